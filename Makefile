@@ -1,0 +1,59 @@
+# Everything runs in a virtual environment of its own, .venv, which `make` creates when it is missing or out of date.
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+READY   := $(VENV)/.ready
+DATA    ?=
+WORKERS ?=
+
+# A relative DATA is taken from where make was called; without it data sets are downloaded on first use.
+ifneq ($(strip $(DATA)),)
+export PHOTONIC_DATA := $(abspath $(DATA))
+endif
+SWEEP_OPTIONS := $(if $(WORKERS),--workers $(WORKERS))
+
+.DEFAULT_GOAL := help
+.PHONY: help install sweep table1 report ui test lint clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  DATA=DIR     folder with the data sets, instead of a download"
+	@echo "  WORKERS=N    cores that a sweep uses (default: all)"
+
+install: $(READY) ## create .venv and install everything, pinned by constraints.txt
+
+$(READY): pyproject.toml constraints.txt
+	@echo "setting up $(VENV) (once; a few minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@# torch first and by its exact pin: that is what selects a CPU build where an index offers one.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@# Without its dependencies: it pins a numexpr that does not build on current Pythons.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "$$(grep '^lightonml==' constraints.txt)"
+	@touch $@
+	@echo "$(VENV) is ready"
+
+sweep: $(READY) ## the quickstart: a sweep of BP, DFA, TDFA and PDFA on digits, its table and figures
+	@$(BIN)/photonic sweep experiments/quickstart.yaml $(SWEEP_OPTIONS)
+	@$(BIN)/photonic report experiments/quickstart.yaml
+
+table1: $(READY) ## Table 1 and Figure 2 of Ohana et al. 2021 on Fashion-MNIST
+	@$(BIN)/photonic sweep experiments/table1.yaml $(SWEEP_OPTIONS)
+	@$(BIN)/photonic report experiments/table1.yaml
+
+FILE ?= experiments/quickstart.yaml
+report: $(READY) ## table and figures of a finished sweep: make report FILE=experiments/table1.yaml
+	@$(BIN)/photonic report $(FILE)
+
+ui: $(READY) ## browse the runs in MLflow's web page, http://127.0.0.1:5000
+	@$(BIN)/photonic ui
+
+test: $(READY) ## all tests
+	@$(BIN)/python -m pytest
+
+lint: $(READY) ## style and common errors
+	@$(BIN)/ruff check .
+
+clean: ## remove the virtual environment and caches; the tracking store and reports stay
+	rm -rf $(VENV) *.egg-info .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './mlruns/*' -prune -exec rm -rf {} +

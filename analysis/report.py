@@ -1,0 +1,68 @@
+"""The report of a sweep: tables and figures under `reports/<name>`, and as artifacts of the sweep's parent run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+from analysis import figures, tables
+from analysis.runs import load_history, load_runs, require_replicates
+from pipeline.experiment import Experiment
+from pipeline.tracking import Store
+
+
+def report(experiment: Experiment, store: Store, out: Path | None = None) -> list[Path]:
+    """Draw the exhibits that the experiment file lists (all, if it lists none) and log them to the parent run.
+
+    Args:
+        store: where the experiment was tracked; it is attached to the experiment's sweep.
+        out: folder of the report, created if need be; by default `reports/<name>`. All its files are logged.
+
+    Returns:
+        The files written: `runs.csv`, one row per trial, then those of the exhibits.
+
+    Raises:
+        MissingTrials: if the sweep is not complete.
+        ValueError: if an exhibit lacks what it shows; the message names it.
+        TrackingError: if the store has no such sweep.
+    """
+    store.attach(experiment.name)
+    runs = load_runs(store, experiment.trials, source=experiment.source)
+    require_replicates(runs)
+    folder = Path("reports") / experiment.name if out is None else Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / "runs.csv"]
+    tidy = runs.assign(hidden=runs["hidden"].map(lambda widths: json.dumps(list(widths))))
+    tidy.to_csv(files[0], index=False, lineterminator="\n")
+    for name in experiment.report or tuple(EXHIBITS):
+        files += EXHIBITS[name](runs, store, folder)
+    store.log_report(folder)
+    return files
+
+
+def write_table1(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
+    """`table1.csv`, `table1.md` and `table1.tex`."""
+    table = tables.table1(runs)
+    caption = tables.caption(runs, table)
+    contents = {"table1.csv": tables.to_csv(table), "table1.md": tables.to_markdown(table, caption),
+                "table1.tex": tables.to_latex(table, caption)}
+    for name, text in contents.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in contents]
+
+
+def write_figure2(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
+    """`figure2.svg`, `figure2.pdf` and `figure2.png`."""
+    shown = runs[runs["algorithm"].isin(figures.LEFT_ALGORITHMS)]
+    accuracy = load_history(store, shown, "validation/accuracy")
+    alignment = load_history(store, shown[shown["algorithm"] == "pdfa"], figures.ALIGNMENT)
+    return figures.save(figures.figure2(accuracy, alignment), folder, "figure2")
+
+
+EXHIBITS: dict[str, Callable[[pd.DataFrame, Store, Path], list[Path]]] = {
+    "table1": write_table1,
+    "figure2": write_figure2,
+}

@@ -1,0 +1,121 @@
+"""The tracked trials of a sweep as pandas DataFrames."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from pipeline.config import TrialConfig
+from pipeline.tracking import DONE, Store, TrackedRun, run_name
+
+FIELDS = {field.name: type(field.default) for field in dataclasses.fields(TrialConfig)}
+NON_PRIVATE = "non-private"
+ALGORITHM_LABELS = {"bp": "BP", "dfa": "DFA", "tdfa": "TDFA", "pdfa": "PDFA"}
+DATASET_LABELS = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10",
+                  "digits": "scikit-learn's digits"}
+
+
+class MissingTrials(ValueError):
+    """The sweep is not complete."""
+
+
+class DuplicateTrials(ValueError):
+    """A trial has more than one run in the store."""
+
+
+class MixedTrials(ValueError):
+    """Trials that would be averaged differ in more than their seed."""
+
+
+def load_runs(store: Store, trials: Sequence[TrialConfig] | None = None, source: object = "FILE") -> pd.DataFrame:
+    """One row per trial of the sweep that `store` has open.
+
+    Columns: trial_key, status, run_id, every field of `TrialConfig` (empty where it does not apply to the trial),
+    `setting` ('non-private', or sigma as text), the latest value of every metric by its MLflow name, the tags
+    `privacy.*` and git_commit. Accuracies are fractions.
+
+    Args:
+        trials: the trials that must be there, finished or diverged, and alone are returned, in this order; by
+            default every run, whatever its status.
+        source: the experiment file, for the error message.
+
+    Raises:
+        MissingTrials: if any of `trials` has not ended.
+        DuplicateTrials: if a trial has two runs.
+    """
+    runs = store.runs()
+    if trials is not None:
+        wanted = {config.trial_key: config for config in trials}
+        runs = [run for run in runs if run.trial_key in wanted]
+        ended = {run.trial_key for run in runs if run.status in DONE}
+        missing = [config for key, config in wanted.items() if key not in ended]
+        if missing:
+            names = ", ".join(f"{run_name(config)} ({config.trial_key})" for config in missing[:5])
+            names += f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            raise MissingTrials(f"{len(ended)} of {len(wanted)} trials are finished; missing: {names} "
+                                f"(run `photonic sweep {source}`)")
+        order = list(wanted)
+        runs.sort(key=lambda run: order.index(run.trial_key))
+    twice = [key for key, count in Counter(run.trial_key for run in runs).items() if count > 1]
+    if twice:
+        ids = ", ".join(run.run_id for run in runs if run.trial_key in twice)
+        raise DuplicateTrials(f"trial_key: must be unique, got more than one run of {', '.join(twice)} (runs {ids}); "
+                              "delete all but one")
+    first = ["trial_key", "status", "run_id", *FIELDS, "setting"]
+    frame = pd.DataFrame([_row(run) for run in runs])
+    others = [name for name in sorted(frame.columns) if name not in first]
+    return frame.reindex(columns=first + others)
+
+
+def load_history(store: Store, runs: pd.DataFrame, key: str) -> pd.DataFrame:
+    """The metric `key` by epoch: columns trial_key, epoch, value, algorithm, setting, seed, status; a row per epoch.
+
+    Trials without the metric have no rows.
+    """
+    columns = ["trial_key", "epoch", "value", "algorithm", "setting", "seed", "status"]
+    rows = [(run.trial_key, epoch, value, run.algorithm, run.setting, run.seed, run.status)
+            for run in runs.itertuples() for epoch, value in store.history(run.run_id, key)]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def by_noise(settings: Sequence[str]) -> list[str]:
+    """Distinct settings: non-private first, then by sigma."""
+    return sorted(set(settings), key=lambda s: -1.0 if s == NON_PRIVATE else float(s))
+
+
+def require_replicates(runs: pd.DataFrame) -> None:
+    """Check that one (algorithm, setting) holds trials of one configuration and different seeds, on one dataset.
+
+    Raises:
+        MixedTrials: naming the fields that differ; averaging such trials would hide what made the difference.
+    """
+    datasets = sorted(runs["dataset"].unique())
+    if len(datasets) > 1:
+        raise MixedTrials(f"dataset: must be the same in one table or figure, got {', '.join(datasets)}")
+    for (algorithm, setting), group in runs.groupby(["algorithm", "setting"]):
+        differ = [name for name in FIELDS if name != "seed" and group[name].nunique(dropna=False) > 1]
+        if differ:
+            values = "; ".join(f"{name}: {', '.join(str(v) for v in group[name].unique())}" for name in differ)
+            raise MixedTrials(f"{algorithm} {setting}: only the seed may differ between trials that are averaged, "
+                              f"got {values}")
+
+
+def _row(run: TrackedRun) -> dict[str, Any]:
+    config = {name: _typed(name, run.params[name]) if name in run.params else None for name in FIELDS}
+    config = {name: float("nan") if value is None and FIELDS[name] in (int, float) else value
+              for name, value in config.items()}
+    setting = NON_PRIVATE if config["mechanism"] == "none" else f"{config['sigma']:g}"
+    tags = {name: text for name, text in run.tags.items() if name.startswith("privacy.") or name == "git_commit"}
+    identity = {"trial_key": run.trial_key, "status": run.status, "run_id": run.run_id}
+    return {**identity, **config, "setting": setting, **run.metrics, **tags}
+
+
+def _typed(name: str, text: str) -> Any:
+    """A param in the type of its field; the inverse of how `pipeline.tracking` writes it."""
+    kind = FIELDS[name]
+    return text if kind is str else kind(json.loads(text))

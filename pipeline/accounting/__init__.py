@@ -1,0 +1,65 @@
+"""Privacy accounting: what every trial may, and may not, say about its privacy."""
+
+from __future__ import annotations
+
+from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.photonic import RELATION, VARIANTS, abridged, assumptions, claimed, missing
+from pipeline.config import TrialConfig
+
+__all__ = ["Epsilon", "account", "privacy_tags"]
+
+
+def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
+    """Every epsilon that can be stated of a trial after `epochs_done` >= 1 epochs, infinite ones included.
+
+    Raises:
+        ValueError: unless epochs_done >= 1.
+    """
+    return claimed(config, epochs_done)
+
+
+def privacy_tags(config: TrialConfig) -> dict[str, str]:
+    """The tags `privacy.*` of a trial, each one line; `privacy.notes` says why the trial is not certified."""
+    private = config.mechanism != "none"
+    return {
+        "privacy.certified": "false",
+        "privacy.relation": RELATION if private else "none",
+        "privacy.sampler": config.sampler,
+        "privacy.delta": f"{config.delta:g}" if private else "none",
+        "privacy.notes": "; ".join(_notes(config)) if private else "no noise, no guarantee",
+    }
+
+
+def _notes(config: TrialConfig) -> list[str]:
+    return [_why_not_certified(config), *_why_infinite(config)]
+
+
+def _why_not_certified(config: TrialConfig) -> str:
+    """An update's rows lie in span{h_i : i in batch}; neighbours that change it have disjoint supports."""
+    if config.sigma == 0:
+        return "not certified: sigma = 0, no noise, no guarantee"
+    wide = [f"{layer} ({n_in})" for layer, n_in in enumerate(config.layer_sizes[:-1], start=1)
+            if config.batch_size < n_in]
+    text = ("not certified: the noise lies in the span of the batch's activations, and neighbours that change the "
+            "span are told apart at any sigma")
+    if wide:
+        return (f"{text}, which is the generic case for layers with more inputs than m = {config.batch_size}: "
+                f"{abridged(wide)}")
+    return (f"{text}; m = {config.batch_size} is at least every layer's number of inputs, but even then no "
+            "data-independent bound exists")
+
+
+def _why_infinite(config: TrialConfig) -> list[str]:
+    if config.algorithm == "bp":
+        return [f"nothing is claimed: {assumptions(config)[0].reason}"]
+    infinite: dict[tuple[str, ...], list[str]] = {}
+    for variant in VARIANTS:
+        reasons = tuple(a.reason for a in missing(config, variant))
+        infinite.setdefault(reasons, []).append(variant.name)
+    finite = infinite.pop((), [])
+    notes = [f"claimed epsilon of {', '.join(names)} is infinite ({'; '.join(reasons)})"
+             for reasons, names in infinite.items()]
+    if finite:
+        notes.append(f"claimed epsilon of {', '.join(finite)} is finite, but only the printed formula's value, "
+                     "no guarantee")
+    return notes

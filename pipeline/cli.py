@@ -1,0 +1,181 @@
+"""The command line: `photonic sweep | report | account | fields | ui`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.config import ConfigError, TrialConfig
+from pipeline.experiment import Experiment, load_experiment
+
+# Exit codes: 0 done, 1 some trial failed, 2 refused or impossible (one line says why), 130 interrupted.
+REFUSED, INTERRUPTED = 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except KeyboardInterrupt:
+        print("interrupted; run the same command again to go on", file=sys.stderr)
+        return INTERRUPTED
+    except _expected_errors() as error:
+        print(f"error: {error}", file=sys.stderr)
+        return REFUSED
+
+
+def _expected_errors() -> tuple[type[Exception], ...]:
+    """Errors whose message is meant for the user. Modules that were never imported have raised none."""
+    expected = [("pipeline.tracking", "TrackingError"), ("pipeline.resources", "ResourceError"),
+                ("pipeline.projection", "OpuUnavailable"), ("pipeline.data", "DataError")]
+    return (ConfigError, *(getattr(sys.modules[module], name) for module, name in expected if module in sys.modules),
+            *([ValueError] if "analysis.report" in sys.modules else []))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="photonic", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, function, text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(run=function)
+        return sub
+
+    def with_file(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("file", type=Path, metavar="FILE", help="experiment file, for example "
+                                                                 "experiments/quickstart.yaml")
+
+    def with_store(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("--mlruns", type=Path, default=Path("mlruns"), metavar="DIR",
+                         help="folder of the tracking store (default: %(default)s; MLFLOW_TRACKING_URI overrides it)")
+
+    sweep = command("sweep", _sweep, "train the trials of an experiment that are not done yet")
+    with_file(sweep)
+    with_store(sweep)
+    sweep.add_argument("--dry-run", action="store_true", help="print trials, packs, resources and an estimate, and end")
+    sweep.add_argument("--workers", type=int, metavar="N", help="cores to use on this machine (default: all)")
+    sweep.add_argument("--address", help="Ray cluster to run on: 'auto', 'host:port' or 'ray://host:port' "
+                                         "(default: RAY_ADDRESS, else a local one is started)")
+    sweep.add_argument("--data", type=Path, metavar="DIR", default=os.environ.get("PHOTONIC_DATA") or None,
+                       help="folder with the data sets (default: PHOTONIC_DATA, else they are downloaded)")
+
+    report = command("report", _report, "tables and figures of an experiment that was swept")
+    with_file(report)
+    with_store(report)
+    report.add_argument("--out", type=Path, metavar="DIR", help="folder to write (default: reports/<name>)")
+
+    account = command("account", _account, "the epsilon of an experiment's trials, and what it is worth")
+    with_file(account)
+
+    command("fields", _fields, "the settings of a trial, with their defaults")
+
+    ui = command("ui", _ui, "browse the runs in MLflow's web page, on this machine only")
+    with_store(ui)
+    ui.add_argument("--port", type=int, default=5000, help="(default: %(default)s)")
+    return parser
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    experiment = load_experiment(options.file)
+    if options.workers is not None and options.workers < 1:
+        raise ConfigError(f"--workers: must be at least 1, got {options.workers}")
+    if options.dry_run:
+        return _dry_run(experiment, options.workers)
+    from pipeline.sweep import run_sweep
+
+    result = run_sweep(experiment, root=options.mlruns, data_folder=options.data, address=options.address,
+                       workers=options.workers)
+    if result.remaining:
+        return INTERRUPTED
+    return 1 if result.failed else 0
+
+
+def _dry_run(experiment: Experiment, workers: int | None) -> int:
+    from pipeline.estimate import estimate_seconds
+    from pipeline.packs import plan
+    from pipeline.progress import duration
+
+    asked = experiment.resources
+    slots = max(1, int((workers or os.cpu_count() or 1) // asked.cpu)) if asked.cpu else 1
+    packs = plan(experiment.trials, asked.pack_size, slots)
+    print(f"{experiment.name}: {len(experiment.trials)} trials in {len(packs)} packs, {slots} packs at a time")
+    for number, pack in enumerate(packs, start=1):
+        opu = f", {asked.opu:g} OPU" if pack.needs_opu else ""
+        print(f"pack {number}: {asked.cpu:g} CPU, {asked.gpu:g} GPU{opu}")
+        for trial in pack.trials:
+            print(f"  {trial.trial_key}  {_differences(trial, experiment)}")
+    device = "cuda" if asked.gpu else "cpu"
+    if device == "cuda" and not _has_gpu():
+        print("estimate: none, since this machine has no GPU to time a step on")
+        return 0
+    seconds = estimate_seconds(packs, slots, opus=1, threads=max(1, int(asked.cpu)), device=device)
+    print(f"estimate: {duration(seconds)} of training on this machine as busy as it is now, and start-up")
+    return 0
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _differences(trial: TrialConfig, experiment: Experiment) -> str:
+    """The settings in which the experiment's trials differ, as this trial has them."""
+    own = trial.canonical()
+    return " ".join(f"{f.name}={own[f.name]}" for f in dataclasses.fields(trial)
+                    if f.name in own and len({getattr(t, f.name) for t in experiment.trials}) > 1)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from analysis.report import report
+    from pipeline.tracking import Store
+
+    experiment = load_experiment(options.file)
+    files = report(experiment, Store(root=options.mlruns), options.out)
+    table = next((path for path in files if path.suffix == ".md"), None)
+    if table:
+        print(table.read_text(encoding="utf-8"))
+    print("written, and logged to the sweep's MLflow run:")
+    for path in files:
+        print(f"  {path}")
+    return 0
+
+
+def _account(options: argparse.Namespace) -> int:
+    from pipeline.accounting import account, privacy_tags
+    from pipeline.accounting.photonic import assumptions
+    from pipeline.artifacts import run_name
+
+    experiment = load_experiment(options.file)
+    for trial in experiment.trials:
+        print(f"{run_name(trial)} ({trial.trial_key}), after {trial.epochs} epochs")
+        for assumption in assumptions(trial) if trial.mechanism == "photonic" else []:
+            print(f"  {'holds ' if assumption.holds else 'FAILS '} {assumption.name}: {assumption.reason}")
+        for epsilon in account(trial, trial.epochs):
+            print(f"  {epsilon}")
+        print(f"  {privacy_tags(trial)['privacy.notes']}")
+    return 0
+
+
+def _fields(options: argparse.Namespace) -> int:
+    for f in dataclasses.fields(TrialConfig):
+        default = list(f.default) if isinstance(f.default, tuple) else f.default
+        print(f"{f.name} = {default!r}\n    {f.metadata['doc']}"
+              + (f" ({', '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""))
+    return 0
+
+
+def _ui(options: argparse.Namespace) -> int:
+    from pipeline.tracking import Store
+    from pipeline.ui import serve
+
+    return serve(Store(root=options.mlruns), options.port)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

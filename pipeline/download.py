@@ -1,0 +1,129 @@
+"""Downloads into the cache: resumed when broken off, verified before they count, safe beside other processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import requests
+from filelock import FileLock
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+Content = TypeVar("Content")
+
+TIMEOUT = (10.0, 30.0)  # seconds to connect, and seconds without a byte before a transfer counts as broken
+CHUNK = 1 << 14  # bytes; requests drops the chunk in which a transfer breaks off, so it is small
+ADVICE = "without network, put the files in a folder and name it: PHOTONIC_DATA=<folder>, or `make ... DATA=<folder>`"
+
+
+class DataError(Exception):
+    """Data that cannot be had or cannot be trusted; the message names the file, what was expected and what was got."""
+
+
+def read_cached(path: Path, read: Callable[[Path], Content]) -> Content:
+    """`read(path)`, where a file that fails its verification is one that may be deleted."""
+    try:
+        return read(path)
+    except DataError as error:
+        raise DataError(f"{error}; {path} is a cached copy: delete it to have it made again") from error
+
+
+def fetch(url: str, target: Path, read: Callable[[Path], Content]) -> Content:
+    """What `read` makes of `target`, which is downloaded from `url` where it is not there yet.
+
+    Bytes arrive in `<target>.part`. A broken transfer is resumed at once as long as every attempt brings bytes, and
+    its part is kept for the next call. A complete part is moved to `target` only after `read` accepted it; one that
+    `read` refuses is removed, so that the next call starts anew. Of several processes one downloads, the others wait.
+
+    Args:
+        url: address of the file.
+        target: where it belongs in the cache.
+        read: verifies a file and returns its content; raises `DataError` if it is not what it should be.
+
+    Raises:
+        DataError: no network, an HTTP error, a cache that cannot be written, or content that `read` refuses.
+    """
+    if target.exists():
+        return read_cached(target, read)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{target}.lock"):
+            if target.exists():  # another process was faster
+                return read_cached(target, read)
+            part = target.with_name(target.name + ".part")
+            _download(url, part)
+            try:
+                content = read(part)
+            except DataError as error:
+                part.unlink()
+                raise DataError(f"{error}; it was downloaded from {url} and is removed, "
+                                f"so that the next try starts anew; {ADVICE}") from error
+            os.replace(part, target)
+            return content
+    except OSError as error:
+        raise DataError(f"{target}: cannot be written to the cache ({error}); "
+                        "set PHOTONIC_CACHE to a folder with room that can be written") from error
+
+
+def _download(url: str, part: Path) -> None:
+    """Complete `part`, attempt by attempt."""
+    while True:
+        before = _size(part)
+        try:
+            return _transfer(url, part, before)
+        except requests.RequestException as error:
+            if _size(part) <= before:
+                kept = f"; {_size(part)} bytes are kept in {part} to resume" if _size(part) else ""
+                raise DataError(f"{url}: download failed: {error}{kept}; {ADVICE}") from error
+
+
+def _transfer(url: str, part: Path, offset: int) -> None:
+    """One request: append what follows `offset`, or write all anew where the server ignores the range.
+
+    Raises:
+        requests.RequestException: also for fewer bytes than announced.
+    """
+    # identity: a server that compresses on the fly would make lengths and ranges mean something else
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={offset}-"} if offset else {})
+    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
+        if offset and response.status_code == requests.codes.requested_range_not_satisfiable:
+            return  # nothing follows: the part is complete, or wrong, which verification tells
+        response.raise_for_status()
+        resumed = response.status_code == requests.codes.partial_content
+        start = offset if resumed else 0
+        content_range = response.headers.get("Content-Range", "")
+        if resumed and not content_range.startswith(f"bytes {offset}-"):
+            raise DataError(f"{url}: expected Content-Range from byte {offset}, got '{content_range}'; {ADVICE}")
+        length = response.headers.get("Content-Length")
+        total = start + int(length) if length else None
+        with part.open("ab" if resumed else "wb") as file, _progress(url, start, total) as advance:
+            for chunk in response.iter_content(CHUNK):
+                file.write(chunk)
+                advance(len(chunk))
+    if total is not None and _size(part) < total:
+        raise requests.ConnectionError(f"expected {total} bytes, got {_size(part)}")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+@contextmanager
+def _progress(url: str, start: int, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, otherwise one line; both on stderr."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        size = f" ({total / 1e6:.1f} MB)" if total else ""
+        print(f"downloading {url}{size}" + (f", resumed at byte {start}" if start else ""), file=sys.stderr, flush=True)
+        yield lambda n: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
+               TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(url.rsplit("/", 1)[-1], total=total, completed=start)
+        yield lambda n: bar.advance(task, n)

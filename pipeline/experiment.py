@@ -1,0 +1,214 @@
+"""Experiment files: a base, a grid and cases in YAML become the list of trials to train.
+
+    name: quickstart
+    base: {dataset: digits, epochs: 10}          # settings that all trials share
+    grid: {algorithm: [bp, dfa], seed: {range: [0, 3]}}   # every combination is a trial
+    cases:                                       # optional: a union of sub-grids, each on top of base and grid
+      - base: {mechanism: none}
+      - base: {mechanism: photonic}
+        grid: {sigma: {logspace: [0.01, 0.1, 3]}}
+
+Values of `grid` are lists or one of the ranges `range: [start, stop, step=1]` (stop excluded), `linspace: [low,
+high, n]` and `logspace: [low, high, n]` (both ends included).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from pipeline.config import ConfigError, TrialConfig
+
+EXHIBITS = ("table1", "figure2")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one pack occupies while it trains, in Ray's units.
+
+    Attributes:
+        cpu, gpu: cores and (fractions of) GPUs of every pack.
+        opu: optical processors of a pdfa pack; other packs take none.
+        pack_size: most trials in one pack; 0 chooses it (see `pipeline.packs.plan`).
+    """
+
+    cpu: float = 1.0
+    gpu: float = 0.0
+    opu: float = 1.0
+    pack_size: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("cpu", "gpu", "opu"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise ConfigError(f"resources.{name}: must be a number >= 0, got {value!r}")
+        if self.cpu + self.gpu == 0:
+            raise ConfigError(f"resources.cpu: must be > 0 where gpu is 0, got {self.cpu!r}")
+        if not isinstance(self.pack_size, int) or isinstance(self.pack_size, bool) or self.pack_size < 0:
+            raise ConfigError(f"resources.pack_size: must be a whole number >= 0, got {self.pack_size!r}")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment file.
+
+    Attributes:
+        name: the MLflow experiment, and the folder under `reports/`.
+        trials: all trials, in the order of the file, no two alike.
+        report: exhibits that `photonic report` draws.
+    """
+
+    name: str
+    description: str
+    trials: tuple[TrialConfig, ...]
+    resources: Resources
+    report: tuple[str, ...]
+    source: Path
+
+
+def load_experiment(path: str | Path) -> Experiment:
+    """Read and validate an experiment file.
+
+    Raises:
+        ConfigError: one line that names the file, the place in it, the value and what would be accepted.
+    """
+    path = Path(path)
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such experiment file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
+        raise ConfigError(f"{path}:{where} not valid YAML: {getattr(error, 'problem', error)}") from None
+    try:
+        return _experiment(content, path)
+    except ConfigError as error:
+        raise ConfigError(f"{error} ({path})") from None
+
+
+def _experiment(content: Any, path: Path) -> Experiment:
+    top = _mapping(content, "the file", ("name", "description", "base", "grid", "cases", "resources", "report"))
+    name = top.get("name", path.stem)
+    if not isinstance(name, str) or not name or not all(c.isalnum() or c in "_-." for c in name):
+        raise ConfigError(f"name: must be letters, digits, '_', '-' and '.', got {name!r}")
+    resources = _mapping(top.get("resources") or {}, "resources", [f.name for f in dataclasses.fields(Resources)])
+    report = top.get("report", list(EXHIBITS))
+    if not isinstance(report, list) or any(exhibit not in EXHIBITS for exhibit in report):
+        raise ConfigError(f"report: must be a list of {', '.join(EXHIBITS)}, got {report!r}")
+    trials: dict[str, str] = {}
+    configs = []
+    for place, config in _trials(top):
+        if config.trial_key in trials:
+            raise ConfigError(f"{place}: the same trial as {trials[config.trial_key]}: {_describe(config)}; "
+                              "fields that an algorithm or mechanism does not use make no difference")
+        trials[config.trial_key] = place
+        configs.append(config)
+    return Experiment(name, str(top.get("description", "")).strip(), tuple(configs), Resources(**resources),
+                      tuple(report), path)
+
+
+def _trials(top: Mapping[str, Any]) -> Iterator[tuple[str, TrialConfig]]:
+    """(place in the file, trial) for every combination of every case."""
+    base, grid = _settings(top, "base"), _grid(top, "grid")
+    cases = top.get("cases")
+    if cases is None:
+        cases = [{}]
+    if not isinstance(cases, list) or not cases:
+        raise ConfigError(f"cases: must be a list of at least one case, got {cases!r}")
+    for number, case in enumerate(cases):
+        prefix = f"cases[{number}]." if "cases" in top else ""
+        case = _mapping(case, f"cases[{number}]", ("base", "grid"))
+        case_base = {**base, **_settings(case, "base", prefix)}
+        case_grid = {**grid, **_grid(case, "grid", prefix)}
+        for fixed in _settings(case, "base", prefix):
+            case_grid.pop(fixed, None)
+        for choice in itertools.product(*(list(enumerate(values)) for values in case_grid.values())):
+            values = dict(zip(case_grid, (value for _, value in choice), strict=True))
+            indices = dict(zip(case_grid, (index for index, _ in choice), strict=True))
+            place = prefix + "grid[" + ", ".join(f"{k}={v}" for k, v in values.items()) + "]"
+            try:
+                config = TrialConfig.from_mapping({**case_base, **values})
+            except ConfigError as error:
+                raise ConfigError(_locate(str(error), prefix, case, top, indices)) from None
+            yield place if values else prefix + "base", config
+
+
+def _locate(message: str, prefix: str, case: Mapping, top: Mapping, indices: Mapping[str, int]) -> str:
+    """The error, with the place in the file that set the field it names."""
+    field = message.split(":", 1)[0]
+    for mapping, where in ((case, prefix), (top, "")):
+        if field in (mapping.get("grid") or {}):
+            return f"{message}, at {where}grid.{field}[{indices.get(field, 0)}]"
+        if field in (mapping.get("base") or {}):
+            return f"{message}, at {where}base.{field}"
+    return message
+
+
+def _mapping(value: Any, place: str, accepted: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{place}: must be a mapping with {', '.join(accepted)}, got {value!r}")
+    for key in value:
+        if key not in accepted:
+            raise ConfigError(f"{place}: unknown entry {key!r}; accepted are {', '.join(accepted)}")
+    return value
+
+
+def _settings(mapping: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
+    value = mapping.get(key, {})
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{prefix}{key}: must be a mapping from field to value, got {value!r}")
+    return dict(value)
+
+
+def _grid(mapping: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, list[Any]]:
+    grid = _settings(mapping, key, prefix)
+    if key in mapping and not grid:
+        raise ConfigError(f"{prefix}{key}: is empty; give at least one field with a list of values, or leave it out")
+    return {name: _values(f"{prefix}{key}.{name}", values) for name, values in grid.items()}
+
+
+def _values(place: str, values: Any) -> list[Any]:
+    """The values of one grid field, written out."""
+    if isinstance(values, Mapping):
+        values = _range(place, values)
+    if not isinstance(values, list):
+        raise ConfigError(f"{place}: must be a list of values or a range, got {values!r} (a single value goes to base)")
+    if not values:
+        raise ConfigError(f"{place}: the list is empty; give at least one value")
+    return values
+
+
+def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
+    kind, arguments = next(iter(spec.items()), (None, None))
+    if len(spec) != 1 or kind not in ("range", "linspace", "logspace"):
+        raise ConfigError(f"{place}: a range is one of range, linspace, logspace, got {dict(spec)!r}")
+    numbers = isinstance(arguments, list) and all(
+        isinstance(a, int | float) and not isinstance(a, bool) for a in arguments)
+    if kind == "range":
+        if not numbers or len(arguments) not in (2, 3) or any(int(a) != a for a in arguments) or 0 in arguments[2:]:
+            raise ConfigError(f"{place}.range: must be [start, stop] or [start, stop, step], whole, got {arguments!r}")
+        return list(range(*(int(a) for a in arguments)))
+    if not numbers or len(arguments) != 3 or int(arguments[2]) != arguments[2] or arguments[2] < 1:
+        raise ConfigError(f"{place}.{kind}: must be [low, high, n] with n >= 1, got {arguments!r}")
+    low, high, n = arguments
+    if kind == "logspace" and min(low, high) <= 0:
+        raise ConfigError(f"{place}.logspace: needs low, high > 0, got {arguments!r}")
+    points = np.linspace(low, high, int(n)) if kind == "linspace" else np.geomspace(low, high, int(n))
+    return [float(f"{point:.12g}") for point in points]
+
+
+def _describe(config: TrialConfig) -> str:
+    defaults = {f.name: f.default for f in dataclasses.fields(config)}
+    changed = {k: v for k, v in config.canonical().items()
+               if k in ("algorithm", "seed") or v != defaults[k] and v != list(np.atleast_1d(defaults[k]))}
+    return ", ".join(f"{k}={v}" for k, v in changed.items())

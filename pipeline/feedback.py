@@ -1,0 +1,91 @@
+"""Feedback: how the output error becomes a learning signal for every layer.
+
+Two steps, so that noise can enter where the optics add it, between projection and derivative:
+
+    signals(e)                 what is carried down: BP the error itself, DFA one projection B^l e per hidden layer,
+                               and the error for the output layer
+    deltas(signals, ...)       delta^l: DFA multiplies with phi'(z^l), BP recurs through the transposed weights
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from pipeline.networks import Mlp, matmul
+from pipeline.projection import Projector
+
+Derivative = Callable[[torch.Tensor], torch.Tensor]
+
+
+def output_error(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Error and loss of a softmax output under cross-entropy.
+
+    Args:
+        logits: z^L [R, m, n_L].
+        labels: [R, m], int64.
+
+    Returns:
+        e = softmax(z^L) - onehot(y) [R, m, n_L], the gradient of each record's loss at z^L; mean loss [R].
+    """
+    log_p = torch.log_softmax(logits, dim=-1)
+    index = labels.unsqueeze(-1)
+    loss = -log_p.gather(-1, index).mean(dim=(1, 2))
+    error = log_p.exp_()
+    error.scatter_add_(-1, index, torch.full_like(index, -1, dtype=error.dtype))
+    return error, loss
+
+
+def ternarize(error: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
+    """+1 above the threshold, -1 below its negative, else 0 (Ohana et al., section 4).
+
+    Args:
+        error: [R, m, n_L].
+        threshold: t, [R, 1, 1].
+    """
+    return (error > threshold).to(error.dtype) - (error < -threshold).to(error.dtype)
+
+
+class BackPropagation:
+    """delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l), delta^L = e (Eq. 3)."""
+
+    def signals(self, error: torch.Tensor) -> list[torch.Tensor]:
+        """The error alone: [e], [R, m, n_L]."""
+        return [error]
+
+    def deltas(self, signals: list[torch.Tensor], net: Mlp, activations: list[torch.Tensor],
+               derivative: Derivative) -> list[torch.Tensor]:
+        """delta^1, ..., delta^L, each [R, m, n_l]."""
+        deltas = [signals[0]]
+        for weight, h in zip(reversed(net.parameters.weights[1:]), reversed(activations[1:]), strict=True):
+            deltas.append(matmul(deltas[-1], weight).mul_(derivative(h)))
+        return deltas[::-1]
+
+
+class DirectFeedback:
+    """delta^l = (B^{l+1} e) * phi'(z^l), delta^L = e (Eq. 4).
+
+    Args:
+        projector: computes B e for all hidden layers together.
+        widths: n_1, ..., n_{L-1}.
+        threshold: t [R, 1, 1] to ternarize the error that is projected (TDFA and PDFA); None projects e itself.
+            The output layer always learns from e.
+    """
+
+    def __init__(self, projector: Projector, widths: tuple[int, ...], threshold: torch.Tensor | None = None) -> None:
+        self.projector, self.widths, self.threshold = projector, widths, threshold
+
+    def signals(self, error: torch.Tensor) -> list[torch.Tensor]:
+        """B^2 e, ..., B^L e, e: one [R, m, n_l] per layer; the first L - 1 are views of one projection."""
+        carried = error if self.threshold is None else ternarize(error, self.threshold)
+        return [*self.projector.project(carried).split(self.widths, dim=-1), error]
+
+    def deltas(self, signals: list[torch.Tensor], net: Mlp, activations: list[torch.Tensor],
+               derivative: Derivative) -> list[torch.Tensor]:
+        """delta^1, ..., delta^L, each [R, m, n_l]."""
+        hidden = [derivative(h).mul_(s) for h, s in zip(activations[1:], signals[:-1], strict=True)]
+        return [*hidden, signals[-1]]
+
+
+Feedback = BackPropagation | DirectFeedback

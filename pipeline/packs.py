@@ -1,0 +1,67 @@
+"""Packs: trials that share tensor shapes, trained together along a leading replica axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.config import TrialConfig
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Trials with one `pack_key`; trial r is replica r of every tensor."""
+
+    trials: tuple[TrialConfig, ...]
+
+    def __post_init__(self) -> None:
+        keys = {t.pack_key for t in self.trials}
+        if len(keys) != 1:
+            raise ValueError(f"trials: a pack needs trials of one pack_key, got {len(keys)}")
+
+    @property
+    def shared(self) -> TrialConfig:
+        """A trial that stands for all in the fields which the pack shares."""
+        return self.trials[0]
+
+    @property
+    def needs_opu(self) -> bool:
+        return self.shared.needs_opu
+
+
+def plan(trials: Sequence[TrialConfig], pack_size: int, workers: int) -> list[Pack]:
+    """Group trials into packs.
+
+    The result of a trial does not depend on its pack, so this decides speed alone: trials of one `pack_key` are cut
+    into packs of nearly equal size, at most `pack_size`; packs that need an OPU come first, because few can run at
+    once and the others fill in beside them; long packs come before short ones.
+
+    Args:
+        trials: the trials to train.
+        pack_size: most trials in a pack; 0 takes the size that gives every worker a few packs of each group.
+        workers: packs that can train at the same time.
+    """
+    groups: dict[str, list[TrialConfig]] = {}
+    for trial in trials:
+        groups.setdefault(trial.pack_key, []).append(trial)
+    packs = []
+    for group in groups.values():
+        limit = pack_size or default_pack_size(len(group), workers)
+        count = math.ceil(len(group) / limit)
+        bounds = [round(i * len(group) / count) for i in range(count + 1)]
+        packs += [Pack(tuple(group[a:b])) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return sorted(packs, key=lambda pack: (not pack.needs_opu, -cost(pack)))
+
+
+def default_pack_size(group_size: int, workers: int) -> int:
+    """A third of what would give each worker one pack, and no more than 32."""
+    return min(32, max(1, math.ceil(group_size / (3 * workers))))
+
+
+def cost(pack: Pack) -> float:
+    """Multiplications of the pack's training: good for ordering packs and for estimating what remains."""
+    c = pack.shared
+    sizes = c.layer_sizes
+    per_record = sum(a * b for a, b in zip(sizes, sizes[1:], strict=False))
+    return 2.0 * per_record * c.batch_size * c.steps_per_epoch * c.epochs * len(pack.trials)

@@ -1,0 +1,131 @@
+"""The one writer of a sweep: what workers hand in goes to the tracking store, to the progress and to the result."""
+
+from __future__ import annotations
+
+import subprocess
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipeline.packs import Pack
+from pipeline.progress import SweepProgress, duration
+from pipeline.records import EpochRecord
+from pipeline.tracking import Store, run_name
+from pipeline.worker import one_line
+
+
+@dataclass
+class SweepResult:
+    """How a sweep ended.
+
+    Attributes:
+        planned: trials of the grid.
+        skipped: of them, trials that were done before.
+        finished, diverged: trials that this sweep trained.
+        failed: trial_key -> reason in one line.
+        wall_seconds: duration of the sweep.
+        compute_seconds: duration of the training alone, summed over packs.
+    """
+
+    planned: int
+    skipped: int = 0
+    finished: int = 0
+    diverged: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    wall_seconds: float = 0.0
+    compute_seconds: float = 0.0
+
+    @property
+    def remaining(self) -> int:
+        """Trials that were not trained to an end, because the sweep was interrupted."""
+        return self.planned - self.skipped - self.finished - self.diverged - len(self.failed)
+
+    def summary(self, failure_log: Path) -> str:
+        """A line for people."""
+        if self.skipped == self.planned:
+            return f"nothing to do: all {self.planned} trials are done"
+        counts = {"done before": self.skipped, "finished": self.finished, "diverged": self.diverged,
+                  "failed": len(self.failed)}
+        ended = ", ".join(f"{n} {what}" for what, n in counts.items() if n) or "none ended"
+        text = (f"{self.planned} trials: {ended}, in {duration(self.wall_seconds)} "
+                f"({duration(self.compute_seconds)} of training)")
+        if self.failed:
+            text += f"; tracebacks are in {failure_log}; run the same command again to try the failed trials again"
+        if self.remaining:
+            text += f"; interrupted with {self.remaining} left: run the same command again to continue"
+        return text
+
+
+class Recorder:
+    """Writes every epoch of every trial once, whatever workers do.
+
+    Args:
+        failure_log: file for the tracebacks of failed packs; written only if there are any.
+        tags: tags of every trial.
+    """
+
+    def __init__(self, store: Store, progress: SweepProgress, result: SweepResult, failure_log: Path,
+                 tags: Mapping[str, str]) -> None:
+        self._store, self._progress, self._result = store, progress, result
+        self._failure_log, self._tags = failure_log, tags
+        self._started: set[str] = set()
+        self._ended: set[str] = set()
+        self._logged: set[tuple[str, int]] = set()
+
+    def start(self, pack: Pack) -> None:
+        """A worker starts to train a pack, for the first time or, after a worker died, again."""
+        for config in pack.trials:
+            if config.trial_key not in self._started:
+                self._store.start(config, tags=self._tags)
+                self._started.add(config.trial_key)
+                self._progress.start(config)
+
+    def restart(self, pack: Pack) -> None:
+        """A worker died; the pack will be trained again from its first epoch."""
+        self._progress.say(f"a worker died; starting again: {_names(pack)}")
+
+    def record(self, pack: Pack, records: Iterable[EpochRecord], seconds: float) -> None:
+        """Epochs of a pack; those that a worker which died had handed in are not written again."""
+        self._result.compute_seconds += seconds
+        records = [r for r in records
+                   if (r.trial_key, r.epoch) not in self._logged and r.trial_key not in self._ended]
+        try:
+            self._store.log(records)
+        except ValueError as error:  # a metric that cannot be stored is the pack's failure, not the sweep's
+            self.fail(pack, one_line(error), traceback.format_exc())
+            return
+        for record in records:
+            self._logged.add((record.trial_key, record.epoch))
+            if record.outcome:
+                self._ended.add(record.trial_key)
+                self._result.finished += record.outcome.status == "finished"
+                self._result.diverged += record.outcome.status == "diverged"
+            self._progress.record(record)
+
+    def fail(self, pack: Pack, reason: str, text: str) -> None:
+        """Mark the trials of a pack that have not ended as failed, and keep the traceback `text`."""
+        self.start(pack)  # a worker may die before its pack has started
+        self._failure_log.parent.mkdir(parents=True, exist_ok=True)
+        with self._failure_log.open("a" if self._result.failed else "w", encoding="utf-8") as log:
+            log.write(f"{_names(pack)}\n{text}\n")
+        for config in pack.trials:
+            if config.trial_key not in self._ended:
+                self._ended.add(config.trial_key)
+                self._store.fail(config.trial_key, reason)
+                self._result.failed[config.trial_key] = reason
+                self._progress.fail(config.trial_key, reason)
+
+
+def git_commit() -> str:
+    """Commit of this code, with `-dirty` where files differ from it; `unknown` outside a repository."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True,
+                              check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _names(pack: Pack) -> str:
+    return ", ".join(run_name(config) for config in pack.trials)

@@ -1,0 +1,55 @@
+"""What packs ask of a cluster, and whether any node can give it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pipeline.config import TrialConfig
+from pipeline.experiment import Resources
+
+Bundle = Mapping[str, float]  # resource -> amount, in Ray's names: CPU, GPU, OPU
+
+ADVICE = {
+    "OPU": "start a node with --resources='{\"OPU\": 1}', or leave out the pdfa trials",
+    "GPU": "lower resources.gpu (0 trains on the CPU), or start a node with a GPU",
+    "CPU": "lower resources.cpu, or offer more cores",
+}
+
+
+class ResourceError(RuntimeError):
+    """No node offers what a trial asks for; Ray itself would wait for such a node for ever."""
+
+
+def bundle(resources: Resources, needs_opu: bool) -> dict[str, float]:
+    """What one pack occupies, all of it on one node."""
+    amounts = {"CPU": resources.cpu, "GPU": resources.gpu, "OPU": resources.opu if needs_opu else 0}
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+def check_resources(trials: Iterable[TrialConfig], resources: Resources, nodes: Sequence[Bundle]) -> None:
+    """Match what every pack asks for against every node.
+
+    Args:
+        nodes: what each node that is alive offers in total.
+
+    Raises:
+        ResourceError: in one line, what is asked, what the nodes offer and what to do.
+    """
+    who = {config.needs_opu: config.algorithm for config in trials}
+    for needs_opu, algorithm in sorted(who.items()):
+        asked = bundle(resources, needs_opu)
+        if any(all(node.get(name, 0) >= amount for name, amount in asked.items()) for node in nodes):
+            continue
+        lacking = [name for name, amount in asked.items() if all(node.get(name, 0) < amount for node in nodes)]
+        advice = "; ".join(ADVICE[name] for name in lacking) or "start a node that offers all of it at once"
+        raise ResourceError(f"resources: no node offers {_text(lacking or asked, asked)} for {algorithm}; the nodes "
+                            f"offer {' and '.join(_text(ADVICE, node) for node in nodes) or 'nothing'}; {advice}")
+
+
+def slots(asked: Bundle, offered: Bundle) -> int:
+    """Packs of one bundle that a cluster can train at the same time, at least 1."""
+    return max(1, int(min(offered.get(name, 0) / amount for name, amount in asked.items())))
+
+
+def _text(names: Iterable[str], amounts: Bundle) -> str:
+    return ", ".join(f"{name}: {amounts.get(name, 0):g}" for name in sorted(names))

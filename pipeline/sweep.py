@@ -1,0 +1,260 @@
+"""Sweeps: train every trial of an experiment that is not in the tracking store yet, in parallel, with Ray Tune.
+
+The only module that imports Ray. A Ray Tune trial is a pack and one of its steps is an epoch; its worker hands
+`EpochRecord`s to the driver, which is the only writer of the tracking store. Resuming needs nothing of Ray's own:
+the plan of a sweep is the grid minus what the store has, so that the same command goes on where it was ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+# Ray reads these when it is imported; without them it writes tables and warnings over the progress line, reports
+# usage, and rebuilds the environment of every worker under `uv run`. What the user has set stays.
+os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+
+import ray
+from ray import tune
+from ray.tune.schedulers import FIFOScheduler
+
+from pipeline.config import TrialConfig
+from pipeline.experiment import Experiment, Resources
+from pipeline.packs import Pack, plan
+from pipeline.progress import SweepProgress
+from pipeline.recorder import Recorder, SweepResult, git_commit
+from pipeline.resources import ResourceError, bundle, check_resources, slots
+from pipeline.tracking import Store
+from pipeline.worker import Trainer, epochs, one_line, train_pack
+
+__all__ = ["ResourceError", "SweepResult", "run_sweep"]
+
+MAX_WORKER_DEATHS = 2  # of one pack; an exception in training is not tried again
+IDLE_SECONDS = 60.0  # without a running pack, after which the cluster's resources are checked again
+
+
+def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_uri: str | None = None,
+              data_folder: Path | None = None, address: str | None = None, workers: int | None = None,
+              trainer: Trainer | None = None, quiet: bool = False, idle_seconds: float = IDLE_SECONDS) -> SweepResult:
+    """Train the trials of `experiment` that are not done, and track them. Run it again to go on or to try again.
+
+    Args:
+        root: folder of the tracking store, of Ray's files while it runs, and of the log of failures.
+        tracking_uri: another tracking store (see `Store`).
+        data_folder: folder of the datasets (see `pipeline.data.load`).
+        address: a Ray cluster; by default RAY_ADDRESS, else Ray is started on this machine. A Ray that the caller
+            has initialised is used, and left running.
+        workers: cores to use on this machine; all by default.
+        trainer: trains a pack; `train_pack` by default.
+        quiet: show no progress.
+        idle_seconds: time without a running pack after which the resources are checked again.
+
+    Returns:
+        The result; `remaining` is positive after Ctrl-C.
+
+    Raises:
+        ResourceError: a trial asks for more than any node offers, found before anything is trained, or a node that
+            is needed was lost.
+        TrackingError: the tracking store failed; what it holds by then stays, and the next sweep takes it up.
+        ValueError: `workers` together with a cluster.
+    """
+    begin = time.monotonic()
+    root = Path(root).absolute()
+    resources, failure_log = experiment.resources, root / "failures" / f"{experiment.name}.log"
+    commit, store = git_commit(), Store(tracking_uri, root)
+    store.open_sweep(experiment.name, experiment.description, params={"trials": len(experiment.trials)},
+                     tags={"git_commit": commit})
+    result, status = SweepResult(len(experiment.trials)), "FAILED"
+    try:
+        done = store.done()
+        missing = [trial for trial in experiment.trials if trial.trial_key not in done]
+        result.skipped = result.planned - len(missing)
+        progress = SweepProgress(missing, result.skipped, quiet)
+        if missing:
+            trainer = trainer or functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
+                                                   threads=max(1, int(resources.cpu)), data_folder=data_folder)
+            with progress, running_ray(missing, address, workers):
+                check_resources(missing, resources, offers())
+                at_once = slots(bundle(resources, False), ray.cluster_resources())
+                packs = plan(missing, resources.pack_size, at_once)
+                watchdog = Watchdog(lambda: check_resources(missing, resources, offers()), idle_seconds)
+                recorder = Recorder(store, progress, result, failure_log, tags={"git_commit": commit})
+                _fit(packs, at_once, resources, trainer, Driver(packs, recorder, watchdog), root / "ray")
+        result.wall_seconds = time.monotonic() - begin
+        progress.say(result.summary(failure_log))
+        status = "KILLED" if result.remaining else "FAILED" if result.failed else "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        store.close_sweep(status)
+    return result
+
+
+@contextlib.contextmanager
+def running_ray(trials: Sequence[TrialConfig], address: str | None, workers: int | None) -> Iterator[None]:
+    """Ray: the caller's, a cluster's, or one that is started for these trials and ended after them."""
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    if address.startswith("ray://"):  # Ray Client moves Tune, and with it the recorder, off this process
+        raise ValueError(f"address: must be 'auto' or host:port of a cluster that this machine is part of, got "
+                         f"'{address}' (from outside, use `ray job submit`)")
+    if workers is not None and (address != "local" or ray.is_initialized()):
+        raise ValueError(f"workers: the cluster's nodes say how many packs they take, got {workers}; leave it out")
+    if ray.is_initialized():
+        yield
+        return
+    quietly: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address != "local":
+        ray.init(address, **quietly)
+    else:
+        if any(trial.projector == "opu_hardware" for trial in trials):
+            from pipeline.projection import check_opu
+
+            check_opu()
+        opus = {"OPU": 1} if any(trial.needs_opu for trial in trials) else {}
+        ray.init(address, num_cpus=workers, resources=opus, include_dashboard=False, **quietly)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def offers() -> list[dict[str, float]]:
+    """What each node that is alive offers."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trainer, driver: Driver,
+         folder: Path) -> None:
+    trainable = tune.with_resources(
+        tune.with_parameters(PackTrainable, packs=packs, trainer=trainer),
+        lambda config: {{"CPU": "cpu", "GPU": "gpu"}.get(name, name): amount for name, amount
+                        in bundle(resources, packs[config["pack"]].needs_opu).items()})
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the recorder says what failed, and once
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as storage:
+        tuner = tune.Tuner(
+            trainable,
+            param_space={"pack": tune.grid_search(list(range(len(packs))))},
+            tune_config=tune.TuneConfig(scheduler=PackOrder(at_once), reuse_actors=True,
+                                        trial_dirname_creator=lambda trial: trial.trial_id),
+            run_config=tune.RunConfig(
+                name="sweep", storage_path=storage, verbose=0, callbacks=[driver],
+                failure_config=tune.FailureConfig(max_failures=MAX_WORKER_DEATHS),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False)),
+        )
+        try:
+            tuner.fit()
+        except tune.TuneError as error:
+            raise driver.error or error from None  # Tune makes a TuneError, and a text, of what a callback raises
+
+
+class PackTrainable(tune.Trainable):
+    """Trains one pack after the other in a worker process; a step is an epoch of all trials of a pack."""
+
+    def setup(self, config: dict[str, Any], packs: Sequence[Pack], trainer: Trainer) -> None:
+        self._packs, self._trainer = packs, trainer
+        self.reset_config(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self._epochs = epochs(self._packs[new_config["pack"]], self._trainer)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        # The last step is one of its own: Ray keeps a pack's last result, and records with an outcome hold weights.
+        return next(self._epochs, {"records": [], "done": True})
+
+
+class PackOrder(FIFOScheduler):
+    """Packs in their order, without harm to workers that are just starting.
+
+    When a worker ends a pack, plain FIFO hands it the first pack that waits for such a worker. That is the one for
+    which another worker is being started, which Tune then ends: where packs are shorter than the start of a worker,
+    none ever starts, and the cores that the last OPU pack leaves stay idle. Here it gets a pack further down.
+    """
+
+    def __init__(self, starting: int) -> None:
+        super().__init__()
+        self._starting = starting  # workers that may be starting at the same time
+        self._freed: Any = None
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        self._freed = trial.placement_group_factory
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        waiting = [trial for trial in tune_controller.get_trials()
+                   if trial.status == "PENDING" and trial.placement_group_factory == self._freed]
+        return waiting[min(self._starting, len(waiting) - 1)] if waiting else None
+
+
+class Watchdog:
+    """Calls `check` whenever packs have waited for `idle_seconds` and none was running (a needed node was lost)."""
+
+    def __init__(self, check: Callable[[], None], idle_seconds: float) -> None:
+        self._check, self._idle_seconds = check, idle_seconds
+        self._last_run = time.monotonic()
+
+    def look(self, statuses: Sequence[str]) -> None:
+        now = time.monotonic()
+        if "RUNNING" in statuses or "PENDING" not in statuses:
+            self._last_run = now
+        elif now - self._last_run > self._idle_seconds:
+            self._check()
+            self._last_run = now
+
+
+class Driver(tune.Callback):
+    """Ray Tune's events, in the driver: what the workers hand in goes to the recorder."""
+
+    def __init__(self, packs: Sequence[Pack], recorder: Recorder, watchdog: Watchdog) -> None:
+        self._packs, self._recorder, self._watchdog = packs, recorder, watchdog
+        self.error: Exception | None = None
+
+    def __reduce__(self) -> tuple:
+        # Tune pickles its callbacks for `Tuner.restore`, which is not used here; a store cannot be pickled.
+        return tune.Callback, ()
+
+    def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        with self._keeping_error():
+            self._recorder.start(self._pack(trial))
+
+    def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any) -> None:
+        records = result.pop("records")  # or Tune would keep the weights in them, and snapshot them
+        with self._keeping_error():
+            self._recorder.record(self._pack(trial), records, result["time_this_iter_s"])
+            if "error" in result:
+                self._recorder.fail(self._pack(trial), result["error"], result["traceback"])
+
+    def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        self._recorder.restart(self._pack(trial))
+
+    def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        error = trial.get_error()
+        reason = f"its worker died {MAX_WORKER_DEATHS + 1} times: {one_line(error)}"
+        with self._keeping_error():
+            self._recorder.fail(self._pack(trial), reason, str(error))
+
+    @contextlib.contextmanager
+    def _keeping_error(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.error = error
+            raise
+
+    def on_step_end(self, iteration: int, trials: list, **info: Any) -> None:
+        self._watchdog.look([trial.status for trial in trials])
+
+    def _pack(self, trial: Any) -> Pack:
+        return self._packs[trial.config["pack"]]

@@ -1,0 +1,324 @@
+"""The tracking store: one MLflow experiment per sweep, one parent run for it, one nested run per trial.
+
+The only module that imports MLflow. It has one writer, the process that drives the sweep; trials hand it
+`EpochRecord`s and never write themselves. A trial is found again by its `trial_key`, so that a sweep run a
+second time continues the runs that it finds and creates none twice.
+
+The default store is an SQLite database; its write-ahead log wants a local disk. Several hosts share a store
+through an MLflow server (MLFLOW_TRACKING_URI).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import os
+import re
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from pipeline.artifacts import DONE, STATUSES, TrackedRun, param_text, run_name, write_artifacts
+from pipeline.config import TrialConfig
+from pipeline.records import EpochRecord, Outcome
+
+__all__ = ["DONE", "STATUSES", "Store", "TrackedRun", "TrackingError", "run_name"]
+
+PAGE_SIZE = 500  # runs per page of a search
+MAX_METRICS, MAX_PARAMS, MAX_TAGS = 800, 100, 100  # per log_batch call: MLflow takes 1000 entries in all
+MAX_TAG_LENGTH = 5000  # characters, the limit that every MLflow server accepts
+
+_ENVIRONMENT = {  # read by MLflow when it is imported; what the user has set stays
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",  # seconds
+}
+
+_PARENT_NOTE = """{description}
+
+Each nested run is one trial, named by its algorithm, noise and seed and identified by the tag `trial_key`; a step
+is an epoch. Accuracies are fractions. A metric `epsilon/<kind>/...` is only as good as its kind: `claimed` is the
+formula as printed in the paper and **no guarantee**; the tags `privacy.*` say what, if anything, is guaranteed."""
+
+
+class TrackingError(RuntimeError):
+    """The tracking store cannot do what was asked; the message names the store."""
+
+
+def _reports_errors(method: Callable) -> Callable:
+    """MLflow's, its database's and its network's exceptions as `TrackingError`, with the URI of the store."""
+
+    @functools.wraps(method)
+    def wrapper(self: Store, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except _backend_errors() as error:
+            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+            message = f"tracking store {self.uri}: {first_line}"
+            message = re.sub(r"//[^/@\s]*@", "//***@", message)  # a password in the URI stays out of logs
+            hint = "is it there, and reachable? MLFLOW_TRACKING_URI selects another"
+            raise TrackingError(f"{message} ({hint})") from error
+
+    return wrapper
+
+
+class Store:
+    """The tracking store of one sweep.
+
+    Args:
+        uri: where to track; by default MLFLOW_TRACKING_URI, else the SQLite database `<root>/mlflow.db`.
+        root: local folder for the database, its artifacts (`<root>/artifacts`) and the lock that keeps two
+            processes of one host from creating the same database, experiment or run at once.
+
+    Raises:
+        TrackingError: for a store that cannot be opened or reached.
+    """
+
+    def __init__(self, uri: str | None = None, root: Path = Path("mlruns")) -> None:
+        self.root = Path(root).absolute()
+        self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
+        self._database = Path(self.uri.removeprefix("sqlite:///")) if self.uri.startswith("sqlite:///") else None
+        self._lock = FileLock(self.root / ".tracking.lock")
+        self._experiment_id: str | None = None
+        self._parent_id: str | None = None
+        self._trials: dict[str, tuple[str, TrialConfig]] = {}
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._connect()
+
+    @_reports_errors
+    def _connect(self) -> None:
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        from mlflow.tracking import MlflowClient
+
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+        with self._lock:  # processes that create the same new database at once leave it broken
+            is_new = self._database is not None and not self._database.exists()
+            if is_new:
+                self._database.parent.mkdir(parents=True, exist_ok=True)
+            self._client = MlflowClient(tracking_uri=self.uri)
+            self._client.search_experiments(max_results=1)
+            if is_new:
+                connection = sqlite3.connect(self._database)
+                connection.execute("PRAGMA journal_mode=WAL")  # readers and the writer do not wait for each other
+                connection.close()
+
+    @_reports_errors
+    def open_sweep(self, name: str, description: str = "", params: Mapping[str, Any] | None = None,
+                   tags: Mapping[str, str] | None = None) -> None:
+        """Open, or reopen, the sweep `name`: one MLflow experiment with one parent run.
+
+        MLflow never changes a logged param. Where a later sweep has another value, the param keeps the first and
+        the tag `latest.<param>` has the new one.
+
+        Raises:
+            TrackingError: also if an experiment of that name lies in MLflow's trash.
+        """
+        with self._lock:
+            self._experiment_id = self._find_experiment(name)
+            if self._experiment_id is None:
+                folder = self.root / "artifacts" / re.sub(r"[^\w.-]", "_", name)
+                location = folder.as_uri() if self._database else None  # a server has its own
+                self._experiment_id = self._client.create_experiment(name, artifact_location=location)
+            parent = self._find_parent()
+            if parent is None:
+                parent = self._client.create_run(self._experiment_id, run_name=name, tags={"sweep": name})
+            self._parent_id = parent.info.run_id
+        logged = parent.data.params
+        texts = {k: param_text(v) for k, v in (params or {}).items()}
+        changed = {f"latest.{k}": v for k, v in texts.items()
+                   if logged.get(k, v) != v or f"latest.{k}" in parent.data.tags}
+        note = {"mlflow.note.content": _PARENT_NOTE.format(description=description or f"Sweep `{name}`.")}
+        self._write(self._parent_id, params={k: v for k, v in texts.items() if k not in logged},
+                    tags={**note, **(tags or {}), **changed})
+        self._client.update_run(self._parent_id, status="RUNNING")
+
+    @_reports_errors
+    def attach(self, name: str) -> None:
+        """Open the sweep `name` to read it or to add a report; nothing is created and no status changes.
+
+        Raises:
+            TrackingError: if there is no such sweep in the store.
+        """
+        self._experiment_id = self._find_experiment(name)
+        parent = self._find_parent() if self._experiment_id else None
+        if parent is None:
+            raise TrackingError(f"tracking store {self.uri}: no sweep named '{name}' (run the sweep first)")
+        self._parent_id = parent.info.run_id
+
+    def done(self) -> dict[str, str]:
+        """trial_key -> status of the trials that need no more training (finished or diverged)."""
+        return {run.trial_key: run.status for run in self.runs() if run.status in DONE}
+
+    @_reports_errors
+    def start(self, config: TrialConfig, tags: Mapping[str, str] | None = None) -> str:
+        """Start a trial, or take up its unfinished run, and return the MLflow run id.
+
+        Raises:
+            TrackingError: if the trial has a finished run already, or several.
+        """
+        key = config.trial_key
+        with self._lock:
+            found = list(self._search(f"tags.trial_key = '{key}'"))
+            if len(found) > 1:
+                raise TrackingError(f"trial {key} has {len(found)} runs: {', '.join(r.info.run_id for r in found)}; "
+                                    "delete all but one")
+            if found and found[0].data.tags.get("status") in DONE:
+                raise TrackingError(f"trial {key} is {found[0].data.tags['status']} already, "
+                                    f"run {found[0].info.run_id}")
+            if found:
+                run = found[0]
+                if "failure" in run.data.tags:
+                    self._client.delete_tag(run.info.run_id, "failure")
+                self._client.update_run(run.info.run_id, status="RUNNING")
+            else:
+                identity = {"trial_key": key, "status": "running", "mlflow.parentRunId": self._parent()}
+                run = self._client.create_run(self._experiment(), run_name=run_name(config), tags=identity)
+        run_id = run.info.run_id
+        # Params again for a run taken up: its process may have ended between creating it and this line.
+        self._write(run_id, params={k: param_text(v) for k, v in config.canonical().items()},
+                    tags={**(tags or {}), "status": "running"})
+        self._trials[key] = (run_id, config)
+        return run_id
+
+    @_reports_errors
+    def log(self, records: Iterable[EpochRecord]) -> None:
+        """Write records of started trials, and close those that have an outcome. May be repeated after an error.
+
+        Raises:
+            ValueError: for a metric that is not finite; then nothing at all is written.
+            TrackingError: also for a trial that this store has not started.
+        """
+        groups: dict[str, list[EpochRecord]] = {}
+        for record in records:
+            if record.trial_key not in self._trials:
+                raise TrackingError(f"trial {record.trial_key} was not started, got its epoch {record.epoch}")
+            for name, value in record.metrics.items():
+                if not math.isfinite(value):  # MLflow would store infinity as 1.8e308
+                    raise ValueError(f"{name}: must be finite, got {value} (trial {record.trial_key}, "
+                                     f"epoch {record.epoch}); log nothing and set a tag")
+            if record.outcome and record.outcome.status not in DONE:
+                raise ValueError(f"status: must be one of {', '.join(DONE)}, got '{record.outcome.status}' "
+                                 f"(trial {record.trial_key})")
+            groups.setdefault(record.trial_key, []).append(record)
+        for key, group in groups.items():
+            run_id = self._trials[key][0]
+            points = [(name, float(value), r.epoch) for r in group for name, value in r.metrics.items()]
+            self._write(run_id, points, tags={name: text for r in group for name, text in r.tags.items()})
+            for outcome in (r.outcome for r in group if r.outcome):
+                self._finish(key, outcome)
+
+    def _finish(self, key: str, outcome: Outcome) -> None:
+        run_id, config = self._trials[key]
+        with tempfile.TemporaryDirectory() as folder:
+            write_artifacts(Path(folder), config, outcome)
+            self._client.log_artifacts(run_id, folder)
+        self._client.set_terminated(run_id, "FINISHED")
+        # The tag comes last: a trial counts as done only when all of it is stored.
+        self._client.set_tag(run_id, "status", outcome.status)
+
+    @_reports_errors
+    def fail(self, trial_key: str, reason: str) -> None:
+        """Mark a started trial as failed; the next sweep takes its run up again. A long reason keeps its end."""
+        if trial_key not in self._trials:
+            raise TrackingError(f"trial {trial_key} was not started, and cannot fail")
+        run_id = self._trials[trial_key][0]
+        self._write(run_id, tags={"status": "failed", "failure": reason[-MAX_TAG_LENGTH:]})
+        self._client.set_terminated(run_id, "FAILED")
+
+    @_reports_errors
+    def close_sweep(self, status: str) -> None:
+        """Close the parent run with an MLflow status (FINISHED, FAILED, KILLED) and tags `trials.<status>`."""
+        if status not in ("FINISHED", "FAILED", "KILLED"):
+            raise ValueError(f"status: must be one of FINISHED, FAILED, KILLED, got '{status}'")
+        statuses = [run.status for run in self.runs()]
+        self._write(self._parent(), tags={f"trials.{s}": str(statuses.count(s)) for s in STATUSES})
+        self._client.set_terminated(self._parent(), status)
+
+    @_reports_errors
+    def runs(self) -> list[TrackedRun]:
+        """All trials of this sweep, oldest first."""
+        return [_tracked(run) for run in self._search() if "trial_key" in run.data.tags]
+
+    @_reports_errors
+    def history(self, run_id: str, key: str) -> list[tuple[int, float]]:
+        """(epoch, value) of one metric by epoch; of an epoch trained twice, after a restart, the later value."""
+        points = sorted(self._client.get_metric_history(run_id, key), key=lambda p: (p.step, p.timestamp))
+        return list({point.step: point.value for point in points}.items())
+
+    @_reports_errors
+    def log_report(self, folder: Path) -> None:
+        """All files of `folder` as artifacts `report/` of the parent run.
+
+        Raises:
+            TrackingError: also if there is no file.
+        """
+        if not any(path.is_file() for path in Path(folder).rglob("*")):
+            raise TrackingError(f"report: no file in {folder}")
+        self._client.log_artifacts(self._parent(), str(folder), artifact_path="report")
+
+    def _search(self, condition: str = "") -> Iterator[Any]:
+        """All matching runs of the experiment, page by page, in an order to which new runs only append."""
+        token = None
+        while True:
+            page = self._client.search_runs([self._experiment()], condition, max_results=PAGE_SIZE,
+                                            order_by=["attributes.start_time ASC"], page_token=token)
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+    def _find_experiment(self, name: str) -> str | None:
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is not None and experiment.lifecycle_stage != "active":
+            raise TrackingError(f"experiment '{name}' was deleted and lies in MLflow's trash; restore it (`mlflow "
+                                f"experiments restore -x {experiment.experiment_id}`) or rename the sweep")
+        return experiment.experiment_id if experiment else None
+
+    def _find_parent(self) -> Any | None:
+        return next((run for run in self._search() if "sweep" in run.data.tags), None)
+
+    def _experiment(self) -> str:
+        if self._experiment_id is None:
+            raise TrackingError("no sweep is open: call open_sweep or attach first")
+        return self._experiment_id
+
+    def _parent(self) -> str:
+        self._experiment()
+        return self._parent_id
+
+    def _write(self, run_id: str, points: Sequence[tuple[str, float, int]] = (),
+               params: Mapping[str, str] | None = None, tags: Mapping[str, str] | None = None) -> None:
+        """Metrics (name, value, step), params and tags in as few calls as MLflow's limits allow."""
+        from mlflow.entities import Metric, Param, RunTag
+
+        now = int(time.time() * 1000)
+        metrics = [Metric(name, value, now, step) for name, value, step in points]
+        entries = [Param(k, v) for k, v in (params or {}).items()]
+        labels = [RunTag(k, v) for k, v in (tags or {}).items()]
+        while metrics or entries or labels:
+            self._client.log_batch(run_id, metrics[:MAX_METRICS], entries[:MAX_PARAMS], labels[:MAX_TAGS])
+            metrics, entries, labels = metrics[MAX_METRICS:], entries[MAX_PARAMS:], labels[MAX_TAGS:]
+
+
+def _tracked(run: Any) -> TrackedRun:
+    tags = dict(run.data.tags)
+    return TrackedRun(run.info.run_id, tags["trial_key"], dict(run.data.params), dict(run.data.metrics), tags,
+                      tags.get("status", "running"), run.info.start_time, run.info.end_time)
+
+
+def _backend_errors() -> tuple[type[Exception], ...]:
+    from mlflow.exceptions import MlflowException
+    from requests import RequestException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return MlflowException, RequestException, SQLAlchemyError

@@ -1,0 +1,229 @@
+"""Train a pack of trials, epoch by epoch. No files, no MLflow, no Ray."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from pipeline.accounting import account, privacy_tags
+from pipeline.alignment import cosines, true_gradient
+from pipeline.config import TERNARY, TrialConfig
+from pipeline.data import Dataset
+from pipeline.feedback import BackPropagation, DirectFeedback, Feedback, output_error
+from pipeline.mechanisms import make_mechanism
+from pipeline.networks import Mlp, Parameters
+from pipeline.packs import Pack
+from pipeline.projection import PROJECTORS
+from pipeline.randomness import integer_seed
+from pipeline.records import ClassAccuracy, EpochRecord, Outcome
+from pipeline.sampling import BatchSampler, split
+
+EVALUATION_BATCH = 1_000
+
+
+def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu") -> Iterator[EpochRecord]:
+    """Train every trial of a pack and report each epoch of each trial.
+
+    Args:
+        pack: trials with one `pack_key`.
+        data: the pack's data set, resident on `device`.
+        device: where to train.
+
+    Yields:
+        One record per trial and epoch, epoch by epoch. A trial's last record carries its outcome; a trial whose loss
+        or weights stop being finite ends there as `diverged`, and the others go on.
+    """
+    training = Training(pack, data, torch.device(device))
+    try:
+        while training.epoch < pack.shared.epochs and training.active:
+            yield from training.run_epoch()
+    finally:
+        training.close()
+
+
+def make_feedback(pack: Pack, sizes: tuple[int, ...], device: torch.device) -> Feedback:
+    """The feedback path of a pack, with every trial's own matrix B."""
+    c = pack.shared
+    if c.algorithm == "bp":
+        return BackPropagation()
+    seeds = [integer_seed(t.seed, "feedback") for t in pack.trials]
+    projector = PROJECTORS[c.projector](sizes[-1], sum(sizes[1:-1]), seeds, c.feedback_std, device)
+    threshold = None
+    if c.algorithm in TERNARY:
+        threshold = torch.tensor([t.threshold for t in pack.trials], device=device).view(-1, 1, 1)
+    return DirectFeedback(projector, sizes[1:-1], threshold)
+
+
+def make_optimizer(config: TrialConfig, parameters: torch.Tensor) -> torch.optim.Optimizer:
+    """The pack's optimizer; element-wise, so that stacked trials do not touch each other."""
+    if config.optimizer == "adam":
+        return torch.optim.Adam([parameters], lr=config.learning_rate, fused=True)
+    return torch.optim.SGD([parameters], lr=config.learning_rate, momentum=config.momentum, fused=True)
+
+
+class Inputs:
+    """uint8 records, resident on the device, handed out as float batches on the trial's input scale."""
+
+    def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
+        spec = data.spec
+        self.records = records
+        mean = std = None
+        if config.inputs == "standardized":
+            per_channel = spec.n_features // len(spec.mean)
+            mean = torch.tensor(spec.mean).repeat_interleave(per_channel)
+            std = torch.tensor(spec.std).repeat_interleave(per_channel)
+            if len(spec.mean) == 1:
+                mean, std = mean[0], std[0]
+        self.factor = (1 / (spec.scale * (1.0 if std is None else std)))
+        self.shift = 0.0 if mean is None else -mean / std
+        if isinstance(self.factor, torch.Tensor):
+            self.factor, self.shift = self.factor.to(records.device), self.shift.to(records.device)
+
+    def batch(self, indices: torch.Tensor) -> torch.Tensor:
+        """Float inputs [..., n_0] of the records at `indices` [...]."""
+        rows = self.records[indices].to(torch.float32).mul_(self.factor)
+        return rows if isinstance(self.shift, float) else rows.add_(self.shift)
+
+
+class Training:
+    """The state of a pack while it trains.
+
+    Attributes:
+        epoch: epochs done.
+        active: replicas that have not diverged, in order.
+    """
+
+    def __init__(self, pack: Pack, data: Dataset, device: torch.device) -> None:
+        c, trials = pack.shared, pack.trials
+        self.pack, self.data, self.device = pack, data, device
+        seeds = [t.seed for t in trials]
+        n_validation = c.split_sizes[1]
+        parts = [split(data.spec.n_train, n_validation, seed) for seed in seeds]
+        self.validation = torch.from_numpy(np.stack([part[1] for part in parts])).to(device)
+        self.train_inputs, self.test_inputs = Inputs(data.train_x, c, data), Inputs(data.test_x, c, data)
+        self.sampler = BatchSampler(c.sampler, [part[0] for part in parts], seeds, c.batch_size, c.steps_per_epoch,
+                                    device)
+        self.net = Mlp(c.layer_sizes, c.activation, seeds, device)
+        self.feedback = make_feedback(pack, self.net.sizes, device)
+        self.mechanism = make_mechanism(pack, self.net, device)
+        self.update, self.gradient = (Parameters(self.net.sizes, len(trials), device) for _ in range(2))
+        self.net.parameters.flat.grad = self.update.flat
+        self.optimizer = make_optimizer(c, self.net.parameters.flat)
+        self.epoch = 0
+        self.active = list(range(len(trials)))
+
+    def close(self) -> None:
+        """Release the projector's device, if it holds one."""
+        if isinstance(self.feedback, DirectFeedback):
+            self.feedback.projector.close()
+
+    def run_epoch(self) -> list[EpochRecord]:
+        """Train one epoch; the records of the trials that were active at its start."""
+        began = time.perf_counter()
+        losses, alignment = self._train_epoch()
+        self.epoch += 1
+        finite = torch.isfinite(losses) & self._weights_finite()
+        validation = self._count_correct("validation")
+        last = self.epoch == self.pack.shared.epochs
+        test = self._count_correct("test") if last or not bool(finite[self.active].all()) else None
+        seconds = (time.perf_counter() - began) / len(self.pack.trials)
+        records = [self._record(r, losses[r].item(), alignment[r], bool(finite[r]), last, validation, test, seconds)
+                   for r in self.active]
+        self.active = [r for r, record in zip(self.active, records, strict=True) if record.outcome is None]
+        return records
+
+    def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean training loss [R], mean alignment [R, L] (nan where none was measured), on the CPU."""
+        c = self.pack.shared
+        batches = self.sampler.epoch()
+        measured = set(np.linspace(0, len(batches) - 1, min(c.alignment_batches, len(batches)), dtype=int).tolist())
+        losses, alignments = [], []
+        for step, indices in enumerate(batches):
+            loss, alignment = self.step(indices, measure_alignment=step in measured)
+            losses.append(loss)
+            alignments += [] if alignment is None else [alignment]
+        nothing = torch.full((len(self.pack.trials), len(self.update.layers)), math.nan)
+        alignment = torch.stack(alignments, dim=-1).nanmean(dim=-1).cpu() if alignments else nothing
+        return torch.stack(losses, dim=-1).mean(dim=-1).cpu(), alignment
+
+    def step(self, indices: torch.Tensor, measure_alignment: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Train on one batch of every trial.
+
+        Args:
+            indices: training records [R, m].
+
+        Returns:
+            Mean loss of the batch [R]; alignment of the applied update with the true gradient [R, L] if asked for.
+        """
+        x, y = self.train_inputs.batch(indices), self.data.train_y[indices]
+        activations, logits = self.net.forward(x)
+        error, loss = output_error(logits, y)
+        if measure_alignment:
+            true_gradient(self.net, error, activations, self.gradient)
+        signals = self.mechanism.perturb(self.feedback.signals(error))
+        deltas = self.feedback.deltas(signals, self.net, activations, self.mechanism.derivative)
+        self.mechanism.update(deltas, activations, self.update)
+        self.optimizer.step()
+        return loss, cosines(self.update, self.gradient) if measure_alignment else None
+
+    def _weights_finite(self) -> torch.Tensor:
+        """[R], on the CPU."""
+        return torch.isfinite(self.net.parameters.flat).all(dim=1).cpu()
+
+    def _count_correct(self, part: str) -> torch.Tensor:
+        """Records by class, and those of them classified right: [R, 2, n_classes], int64, on the CPU."""
+        classes, replicas = self.data.spec.n_classes, len(self.pack.trials)
+        counts = torch.zeros(replicas, 2, classes, dtype=torch.int64, device=self.device)
+        if part == "validation":
+            inputs, labels, indices = self.train_inputs, self.data.train_y, self.validation
+        else:
+            inputs, labels = self.test_inputs, self.data.test_y
+            indices = torch.arange(len(labels), device=self.device).expand(replicas, -1)
+        for chunk in indices.split(EVALUATION_BATCH, dim=1):
+            _, logits = self.net.forward(inputs.batch(chunk))
+            y = labels[chunk]
+            right = logits.argmax(dim=-1) == y
+            counts[:, 0].scatter_add_(1, y, torch.ones_like(y))
+            counts[:, 1].scatter_add_(1, y, right.to(torch.int64))
+        return counts.cpu()
+
+    def _record(self, r: int, loss: float, alignment: torch.Tensor, finite: bool, last: bool,
+                validation: torch.Tensor, test: torch.Tensor | None, seconds: float) -> EpochRecord:
+        trial = self.pack.trials[r]
+        metrics = {"train/loss": loss, "validation/accuracy": accuracy(validation[r]), "time/epoch_seconds": seconds}
+        metrics |= {f"alignment/layer_{k + 1}": v for k, v in enumerate(alignment.tolist())}
+        tags = {}
+        if self.epoch == 1:
+            tags = {**privacy_tags(trial), "device": _device_name(self.device)}
+        metrics |= {e.metric_name: e.value for e in account(trial, self.epoch)}
+        outcome = None
+        if last or not finite:
+            metrics["test/accuracy"] = accuracy(test[r])
+            metrics["test/worst_class_accuracy"] = (test[r, 1] / test[r, 0]).min().item()
+            outcome = self._outcome(r, "finished" if finite else "diverged", validation[r], test[r])
+        metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        return EpochRecord(trial.trial_key, self.epoch, metrics, tags, outcome)
+
+    def _outcome(self, r: int, status: str, validation: torch.Tensor, test: torch.Tensor) -> Outcome:
+        weights = {}
+        for layer, (w, b) in enumerate(zip(self.net.parameters.weights, self.net.parameters.biases,
+                                               strict=True), start=1):
+            weights[f"layer_{layer}.weight"], weights[f"layer_{layer}.bias"] = w[r].cpu().numpy(), b[r].cpu().numpy()
+        per_class = tuple(
+            ClassAccuracy(label, part, count, right)
+            for part, counts in (("validation", validation), ("test", test))
+            for label, (count, right) in enumerate(zip(*counts.tolist(), strict=True)))
+        return Outcome(status, {name: np.array(value) for name, value in weights.items()}, per_class)
+
+
+def accuracy(counts: torch.Tensor) -> float:
+    """Share of records classified right, from counts [2, n_classes]."""
+    return (counts[1].sum() / counts[0].sum()).item()
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

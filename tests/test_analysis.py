@@ -1,0 +1,430 @@
+"""From a real MLflow store, filled with synthetic records, to tables and figures."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from mlflow.tracking import MlflowClient
+
+from analysis import figures, paper, tables
+from analysis.report import EXHIBITS, report
+from analysis.runs import DuplicateTrials, MissingTrials, MixedTrials, by_noise, load_history, load_runs
+from analysis.statistics import mean_interval
+from pipeline import experiment as experiment_module
+from pipeline.config import ALGORITHMS, TrialConfig
+from pipeline.datasets import DATASETS
+from pipeline.experiment import Experiment, Resources
+from pipeline.records import EpochRecord, Outcome
+from pipeline.tracking import Store, TrackingError
+
+SIGMAS = (0.0, 0.01, 0.03, 0.05, 0.1, 0.2)
+SETTINGS = ["non-private", "0", "0.01", "0.03", "0.05", "0.1", "0.2"]
+EPOCHS = 3
+
+
+def trial(algorithm="dfa", sigma=None, seed=0, **other):
+    """A non-private trial where sigma is None."""
+    if sigma is None:
+        return TrialConfig(algorithm=algorithm, seed=seed, epochs=EPOCHS, **other)
+    rate = 0.01 if algorithm == "bp" else 1.0
+    return TrialConfig(algorithm=algorithm, mechanism="photonic", sigma=sigma, seed=seed, epochs=EPOCHS,
+                       **{"learning_rate": rate, **other})
+
+
+GRID = tuple(trial(algorithm, sigma, seed)
+             for algorithm in ALGORITHMS for sigma in (None, *SIGMAS) for seed in (0, 1))
+DIVERGED = trial("bp", 0.2, 1)
+
+
+def test_accuracy(config):
+    """Fractions with known means: 0.9, less 0.1 per place of the algorithm, less sigma, seeds 0.01 apart."""
+    noise = config.sigma if config.mechanism == "photonic" else -0.05
+    return 0.9 - 0.1 * ALGORITHMS.index(config.algorithm) - noise + 0.01 * config.seed
+
+
+test_accuracy.__test__ = False
+
+
+def records(config, status="finished"):
+    final = test_accuracy(config)
+    for epoch in range(1, config.epochs + 1):
+        noise = config.sigma if config.mechanism == "photonic" else 0
+        metrics = {"validation/accuracy": final - 0.1 / epoch, "alignment/layer_2": 0.5 - noise + 0.01 * epoch}
+        last = epoch == config.epochs
+        if last:
+            metrics["test/accuracy"] = final
+        yield EpochRecord(config.trial_key, epoch, metrics, {"privacy.certified": "false"} if epoch == 1 else {},
+                          Outcome(status, {}, ()) if last else None)
+
+
+def fill(store, name, trials, diverged=()):
+    store.open_sweep(name)
+    for config in trials:
+        store.start(config, {"git_commit": "abc"})
+    store.log(r for c in trials for r in records(c, "diverged" if c in diverged else "finished"))
+    return store
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_tracking_uri():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def grid_store(root):
+    return fill(Store(root=root), "grid", GRID, diverged=(DIVERGED,))
+
+
+@pytest.fixture(scope="module")
+def runs(grid_store):
+    return load_runs(grid_store, GRID)
+
+
+def an_experiment(name, trials, exhibits=("table1", "figure2")):
+    return Experiment(name, "", tuple(trials), Resources(), tuple(exhibits), Path("experiments/some.yaml"))
+
+
+# runs
+
+def test_one_typed_row_per_trial_in_the_order_of_the_grid(runs):
+    assert list(runs["trial_key"]) == [config.trial_key for config in GRID]
+    private = runs.iloc[GRID.index(trial("pdfa", 0.1, 1))]
+    config = trial("pdfa", 0.1, 1)
+    for name, value in config.canonical().items():
+        read = list(private[name]) if name == "hidden" else private[name]
+        assert read == value, name
+    assert private["setting"] == "0.1" and private["status"] == "finished"
+    assert private["test/accuracy"] == pytest.approx(0.51)
+    assert private["validation/accuracy"] == pytest.approx(0.51 - 0.1 / 3)  # the last epoch
+    assert private["privacy.certified"] == "false" and private["git_commit"] == "abc"
+    assert runs["learning_rate"].dtype == float and runs["seed"].dtype == int and runs["epochs"].dtype == int
+
+
+def test_fields_that_do_not_apply_are_empty(runs):
+    plain = runs[runs["setting"] == "non-private"]
+    assert plain["sigma"].isna().all() and plain["activation_floor"].isna().all()
+    assert runs.loc[runs["algorithm"] == "bp", "threshold"].isna().all()
+    assert by_noise(runs["setting"]) == SETTINGS
+
+
+def test_missing_trials_are_counted_and_named(grid_store):
+    absent = [trial("dfa", 0.7, seed) for seed in range(7)]
+    with pytest.raises(MissingTrials, match=rf"56 of 63 trials are finished; missing: dfa sigma=0.7 seed=0 "
+                                            rf"\({absent[0].trial_key}\).* and 2 more \(run `photonic sweep X`\)"):
+        load_runs(grid_store, [*GRID, *absent], source="X")
+
+
+def test_an_unfinished_trial_is_missing_and_others_are_left_out(root):
+    store = fill(Store(root=root), "partial", GRID[:3])
+    store.start(GRID[3])
+    assert list(load_runs(store, GRID[1:3])["trial_key"]) == [c.trial_key for c in GRID[1:3]]
+    assert list(load_runs(store)["status"]) == ["finished"] * 3 + ["running"]
+    with pytest.raises(MissingTrials, match="3 of 4 trials are finished"):
+        load_runs(store, GRID[:4])
+
+
+def test_a_trial_with_two_runs_is_refused(root):
+    store = fill(Store(root=root), "twice", GRID[:2])
+    tags = {"trial_key": GRID[0].trial_key, "status": "finished"}
+    MlflowClient(tracking_uri=store.uri).create_run(store._experiment_id, tags=tags)
+    with pytest.raises(DuplicateTrials, match=GRID[0].trial_key):
+        load_runs(store, GRID[:2])
+    assert len(load_runs(store, GRID[1:2])) == 1
+
+
+def test_an_empty_sweep_has_no_rows(root):
+    store = Store(root=root)
+    store.open_sweep("nothing yet")
+    frame = load_runs(store)
+    assert frame.empty and {"trial_key", "sigma", "setting"} <= set(frame.columns)
+
+
+def test_history_is_long(grid_store, runs):
+    some = runs[(runs["algorithm"] == "pdfa") & (runs["setting"] == "0.2")]
+    history = load_history(grid_store, some, "alignment/layer_2")
+    assert list(history.columns) == ["trial_key", "epoch", "value", "algorithm", "setting", "seed", "status"]
+    assert list(history["epoch"]) == [1, 2, 3, 1, 2, 3] and list(history["seed"]) == [0, 0, 0, 1, 1, 1]
+    assert history["value"].to_numpy() == pytest.approx([0.31, 0.32, 0.33] * 2)
+    assert load_history(grid_store, some, "no/such").empty
+
+
+# statistics
+
+def test_interval_of_one_value_is_not_invented():
+    mean, low, high, n = mean_interval([84.2])
+    assert (mean, n) == (84.2, 1) and math.isnan(low) and math.isnan(high)
+
+
+def test_interval_of_two_values_is_their_range_and_of_equal_values_a_point():
+    assert mean_interval([1.0, 2.0]) == (1.5, 1.0, 2.0, 2)  # a resample is (1, 1) with probability 1/4 > 2.5%
+    assert mean_interval([3.0, 3.0, 3.0]) == (3.0, 3.0, 3.0, 3)
+
+
+def test_interval_of_skewed_values_is_the_percentile_one():
+    # Resampled means are 2 X, X ~ Binomial(5, 1/5): P[X = 0] = .33 > 2.5%, P[X <= 2] = .942 < 97.5% < P[X <= 3].
+    assert mean_interval([0, 0, 0, 0, 10]) == (2.0, 0.0, 6.0, 5)
+
+
+def test_interval_of_many_values_is_the_normal_one_and_reproducible():
+    values = np.random.default_rng(1).normal(5, 2, size=400)
+    interval = mean_interval(values)
+    half_width = 1.96 * values.std() / 20  # central limit theorem
+    assert interval.high - interval.mean == pytest.approx(half_width, rel=0.05)
+    assert interval.mean - interval.low == pytest.approx(half_width, rel=0.05)
+    assert mean_interval(values) == interval
+
+
+@pytest.mark.parametrize("values", [[], [1.0, math.nan], [math.inf]])
+def test_interval_refuses(values):
+    with pytest.raises(ValueError, match="values: must be at least one finite number"):
+        mean_interval(values)
+
+
+# the paper's numbers
+
+def test_published_table():
+    assert len(paper.TABLE1) == 28
+    assert paper.TABLE1["bp", "non-private"] == 88.33 and paper.TABLE1["bp", "0"] == 75.22
+    assert paper.TABLE1["bp", "0.2"] == 66.78 and paper.TABLE1["dfa", "0.1"] == 83.06
+    assert paper.TABLE1["tdfa", "0.01"] == 84.38 and paper.TABLE1["pdfa", "0.2"] == 80.94
+
+
+# table 1
+
+def test_table1(runs):
+    table = tables.table1(runs)
+    assert list(table.columns) == ["algorithm", "setting", "accuracy_mean", "accuracy_low", "accuracy_high", "n",
+                                   "paper"]
+    assert list(table["setting"]) == SETTINGS * 4 and list(table["algorithm"]) == np.repeat(ALGORITHMS, 7).tolist()
+    row = table.set_index(["algorithm", "setting"]).loc[("pdfa", "0.1")]
+    assert row.tolist() == pytest.approx([50.5, 50.0, 51.0, 2, 82.63])
+    assert table.set_index(["algorithm", "setting"]).loc[("bp", "0.2"), "n"] == 2  # the diverged trial counts
+
+
+def test_the_caption_says_what_a_reader_must_know(runs):
+    text = tables.caption(runs, tables.table1(runs))
+    for fact in ("Fashion-MNIST after 3 epochs", "Mean over n = 2 seeds", "95% percentile bootstrap", "at most ±0.50",
+                 "Ohana et al. 2021, Table 1", "Diverged trials: BP σ = 0.2 (1)", "BP: 0.01;",
+                 "DFA, TDFA, PDFA: 0.01 non-private, 1 with the mechanism", "0.0001 for BP", "simulated OPU",
+                 "σ is a noise level, not a privacy level", "(kind “claimed”) is no guarantee"):
+        assert fact in text, fact
+
+
+def test_one_seed_has_no_interval(runs):
+    one = runs[runs["seed"] == 0]
+    table = tables.table1(one)
+    assert table["accuracy_low"].isna().all() and table["accuracy_high"].isna().all() and set(table["n"]) == {1}
+    text = tables.caption(one, table)
+    assert "One seed each (n = 1), so no interval can be given." in text and "Diverged" not in text
+    mixed = runs.drop(runs.index[0])
+    assert "n = 1 to 2 seeds" in tables.caption(mixed, tables.table1(mixed))
+
+
+def test_another_dataset_is_not_compared_with_the_paper(runs):
+    other = runs.assign(dataset="digits")
+    table = tables.table1(other)
+    assert table["paper"].isna().all()
+    text = tables.caption(other, table)
+    assert "on scikit-learn's digits" in text and "Table 1" not in text and "The paper states" not in text
+    assert "(" not in tables.to_markdown(table, "")
+    assert tables.to_csv(table).splitlines()[1].endswith(",2,")
+    assert set(tables.DATASET_LABELS) == set(DATASETS)
+
+
+def test_a_cell_that_the_paper_lacks_is_empty(runs):
+    other = runs[runs["setting"] == "0.2"].assign(setting="0.3", sigma=0.3)
+    table = tables.table1(pd.concat([runs, other]))
+    assert table.loc[table["setting"] == "0.3", "paper"].isna().all() and table["paper"].notna().sum() == 28
+
+
+def test_trials_without_accuracy_are_an_error(runs):
+    broken = runs.copy()
+    broken.loc[5, "test/accuracy"] = math.nan
+    with pytest.raises(ValueError, match=rf"test/accuracy: missing for 1 of 56.*bp 0.01 seed=1 \({GRID[5].trial_key}"):
+        tables.table1(broken)
+    with pytest.raises(ValueError, match="missing for 56 of 56"):
+        tables.table1(runs.drop(columns="test/accuracy"))
+    with pytest.raises(ValueError, match="at least one trial"):
+        tables.table1(runs[:0])
+
+
+def test_only_seeds_are_averaged(runs):
+    mixed = runs.copy()
+    mixed.loc[3, "learning_rate"] = 0.5
+    with pytest.raises(MixedTrials, match="bp 0: only the seed may differ.*learning_rate: 0.01, 0.5"):
+        tables.table1(mixed)
+    with pytest.raises(MixedTrials, match="dataset: must be the same.*fashion_mnist, mnist"):
+        tables.table1(pd.concat([runs, runs.assign(dataset="mnist")]))
+
+
+def test_csv_is_tidy(runs):
+    text = tables.to_csv(tables.table1(runs))
+    assert text.splitlines()[0] == "algorithm,setting,accuracy_mean,accuracy_low,accuracy_high,n,paper"
+    assert text.splitlines()[1] == "bp,non-private,95.5,95.0,96.0,2,88.33"
+    read = pd.read_csv(io.StringIO(text))
+    assert len(read) == 28 and read["n"].dtype == int
+
+
+def test_markdown(runs):
+    lines = tables.to_markdown(tables.table1(runs), "A caption.").splitlines()
+    assert lines[0] == "A caption."
+    assert lines[2] == "|  | non-private | σ = 0 | σ = 0.01 | σ = 0.03 | σ = 0.05 | σ = 0.1 | σ = 0.2 |"
+    assert [line.split("|")[1].strip() for line in lines[4:]] == ["BP", "DFA", "TDFA", "PDFA"]
+    assert lines[7].endswith("| 50.50 (82.63) | 40.50 (80.94) |")
+    assert {line.count("|") for line in lines[2:]} == {9}
+
+
+def test_markdown_of_an_incomplete_grid(runs):
+    some = runs[(runs["algorithm"] != "bp") | (runs["setting"] != "0.1")]
+    assert "| – |" in tables.to_markdown(tables.table1(some), "").splitlines()[4]
+
+
+def test_latex_is_balanced_escaped_and_in_math_mode(runs):
+    table = tables.table1(runs)
+    text = tables.to_latex(table, tables.caption(runs, table) + " 5% of a_b & c")
+    for environment in ("table", "tabular"):
+        assert text.count(rf"\begin{{{environment}}}") == text.count(rf"\end{{{environment}}}") == 1
+    assert [text.index(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == sorted(
+        text.index(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule"))
+    assert r"\begin{tabular}{lrrrrrrr}" in text and r"5\% of a\_b \& c" in text
+    assert r"$\sigma = 0.05$" in text and r"the $\varepsilon$ that" in text
+    assert text.isascii()  # pdflatex needs no package for its characters
+    rows = text.split(r"\toprule")[1].split(r"\bottomrule")[0].replace(r"\midrule", "").strip().splitlines()
+    rows = [row for row in rows if row]
+    assert len(rows) == 5 and all(row.count("&") == 7 and row.endswith(r"\\") for row in rows)
+    assert text.replace(r"\{", "").replace(r"\}", "").count("{") == text.replace(r"\}", "").count("}")
+    assert text.count("$") % 2 == 0
+
+
+# figure 2
+
+@pytest.fixture(scope="module")
+def histories(grid_store, runs):
+    pdfa = runs[runs["algorithm"] == "pdfa"]
+    return load_history(grid_store, runs, "validation/accuracy"), load_history(grid_store, pdfa, figures.ALIGNMENT)
+
+
+def lines_of(ax):
+    return {line.get_label(): line for line in ax.lines if len(line.get_xdata())}
+
+
+def test_left_panel(histories):
+    ax = figures.figure2_left(histories[0], Figure().subplots())
+    lines = lines_of(ax)
+    expected = {f"{a} {'non-private' if s == 'non-private' else f'σ = {s}'}" for a in ("BP", "DFA", "PDFA")
+                for s in SETTINGS}
+    assert set(lines) == expected | {"BP σ = 0.2 diverged"}
+    line = lines["PDFA σ = 0.1"]
+    assert line.get_xdata().tolist() == [1, 2, 3]
+    assert line.get_ydata() == pytest.approx([50.5 - 10, 50.5 - 5, 50.5 - 10 / 3])  # percent, mean of the seeds
+    assert lines["DFA non-private"].get_linestyle() == "--" and lines["DFA σ = 0"].get_linestyle() == "-"
+    alphas = [lines[f"DFA σ = {s}"].get_alpha() for s in SETTINGS[1:]]
+    assert alphas == sorted(alphas, reverse=True) and len(set(alphas)) == 6
+    assert lines["DFA σ = 0"].get_color() == lines["DFA σ = 0.2"].get_color() != lines["BP σ = 0"].get_color()
+    band = ax.collections[0].get_datalim(ax.transData)
+    assert (band.y1 - band.y0) >= 1  # seeds lie a point apart
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("Epoch", "Validation accuracy (%)")
+
+
+def test_right_panel(histories):
+    ax = figures.figure2_right(histories[1], Figure().subplots())
+    lines = lines_of(ax)
+    assert list(lines) == ["PDFA non-private", *(f"PDFA σ = {s}" for s in SETTINGS[1:])]
+    assert lines["PDFA σ = 0.2"].get_ydata() == pytest.approx([0.31, 0.32, 0.33])
+    luminance = [np.dot(to_rgb(lines[f"PDFA σ = {s}"].get_color()), (0.2126, 0.7152, 0.0722)) for s in SETTINGS[1:]]
+    assert (np.diff(luminance) > 0.05).all()  # told apart without colour vision too
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert legend == ["non-private", *(f"σ = {s}" for s in SETTINGS[1:])]
+    assert ax.get_legend().get_title().get_text() == "n = 2 seeds\nmean, min–max"
+
+
+def test_legends_are_beside_the_data_and_nothing_is_cut_off(histories):
+    figure = figures.figure2(*histories)
+    figure.draw_without_rendering()
+    panel_and_legend = [(ax.get_window_extent(), ax.get_legend().get_window_extent()) for ax in figure.axes]
+    (left, left_legend), (right, right_legend) = panel_and_legend
+    assert left.x1 <= left_legend.x0 and left_legend.x1 <= figure.axes[1].get_tightbbox().x0
+    assert right.x1 <= right_legend.x0
+    width, height = figure.bbox.width, figure.bbox.height
+    for box in (left_legend, right_legend, *(ax.get_tightbbox() for ax in figure.axes)):
+        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
+
+
+def test_one_seed_has_no_band(histories):
+    history = histories[0][histories[0]["seed"] == 0]
+    ax = figures.figure2_left(history, Figure().subplots())
+    assert not ax.collections and ax.get_legend().get_title().get_text() == "n = 1 seed"
+
+
+def test_missing_series_are_named(histories):
+    tdfa = histories[0][histories[0]["algorithm"] == "tdfa"]
+    with pytest.raises(figures.MissingSeries, match="left: needs validation/accuracy of bp, dfa or pdfa"):
+        figures.figure2_left(tdfa, Figure().subplots())
+    with pytest.raises(figures.MissingSeries, match="right: needs alignment/layer_2 of pdfa.*alignment_batches"):
+        figures.figure2_right(tdfa, Figure().subplots())
+
+
+def test_figures_are_saved_as_text_and_reproducibly(histories, tmp_path):
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    (tmp_path / "again").mkdir()
+    first = figures.save(figures.figure2(*histories), tmp_path, "figure2")
+    second = figures.save(figures.figure2(*histories), tmp_path / "again", "figure2")
+    assert [path.name for path in first] == ["figure2.svg", "figure2.pdf", "figure2.png"]
+    assert ">Validation accuracy (%)</text>" in first[0].read_text(encoding="utf-8")
+    assert b"/Type3" not in first[1].read_bytes() and first[1].read_bytes().startswith(b"%PDF")
+    png = first[2].read_bytes()
+    assert png.startswith(b"\x89PNG") and int.from_bytes(png[16:20], "big") == 3000  # 10 inches at 300 dpi
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert dict(matplotlib.rcParams) == before  # a notebook keeps its style
+
+
+# the report
+
+def test_every_exhibit_of_an_experiment_file_can_be_drawn():
+    assert tuple(EXHIBITS) == experiment_module.EXHIBITS
+
+
+def test_report_writes_and_logs_everything(grid_store, tmp_path):
+    files = report(an_experiment("grid", GRID), grid_store, tmp_path / "reports" / "grid")
+    names = ["runs.csv", "table1.csv", "table1.md", "table1.tex", "figure2.svg", "figure2.pdf", "figure2.png"]
+    assert [path.name for path in files] == names and all(path.stat().st_size > 300 for path in files)
+    client = MlflowClient(tracking_uri=grid_store.uri)
+    logged = client.list_artifacts(grid_store._parent_id, "report")
+    assert {Path(item.path).name for item in logged} == set(names)
+    table = pd.read_csv(files[0])
+    assert len(table) == len(GRID) and json.loads(table["hidden"][0]) == [512, 512]
+    assert table["trial_key"].tolist() == [config.trial_key for config in GRID]
+
+
+def test_report_draws_what_is_listed_into_the_default_folder(grid_store, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = report(an_experiment("grid", GRID[:14], ["table1"]), grid_store)
+    assert files == [Path("reports/grid") / name for name in ("runs.csv", "table1.csv", "table1.md", "table1.tex")]
+    assert len(pd.read_csv(files[1])) == 7  # back-propagation only
+
+
+def test_report_refuses_what_it_cannot_show(grid_store, root, tmp_path):
+    with pytest.raises(MissingTrials, match="photonic sweep experiments/some.yaml"):
+        report(an_experiment("grid", [*GRID, replace(GRID[0], seed=9)]), grid_store, tmp_path)
+    with pytest.raises(TrackingError, match="no sweep named 'elsewhere'"):
+        report(an_experiment("elsewhere", GRID), Store(root=root), tmp_path)
+    with pytest.raises(figures.MissingSeries, match="figure2, right"):
+        report(an_experiment("grid", GRID[:14], ["figure2"]), grid_store, tmp_path)

@@ -1,0 +1,94 @@
+"""The command line as a user meets it: real processes, their output and their exit codes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli import main
+
+ROOT = Path(__file__).parent.parent
+QUICKSTART = ROOT / "experiments/quickstart.yaml"
+
+TINY = """
+name: tiny
+description: Six trials of a few seconds.
+base: {dataset: digits, hidden: [16, 16], batch_size: 64, epochs: 2, learning_rate: 0.05}
+cases:
+  - grid: {algorithm: [bp, dfa, pdfa]}
+  - base: {mechanism: photonic}
+    grid: {algorithm: [bp, dfa, pdfa], sigma: [0.1]}
+"""
+
+
+def photonic(*arguments, cwd, **environment):
+    return subprocess.run([sys.executable, "-m", "pipeline.cli", *map(str, arguments)], cwd=cwd, text=True,
+                          capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT), **environment})
+
+
+@pytest.mark.slow
+def test_sweep_then_again_then_wider_then_report(tmp_path):
+    file = tmp_path / "tiny.yaml"
+    file.write_text(TINY)
+    first = photonic("sweep", file, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "6 trials: 6 finished" in first.stdout + first.stderr
+    again = photonic("sweep", file, cwd=tmp_path)
+    assert again.returncode == 0 and "nothing to do: all 6 trials are done" in again.stdout + again.stderr
+    file.write_text(TINY.replace("sigma: [0.1]", "sigma: [0.1, 0.2]"))
+    incomplete = photonic("report", file, cwd=tmp_path)
+    assert incomplete.returncode == 2 and "6 of 9 trials" in incomplete.stderr
+    wider = photonic("sweep", file, cwd=tmp_path)
+    assert wider.returncode == 0 and "9 trials: 6 were done before, 3 finished" in wider.stdout + wider.stderr
+    report = photonic("report", file, cwd=tmp_path)
+    assert report.returncode == 0, report.stderr
+    table = (tmp_path / "reports/tiny/table1.csv").read_text().splitlines()
+    assert table[0] == "algorithm,setting,accuracy_mean,accuracy_low,accuracy_high,n,paper" and len(table) == 10
+    assert (tmp_path / "reports/tiny/figure2.png").stat().st_size > 10_000
+
+
+def test_dry_run_lists_trials_packs_resources_and_an_estimate(tmp_path, capsys):
+    assert main(["sweep", str(QUICKSTART), "--dry-run", "--workers", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "24 trials" in out and "1 CPU, 0 GPU, 1 OPU" in out and "estimate: " in out
+    assert out.count("algorithm=") == 24 and not (tmp_path / "mlruns").exists()
+
+
+@pytest.mark.parametrize(("content", "arguments", "message"), [
+    ("base: {nose: 1}", [], "nose: unknown field"),
+    ("grid: {}", [], "grid: is empty"),
+    ("base: {dataset: digits}", ["--workers", "0"], "--workers: must be at least 1, got 0"),
+    ("base: {algorithm: pdfa, projector: opu_hardware, dataset: digits, batch_size: 8}", [],
+     "opu_hardware: the driver lightonopu is not installed"),
+    ("base: {dataset: digits, batch_size: 8}\nresources: {gpu: 1}", [], "no node offers GPU: 1"),
+])
+def test_bad_input_is_refused_in_one_line_before_training(tmp_path, content, arguments, message):
+    file = tmp_path / "bad.yaml"
+    file.write_text(content)
+    result = photonic("sweep", file, *arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: ") and message in lines[0]
+
+
+def test_account_prints_assumptions_and_labelled_epsilons(tmp_path, capsys):
+    file = tmp_path / "e.yaml"
+    file.write_text("base: {mechanism: photonic, sigma: 0.1, gamma_min: 0.5, tau_h_min: 0.5, activation_floor: true}")
+    assert main(["account", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "holds" in out and "claimed" in out and "replace-one" in out and "delta" in out and "no guarantee" in out
+
+
+def test_fields_documents_every_setting(capsys):
+    assert main(["fields"]) == 0
+    out = capsys.readouterr().out
+    assert "sigma = 0.0\n    standard deviation of the optical noise" in out and "tau_h" in out
+
+
+def test_the_command_line_starts_without_torch_ray_or_mlflow():
+    code = ("import sys; from pipeline.cli import main; main(['fields']); "
+            "print({'torch', 'ray', 'mlflow', 'pandas'} & set(sys.modules))")
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.strip().endswith("set()")

@@ -1,0 +1,73 @@
+import dataclasses
+import re
+
+import pytest
+
+from pipeline.config import ConfigError, TrialConfig
+
+
+def test_every_field_is_documented():
+    for f in dataclasses.fields(TrialConfig):
+        assert len(f.metadata["doc"]) >= 8, f.name
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    ({"sigma": -0.1}, r"sigma: must be >= 0, got -0.1"),
+    ({"sigma": float("nan")}, r"sigma: must be a finite number, got nan"),
+    ({"sigma": "0.1"}, r"sigma: must be a number, got the text '0.1'"),
+    ({"tau_f": 0}, r"tau_f: must be > 0, got 0"),
+    ({"threshold": 1.0}, r"threshold: must be < 1, got 1.0"),
+    ({"algorithm": "fa"}, r"algorithm: must be one of bp, dfa, tdfa, pdfa, got 'fa'"),
+    ({"nose": 1}, r"nose: unknown field, got 1; the fields are dataset, "),
+    ({"batch_size": 54_001}, r"batch_size: must be at most the 54000 training records of fashion_mnist, got 54001"),
+    ({"batch_size": 0}, r"batch_size: must be >= 1, got 0"),
+    ({"epochs": 1.5}, r"epochs: must be a whole number, got 1.5"),
+    ({"epochs": True}, r"epochs: must be a whole number, got True"),
+    ({"hidden": []}, r"hidden: must be a list of at least one positive width, got \[\]"),
+    ({"hidden": 512}, r"hidden: must be a list of whole numbers, got 512"),
+    ({"algorithm": "tdfa", "projector": "opu_simulated"}, r"projector: tdfa takes 'gaussian', got 'opu_simulated'"),
+    ({"algorithm": "bp", "projector": "gaussian"}, r"projector: bp takes 'none', got 'gaussian'"),
+    ({"mechanism": "photonic", "tau_h": 1, "tau_h_min": 2}, r"tau_h_min: must be at most tau_h = 1.0, got 2.0"),
+    ({"dataset": "digits", "validation_fraction": 1e-5}, r"validation_fraction: leaves no validation record"),
+])
+def test_refused_with_field_value_and_remedy(values, message):
+    with pytest.raises(ConfigError, match="^" + message):
+        TrialConfig.from_mapping(values)
+
+
+def test_projector_follows_the_algorithm():
+    assert [TrialConfig(algorithm=a).projector for a in ("bp", "dfa", "tdfa", "pdfa")] == [
+        "none", "gaussian", "gaussian", "opu_simulated"]
+    assert [TrialConfig(algorithm=a).needs_opu for a in ("bp", "dfa", "tdfa", "pdfa")] == [False, False, False, True]
+
+
+def test_trial_key_is_stable_and_ignores_what_has_no_effect():
+    key = TrialConfig().trial_key
+    assert re.fullmatch("[0-9a-f]{16}", key)
+    assert TrialConfig(learning_rate=0.01, hidden=[512, 512]).trial_key == key
+    # None of these matters to plain DFA without a mechanism.
+    assert TrialConfig(threshold=0.3, sigma=0.1, tau_h=2, gamma_min=0.5).trial_key == key
+    assert TrialConfig(optimizer="adam", momentum=0.1).trial_key == TrialConfig(optimizer="adam").trial_key
+    assert TrialConfig(sigma=0, mechanism="photonic").trial_key == TrialConfig(mechanism="photonic").trial_key
+
+
+def test_trial_key_changes_with_every_field_that_matters():
+    base = dict(algorithm="tdfa", mechanism="photonic")
+    other = dict(dataset="mnist", validation_fraction=0.2, inputs="unit", hidden=(10,), activation="relu",
+                 algorithm="dfa", feedback_std=0.5, threshold=0.1, mechanism="none", sigma=0.1, tau_f=2.0, tau_h=2.0,
+                 tau_h_min=0.5, gamma_min=0.1, activation_floor=True, output_noise=False, delta=1e-6,
+                 sampler="without_replacement", batch_size=128, epochs=3, optimizer="adam", learning_rate=0.1,
+                 momentum=0.5, alignment_batches=1, seed=7)
+    # A network of another kind and another projector for tdfa do not exist.
+    assert set(other) == {f.name for f in dataclasses.fields(TrialConfig)} - {"network", "projector"}
+    keys = {TrialConfig(**{**base, name: value}).trial_key for name, value in other.items()}
+    assert len(keys | {TrialConfig(**base).trial_key}) == len(other) + 1
+
+
+def test_packs_group_by_shape_and_not_by_noise_clipping_or_seed():
+    one = TrialConfig(mechanism="photonic")
+    same = dict(sigma=0.1, tau_f=2.0, tau_h=2.0, tau_h_min=0.5, gamma_min=0.1, seed=3)
+    assert dataclasses.replace(one, **same).pack_key == one.pack_key
+    for name, value in dict(batch_size=128, hidden=(512,), algorithm="bp", epochs=3, learning_rate=0.1).items():
+        replaced = TrialConfig(**{"mechanism": "photonic", name: value})
+        assert replaced.pack_key != one.pack_key, name

@@ -1,0 +1,84 @@
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import ConfigError
+from pipeline.experiment import load_experiment
+
+SHIPPED = sorted((Path(__file__).parent.parent / "experiments").glob("*.yaml"))
+
+
+def load(tmp_path, text):
+    path = tmp_path / "e.yaml"
+    path.write_text(text)
+    return load_experiment(path)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_file_loads(path):
+    experiment = load_experiment(path)
+    assert experiment.name == path.stem and experiment.trials and experiment.description
+
+
+def test_table1_has_the_28_cells_of_the_paper():
+    trials = load_experiment(Path(__file__).parent.parent / "experiments/table1.yaml").trials
+    cells = {(t.algorithm, "non-private" if t.mechanism == "none" else t.sigma) for t in trials}
+    settings = ["non-private", 0.0, 0.01, 0.03, 0.05, 0.1, 0.2]
+    assert len(trials) == 28 and cells == {(a, s) for a in ("bp", "dfa", "tdfa", "pdfa") for s in settings}
+
+
+def test_grid_is_a_product_and_cases_are_a_union(tmp_path):
+    experiment = load(tmp_path, """
+name: small
+base: {dataset: digits, batch_size: 32}
+grid: {algorithm: [bp, dfa], seed: {range: [0, 3]}}
+cases:
+  - {}
+  - base: {mechanism: photonic, algorithm: tdfa}
+    grid: {sigma: {logspace: [0.01, 1, 3]}}
+""")
+    assert experiment.name == "small" and len(experiment.trials) == 2 * 3 + 3 * 3
+    assert sorted({t.sigma for t in experiment.trials if t.mechanism == "photonic"}) == [0.01, 0.1, 1.0]
+    assert {t.algorithm for t in experiment.trials if t.mechanism == "photonic"} == {"tdfa"}
+
+
+def test_ranges(tmp_path):
+    text = "base: {mechanism: photonic}\ngrid: {sigma: {linspace: [0, 1, 5]}, seed: {range: [4, 10, 3]}}"
+    trials = load(tmp_path, text).trials
+    assert [t.sigma for t in trials[::2]] == [0, 0.25, 0.5, 0.75, 1] and {t.seed for t in trials} == {4, 7}
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("base: {nose: 1}", r"nose: unknown field, got 1; the fields are .*, at base.nose \(.*e.yaml\)"),
+    ("base: {mechanism: photonic}\ngrid: {sigma: [0, 0.1, -0.1]}",
+     r"sigma: must be >= 0, got -0.1, at grid.sigma\[2\] \(.*e.yaml\)"),
+    ("cases: [{base: {batch_size: 99999}}]", r"batch_size: must be at most .*, at cases\[0\].base.batch_size"),
+    ("grid: {}", r"grid: is empty"),
+    ("grid: {sigma: []}", r"grid.sigma: the list is empty"),
+    ("grid: {sigma: 0.1}", r"grid.sigma: must be a list of values or a range, got 0.1"),
+    ("grid: {seed: {range: [0]}}", r"grid.seed.range: must be \[start, stop\]"),
+    ("grid: {seed: {range: [3, 1]}}", r"grid.seed: the list is empty"),
+    ("grid: {sigma: {logspace: [0, 1, 3]}}", r"grid.sigma.logspace: needs low, high > 0"),
+    ("grid: {sigma: {geomspace: [1, 2, 3]}}", r"grid.sigma: a range is one of range, linspace, logspace"),
+    ("grid: {seed: [1, 2, 1]}", r"grid\[seed=1\]: the same trial as grid\[seed=1\]: .*seed=1"),
+    ("base: {algorithm: bp}\ngrid: {threshold: [0.1, 0.2]}", r"grid\[threshold=0.2\]: the same trial as"),
+    ("cases: []", r"cases: must be a list of at least one case"),
+    ("base: [1]", r"base: must be a mapping"),
+    ("bose: {}", r"the file: unknown entry 'bose'; accepted are name, description, base"),
+    ("", r"the file: must be a mapping"),
+    ("base: {a: ]", r".*e.yaml: line 1, column \d+: not valid YAML"),
+    ("base: !!python/object/apply:os.system ['true']", r".*e.yaml: line 1, column \d+: not valid YAML"),
+    ("name: a/b", r"name: must be letters, digits"),
+    ("resources: {gpu: -1}", r"resources.gpu: must be a number >= 0, got -1"),
+    ("resources: {tpu: 1}", r"resources: unknown entry 'tpu'"),
+    ("report: [table9]", r"report: must be a list of table1, figure2, got \['table9'\]"),
+])
+def test_refused_in_one_line_with_the_place(tmp_path, text, message):
+    with pytest.raises(ConfigError, match="^" + message) as raised:
+        load(tmp_path, text)
+    assert "\n" not in str(raised.value)
+
+
+def test_missing_file_is_named():
+    with pytest.raises(ConfigError, match=r"^nowhere.yaml: no such experiment file"):
+        load_experiment("nowhere.yaml")

@@ -1,0 +1,154 @@
+"""Feedback against autograd (BP) and against a per-example transcription of the papers' formulas (DFA, TDFA)."""
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.alignment import cosines, true_gradient
+from pipeline.feedback import BackPropagation, DirectFeedback, output_error, ternarize
+from pipeline.mechanisms.none import mean_outer_products
+from pipeline.networks import Mlp, Parameters
+from pipeline.projection import PROJECTORS
+
+SIZES, R, M = (12, 9, 7, 5), 2, 6
+DERIVATIVES = {
+    "tanh": (np.tanh, lambda z: 1 - np.tanh(z) ** 2),
+    "sigmoid": (lambda z: 1 / (1 + np.exp(-z)), lambda z: np.exp(-z) / (1 + np.exp(-z)) ** 2),
+    "relu": (lambda z: np.maximum(z, 0), lambda z: (z > 0).astype(float)),
+}
+
+
+class FixedMatrices:
+    """A projector with given matrices B [R, n_classes, n_out_total], in their own precision."""
+
+    def __init__(self, matrices):
+        self.matrices = matrices
+
+    def project(self, e):
+        return torch.bmm(e, self.matrices)
+
+
+@pytest.fixture(params=list(DERIVATIVES))
+def case(request):
+    generator = torch.Generator().manual_seed(0)
+    net = Mlp(SIZES, request.param, seeds=[1, 2], dtype=torch.float64)
+    net.parameters.flat.mul_(3)
+    x = torch.randn(R, M, SIZES[0], generator=generator, dtype=torch.float64)
+    y = torch.randint(SIZES[-1], (R, M), generator=generator)
+    return request.param, net, x, y
+
+
+def numpy_forward(net, x, r, phi):
+    """z^1..z^L and h^0..h^{L-1} of one record, written out."""
+    h, z = [x], []
+    for w, b in zip(net.parameters.weights, net.parameters.biases, strict=True):
+        z.append(w[r].numpy() @ h[-1] + b[r].numpy())
+        h.append(phi(z[-1]))
+    return z, h[:-1]
+
+
+def numpy_error(z_out, label):
+    p = np.exp(z_out - z_out.max())
+    return p / p.sum() - np.eye(len(p))[label]
+
+
+def test_forward_matches_the_written_out_recursion(case):
+    name, net, x, _ = case
+    activations, logits = net.forward(x)
+    z, h = numpy_forward(net, x[1, 3].numpy(), 1, DERIVATIVES[name][0])
+    np.testing.assert_allclose(logits[1, 3], z[-1], rtol=1e-12)
+    for ours, theirs in zip(activations, h, strict=True):
+        np.testing.assert_allclose(ours[1, 3], theirs, rtol=1e-12)
+
+
+def test_error_is_the_gradient_of_the_loss_at_the_logits(case):
+    _, net, x, y = case
+    _, logits = net.forward(x)
+    leaf = logits.clone().requires_grad_()
+    losses = torch.nn.functional.cross_entropy(leaf.flatten(0, 1), y.flatten(), reduction="none").view(R, M)
+    losses.sum().backward()
+    error, loss = output_error(logits, y)
+    torch.testing.assert_close(error, leaf.grad)
+    torch.testing.assert_close(loss, losses.mean(dim=1).detach())
+
+
+def test_bp_equals_autograd(case):
+    name, net, x, y = case
+    activations, logits = net.forward(x)
+    error, _ = output_error(logits, y)
+    ours = Parameters(SIZES, R, dtype=torch.float64)
+    true_gradient(net, error, activations, ours)
+    weights, biases = ([p.clone().requires_grad_() for p in group]
+                       for group in (net.parameters.weights, net.parameters.biases))
+    h = x
+    for layer in range(len(SIZES) - 1):
+        h = torch.einsum("rmi,roi->rmo", h, weights[layer]) + biases[layer].unsqueeze(1)
+        if layer < len(SIZES) - 2:
+            h = getattr(torch, name)(h)
+    torch.nn.functional.cross_entropy(h.flatten(0, 1), y.flatten(), reduction="sum").backward()
+    for update, leaf in zip(ours.weights + ours.biases, weights + biases, strict=True):
+        torch.testing.assert_close(update, leaf.grad / M)
+
+
+@pytest.mark.parametrize("threshold", [None, 0.15])
+def test_dfa_and_tdfa_equal_the_per_example_formula(case, threshold):
+    name, net, x, y = case
+    phi, dphi = DERIVATIVES[name]
+    matrices = torch.randn(R, SIZES[-1], 9 + 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    column = None if threshold is None else torch.full((R, 1, 1), threshold, dtype=torch.float64)
+    feedback = DirectFeedback(FixedMatrices(matrices), (9, 7), column)
+    activations, logits = net.forward(x)
+    error, _ = output_error(logits, y)
+    ours = Parameters(SIZES, R, dtype=torch.float64)
+    deltas = feedback.deltas(feedback.signals(error), net, activations, net.derivative)
+    mean_outer_products(deltas, activations, ours)
+
+    for r in range(R):
+        expected_w, expected_b = ([np.zeros(p[r].shape) for p in group] for group in (ours.weights, ours.biases))
+        for i in range(M):
+            z, h = numpy_forward(net, x[r, i].numpy(), r, phi)
+            e = numpy_error(z[-1], y[r, i])
+            carried = e if threshold is None else np.where(e > threshold, 1.0, np.where(e < -threshold, -1.0, 0.0))
+            b2, b3 = np.split(matrices[r].numpy().T, [9])
+            for layer, delta in enumerate(((b2 @ carried) * dphi(z[0]), (b3 @ carried) * dphi(z[1]), e)):
+                expected_w[layer] += np.outer(delta, h[layer]) / M
+                expected_b[layer] += delta / M
+        for update, value in zip(ours.weights + ours.biases, expected_w + expected_b, strict=True):
+            np.testing.assert_allclose(update[r], value, rtol=1e-9, atol=1e-12)
+
+
+def test_ternarize_at_and_around_the_threshold():
+    e = torch.tensor([[[-1.0, -0.2, -0.15, 0.0, 0.15, 0.151]]])
+    assert ternarize(e, torch.full((1, 1, 1), 0.15)).tolist() == [[[-1, -1, 0, 0, 0, 1]]]
+
+
+def test_all_layers_share_one_projection():
+    with PROJECTORS["gaussian"](5, 16, [0, 1], 1.0) as projector:
+        e = torch.randn(R, M, 5)
+        signals = DirectFeedback(projector, (9, 7)).signals(e)
+        assert torch.equal(torch.cat(signals[:2], dim=-1), projector.project(e)) and signals[2] is e
+
+
+def test_cosines_closed_form():
+    update, other = Parameters((2, 1, 1), 2), Parameters((2, 1, 1), 2)
+    update.weights[0][:] = torch.tensor([[[3.0, 0.0]], [[1.0, 1.0]]])
+    update.biases[0][:] = torch.tensor([[4.0], [0.0]])
+    other.weights[0][:] = torch.tensor([[[3.0, 0.0]], [[-2.0, -2.0]]])
+    other.biases[0][:] = torch.tensor([[-4.0], [0.0]])
+    other.weights[1][:] = 1.0
+    result = cosines(update, other)
+    torch.testing.assert_close(result[:, 0], torch.tensor([(9 - 16) / 25, -1.0]))
+    assert result[:, 1].isnan().all(), "the cosine with a zero update is undefined, not 0"
+
+
+def test_parameters_are_views_of_one_tensor_with_aligned_blocks():
+    parameters = Parameters((3, 5, 2), 2)
+    for k, block in enumerate(parameters.weights + parameters.biases):
+        block.fill_(k + 1.0)
+        assert (block.data_ptr() - parameters.flat.data_ptr()) % 64 == 0
+    assert parameters.flat.sum() == 2 * (15 * 1 + 10 * 2 + 5 * 3 + 2 * 4)
+
+
+def test_bp_signals_are_the_error_itself():
+    e = torch.randn(1, 2, 3)
+    assert BackPropagation().signals(e)[0] is e

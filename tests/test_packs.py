@@ -1,0 +1,29 @@
+import pytest
+
+from pipeline.config import TrialConfig
+from pipeline.packs import Pack, cost, default_pack_size, plan
+
+SIGMAS = (0.0, 0.01, 0.03, 0.05, 0.1, 0.2)
+TRIALS = [TrialConfig(algorithm=a, mechanism="photonic", sigma=s) for a in ("bp", "dfa", "pdfa") for s in SIGMAS]
+
+
+def test_every_trial_is_in_exactly_one_pack_of_its_own_kind():
+    packs = plan(TRIALS, pack_size=4, workers=2)
+    keys = [t.trial_key for p in packs for t in p.trials]
+    assert sorted(keys) == sorted(t.trial_key for t in TRIALS)
+    assert all(len(p.trials) == 3 for p in packs), "6 trials under a limit of 4 make two packs of 3"
+
+
+def test_packs_that_need_an_opu_come_first_and_long_before_short():
+    packs = plan([*TRIALS, TrialConfig(algorithm="dfa", epochs=30)], pack_size=6, workers=2)
+    assert [p.needs_opu for p in packs] == [True, False, False, False]
+    assert [cost(p) for p in packs[1:]] == sorted((cost(p) for p in packs[1:]), reverse=True)
+
+
+def test_default_size_leaves_work_for_every_worker():
+    assert [default_pack_size(n, workers=2) for n in (1, 6, 12, 60, 10_000)] == [1, 1, 2, 10, 32]
+
+
+def test_a_pack_of_different_shapes_is_refused():
+    with pytest.raises(ValueError, match="one pack_key, got 2"):
+        Pack((TrialConfig(), TrialConfig(batch_size=128)))

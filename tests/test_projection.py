@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import gc
+import importlib.util
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2
+
+from pipeline import config, projection
+from pipeline.projection import (
+    PROJECTORS,
+    GaussianProjector,
+    HardwareOpuProjector,
+    OpuUnavailable,
+    SimulatedOpuProjector,
+    check_opu,
+)
+
+SEEDED = {"gaussian": GaussianProjector, "opu_simulated": SimulatedOpuProjector}
+
+
+def ternary(*shape, seed=0):
+    return torch.randint(-1, 2, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+class FakeOpu:
+    """lightonml's OPU interface over a known matrix, rescaled as `variance` does; counts what is done to it."""
+
+    def __init__(self, n_components, fail=""):
+        self.n_components, self.fail = n_components, fail
+        self.inputs, self.closed = [], 0
+
+    def fit1d(self, X=None, n_features=None):
+        if self.fail == "fit1d":
+            raise OSError("fit1d")
+        self.matrix = np.random.RandomState(5).normal(size=(n_features, self.n_components)) / np.sqrt(n_features)
+
+    def linear_transform(self, X):
+        if self.fail == "linear_transform":
+            raise OSError("shutter")
+        assert self.closed == 0 and X.dtype == np.uint8 and X.ndim == 2 and set(np.unique(X)) <= {0, 1}
+        self.inputs.append(X.copy())
+        return X @ self.matrix
+
+    def close(self):
+        self.closed += 1
+
+
+class Opener:
+    def __init__(self, fail=""):
+        self.opened, self.fail = [], fail
+
+    def __call__(self, n_components):
+        self.opened.append(FakeOpu(n_components, self.fail))
+        return self.opened[-1]
+
+
+def test_registry_is_what_a_configuration_accepts():
+    assert {"none", *PROJECTORS} == set(config.PROJECTORS)
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_projection_is_the_product_with_the_replicas_matrix(name):
+    with PROJECTORS[name](10, 33, [1, 2, 3], 0.5) as projector:
+        e = ternary(3, 7, 10)
+        p = projector.project(e)
+        assert p.shape == (3, 7, 33) and p.dtype == torch.float32
+        torch.testing.assert_close(p, torch.einsum("rmk,rkn->rmn", e, projector.matrices))
+        unit = torch.eye(10).expand(3, 10, 10)
+        assert torch.equal(projector.project(unit), projector.matrices)
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_a_replica_does_not_depend_on_the_others(name):
+    seeds = [4, 8, 15, 16, 23]
+    e = ternary(5, 77, 10)  # an odd batch, so that replicas start at all alignments
+    together = PROJECTORS[name](10, 129, seeds, 1.0).project(e)
+    for r, seed in enumerate(seeds):
+        alone = PROJECTORS[name](10, 129, [seed], 1.0).project(e[r : r + 1].clone())
+        assert torch.equal(together[r], alone[0])
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_seeds_determine_the_matrix(name):
+    matrices = PROJECTORS[name](10, 50, [0, 1, 0, 2**32 - 1], 1.0).matrices
+    assert torch.equal(matrices[0], matrices[2])
+    for a, b in ((0, 1), (0, 3), (1, 3)):
+        assert (matrices[a] != matrices[b]).all()
+
+
+def std_is_plausible(entries, std):
+    """Two-sided chi-square test of the variance at 1e-6, and a z-test of the mean."""
+    x = entries.double().flatten() / std
+    low, high = chi2.ppf([5e-7, 1 - 5e-7], x.numel())
+    return low <= (x**2).sum().item() <= high and abs(x.mean().item()) * x.numel() ** 0.5 < 5
+
+
+@pytest.mark.parametrize("n_classes", [2, 10, 100])
+@pytest.mark.parametrize("name", SEEDED)
+def test_entries_have_the_asked_deviation(name, n_classes):
+    entries = PROJECTORS[name](n_classes, 2000, [3], 0.7).matrices
+    assert std_is_plausible(entries, 0.7)
+    for wrong in (2 / 3, 3 / 2):
+        assert not std_is_plausible(entries, 0.7 * wrong)
+
+
+def test_gaussian_golden():
+    """The matrix of a seed is part of the identity of a trial: it may not change with the library."""
+    matrices = GaussianProjector(10, 1024, [7], 2.0).matrices
+    drawn = torch.randn(10, 1024, generator=torch.Generator().manual_seed(7))
+    assert torch.equal(matrices[0], 2.0 * drawn)
+    assert matrices[0, 0, :3].tolist() == pytest.approx([-1.640269, 0.7912623, 1.797817], rel=1e-5)
+
+
+def test_simulated_golden():
+    real = np.random.RandomState(7).normal(0.0, 1 / np.sqrt(10), (10, 64)).astype(np.float32)
+    matrices = SimulatedOpuProjector(10, 64, [7], 2.0).matrices
+    np.testing.assert_allclose(matrices[0], 2 * np.sqrt(10) * real, rtol=1e-6)
+
+
+@pytest.mark.parametrize("m, n_classes, n_out", [(256, 10, 1024), (1, 10, 20), (5, 3, 7)])
+def test_simulated_equals_lightonml(m, n_classes, n_out, capfd):
+    with SimulatedOpuProjector(n_classes, n_out, [11, 12], 0.3) as projector:
+        e = ternary(2, m, n_classes)
+        reference = projector.project_through_lightonml(e)
+        assert reference.abs().max() > 0.1
+        torch.testing.assert_close(projector.project(e), reference, rtol=1e-5, atol=1e-6)
+    assert capfd.readouterr() == ("", "")
+
+
+def median_seconds(call, repeats):
+    call()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+@pytest.fixture
+def one_thread():
+    """Threads waiting for each other on a busy host would be timed otherwise."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_simulated_is_ten_times_as_fast_as_lightonml(one_thread):
+    with SimulatedOpuProjector(10, 1024, [1], 1.0) as projector:
+        e = ternary(1, 256, 10)
+        slow = median_seconds(lambda: projector.project_through_lightonml(e), 11)
+        fast = median_seconds(lambda: projector.project(e), 101)
+    assert slow > 10 * fast, f"{slow * 1e3:.2f} ms through lightonml, {fast * 1e3:.3f} ms in torch"
+
+
+@pytest.mark.parametrize("value", [0.5, 2.0, -1.5, float("nan")])
+def test_opus_refuse_what_is_not_ternary(value):
+    e = ternary(1, 4, 10)
+    e[0, 2, 3] = value
+    for projector in (SimulatedOpuProjector(10, 8, [1], 1.0),
+                      HardwareOpuProjector(10, 8, [1], 1.0, open_opu=Opener())):
+        with projector, pytest.raises(ValueError, match=f"e: an OPU projects -1, 0 and 1 only, got {value:g}"):
+            projector.project(e)
+    with pytest.raises(ValueError, match="-1, 0 and 1 only"):
+        SimulatedOpuProjector(10, 8, [1], 1.0).project_through_lightonml(e)
+
+
+def test_the_simulation_checks_the_first_input_or_all():
+    e = ternary(1, 4, 10)
+    once = SimulatedOpuProjector(10, 8, [1], 1.0)
+    once.project(e)
+    torch.testing.assert_close(once.project(e / 2), once.project(e) / 2)
+    always = SimulatedOpuProjector(10, 8, [1], 1.0, validate=True)
+    always.project(e)
+    with pytest.raises(ValueError, match="-1, 0 and 1 only, got -?0.5"):
+        always.project(e / 2)
+
+
+@pytest.mark.parametrize("name", PROJECTORS)
+@pytest.mark.parametrize("change, message", [
+    (dict(n_classes=0), "n_classes: must be at least 1, got 0"),
+    (dict(n_out_total=0), "n_out_total: must be at least 1"),
+    (dict(seeds=[]), "seeds: must be at least 1, got 0"),
+    (dict(seeds=[2**32]), r"seeds: must be >= 0 and < 2\*\*32, got 4294967296"),
+    (dict(std=0.0), "std: must be > 0 and finite, got 0.0"),
+])
+def test_arguments_are_checked(name, change, message):
+    with pytest.raises(ValueError, match=message):
+        PROJECTORS[name](**{**dict(n_classes=10, n_out_total=8, seeds=[1], std=1.0), **change})
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 10), (1, 4, 9), (4, 10)])
+def test_shape_is_checked(shape):
+    with pytest.raises(ValueError, match=r"e: must have shape \[1, m, 10\]"):
+        GaussianProjector(10, 8, [1], 1.0).project(torch.zeros(shape))
+
+
+def test_hardware_projects_the_two_binary_parts():
+    opener = Opener()
+    e = ternary(3, 5, 10)
+    with HardwareOpuProjector(10, 1000, [1, 2, 3], 0.5, open_opu=opener) as projector:
+        p = projector.project(e)
+        projector.project(e)
+    (opu,) = opener.opened
+    plus, minus = opu.inputs[:2]
+    assert len(opu.inputs) == 4 and plus.shape == minus.shape == (15, 10)
+    rows = e.reshape(15, 10).numpy()
+    np.testing.assert_array_equal(plus, rows == 1)
+    np.testing.assert_array_equal(minus, rows == -1)
+    effective = torch.from_numpy(0.5 * np.sqrt(10) * opu.matrix).float()
+    assert std_is_plausible(effective, 0.5)
+    assert p.shape == (3, 5, 1000) and p.dtype == torch.float32
+    torch.testing.assert_close(p, e @ effective, rtol=1e-5, atol=1e-5)
+
+
+def test_hardware_drives_lightonmls_own_opu():
+    """The real OPU class, with its default rescaling, on lightonml's simulated device in place of the optics."""
+    def open_simulated(n_components):
+        lightonml = projection._lightonml()
+        return lightonml.OPU(n_components=n_components, opu_device=projection._simulated_device(10, n_components, 9),
+                             max_n_features=10, disable_pbar=True)
+
+    e = ternary(2, 6, 10)
+    with HardwareOpuProjector(10, 32, [1, 2], 0.5, open_opu=open_simulated) as hardware:
+        simulated = SimulatedOpuProjector(10, 32, [9, 9], 0.5).project(e)
+        # the simulated device has entries of 1/sqrt(10) but says stdev = 1, so its output is 1/sqrt(10) of the optics'
+        torch.testing.assert_close(hardware.project(e) * 10**0.5, simulated, rtol=1e-5, atol=1e-5)
+
+
+def test_hardware_is_closed_once_on_normal_exit():
+    opener = Opener()
+    with HardwareOpuProjector(10, 8, [1], 1.0, open_opu=opener) as projector:
+        assert opener.opened[0].closed == 0
+    projector.close()
+    del projector
+    gc.collect()
+    assert [opu.closed for opu in opener.opened] == [1]
+
+
+def test_hardware_is_closed_when_the_block_raises():
+    opener = Opener()
+    with pytest.raises(KeyboardInterrupt), HardwareOpuProjector(10, 8, [1], 1.0, open_opu=opener):
+        raise KeyboardInterrupt
+    assert [opu.closed for opu in opener.opened] == [1]
+
+
+def test_hardware_faults_propagate_and_close_the_device():
+    opener = Opener(fail="linear_transform")
+    with (pytest.raises(OSError, match="shutter"),
+          HardwareOpuProjector(10, 8, [1], 1.0, open_opu=opener) as projector):
+        projector.project(ternary(1, 4, 10))
+    assert [opu.closed for opu in opener.opened] == [1]
+
+
+def test_hardware_is_closed_when_the_fit_fails():
+    opener = Opener(fail="fit1d")
+    with pytest.raises(OSError, match="fit1d"):
+        HardwareOpuProjector(10, 8, [1], 1.0, open_opu=opener)
+    assert [opu.closed for opu in opener.opened] == [1]
+
+
+def test_hardware_is_closed_when_forgotten():
+    opener = Opener()
+    projector = HardwareOpuProjector(10, 8, [1], 1.0, open_opu=opener)
+    projector.project(ternary(1, 4, 10))
+    del projector
+    gc.collect()
+    assert [opu.closed for opu in opener.opened] == [1]
+
+
+def test_hardware_is_closed_at_exit():
+    program = """
+from pipeline.projection import HardwareOpuProjector
+class Opu:
+    def fit1d(self, n_features): pass
+    def close(self): print("closed")
+kept = HardwareOpuProjector(10, 8, [1], 1.0, open_opu=lambda n: Opu())
+raise SystemExit(3)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (3, "closed\n"), done.stderr
+
+
+def test_closed_hardware_is_not_opened_again():
+    opener = Opener()
+    projector = HardwareOpuProjector(10, 8, [1], 1.0, open_opu=opener)
+    projector.close()
+    with pytest.raises(RuntimeError, match="opu_hardware: the projector is closed"):
+        projector.project(ternary(1, 4, 10))
+    assert len(opener.opened) == 1
+
+
+def pretend(monkeypatch, *, absent=(), configured=True):
+    found = importlib.util.find_spec("json")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in absent else found)
+    monkeypatch.setattr(projection._lightonml().internal.config, "host_has_opu_config", lambda: configured)
+
+
+@pytest.mark.parametrize("host, message", [
+    (dict(absent=["lightonml"]), "package lightonml is not installed"),
+    (dict(absent=["lightonopu"]), "driver lightonopu is not installed"),
+    (dict(configured=False), "no OPU is configured"),
+])
+def test_check_opu_says_what_is_missing(monkeypatch, host, message):
+    pretend(monkeypatch, **host)
+    with pytest.raises(OpuUnavailable, match=f"{message}.*use projector 'opu_simulated'") as raised:
+        check_opu()
+    assert "\n" not in str(raised.value)
+    with pytest.raises(OpuUnavailable, match=message):
+        HardwareOpuProjector(10, 8, [1], 1.0)
+
+
+def test_check_opu_passes_where_all_is_there(monkeypatch):
+    pretend(monkeypatch)
+    check_opu()
+
+
+def test_gaussian_does_not_import_lightonml():
+    program = ("import sys; from pipeline.projection import GaussianProjector; GaussianProjector(10, 8, [1], 1.0); "
+               "raise SystemExit('lightonml' in sys.modules)")
+    assert subprocess.run([sys.executable, "-c", program], timeout=120).returncode == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", SEEDED)
+def test_cuda_agrees_with_the_cpu(name):
+    e = ternary(2, 64, 10)
+    here = PROJECTORS[name](10, 100, [1, 2], 1.0).project(e)
+    there = PROJECTORS[name](10, 100, [1, 2], 1.0, "cuda").project(e.cuda())
+    assert there.is_cuda
+    torch.testing.assert_close(there.cpu(), here, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from pipeline.randomness import STREAMS, GaussianNoise, integer_seed, numpy_generator, torch_generator
+from pipeline.sampling import BatchSampler, split
+
+CPU = torch.device("cpu")
+
+
+def test_streams_are_independent_of_each_other_and_reproducible():
+    draws = {(seed, name): torch.randn(1000, generator=torch_generator(seed, name)) for seed in (0, 1)
+             for name in STREAMS}
+    values = torch.stack(list(draws.values()))
+    correlation = torch.corrcoef(values) - torch.eye(len(values))
+    assert correlation.abs().max() < 0.15  # 1/sqrt(1000) = 0.03; equal streams would give 1
+    again = torch.randn(1000, generator=torch_generator(1, "noise"))
+    assert torch.equal(again, draws[1, "noise"])
+    assert len({integer_seed(s, n) for s in range(50) for n in STREAMS}) == 250
+
+
+def test_noise_of_a_trial_does_not_depend_on_the_others():
+    alone = GaussianNoise([7], [0.3], (5, 11), CPU)
+    beside = GaussianNoise([3, 7, 4], [0.1, 0.3, 0.0], (5, 11), CPU)
+    for _ in range(4):
+        ours, theirs = alone.next(), beside.next()
+        assert torch.equal(ours[0], theirs[1])
+        assert not theirs[2].any()
+
+
+@pytest.mark.parametrize("factor", [2 / 3, 3 / 2])
+def test_noise_has_its_sigma_and_another_is_rejected(factor):
+    sigma = 0.2
+    sample = torch.cat([n.next().flatten() for n in [GaussianNoise([1], [sigma], (64, 64), CPU)] for _ in range(3)])
+    sample = sample.numpy() / sigma
+    assert stats.kstest(sample, "norm").pvalue > 1e-3
+    assert stats.kstest(sample * factor, "norm").pvalue < 1e-12
+
+
+def test_split_is_a_partition_drawn_by_seed():
+    train, validation = split(100, 10, seed=3)
+    assert len(validation) == 10 and sorted([*train, *validation]) == list(range(100))
+    assert list(validation) == list(split(100, 10, seed=3)[1]) != list(split(100, 10, seed=4)[1])
+
+
+def test_shuffled_uses_every_record_at_most_once_an_epoch():
+    records = np.arange(1000, 1103)
+    sampler = BatchSampler("shuffled", [records], [0], batch_size=10, steps=10, device=CPU)
+    first, second = sampler.epoch().flatten().tolist(), sampler.epoch().flatten().tolist()
+    for epoch in (first, second):
+        assert len(set(epoch)) == 100 and set(epoch) <= set(records)
+    assert first != second
+
+
+def test_without_replacement_draws_anew_every_step():
+    sampler = BatchSampler("without_replacement", [np.arange(20)], [0], batch_size=10, steps=400, device=CPU)
+    batches = sampler.epoch()[:, 0]
+    assert all(len(set(batch.tolist())) == 10 for batch in batches)
+    counts = torch.bincount(batches.flatten(), minlength=20)
+    # Every record takes part with rate 1/2: Binomial(400, 1/2) has standard deviation 10.
+    assert (counts - 200).abs().max() < 50 and counts.float().std() > 3
+
+
+def test_batches_of_a_trial_do_not_depend_on_the_others():
+    parts = [np.arange(50), np.arange(50, 100)]
+    alone = BatchSampler("shuffled", parts[1:], [5], 8, 6, CPU).epoch()
+    beside = BatchSampler("shuffled", parts, [4, 5], 8, 6, CPU).epoch()
+    assert torch.equal(alone[:, 0], beside[:, 1])
+
+
+def test_sampling_stream_is_numpy_default_generator_of_the_named_sequence():
+    seq = np.random.SeedSequence(9, spawn_key=(STREAMS.index("sampling"),))
+    assert numpy_generator(9, "sampling").integers(1 << 40) == np.random.default_rng(seq).integers(1 << 40)

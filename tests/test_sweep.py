@@ -1,0 +1,277 @@
+"""Sweeps with the real Ray and the real tracking store; only training is a stand-in."""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import ray
+from ray import cloudpickle
+from rich.console import Console
+
+from pipeline import sweep
+from pipeline.config import TrialConfig
+from pipeline.experiment import Experiment, Resources
+from pipeline.packs import Pack
+from pipeline.progress import SweepProgress, duration
+from pipeline.records import EpochRecord, Outcome
+from pipeline.resources import ResourceError, check_resources, slots
+from pipeline.sweep import Watchdog, run_sweep
+from pipeline.tracking import Store, TrackingError
+from pipeline.worker import epochs
+
+sys.path.insert(0, str(Path(__file__).parent))
+import sweep_stub  # noqa: E402
+
+cloudpickle.register_pickle_by_value(sweep_stub)  # workers cannot import from the folder of the tests
+
+
+@pytest.fixture(scope="module")
+def two_cores():
+    """A Ray with two cores and one OPU, as a caller would have initialised it."""
+    ray.init("local", num_cpus=2, resources={"OPU": 1}, include_dashboard=False, logging_level="ERROR",
+             log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def grid(algorithms=("dfa", "pdfa"), seeds=4, **settings) -> tuple[TrialConfig, ...]:
+    settings = {"dataset": "digits", "epochs": 2, "hidden": (8,), **settings}
+    return tuple(TrialConfig(algorithm=a, seed=s, **settings) for a in algorithms for s in range(seeds))
+
+
+def experiment(trials, **resources) -> Experiment:
+    return Experiment("stub", "", trials, Resources(**{"pack_size": 1, **resources}), (), Path("stub.yaml"))
+
+
+def run(tmp_path: Path, trials, resources=None, idle_seconds=60.0, **behaviour):
+    trainer = functools.partial(sweep_stub.train, folder=tmp_path, **behaviour)
+    return run_sweep(experiment(trials, **(resources or {})), root=tmp_path / "runs", trainer=trainer, quiet=True,
+                     idle_seconds=idle_seconds)
+
+
+def tracked(tmp_path: Path):
+    store = Store(root=tmp_path / "runs")
+    store.attach("stub")
+    return store, store.runs()
+
+
+def assert_tracked_once(tmp_path: Path, trials) -> None:
+    store, runs = tracked(tmp_path)
+    assert Counter(r.trial_key for r in runs) == Counter(t.trial_key for t in trials)
+    for r in runs:
+        assert r.status == "finished"
+        assert [epoch for epoch, _ in store.history(r.run_id, "validation/accuracy")] == [1, 2]
+
+
+def test_all_trials_once_then_nothing_then_only_the_new_ones(tmp_path, two_cores, monkeypatch):
+    trials = grid()
+    result = run(tmp_path, trials, {"pack_size": 2})
+    assert (result.planned, result.skipped, result.finished, result.failed) == (8, 0, 8, {})
+    assert 0 < result.compute_seconds and 0 < result.wall_seconds
+    assert_tracked_once(tmp_path, trials)
+    assert list((tmp_path / "runs" / "ray").iterdir()) == []
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep, "running_ray", lambda *a: pytest.fail("Ray was started for nothing"))
+        again = run(tmp_path, trials)
+    assert (again.planned, again.skipped, again.finished, again.remaining) == (8, 8, 0, 0)
+
+    wider = grid(seeds=5)
+    result = run(tmp_path, wider)
+    assert (result.planned, result.skipped, result.finished) == (10, 8, 2)
+    assert_tracked_once(tmp_path, wider)
+
+
+def test_one_opu_takes_one_pack_at_a_time_while_others_run(tmp_path, two_cores):
+    result = run(tmp_path, grid(seeds=4), seconds=0.2)
+    assert result.finished == 8
+    spans = {kind: [tuple(map(float, f.read_text().split())) for f in tmp_path.glob(f"{kind}-*.interval")]
+             for kind in ("opu", "other")}
+
+    def overlap(a, b):
+        return max(a[0], b[0]) < min(a[1], b[1])
+
+    assert len(spans["opu"]) == len(spans["other"]) == 4
+    assert not any(overlap(a, b) for a, b in itertools.combinations(spans["opu"], 2))
+    assert any(overlap(a, b) for a in spans["opu"] for b in spans["other"])
+
+
+@pytest.mark.parametrize(("resources", "says"), [
+    ({"gpu": 1}, "GPU: 1 for .*offer CPU: 2, GPU: 0, OPU: 1; lower resources.gpu"),
+    ({"opu": 2}, "OPU: 2 for pdfa; .*start a node with --resources="),
+])
+def test_resource_that_no_node_has_is_refused_at_once(tmp_path, two_cores, resources, says):
+    begin = time.monotonic()
+    with pytest.raises(ResourceError, match=says):
+        run(tmp_path, grid(), resources)
+    assert time.monotonic() - begin < 5
+    store, runs = tracked(tmp_path)
+    assert runs == [] and store._client.get_run(store._parent()).info.status == "FAILED"
+
+
+def test_exception_fails_its_trial_alone_and_is_tried_again(tmp_path, two_cores):
+    trials = grid(("dfa",), 3)
+    result = run(tmp_path, trials, raises=(1,))
+    bad = trials[1].trial_key
+    assert result.finished == 2 and list(result.failed) == [bad]
+    assert "RuntimeError: seed 1 went wrong (sweep_stub.py:" in result.failed[bad]
+    run_of = {r.trial_key: r for r in tracked(tmp_path)[1]}
+    assert run_of[bad].status == "failed" and "went wrong" in run_of[bad].tags["failure"]
+    assert "Traceback" in (tmp_path / "runs" / "failures" / "stub.log").read_text()
+
+    result = run(tmp_path, trials)
+    assert (result.skipped, result.finished, result.failed) == (2, 1, {})
+    assert len(tracked(tmp_path)[1]) == 3
+
+
+def test_killed_worker_starts_again_and_a_diverged_trial_is_a_result(tmp_path, two_cores):
+    trials = grid(("dfa",), 4)
+    result = run(tmp_path, trials, {"pack_size": 2}, kills=(1,), diverges=(2,))
+    assert (tmp_path / "killed-1").read_text() == "x"
+    assert (result.finished, result.diverged, result.failed) == (3, 1, {})
+    store, runs = tracked(tmp_path)
+    assert {r.trial_key: r.status for r in runs} == {
+        t.trial_key: "diverged" if t.seed == 2 else "finished" for t in trials}
+    for r in runs:
+        assert len(store._client.get_metric_history(r.run_id, "train/loss")) == (1 if r.status == "diverged" else 2)
+    assert run(tmp_path, trials).skipped == 4
+
+
+def test_lost_tracking_store_ends_the_sweep_and_loses_nothing(tmp_path, two_cores, monkeypatch):
+    trials, calls, log = grid(seeds=2), itertools.count(), Store.log
+
+    def fails_at_last(store, records):
+        if next(calls) >= 5:
+            raise TrackingError("the server is gone")
+        log(store, records)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "log", fails_at_last)
+        with pytest.raises(TrackingError, match="^the server is gone$"):
+            run(tmp_path, trials)
+    done = [r for r in tracked(tmp_path)[1] if r.status == "finished"]
+    result = run(tmp_path, trials)
+    assert 0 < len(done) == result.skipped and result.finished == 4 - len(done)
+    assert_tracked_once(tmp_path, trials)
+
+
+def test_worker_that_always_dies_is_a_failed_trial(tmp_path, two_cores):
+    trials = grid(("dfa",), 2)
+    result = run(tmp_path, trials, {"pack_size": 2}, kills=(1,), deaths=9)
+    assert set(result.failed) == {t.trial_key for t in trials} and result.remaining == 0
+    assert all("its worker died 3 times" in reason for reason in result.failed.values())
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    ({"address": "ray://host:10001"}, "address: must be 'auto' or host:port"),
+    ({"address": "host:6379", "workers": 2}, "workers: .* got 2"),
+])
+def test_clusters_that_cannot_be_used_are_refused(tmp_path, arguments, says):
+    with pytest.raises(ValueError, match=says):
+        run_sweep(experiment(grid()), root=tmp_path, quiet=True, **arguments)
+
+
+SCRIPT = """
+import functools, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_sweep import experiment, grid, sweep_stub
+from pipeline.sweep import run_sweep
+folder = Path({folder!r})
+result = run_sweep(experiment(grid(seeds=2)), root=folder / "runs", workers=2,
+                   trainer=functools.partial(sweep_stub.train, folder=folder, seconds=0.5))
+print("remaining", result.remaining)
+"""
+
+
+def test_interrupted_sweep_says_so_and_goes_on(tmp_path, two_cores):
+    environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
+    script = SCRIPT.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, cwd=Path(__file__).parent.parent, env=environment, start_new_session=True)
+    lines = [process.stderr.readline()]
+    assert lines[0].startswith("[1/4] "), lines[0] + process.stderr.read()
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    remaining = int(out.removeprefix("remaining "))
+    lines += err.splitlines()
+    assert 0 < remaining < 4
+    assert lines[-1].endswith(f"interrupted with {remaining} left: run the same command again to continue")
+    assert all(line.startswith("[") for line in lines[:-1]), "something else was written: " + err
+    store, _ = tracked(tmp_path)
+    assert store._client.get_run(store._parent()).info.status == "KILLED"
+
+    result = run(tmp_path, grid(seeds=2))
+    assert (result.skipped, result.finished) == (4 - remaining, remaining)
+    assert_tracked_once(tmp_path, grid(seeds=2))
+
+
+def test_resources_must_be_together_on_one_node():
+    nodes = [{"CPU": 8, "GPU": 1}, {"CPU": 1, "OPU": 1}]
+    check_resources(grid(("dfa",), 1), Resources(cpu=4, gpu=0.5), nodes)
+    check_resources(grid(), Resources(cpu=1), nodes)
+    with pytest.raises(ResourceError, match=r"CPU: 2, OPU: 1 for pdfa; .* a node that offers all of it at once"):
+        check_resources(grid(), Resources(cpu=2), nodes)
+    with pytest.raises(ResourceError, match=r"CPU: 9 for .* lower resources.cpu"):
+        check_resources(grid(("dfa",), 1), Resources(cpu=9), nodes)
+    assert slots({"CPU": 2, "GPU": 0.25}, {"CPU": 9, "GPU": 1}) == 4
+
+
+def test_watchdog_checks_only_after_idling():
+    checks = []
+    dog = Watchdog(lambda: checks.append(1), idle_seconds=0.05)
+    dog.look(["PENDING"])
+    time.sleep(0.06)
+    dog.look(["RUNNING", "PENDING"])
+    dog.look(["PENDING"])
+    assert checks == []
+    time.sleep(0.06)
+    dog.look(["PENDING", "TERMINATED"])
+    assert checks == [1]
+
+
+def test_epochs_reports_a_trainer_that_stops_early():
+    pack = Pack(grid(("dfa",), 2))
+    key, other = (t.trial_key for t in pack.trials)
+    results = list(epochs(pack, lambda pack: iter([EpochRecord(key, 1, {}), EpochRecord(other, 1, {})])))
+    assert [r.epoch for r in results[0]["records"]] == [1, 1]
+    assert key in results[1]["error"] and "without an outcome" in results[1]["error"]
+
+
+def test_progress_is_a_line_per_ended_trial_where_there_is_no_terminal():
+    text = io.StringIO()
+    good, bad = grid(("pdfa",), 2, mechanism="photonic", sigma=0.1)
+    progress = SweepProgress((good, bad), already_done=3, console=Console(file=text, highlight=False, width=40))
+    with progress:
+        progress.start(good)
+        assert progress.eta_seconds() is None
+        progress.record(EpochRecord(good.trial_key, 1, {"validation/accuracy": 0.5}))
+        assert progress.eta_seconds() == pytest.approx(3 * (time.monotonic() - progress._begin), rel=0.5)
+        metrics = {"validation/accuracy": 0.839, "test/accuracy": 0.831}
+        progress.record(EpochRecord(good.trial_key, 2, metrics, {}, Outcome("finished", {}, ())))
+        progress.fail(bad.trial_key, "RuntimeError: no")
+    assert text.getvalue().splitlines() == [
+        "[4/5] pdfa sigma=0.1 seed=0: validation 83.9%, test 83.1%, 0 s",
+        "[5/5] pdfa sigma=0.1 seed=1: failed: RuntimeError: no, 0 s"]
+    assert progress.eta_seconds() == 0
+    assert [duration(s) for s in (24.2, 150, 7500)] == ["24 s", "2 min", "2 h 05 min"]
+
+
+def test_progress_on_a_terminal_is_one_line_with_the_best_trial():
+    text = io.StringIO()
+    good, _ = trials = grid(("dfa",), 2)
+    with SweepProgress(trials, console=Console(file=text, force_terminal=True, width=100)) as progress:
+        progress.start(good)
+        progress.record(EpochRecord(good.trial_key, 1, {"validation/accuracy": 0.75}))
+    last = text.getvalue().splitlines()[-2]
+    assert "0/2 trials" in last and "left" in last and "best 75.0% dfa non-private seed=0" in last

@@ -1,0 +1,289 @@
+"""The tracking store, on a real SQLite MLflow store. One database for the module: creating one takes seconds."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mlflow.tracking import MlflowClient
+from safetensors.numpy import load_file
+
+from pipeline import tracking
+from pipeline.config import TrialConfig
+from pipeline.records import ClassAccuracy, EpochRecord, Outcome
+from pipeline.tracking import Store, TrackingError, run_name
+
+PROJECT = Path(__file__).parents[1]
+PDFA = TrialConfig(dataset="digits", algorithm="pdfa", mechanism="photonic", sigma=0.1, batch_size=64)
+BP = TrialConfig(dataset="digits", algorithm="bp", batch_size=64)
+PER_CLASS = (ClassAccuracy(0, "test", 4, 3), ClassAccuracy(1, "test", 0, 0))
+# Fortran order: safetensors writes the memory as it lies, so a store that forgets to copy writes another matrix.
+WEIGHTS = {"layer_1.weight": np.arange(6, dtype=np.float32).reshape(3, 2).T, "layer_1.bias": np.ones(2, np.float32)}
+
+
+@pytest.fixture(scope="module")
+def created(tmp_path_factory):
+    """The module's store, created by two processes at once: (root, return codes, their (stdout, stderr))."""
+    root = tmp_path_factory.mktemp("base") / "tracking store"  # a space in its name
+    code = ("import sys; from pathlib import Path; from pipeline.tracking import Store; "
+            "s = Store(root=Path(sys.argv[1])); s.open_sweep('both'); print(s._parent_id)")
+    environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
+    processes = [subprocess.Popen([sys.executable, "-c", code, str(root)], stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True, env=environment, cwd=PROJECT) for _ in range(2)]
+    answers = [process.communicate(timeout=120) for process in processes]
+    return root, [process.returncode for process in processes], answers
+
+
+@pytest.fixture(scope="module")
+def root(created):
+    return created[0]
+
+
+@pytest.fixture(autouse=True)
+def no_tracking_uri(monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture
+def store(root, request):
+    """A store that has opened a sweep named after the test."""
+    store = Store(root=root)
+    store.open_sweep(request.node.name, "About **this** sweep.", params={"n_trials": 2}, tags={"git_commit": "abc"})
+    return store
+
+
+@pytest.fixture
+def client(root):
+    return MlflowClient(tracking_uri=f"sqlite:///{root / 'mlflow.db'}")
+
+
+def epoch(config, number, outcome=None, **metrics):
+    return EpochRecord(config.trial_key, number, metrics or {"validation/accuracy": 0.1 * number}, outcome=outcome)
+
+
+def seeds(count):
+    return [TrialConfig(dataset="digits", algorithm="bp", batch_size=64, seed=seed) for seed in range(count)]
+
+
+def artifact_folder(client, run_id):
+    uri = client.get_run(run_id).info.artifact_uri
+    return Path(client.download_artifacts(run_id, "")), uri
+
+
+def test_two_processes_create_one_database(created):
+    _, return_codes, answers = created
+    assert return_codes == [0, 0], answers
+    parents = {out.strip() for out, _ in answers}
+    assert len(parents) == 1 and len(parents.pop()) == 32, answers
+    assert [err for _, err in answers] == ["", ""]  # quiet: no migration log, no telemetry notice
+
+
+def test_parent_run_is_described_and_reused(store, root, client, request):
+    name = request.node.name
+    again = Store(root=root)
+    again.open_sweep(name, "About **this** sweep.", params={"n_trials": 3, "added": True})
+    runs = client.search_runs([client.get_experiment_by_name(name).experiment_id])
+    assert len(runs) == 1
+    tags, params = runs[0].data.tags, runs[0].data.params
+    assert tags["sweep"] == name and tags["git_commit"] == "abc"
+    assert tags["mlflow.note.content"].startswith("About **this** sweep.")
+    assert "no guarantee" in tags["mlflow.note.content"]
+    assert params == {"n_trials": "2", "added": "true"} and tags["latest.n_trials"] == "3"
+
+
+def test_trial_is_nested_and_has_its_configuration(store, client):
+    run_id = store.start(PDFA, {"git_commit": "abc"})
+    run = client.get_run(run_id)
+    assert run.info.run_name == "pdfa sigma=0.1 seed=0" and run.info.status == "RUNNING"
+    assert client.get_run(run.data.tags["mlflow.parentRunId"]).data.tags["sweep"]
+    assert run.data.tags["trial_key"] == PDFA.trial_key and run.data.tags["status"] == "running"
+    assert run.data.tags["git_commit"] == "abc"
+    assert set(run.data.params) == set(PDFA.canonical())
+    assert run.data.params["sigma"] == "0.1" and run.data.params["hidden"] == "[512, 512]"
+    assert run.data.params["algorithm"] == "pdfa" and run.data.params["output_noise"] == "true"
+    assert store.done() == {}
+
+
+def test_run_names():
+    assert run_name(BP) == "bp non-private seed=0"
+    quiet = TrialConfig(algorithm="dfa", mechanism="photonic", sigma=0.0, seed=3)
+    assert run_name(quiet) == "dfa sigma=0 seed=3"
+
+
+def test_an_unfinished_run_is_reused_across_stores(store, root, client, request):
+    first = store.start(PDFA)
+    store.log([epoch(PDFA, 1)])
+    other = Store(root=root)
+    other.open_sweep(request.node.name)
+    assert other.start(PDFA) == first == store.start(PDFA)
+    other.log([epoch(PDFA, 1, **{"validation/accuracy": 0.7}), epoch(PDFA, 2)])
+    assert len(other.runs()) == 1
+    assert other.history(first, "validation/accuracy") == [(1, 0.7), (2, 0.2)]
+
+
+def test_a_run_that_lost_its_params_gets_them(store, client):
+    tags = {"trial_key": BP.trial_key, "status": "running"}
+    run = client.create_run(store._experiment_id, tags=tags)  # as if killed between creating the run and its params
+    assert store.start(BP) == run.info.run_id
+    assert store.runs()[0].params["algorithm"] == "bp"
+
+
+def test_finished_trials_are_done_and_never_started_again(store, client):
+    run_id = store.start(PDFA)
+    store.start(BP)
+    record = EpochRecord(PDFA.trial_key, 2, {"test/accuracy": 0.75}, {"privacy.certified": "false"},
+                         Outcome("finished", WEIGHTS, PER_CLASS))
+    store.log([epoch(PDFA, 1), epoch(BP, 1), record])
+    store.log([epoch(BP, 2, Outcome("diverged", {}, ()))])
+    assert store.done() == {PDFA.trial_key: "finished", BP.trial_key: "diverged"}
+    with pytest.raises(TrackingError, match=f"{PDFA.trial_key} is finished already"):
+        store.start(PDFA)
+    run = next(run for run in store.runs() if run.trial_key == PDFA.trial_key)
+    assert run.metrics == {"validation/accuracy": 0.1, "test/accuracy": 0.75}
+    assert run.tags["privacy.certified"] == "false" and run.status == "finished"
+    assert run.end_ms >= run.start_ms > 0
+    assert client.get_run(run_id).info.status == "FINISHED"
+
+
+def test_artifacts_are_complete(store, root, client):
+    run_id = store.start(PDFA)
+    store.log([epoch(PDFA, 1, Outcome("finished", WEIGHTS, PER_CLASS))])
+    folder, uri = artifact_folder(client, run_id)
+    assert (root / "artifacts") in folder.parents and uri.startswith("file://")
+    weights = load_file(folder / "weights.safetensors")
+    assert set(weights) == set(WEIGHTS)
+    for name, expected in WEIGHTS.items():
+        np.testing.assert_array_equal(weights[name], expected)
+    with open(folder / "per_class.csv", newline="") as file:
+        assert list(csv.reader(file)) == [["split", "label", "count", "correct", "accuracy"],
+                                          ["test", "0", "4", "3", "0.75"], ["test", "1", "0", "0", ""]]
+    config = json.loads((folder / "config.json").read_text())
+    assert TrialConfig.from_mapping(config).trial_key == PDFA.trial_key
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_metric_that_is_not_finite_is_refused_and_nothing_is_written(store, value):
+    store.start(PDFA)
+    with pytest.raises(ValueError, match=rf"epsilon/claimed: must be finite, got {value}.*epoch 2"):
+        store.log([epoch(PDFA, 1), epoch(PDFA, 2, **{"epsilon/claimed": value})])
+    assert store.runs()[0].metrics == {}
+
+
+def test_records_of_unknown_trials_and_statuses_are_refused(store):
+    with pytest.raises(TrackingError, match=f"{BP.trial_key} was not started"):
+        store.log([epoch(BP, 1)])
+    with pytest.raises(TrackingError, match="cannot fail"):
+        store.fail(BP.trial_key, "reason")
+    store.start(BP)
+    with pytest.raises(ValueError, match="status: must be one of finished, diverged, got 'done'"):
+        store.log([epoch(BP, 1, Outcome("done", {}, ()))])
+    with pytest.raises(ValueError, match="got 'OK'"):
+        store.close_sweep("OK")
+    assert store.runs()[0].metrics == {}
+
+
+def test_batches_stay_within_the_limits_of_mlflow(store, monkeypatch):
+    run_id = store.start(PDFA)
+    sizes = []
+    log_batch = store._client.log_batch
+
+    def spy(run_id, metrics=(), params=(), tags=()):
+        sizes.append((len(metrics), len(params), len(tags)))
+        log_batch(run_id, metrics, params, tags)
+
+    monkeypatch.setattr(store._client, "log_batch", spy)
+    tags = {f"note.{i}": "x" for i in range(150)}
+    store.log([EpochRecord(PDFA.trial_key, e, {f"metric/{i}": e + i for i in range(10)}, tags) for e in range(1, 111)])
+    assert sizes == [(800, 0, 100), (300, 0, 50)]  # at most 1000 entries, 100 of them tags
+    assert store.history(run_id, "metric/9") == [(e, e + 9) for e in range(1, 111)]
+    assert len([tag for tag in store.runs()[0].tags if tag.startswith("note.")]) == 150
+
+
+def test_searches_read_every_page(store, monkeypatch):
+    configs = seeds(5)
+    for config in configs:
+        store.start(config)
+    store.log([epoch(config, 1, Outcome("finished", {}, ())) for config in configs])
+    monkeypatch.setattr(tracking, "PAGE_SIZE", 2)
+    pages = []
+    search = store._client.search_runs
+    monkeypatch.setattr(store._client, "search_runs", lambda *a, **k: pages.append(k) or search(*a, **k))
+    assert [run.trial_key for run in store.runs()] == [config.trial_key for config in configs]  # oldest first
+    assert len(pages) == 3  # six runs, the parent among them
+    assert set(store.done()) == {config.trial_key for config in configs}
+
+
+def test_a_failed_trial_keeps_its_reason_and_is_taken_up_again(store, client):
+    run_id = store.start(PDFA)
+    store.fail(PDFA.trial_key, "x" * 9000 + "CUDA out of memory")
+    run = client.get_run(run_id)
+    assert run.info.status == "FAILED" and run.data.tags["status"] == "failed"
+    assert run.data.tags["failure"].endswith("CUDA out of memory") and len(run.data.tags["failure"]) == 5000
+    assert store.done() == {}
+    assert store.start(PDFA) == run_id
+    run = client.get_run(run_id)
+    assert run.info.status == "RUNNING" and run.data.tags["status"] == "running" and "failure" not in run.data.tags
+
+
+def test_two_runs_of_one_trial_are_refused(store, client):
+    ids = {client.create_run(store._experiment_id, tags={"trial_key": BP.trial_key}).info.run_id for _ in range(2)}
+    with pytest.raises(TrackingError, match=f"{BP.trial_key} has 2 runs") as error:
+        store.start(BP)
+    assert all(run_id in str(error.value) for run_id in ids)
+
+
+def test_closing_counts_the_trials(store, client):
+    first, second, third = seeds(3)
+    for config in (first, second, third):
+        store.start(config)
+    store.log([epoch(first, 1, Outcome("finished", {}, ())), epoch(second, 1, Outcome("diverged", {}, ()))])
+    store.fail(third.trial_key, "lost")
+    store.close_sweep("FAILED")
+    parent = client.get_run(store._parent_id)
+    assert parent.info.status == "FAILED"
+    counts = {k: v for k, v in parent.data.tags.items() if k.startswith("trials.")}
+    assert counts == {"trials.finished": "1", "trials.diverged": "1", "trials.failed": "1", "trials.running": "0"}
+
+
+def test_attach_reads_and_takes_a_report_but_changes_nothing(store, root, client, tmp_path, request):
+    run_id = store.start(PDFA)
+    store.close_sweep("FINISHED")
+    reader = Store(root=root)
+    with pytest.raises(TrackingError, match="no sweep is open"):
+        reader.runs()
+    with pytest.raises(TrackingError, match="no sweep named 'nowhere'"):
+        reader.attach("nowhere")
+    assert client.get_experiment_by_name("nowhere") is None
+    reader.attach(request.node.name)
+    assert [run.run_id for run in reader.runs()] == [run_id]
+    with pytest.raises(TrackingError, match="no file in"):
+        reader.log_report(tmp_path)
+    (tmp_path / "table.md").write_text("| a |")
+    reader.log_report(tmp_path)
+    assert [file.path for file in client.list_artifacts(store._parent_id, "report")] == ["report/table.md"]
+    assert client.get_run(store._parent_id).info.status == "FINISHED"
+
+
+def test_a_deleted_experiment_is_named(store, root, client, request):
+    client.delete_experiment(store._experiment_id)
+    with pytest.raises(TrackingError, match="was deleted.*mlflow experiments restore"):
+        Store(root=root).open_sweep(request.node.name)
+
+
+def test_an_unreachable_server_is_named_without_its_password(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")  # the discard port: nobody listens
+    with pytest.raises(TrackingError, match=r"store http://\*\*\*@127.0.0.1:9: .*MLFLOW_TRACKING_URI") as error:
+        Store(root=tmp_path)
+    assert "secret" not in str(error.value)
+
+
+def test_a_given_uri_goes_before_the_environment(root, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert Store(f"sqlite:///{root / 'mlflow.db'}", root=root).uri.startswith("sqlite:///")

@@ -1,0 +1,154 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.config import TrialConfig
+from pipeline.data import load
+from pipeline.packs import Pack
+from pipeline.training import Inputs, Training, train
+
+BASE = TrialConfig(dataset="digits", hidden=(48, 32), batch_size=32, epochs=2, mechanism="photonic",
+                   learning_rate=0.1, sigma=0.05)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits")
+
+
+def results(trials, data):
+    """trial_key -> list of its records."""
+    by_key = {}
+    for record in train(Pack(tuple(trials)), data):
+        by_key.setdefault(record.trial_key, []).append(record)
+    return by_key
+
+
+def comparable(records):
+    """Everything in records but the time that they took."""
+    metrics = [{k: v for k, v in r.metrics.items() if not k.startswith("time/")} for r in records]
+    return metrics, [r.tags for r in records], records[-1].outcome.per_class
+
+
+@pytest.mark.parametrize("algorithm", ["bp", "dfa", "tdfa", "pdfa"])
+@pytest.mark.parametrize("mechanism", ["none", "photonic"])
+def test_a_trials_result_does_not_depend_on_its_pack(algorithm, mechanism, digits):
+    base = dataclasses.replace(BASE, algorithm=algorithm, mechanism=mechanism, projector="")
+    trials = [dataclasses.replace(base, seed=k, sigma=0.05 * k, tau_h=1 + k, tau_f=1 / (1 + k)) for k in range(5)]
+    alone = results(trials[3:4], digits)[trials[3].trial_key]
+    for company in (trials, trials[::-1], [trials[3], trials[0]]):
+        together = results(company, digits)
+        assert set(together) == {t.trial_key for t in company}
+        ours = together[trials[3].trial_key]
+        assert comparable(ours) == comparable(alone)
+        for name, weight in alone[-1].outcome.weights.items():
+            assert np.array_equal(weight, ours[-1].outcome.weights[name]), name
+
+
+def test_odd_shapes_depend_on_the_pack_by_rounding_only(digits):
+    base = dataclasses.replace(BASE, hidden=(13, 7), batch_size=31)
+    trials = [dataclasses.replace(base, seed=k, sigma=0.05 * k) for k in range(3)]
+    alone, together = results(trials[1:2], digits), results(trials, digits)
+    ours, theirs = (r[trials[1].trial_key][-1].outcome.weights for r in (alone, together))
+    for name in ours:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=0, atol=1e-4)
+
+
+def test_seed_decides_everything_and_other_seeds_differ(digits):
+    first, again, other = (results([dataclasses.replace(BASE, seed=s)], digits) for s in (1, 1, 2))
+    assert [comparable(v) for v in first.values()] == [comparable(v) for v in again.values()]
+    weights = [next(iter(r.values()))[-1].outcome.weights["layer_1.weight"] for r in (first, other)]
+    assert not np.array_equal(*weights)
+
+
+@pytest.mark.parametrize("algorithm", ["bp", "dfa", "tdfa", "pdfa"])
+def test_every_algorithm_learns_digits(algorithm, digits):
+    config = TrialConfig(dataset="digits", hidden=(64, 64), batch_size=32, epochs=10, learning_rate=0.02,
+                         algorithm=algorithm)
+    last = list(results([config], digits).values())[0][-1]
+    assert last.metrics["test/accuracy"] > 0.9
+    assert last.metrics["alignment/layer_3"] > 0.999, "the output layer's update is the true gradient in all of them"
+    assert (last.metrics["alignment/layer_1"] > 0.999) == (algorithm == "bp")
+
+
+def test_adam_and_without_replacement_train(digits):
+    config = dataclasses.replace(BASE, optimizer="adam", learning_rate=0.003, sampler="without_replacement", epochs=4)
+    assert list(results([config], digits).values())[0][-1].metrics["test/accuracy"] > 0.7
+
+
+def test_records_have_the_metrics_that_are_promised(digits):
+    first, last = list(results([BASE], digits).values())[0]
+    every_epoch = {"train/loss", "validation/accuracy", "time/epoch_seconds", "alignment/layer_1", "alignment/layer_2",
+                   "alignment/layer_3"}
+    assert every_epoch <= set(first.metrics) and first.outcome is None and first.epoch == 1
+    assert not [name for name in first.metrics if name.startswith("test/")], "test is read at the last epoch only"
+    assert every_epoch | {"test/accuracy", "test/worst_class_accuracy"} <= set(last.metrics)
+    assert first.tags["privacy.certified"] == "false"
+    assert {k for k in last.outcome.weights} == {f"layer_{n}.{p}" for n in (1, 2, 3) for p in ("weight", "bias")}
+    test = [row for row in last.outcome.per_class if row.split == "test"]
+    assert sum(row.count for row in test) == 360
+    assert sum(row.correct for row in test) / 360 == pytest.approx(last.metrics["test/accuracy"])
+    assert min(row.correct / row.count for row in test) == pytest.approx(last.metrics["test/worst_class_accuracy"])
+
+
+def test_accuracy_equals_a_plain_evaluation_of_the_final_weights(digits):
+    outcome = list(results([BASE], digits).values())[0][-1]
+    h = (digits.test_x.float().numpy() / 16 - 0.3053) / 0.3760
+    for layer in (1, 2, 3):
+        h = h @ outcome.outcome.weights[f"layer_{layer}.weight"].T + outcome.outcome.weights[f"layer_{layer}.bias"]
+        h = np.tanh(h) if layer < 3 else h
+    assert (h.argmax(1) == digits.test_y.numpy()).mean() == pytest.approx(outcome.metrics["test/accuracy"])
+
+
+def test_alignment_is_off_where_asked(digits):
+    records = list(results([dataclasses.replace(BASE, alignment_batches=0)], digits).values())[0]
+    assert not [name for name in records[0].metrics if name.startswith("alignment/")]
+
+
+def test_alignment_does_not_change_training(digits):
+    weights = [list(results([dataclasses.replace(BASE, alignment_batches=n)], digits).values())[0][-1].outcome.weights
+               for n in (0, 40)]
+    assert all(np.array_equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_more_noise_means_less_alignment(digits):
+    trials = [dataclasses.replace(BASE, sigma=s) for s in (0.0, 0.2, 1.0)]
+    final = [records[-1].metrics["alignment/layer_3"] for records in results(trials, digits).values()]
+    assert final == sorted(final, reverse=True) and final[0] > final[2] + 0.1
+
+
+def test_a_diverging_trial_ends_alone_and_keeps_its_history(digits):
+    trials = [dataclasses.replace(BASE, epochs=3, seed=s) for s in range(3)]
+    training = Training(Pack(tuple(trials)), digits, torch.device("cpu"))
+    healthy = results([trials[0]], digits)[trials[0].trial_key]
+    records = training.run_epoch()
+    training.net.parameters.weights[0][1, 0, 0] = math.nan
+    records += training.run_epoch() + training.run_epoch()
+    by_key = {t.trial_key: [r for r in records if r.trial_key == t.trial_key] for t in trials}
+    ended = by_key[trials[1].trial_key]
+    assert [r.epoch for r in ended] == [1, 2] and ended[-1].outcome.status == "diverged"
+    assert all(math.isfinite(v) for r in records for v in r.metrics.values())
+    assert "train/loss" not in ended[-1].metrics and "test/accuracy" in ended[-1].metrics
+    assert comparable(by_key[trials[0].trial_key]) == comparable(healthy)
+    assert by_key[trials[2].trial_key][-1].outcome.status == "finished"
+
+
+def test_training_stops_when_all_trials_have_diverged(digits):
+    config = TrialConfig(dataset="digits", hidden=(8,), activation="relu", batch_size=32, epochs=50, algorithm="bp",
+                         learning_rate=1e30)
+    records = list(train(Pack((config,)), digits))
+    assert records[-1].outcome.status == "diverged" and records[-1].epoch < 50
+
+
+def test_inputs_are_scaled_per_channel_and_the_same_for_every_way_of_indexing(digits):
+    config = TrialConfig(dataset="digits", batch_size=8)
+    inputs = Inputs(digits.train_x, config, digits)
+    index = torch.tensor([[3, 5], [7, 3]])
+    expected = (digits.train_x[index].float() / 16 - 0.3053) / 0.3760
+    torch.testing.assert_close(inputs.batch(index), expected)
+    unit = Inputs(digits.train_x, dataclasses.replace(config, inputs="unit"), digits)
+    torch.testing.assert_close(unit.batch(index), digits.train_x[index].float() / 16)
+    assert unit.batch(index).max() <= 1
