@@ -12,7 +12,7 @@ from pipeline.networks import Mlp, Parameters
 def true_gradient(net: Mlp, error: torch.Tensor, activations: list[torch.Tensor], out: Parameters) -> None:
     """Write the gradient of the batch's mean loss, by back-propagation without clipping or noise, to `out`."""
     bp = BackPropagation()
-    mean_outer_products(bp.deltas(bp.signals(error), net, activations, net.derivative), activations, out)
+    mean_outer_products(net, bp.deltas(bp.signals(error), net, activations, net.derivative), activations, out)
 
 
 def cosines(update: Parameters, gradient: Parameters) -> torch.Tensor:

@@ -18,8 +18,9 @@ PROJECTORS = ("none", "gaussian", "opu_simulated", "opu_hardware")
 SAMPLERS = ("shuffled", "without_replacement")
 NETWORKS = ("mlp",)
 ACTIVATIONS = ("tanh", "sigmoid", "relu")
-INPUTS = ("standardized", "unit")
+INPUTS = ("centered", "standardized", "unit")
 OPTIMIZERS = ("sgd", "adam")
+PRECISIONS = ("float32", "bfloat16")
 
 TERNARY = ("tdfa", "pdfa")
 OPU_PROJECTORS = ("opu_simulated", "opu_hardware")
@@ -75,7 +76,8 @@ class TrialConfig:
     validation_fraction: float = setting(
         0.1, "share of the training records held out for validation, drawn by seed", low=0, high=0.5, open_low=True)
     inputs: str = setting(
-        "standardized", "pixels on [0, 1] (`unit`), or shifted and scaled by published constants", choices=INPUTS)
+        "centered", "pixels on [0, 1] (`unit`), on [-1, 1] (`centered`), or shifted and scaled by published constants",
+        choices=INPUTS)
     network: str = setting("mlp", "architecture", choices=NETWORKS)
     hidden: tuple[int, ...] = setting((512, 512), "widths of the hidden layers")
     activation: str = setting("tanh", "hidden activation phi", choices=ACTIVATIONS)
@@ -121,6 +123,9 @@ class TrialConfig:
     learning_rate: float = setting(0.01, "step size eta", low=0, open_low=True)
     momentum: float = setting(
         0.9, "momentum of sgd", low=0, high=1, open_high=True, applies=lambda c: c.optimizer == "sgd")
+    matmul_precision: str = setting(
+        "float32", "type to which the factors of matrix products are rounded; bfloat16 is faster where the processor "
+        "has it (AVX512-BF16, AMX, GPUs) and slow elsewhere", choices=PRECISIONS)
     alignment_batches: int = setting(
         2, "batches per epoch on which the update is compared with the true gradient; 0 measures none", low=0)
     seed: int = setting(0, "seed of split, initialisation, feedback, sampling and noise", low=0, high=2**63 - 1,

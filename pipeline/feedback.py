@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from pipeline.networks import Mlp, matmul
+from pipeline.networks import Mlp
 from pipeline.projection import Projector
 
 Derivative = Callable[[torch.Tensor], torch.Tensor]
@@ -59,7 +59,7 @@ class BackPropagation:
         """delta^1, ..., delta^L, each [R, m, n_l]."""
         deltas = [signals[0]]
         for weight, h in zip(reversed(net.parameters.weights[1:]), reversed(activations[1:]), strict=True):
-            deltas.append(matmul(deltas[-1], weight).mul_(derivative(h)))
+            deltas.append(net.matmul(deltas[-1], weight).mul_(derivative(h)))
         return deltas[::-1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -10,17 +11,28 @@ import torch
 from pipeline.randomness import torch_generator
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Product of stacks [R, m, k] @ [R, k, n] -> [R, m, n], into `out` if given.
+def matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None,
+           precision: torch.dtype | None = None) -> torch.Tensor:
+    """Product of stacks [R, m, k] @ [R, k, n] -> [R, m, n], into `out` if given, in the type of `a`.
 
     On a CPU one product per replica is faster than a batched one, and the bits of a replica's result do not depend on
     R; a GPU gets one batched product.
+
+    Args:
+        precision: type to which the factors are rounded; sums are kept in float32 and the result is rounded once.
     """
+    if precision is None:
+        precision = a.dtype
     if a.device.type != "cpu":
-        return torch.bmm(a, b, out=out)
+        product = torch.bmm(a.to(precision), b.to(precision))
+        return product.to(a.dtype) if out is None else out.copy_(product)
     out = a.new_empty(a.shape[0], a.shape[1], b.shape[2]) if out is None else out
+    factors_a, factors_b = a.to(precision), b.to(precision)
     for r in range(a.shape[0]):
-        torch.mm(a[r], b[r], out=out[r])
+        if precision == a.dtype:
+            torch.mm(factors_a[r], factors_b[r], out=out[r])
+        else:
+            out[r].copy_(torch.mm(factors_a[r], factors_b[r]))
     return out
 
 
@@ -70,13 +82,14 @@ def _relu_derivative(h: torch.Tensor) -> torch.Tensor:
     return (h > 0).to(h.dtype)
 
 
-def _affine(h: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    return matmul(h, weight.transpose(1, 2)).add_(bias.unsqueeze(1))
+def _tanh_(z: torch.Tensor) -> torch.Tensor:
+    # tanh z = 2 sigmoid(2z) - 1, to the last bit or two of 1, in a quarter of the time of torch's own on a CPU.
+    return z.mul_(2).sigmoid_().mul_(2).sub_(1)
 
 
 # phi (in place), and phi'(z) written as a function of h = phi(z), so that z need not be kept.
 ACTIVATIONS = {
-    "tanh": (torch.Tensor.tanh_, _tanh_derivative),
+    "tanh": (_tanh_, _tanh_derivative),
     "sigmoid": (torch.Tensor.sigmoid_, _sigmoid_derivative),
     "relu": (torch.Tensor.relu_, _relu_derivative),
 }
@@ -92,14 +105,18 @@ class Mlp:
         activation: key of `ACTIVATIONS`, of all hidden layers.
         seeds: R seeds of trials.
         device, dtype: of all tensors.
+        precision: type to which the factors of matrix products are rounded; `dtype` by default.
 
     Attributes:
         parameters: all weights and biases.
+        matmul: `matmul` in the network's precision, for whoever multiplies its activations or weights.
     """
 
     def __init__(self, sizes: Sequence[int], activation: str, seeds: Sequence[int],
-                 device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
+                 device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
+                 precision: torch.dtype | None = None) -> None:
         self.sizes = tuple(sizes)
+        self.matmul = functools.partial(matmul, precision=precision)
         self.phi, self._derivative = ACTIVATIONS[activation]
         self.parameters = Parameters(self.sizes, len(seeds), device, dtype)
         for r, seed in enumerate(seeds):
@@ -122,8 +139,11 @@ class Mlp:
         activations = [x]
         *hidden, output = zip(self.parameters.weights, self.parameters.biases, strict=True)
         for weight, bias in hidden:
-            activations.append(self.phi(_affine(activations[-1], weight, bias)))
-        return activations, _affine(activations[-1], *output)
+            activations.append(self.phi(self._affine(activations[-1], weight, bias)))
+        return activations, self._affine(activations[-1], *output)
+
+    def _affine(self, h: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return self.matmul(h, weight.transpose(1, 2)).add_(bias.unsqueeze(1))
 
     def derivative(self, h: torch.Tensor) -> torch.Tensor:
         """phi'(z^l) for a hidden layer, from h^l = phi(z^l)."""

@@ -39,7 +39,7 @@ def plan(trials: Sequence[TrialConfig], pack_size: int, workers: int) -> list[Pa
 
     Args:
         trials: the trials to train.
-        pack_size: most trials in a pack; 0 takes the size that gives every worker a few packs of each group.
+        pack_size: most trials in a pack; 0 takes `default_pack_size`.
         workers: packs that can train at the same time.
     """
     groups: dict[str, list[TrialConfig]] = {}
@@ -47,16 +47,16 @@ def plan(trials: Sequence[TrialConfig], pack_size: int, workers: int) -> list[Pa
         groups.setdefault(trial.pack_key, []).append(trial)
     packs = []
     for group in groups.values():
-        limit = pack_size or default_pack_size(len(group), workers)
+        limit = pack_size or default_pack_size(len(trials), workers)
         count = math.ceil(len(group) / limit)
         bounds = [round(i * len(group) / count) for i in range(count + 1)]
         packs += [Pack(tuple(group[a:b])) for a, b in zip(bounds, bounds[1:], strict=False)]
     return sorted(packs, key=lambda pack: (not pack.needs_opu, -cost(pack)))
 
 
-def default_pack_size(group_size: int, workers: int) -> int:
-    """A third of what would give each worker one pack, and no more than 32."""
-    return min(32, max(1, math.ceil(group_size / (3 * workers))))
+def default_pack_size(n_trials: int, workers: int) -> int:
+    """The size that gives every worker about four packs, so that they end together, and no more than 32."""
+    return min(32, max(1, math.ceil(n_trials / (4 * workers))))
 
 
 def cost(pack: Pack) -> float:

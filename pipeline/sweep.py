@@ -36,7 +36,7 @@ from pipeline.progress import SweepProgress
 from pipeline.recorder import Recorder, SweepResult, git_commit
 from pipeline.resources import ResourceError, bundle, check_resources, slots
 from pipeline.tracking import Store
-from pipeline.worker import Trainer, epochs, one_line, train_pack
+from pipeline.worker import Trainer, epochs, train_pack
 
 __all__ = ["ResourceError", "SweepResult", "run_sweep"]
 
@@ -240,10 +240,9 @@ class Driver(tune.Callback):
         self._recorder.restart(self._pack(trial))
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        error = trial.get_error()
-        reason = f"its worker died {MAX_WORKER_DEATHS + 1} times: {one_line(error)}"
+        reason = f"its worker died, or could not start, {MAX_WORKER_DEATHS + 1} times (was there enough memory?)"
         with self._keeping_error():
-            self._recorder.fail(self._pack(trial), reason, str(error))
+            self._recorder.fail(self._pack(trial), reason, Path(trial.error_file).read_text(encoding="utf-8"))
 
     @contextlib.contextmanager
     def _keeping_error(self) -> Iterator[None]:

@@ -69,24 +69,17 @@ class Inputs:
     """uint8 records, resident on the device, handed out as float batches on the trial's input scale."""
 
     def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
-        spec = data.spec
+        mean, std = {"unit": ((0.0,), (1.0,)), "centered": ((0.5,), (0.5,)),
+                     "standardized": (data.spec.mean, data.spec.std)}[config.inputs]
+        per_channel = data.spec.n_features // len(mean)
+        columns = [torch.tensor(v, device=records.device).repeat_interleave(per_channel) for v in (mean, std)]
         self.records = records
-        mean = std = None
-        if config.inputs == "standardized":
-            per_channel = spec.n_features // len(spec.mean)
-            mean = torch.tensor(spec.mean).repeat_interleave(per_channel)
-            std = torch.tensor(spec.std).repeat_interleave(per_channel)
-            if len(spec.mean) == 1:
-                mean, std = mean[0], std[0]
-        self.factor = (1 / (spec.scale * (1.0 if std is None else std)))
-        self.shift = 0.0 if mean is None else -mean / std
-        if isinstance(self.factor, torch.Tensor):
-            self.factor, self.shift = self.factor.to(records.device), self.shift.to(records.device)
+        self.factor, self.shift = 1 / (data.spec.scale * columns[1]), -columns[0] / columns[1]
 
     def batch(self, indices: torch.Tensor) -> torch.Tensor:
         """Float inputs [..., n_0] of the records at `indices` [...]."""
-        rows = self.records[indices].to(torch.float32).mul_(self.factor)
-        return rows if isinstance(self.shift, float) else rows.add_(self.shift)
+        rows = self.records.index_select(0, indices.flatten()).to(torch.float32)
+        return torch.addcmul(self.shift, rows, self.factor).view(*indices.shape, -1)
 
 
 class Training:
@@ -107,7 +100,7 @@ class Training:
         self.train_inputs, self.test_inputs = Inputs(data.train_x, c, data), Inputs(data.test_x, c, data)
         self.sampler = BatchSampler(c.sampler, [part[0] for part in parts], seeds, c.batch_size, c.steps_per_epoch,
                                     device)
-        self.net = Mlp(c.layer_sizes, c.activation, seeds, device)
+        self.net = Mlp(c.layer_sizes, c.activation, seeds, device, precision=getattr(torch, c.matmul_precision))
         self.feedback = make_feedback(pack, self.net.sizes, device)
         self.mechanism = make_mechanism(pack, self.net, device)
         self.update, self.gradient = (Parameters(self.net.sizes, len(trials), device) for _ in range(2))

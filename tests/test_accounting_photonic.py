@@ -197,7 +197,7 @@ def failing(config):
 
 
 def test_the_papers_own_experiment_claims_nothing_finite_but_a3():
-    config = TrialConfig(**PHOTONIC)  # tanh, standardized inputs, nothing enforced
+    config = TrialConfig(**PHOTONIC)  # tanh, centered inputs, nothing enforced
     claimed = values(config)
     assert len(claimed) == 10
     assert {v for v, value in claimed.items() if math.isfinite(value)} == {"saturating/epochs", "saturating/iterations"}
@@ -261,10 +261,10 @@ def test_assumption_report(setting, fails):
 
 def test_assumption_reasons_name_the_layers():
     reasons = {a.name: a.reason for a in ph.assumptions(TrialConfig(**PHOTONIC))}
-    assert "(standardized, tanh) in layers 1, 2, 3" in reasons[ph.FLOOR]
+    assert "(centered, tanh) in layers 1, 2, 3" in reasons[ph.FLOOR]
     assert "assumed, not enforced" in reasons[ph.SATURATING]
     relu = {a.name: a.reason for a in ph.assumptions(TrialConfig(**PHOTONIC, activation="relu"))}
-    assert "(standardized) in layer 1:" in relu[ph.FLOOR]
+    assert "(centered) in layer 1:" in relu[ph.FLOOR]
     assert all("\n" not in reason for reason in reasons.values())
 
 

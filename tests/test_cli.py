@@ -52,8 +52,8 @@ def test_sweep_then_again_then_wider_then_report(tmp_path):
 def test_dry_run_lists_trials_packs_resources_and_an_estimate(tmp_path, capsys):
     assert main(["sweep", str(QUICKSTART), "--dry-run", "--workers", "2"]) == 0
     out = capsys.readouterr().out
-    assert "24 trials" in out and "1 CPU, 0 GPU, 1 OPU" in out and "estimate: " in out
-    assert out.count("algorithm=") == 24 and not (tmp_path / "mlruns").exists()
+    assert "32 trials" in out and "1 CPU, 0 GPU, 1 OPU" in out and "estimate: " in out
+    assert out.count("algorithm=") == 32 and not (tmp_path / "mlruns").exists()
 
 
 @pytest.mark.parametrize(("content", "arguments", "message"), [

@@ -57,7 +57,8 @@ def test_trial_key_changes_with_every_field_that_matters():
                  algorithm="dfa", feedback_std=0.5, threshold=0.1, mechanism="none", sigma=0.1, tau_f=2.0, tau_h=2.0,
                  tau_h_min=0.5, gamma_min=0.1, activation_floor=True, output_noise=False, delta=1e-6,
                  sampler="without_replacement", batch_size=128, epochs=3, optimizer="adam", learning_rate=0.1,
-                 momentum=0.5, alignment_batches=1, seed=7)
+                 momentum=0.5, alignment_batches=1, seed=7,
+                 matmul_precision="bfloat16")
     # A network of another kind and another projector for tdfa do not exist.
     assert set(other) == {f.name for f in dataclasses.fields(TrialConfig)} - {"network", "projector"}
     keys = {TrialConfig(**{**base, name: value}).trial_key for name, value in other.items()}

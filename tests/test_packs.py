@@ -21,7 +21,7 @@ def test_packs_that_need_an_opu_come_first_and_long_before_short():
 
 
 def test_default_size_leaves_work_for_every_worker():
-    assert [default_pack_size(n, workers=2) for n in (1, 6, 12, 60, 10_000)] == [1, 1, 2, 10, 32]
+    assert [default_pack_size(n, workers=2) for n in (1, 8, 28, 80, 10_000)] == [1, 1, 4, 10, 32]
 
 
 def test_a_pack_of_different_shapes_is_refused():
