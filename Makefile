@@ -26,10 +26,10 @@ $(READY): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once; a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# torch first and by its exact pin: that is what selects a CPU build where an index offers one.
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	@# Without its dependencies: it pins a numexpr that does not build on current Pythons.
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "$$(grep '^lightonml==' constraints.txt)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps "$$(grep '^lightonml==' constraints.txt)"
 	@touch $@
 	@echo "$(VENV) is ready"
 

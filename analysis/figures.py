@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from analysis.runs import ALGORITHM_LABELS, NON_PRIVATE, by_noise
+from analysis.runs import ALGORITHM_LABELS, NON_PRIVATE, ReportError, by_noise
 
 PALETTE = {a: sns.color_palette("colorblind")[i] for a, i in {"bp": 0, "dfa": 2, "tdfa": 4, "pdfa": 3}.items()}
 MARKERS = {"bp": "o", "dfa": "s", "tdfa": "D", "pdfa": "^"}  # colour is never the only difference
@@ -30,7 +30,7 @@ FORMATS = ("svg", "pdf", "png")
 _NO_DATE = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}  # equal runs give equal files
 
 
-class MissingSeries(ValueError):
+class MissingSeries(ReportError):
     """The runs lack what a figure shows."""
 
 

@@ -26,7 +26,7 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
 
     Raises:
         MissingTrials: if the sweep is not complete.
-        ValueError: if an exhibit lacks what it shows; the message names it.
+        ReportError: if an exhibit lacks what it shows; the message names it.
         TrackingError: if the store has no such sweep.
     """
     store.attach(experiment.name)

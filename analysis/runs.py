@@ -20,15 +20,19 @@ DATASET_LABELS = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "cifar10":
                   "digits": "scikit-learn's digits"}
 
 
-class MissingTrials(ValueError):
+class ReportError(ValueError):
+    """The runs do not hold what a table or figure shows; the message says what is missing."""
+
+
+class MissingTrials(ReportError):
     """The sweep is not complete."""
 
 
-class DuplicateTrials(ValueError):
+class DuplicateTrials(ReportError):
     """A trial has more than one run in the store."""
 
 
-class MixedTrials(ValueError):
+class MixedTrials(ReportError):
     """Trials that would be averaged differ in more than their seed."""
 
 

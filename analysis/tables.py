@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from analysis import paper
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, by_noise, require_replicates
+from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, ReportError, by_noise, require_replicates
 from analysis.statistics import mean_interval
 
 COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_low", "accuracy_high", "n", "paper"]
@@ -22,11 +22,11 @@ def table1(runs: pd.DataFrame) -> pd.DataFrame:
     `paper` is empty where the paper has no such cell or used another dataset.
 
     Raises:
-        ValueError: for no trial at all, or one without `test/accuracy`.
+        ReportError: for no trial at all, or one without `test/accuracy`.
         MixedTrials: if trials of one cell differ in more than their seed.
     """
     if runs.empty:
-        raise ValueError("table1: needs at least one trial, got none")
+        raise ReportError("table1: needs at least one trial, got none")
     require_replicates(runs)
     _require_accuracy(runs)
     is_papers_dataset = runs["dataset"].iloc[0] == paper.DATASET
@@ -98,7 +98,7 @@ def _require_accuracy(runs: pd.DataFrame) -> None:
     if len(lost):
         row = lost.iloc[0]
         first = f"{row['algorithm']} {row['setting']} seed={row['seed']} ({row['trial_key']}, {row['status']})"
-        raise ValueError(f"test/accuracy: missing for {len(lost)} of {len(runs)} trials, the first is {first}")
+        raise ReportError(f"test/accuracy: missing for {len(lost)} of {len(runs)} trials, the first is {first}")
 
 
 def _uncertainty(table: pd.DataFrame) -> str:

@@ -32,9 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _expected_errors() -> tuple[type[Exception], ...]:
     """Errors whose message is meant for the user. Modules that were never imported have raised none."""
     expected = [("pipeline.tracking", "TrackingError"), ("pipeline.resources", "ResourceError"),
-                ("pipeline.projection", "OpuUnavailable"), ("pipeline.data", "DataError")]
-    return (ConfigError, *(getattr(sys.modules[module], name) for module, name in expected if module in sys.modules),
-            *([ValueError] if "analysis.report" in sys.modules else []))
+                ("pipeline.projection", "OpuUnavailable"), ("pipeline.data", "DataError"),
+                ("analysis.runs", "ReportError")]
+    return (ConfigError, *(getattr(sys.modules[module], name) for module, name in expected if module in sys.modules))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     with_store(sweep)
     sweep.add_argument("--dry-run", action="store_true", help="print trials, packs, resources and an estimate, and end")
     sweep.add_argument("--workers", type=int, metavar="N", help="cores to use on this machine (default: all)")
-    sweep.add_argument("--address", help="Ray cluster to run on: 'auto', 'host:port' or 'ray://host:port' "
+    sweep.add_argument("--address", help="Ray cluster that this machine is part of: 'auto' or 'host:port' "
                                          "(default: RAY_ADDRESS, else a local one is started)")
     sweep.add_argument("--data", type=Path, metavar="DIR", default=os.environ.get("PHOTONIC_DATA") or None,
                        help="folder with the data sets (default: PHOTONIC_DATA, else they are downloaded)")
@@ -102,7 +102,7 @@ def _dry_run(experiment: Experiment, workers: int | None) -> int:
 
     asked = experiment.resources
     slots = max(1, int((workers or os.cpu_count() or 1) // asked.cpu)) if asked.cpu else 1
-    packs = plan(experiment.trials, asked.pack_size, slots)
+    packs = plan(experiment.trials, asked, slots)
     print(f"{experiment.name}: {len(experiment.trials)} trials in {len(packs)} packs, {slots} packs at a time")
     for number, pack in enumerate(packs, start=1):
         opu = f", {asked.opu:g} OPU" if pack.needs_opu else ""

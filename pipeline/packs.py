@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.config import TrialConfig
+from pipeline.experiment import Resources
+
+# What a core's caches hold beside activations. A pack saves the cost of small operations; where parameters alone are
+# larger than this there is little of that to save, and packs of three and more were measured 10% slower.
+CPU_PARAMETER_BYTES = 6 * 2**20
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Pack:
         return self.shared.needs_opu
 
 
-def plan(trials: Sequence[TrialConfig], pack_size: int, workers: int) -> list[Pack]:
+def plan(trials: Sequence[TrialConfig], resources: Resources, workers: int) -> list[Pack]:
     """Group trials into packs.
 
     The result of a trial does not depend on its pack, so this decides speed alone: trials of one `pack_key` are cut
@@ -39,7 +44,7 @@ def plan(trials: Sequence[TrialConfig], pack_size: int, workers: int) -> list[Pa
 
     Args:
         trials: the trials to train.
-        pack_size: most trials in a pack; 0 takes `default_pack_size`.
+        resources: what a pack gets; `pack_size` 0 takes `default_pack_size`.
         workers: packs that can train at the same time.
     """
     groups: dict[str, list[TrialConfig]] = {}
@@ -47,16 +52,20 @@ def plan(trials: Sequence[TrialConfig], pack_size: int, workers: int) -> list[Pa
         groups.setdefault(trial.pack_key, []).append(trial)
     packs = []
     for group in groups.values():
-        limit = pack_size or default_pack_size(len(trials), workers)
+        limit = resources.pack_size or default_pack_size(group[0], len(trials), workers, resources.gpu > 0)
         count = math.ceil(len(group) / limit)
         bounds = [round(i * len(group) / count) for i in range(count + 1)]
         packs += [Pack(tuple(group[a:b])) for a, b in zip(bounds, bounds[1:], strict=False)]
     return sorted(packs, key=lambda pack: (not pack.needs_opu, -cost(pack)))
 
 
-def default_pack_size(n_trials: int, workers: int) -> int:
-    """The size that gives every worker about four packs, so that they end together, and no more than 32."""
-    return min(32, max(1, math.ceil(n_trials / (4 * workers))))
+def default_pack_size(trial: TrialConfig, n_trials: int, workers: int, on_gpu: bool) -> int:
+    """The size that gives every worker about four packs, so that they end together, and no more than 32; on a CPU
+    also no more than keeps the pack's parameters within `CPU_PARAMETER_BYTES`."""
+    sizes = trial.layer_sizes
+    n_parameters = sum((a + 1) * b for a, b in zip(sizes, sizes[1:], strict=False))
+    limit = 32 if on_gpu else min(32, CPU_PARAMETER_BYTES // (4 * n_parameters))
+    return max(1, min(limit, math.ceil(n_trials / (4 * workers))))
 
 
 def cost(pack: Pack) -> float:

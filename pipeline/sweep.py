@@ -29,7 +29,7 @@ import ray
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler
 
-from pipeline.config import TrialConfig
+from pipeline.config import ConfigError, TrialConfig
 from pipeline.experiment import Experiment, Resources
 from pipeline.packs import Pack, plan
 from pipeline.progress import SweepProgress
@@ -67,7 +67,8 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         ResourceError: a trial asks for more than any node offers, found before anything is trained, or a node that
             is needed was lost.
         TrackingError: the tracking store failed; what it holds by then stays, and the next sweep takes it up.
-        ValueError: `workers` together with a cluster.
+        ConfigError: `workers` together with a cluster, or an address that cannot be used.
+        DataError: a data set that cannot be had, found before anything is trained.
     """
     begin = time.monotonic()
     root = Path(root).absolute()
@@ -82,12 +83,14 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         result.skipped = result.planned - len(missing)
         progress = SweepProgress(missing, result.skipped, quiet)
         if missing:
-            trainer = trainer or functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
-                                                   threads=max(1, int(resources.cpu)), data_folder=data_folder)
+            if trainer is None:
+                fetch_datasets(missing, data_folder)
+                trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
+                                            threads=max(1, int(resources.cpu)), data_folder=data_folder)
             with progress, running_ray(missing, address, workers):
                 check_resources(missing, resources, offers())
                 at_once = slots(bundle(resources, False), ray.cluster_resources())
-                packs = plan(missing, resources.pack_size, at_once)
+                packs = plan(missing, resources, at_once)
                 watchdog = Watchdog(lambda: check_resources(missing, resources, offers()), idle_seconds)
                 recorder = Recorder(store, progress, result, failure_log, tags={"git_commit": commit})
                 _fit(packs, at_once, resources, trainer, Driver(packs, recorder, watchdog), root / "ray")
@@ -107,10 +110,10 @@ def running_ray(trials: Sequence[TrialConfig], address: str | None, workers: int
     """Ray: the caller's, a cluster's, or one that is started for these trials and ended after them."""
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if address.startswith("ray://"):  # Ray Client moves Tune, and with it the recorder, off this process
-        raise ValueError(f"address: must be 'auto' or host:port of a cluster that this machine is part of, got "
+        raise ConfigError(f"address: must be 'auto' or host:port of a cluster that this machine is part of, got "
                          f"'{address}' (from outside, use `ray job submit`)")
     if workers is not None and (address != "local" or ray.is_initialized()):
-        raise ValueError(f"workers: the cluster's nodes say how many packs they take, got {workers}; leave it out")
+        raise ConfigError(f"workers: the cluster's nodes say how many packs they take, got {workers}; leave it out")
     if ray.is_initialized():
         yield
         return
@@ -128,6 +131,14 @@ def running_ray(trials: Sequence[TrialConfig], address: str | None, workers: int
         yield
     finally:
         ray.shutdown()
+
+
+def fetch_datasets(trials: Sequence[TrialConfig], folder: Path | None) -> None:
+    """Download and verify what the trials need, once and here, before workers look for it all at the same time."""
+    from pipeline.data import load
+
+    for name in sorted({trial.dataset for trial in trials}):
+        load(name, folder)
 
 
 def offers() -> list[dict[str, float]]:

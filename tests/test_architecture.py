@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 # Every module may import those before it.
 ORDER = """datasets records config experiment packs randomness networks sampling download data projection feedback
 mechanisms.none mechanisms.photonic mechanisms accounting.epsilon accounting.photonic accounting alignment training
-estimate artifacts tracking ui resources progress sweep cli""".split()
+estimate artifacts tracking ui resources progress worker recorder sweep cli""".split()
 LIBRARIES = {"ray": "sweep", "mlflow": "tracking", "lightonml": "projection"}
 # These know configurations and records, and nothing of how an algorithm works.
 IGNORANT = {"tracking": set(), "sweep": {"training", "data", "projection"}, "analysis": set()}
