@@ -41,7 +41,7 @@ def test_sweep_then_again_then_wider_then_report(tmp_path):
     incomplete = photonic("report", file, cwd=tmp_path)
     assert incomplete.returncode == 2 and "6 of 9 trials" in incomplete.stderr
     wider = photonic("sweep", file, cwd=tmp_path)
-    assert wider.returncode == 0 and "9 trials: 6 were done before, 3 finished" in wider.stdout + wider.stderr
+    assert wider.returncode == 0 and "9 trials: 6 done before, 3 finished" in wider.stdout + wider.stderr
     report = photonic("report", file, cwd=tmp_path)
     assert report.returncode == 0, report.stderr
     table = (tmp_path / "reports/tiny/table1.csv").read_text().splitlines()
