@@ -127,7 +127,7 @@ class TrialConfig:
         "float32", "type to which the factors of matrix products are rounded; bfloat16 is faster where the processor "
         "has it (AVX512-BF16, AMX, GPUs) and slow elsewhere", choices=PRECISIONS)
     alignment_batches: int = setting(
-        2, "batches per epoch on which the update is compared with the true gradient; 0 measures none", low=0)
+        4, "batches per epoch on which the update is compared with the true gradient; 0 measures none", low=0)
     seed: int = setting(0, "seed of split, initialisation, feedback, sampling and noise", low=0, high=2**63 - 1,
                         per_trial=True)
 
