@@ -118,7 +118,9 @@ def _curve(ax: Axes, cell: pd.DataFrame, factor: float, *, color: object, alpha:
     """Mean over seeds with a band from the lowest to the highest seed; a cross where a trial diverged."""
     if cell.empty:
         return
-    by_epoch = cell.groupby("epoch")["value"].agg(["mean", "min", "max"]) * factor
+    # A trial that diverged stays in the mean with its last value; without it the curve would recover.
+    by_trial = cell.pivot(index="epoch", columns="trial_key", values="value").ffill() * factor
+    by_epoch = by_trial.agg(["mean", "min", "max"], axis=1)
     ax.plot(by_epoch.index, by_epoch["mean"], color=color, alpha=alpha, linestyle=linestyle, label=label,
             marker=marker, markersize=3, markeredgewidth=0)
     if cell["seed"].nunique() > 1:

@@ -15,11 +15,11 @@ from pipeline.tracking import Store
 
 
 def report(experiment: Experiment, store: Store, out: Path | None = None) -> list[Path]:
-    """Draw the exhibits that the experiment file lists (all, if it lists none) and log them to the parent run.
+    """Draw the exhibits that the experiment file lists and log them to the parent run.
 
     Args:
         store: where the experiment was tracked; it is attached to the experiment's sweep.
-        out: folder of the report, created if need be; by default `reports/<name>`. All its files are logged.
+        out: folder of the report, created if need be; by default `reports/<name>`.
 
     Returns:
         The files written: `runs.csv`, one row per trial, then those of the exhibits.
@@ -31,15 +31,15 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
     """
     store.attach(experiment.name)
     runs = load_runs(store, experiment.trials, source=experiment.source)
-    require_replicates(runs)
     folder = Path("reports") / experiment.name if out is None else Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "runs.csv"]
     tidy = runs.assign(hidden=runs["hidden"].map(lambda widths: json.dumps(list(widths))))
     tidy.to_csv(files[0], index=False, lineterminator="\n")
-    for name in experiment.report or tuple(EXHIBITS):
+    for name in experiment.report:
+        require_replicates(runs)
         files += EXHIBITS[name](runs, store, folder)
-    store.log_report(folder)
+    store.log_report(files)
     return files
 
 

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import bootstrap
-
-N_RESAMPLES = 9999
+from scipy.stats import t
 
 
 class MeanInterval(NamedTuple):
@@ -21,10 +19,10 @@ class MeanInterval(NamedTuple):
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> MeanInterval:
-    """Mean over seeds with a percentile bootstrap interval (Efron 1979), always from the same resamples.
+    """Mean over seeds with Student's t interval: mean +- t_{n-1} s/sqrt(n).
 
-    The percentile method, as BCa is undefined for the handful of seeds, or equal values, that occur here. With few
-    values it is too narrow (with two it is their range): read it as a spread, and give n beside it.
+    It covers the true mean as often as it says for normal values, however few; a percentile bootstrap of two or three
+    values covers it half or three quarters of the time.
 
     Raises:
         ValueError: for no value, or one that is not finite.
@@ -35,6 +33,5 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> MeanInte
     mean = float(sample.mean())
     if sample.size == 1:
         return MeanInterval(mean, float("nan"), float("nan"), 1)
-    interval = bootstrap((sample,), np.mean, confidence_level=confidence, method="percentile", vectorized=True,
-                         n_resamples=N_RESAMPLES, rng=np.random.default_rng(0)).confidence_interval
-    return MeanInterval(mean, float(interval.low), float(interval.high), sample.size)
+    half = float(t.ppf((1 + confidence) / 2, sample.size - 1) * sample.std(ddof=1) / np.sqrt(sample.size))
+    return MeanInterval(mean, mean - half, mean + half, sample.size)

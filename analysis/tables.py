@@ -17,9 +17,10 @@ NO_VALUE = "–"
 def table1(runs: pd.DataFrame) -> pd.DataFrame:
     """Test accuracy at the last epoch, in percent: mean and 95% interval over the seeds of every (algorithm, setting).
 
-    A diverged trial counts with the test accuracy of the weights it ended with (leaving it out would flatter its
-    setting); `caption` names it.
-    `paper` is empty where the paper has no such cell or used another dataset.
+    A diverged trial counts with the test accuracy of the weights it ended with, where a record without a finite
+    output counts as wrong (leaving the trial out would flatter its setting); `caption` names it.
+    `paper` is empty where the paper has no such cell, or where trials differ from the paper's in dataset, network,
+    batch size or epochs.
 
     Raises:
         ReportError: for no trial at all, or one without `test/accuracy`.
@@ -29,12 +30,13 @@ def table1(runs: pd.DataFrame) -> pd.DataFrame:
         raise ReportError("table1: needs at least one trial, got none")
     require_replicates(runs)
     _require_accuracy(runs)
-    is_papers_dataset = runs["dataset"].iloc[0] == paper.DATASET
+    is_papers_setting = all(runs[field].map(lambda value, wanted=wanted: value == wanted).all()
+                            for field, wanted in paper.SETTING.items())
     rows = []
     for algorithm in ALGORITHM_LABELS:
         for setting in by_noise(runs.loc[runs["algorithm"] == algorithm, "setting"]):
             cell = runs.loc[(runs["algorithm"] == algorithm) & (runs["setting"] == setting), "test/accuracy"]
-            published = paper.TABLE1.get((algorithm, setting), math.nan) if is_papers_dataset else math.nan
+            published = paper.TABLE1.get((algorithm, setting), math.nan) if is_papers_setting else math.nan
             rows.append((algorithm, setting, *mean_interval(cell * 100), published))
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -107,8 +109,8 @@ def _uncertainty(table: pd.DataFrame) -> str:
         return "One seed each (n = 1), so no interval can be given."
     seeds = f"n = {most}" if fewest == most else f"n = {fewest} to {most}"
     half_width = ((table["accuracy_high"] - table["accuracy_low"]) / 2).max()
-    return (f"Mean over {seeds} seeds; 95% percentile bootstrap intervals over seeds (in the CSV file) are at most "
-            f"±{half_width:.2f} points wide{'' if fewest > 1 else ', none where n = 1'}.")
+    return (f"Mean over {seeds} seeds; 95% t intervals over seeds (in the CSV file) are at most "
+            f"±{half_width:.2f} points{'' if fewest > 1 else ', none where n = 1'}.")
 
 
 def _divergence(runs: pd.DataFrame) -> list[str]:
@@ -118,7 +120,8 @@ def _divergence(runs: pd.DataFrame) -> list[str]:
     counts = diverged.groupby(["algorithm", "setting"], sort=False).size()
     names = ", ".join(f"{ALGORITHM_LABELS[a]} {s if s == NON_PRIVATE else f'σ = {s}'} ({count})"
                       for (a, s), count in counts.items())
-    return [f"Diverged trials: {names}; they count with the weights they ended with."]
+    return [f"Diverged trials: {names}; they count with the weights they ended with, records without a finite output "
+            "as wrong."]
 
 
 def _learning_rates(runs: pd.DataFrame) -> str:

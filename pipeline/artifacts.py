@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from safetensors.numpy import save_file
 from pipeline.config import TrialConfig
 from pipeline.records import Outcome
 
-STATUSES = ("running", "finished", "diverged", "failed")
+STATUSES = ("running", "finished", "diverged", "failed", "interrupted")
 DONE = ("finished", "diverged")  # need no more training
 
 
-@dataclass(frozen=True)
+@dataclass
 class TrackedRun:
     """One trial as the store holds it: `metrics` are the latest values, times are milliseconds since 1970."""
 
@@ -32,10 +33,16 @@ class TrackedRun:
     end_ms: int | None
 
 
-def run_name(config: TrialConfig) -> str:
-    """A trial's name for people: `pdfa sigma=0.1 seed=0`, `bp non-private seed=0`."""
+def run_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
+    """A trial's name for people: `pdfa sigma=0.1 seed=0`, `bp non-private seed=0`, `dfa sigma=0 tau_h=2 seed=1`.
+
+    Args:
+        also: further fields to name, where the trial has them.
+    """
     noise = "non-private" if config.mechanism == "none" else f"sigma={config.sigma:g}"
-    return f"{config.algorithm} {noise} seed={config.seed}"
+    own = config.canonical()
+    return " ".join([config.algorithm, noise, *(f"{name}={own[name]}" for name in also if name in own),
+                     f"seed={config.seed}"])
 
 
 def param_text(value: Any) -> str:

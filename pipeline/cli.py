@@ -21,6 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return options.run(options)
+    except BrokenPipeError:  # the reader of the output, `head` for example, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on", file=sys.stderr)
         return INTERRUPTED
@@ -76,8 +79,14 @@ def _parser() -> argparse.ArgumentParser:
 
     ui = command("ui", _ui, "browse the runs in MLflow's web page, on this machine only")
     with_store(ui)
-    ui.add_argument("--port", type=int, default=5000, help="(default: %(default)s)")
+    ui.add_argument("--port", type=_port, default=5000, help="(default: %(default)s)")
     return parser
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 65535, got '{text}'")
+    return int(text)
 
 
 def _sweep(options: argparse.Namespace) -> int:
@@ -99,29 +108,33 @@ def _dry_run(experiment: Experiment, workers: int | None) -> int:
     from pipeline.estimate import estimate_seconds
     from pipeline.packs import plan
     from pipeline.progress import duration
+    from pipeline.resources import bundle, check_resources, local_offer, slots
 
-    asked = experiment.resources
-    slots = max(1, int((workers or os.cpu_count() or 1) // asked.cpu)) if asked.cpu else 1
-    packs = plan(experiment.trials, asked, slots)
-    print(f"{experiment.name}: {len(experiment.trials)} trials in {len(packs)} packs, {slots} packs at a time")
+    asked, offer = experiment.resources, {**local_offer(workers), "GPU": _gpus()}
+    check_resources(experiment.trials, asked, [offer])
+    if any(trial.projector == "opu_hardware" for trial in experiment.trials):
+        from pipeline.projection import check_opu
+
+        check_opu()
+    at_once = slots(bundle(asked, False), offer)
+    packs = plan(experiment.trials, asked, at_once)
+    print(f"{experiment.name}: {len(experiment.trials)} trials in {len(packs)} packs, {at_once} packs at a time")
     for number, pack in enumerate(packs, start=1):
         opu = f", {asked.opu:g} OPU" if pack.needs_opu else ""
         print(f"pack {number}: {asked.cpu:g} CPU, {asked.gpu:g} GPU{opu}")
         for trial in pack.trials:
             print(f"  {trial.trial_key}  {_differences(trial, experiment)}")
-    device = "cuda" if asked.gpu else "cpu"
-    if device == "cuda" and not _has_gpu():
-        print("estimate: none, since this machine has no GPU to time a step on")
-        return 0
-    seconds = estimate_seconds(packs, slots, opus=1, threads=max(1, int(asked.cpu)), device=device)
-    print(f"estimate: {duration(seconds)} of training on this machine as busy as it is now, and start-up")
+    seconds = estimate_seconds(packs, at_once, opus=1, threads=max(1, int(asked.cpu)),
+                               device="cuda" if asked.gpu else "cpu")
+    print(f"estimate: {duration(seconds)} of training on this machine as busy as it is now, and start-up; "
+          "data sets were not looked for")
     return 0
 
 
-def _has_gpu() -> bool:
+def _gpus() -> int:
     import torch
 
-    return torch.cuda.is_available()
+    return torch.cuda.device_count()
 
 
 def _differences(trial: TrialConfig, experiment: Experiment) -> str:
@@ -136,7 +149,7 @@ def _report(options: argparse.Namespace) -> int:
     from pipeline.tracking import Store
 
     experiment = load_experiment(options.file)
-    files = report(experiment, Store(root=options.mlruns), options.out)
+    files = report(experiment, Store(root=options.mlruns, create=False), options.out)
     table = next((path for path in files if path.suffix == ".md"), None)
     if table:
         print(table.read_text(encoding="utf-8"))
@@ -152,8 +165,8 @@ def _account(options: argparse.Namespace) -> int:
     from pipeline.artifacts import run_name
 
     experiment = load_experiment(options.file)
-    for trial in experiment.trials:
-        print(f"{run_name(trial)} ({trial.trial_key}), after {trial.epochs} epochs")
+    for trial in {dataclasses.replace(trial, seed=0): trial for trial in experiment.trials}.values():
+        print(f"{run_name(trial, experiment.varied).rpartition(' ')[0]}, any seed, after {trial.epochs} epochs")
         for assumption in assumptions(trial) if trial.mechanism == "photonic" else []:
             print(f"  {'holds ' if assumption.holds else 'FAILS '} {assumption.name}: {assumption.reason}")
         for epsilon in account(trial, trial.epochs):

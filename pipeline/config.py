@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -110,7 +111,8 @@ class TrialConfig:
         0.0, "enforced variant: phi' is clamped to at least gamma_min in the update; 0 leaves it", low=0,
         per_trial=True, applies=_photonic)
     activation_floor: bool = setting(
-        False, "enforced variant: h <- sign(h) clip(|h|, nu, c) in place of offset and clip", applies=_photonic)
+        False, "enforced variant: h <- sign(h) clip(|h|, nu, c) in place of offset and clip",
+        applies=lambda c: _photonic(c) and c.tau_h_min > 0)
     output_noise: bool = setting(
         True, "scale and noise for the output layer's error as well; without it nothing at all is claimed",
         applies=lambda c: _photonic(c) and c.algorithm != "bp")
@@ -230,15 +232,16 @@ def _coerce(f: dataclasses.Field, value: Any) -> Any:
         if kind is int and isinstance(value, int):
             return value
         if kind is float and isinstance(value, int | float) and math.isfinite(value):
-            return float(value)
+            return float(value) + 0.0  # -0.0 is 0.0
         if kind is float and isinstance(value, str):
-            raise ConfigError(f"{f.name}: must be a number, got the text {value!r} (YAML 1.1 reads 1e-5 as text; "
-                              "write 1.0e-5)")
+            hint = " (YAML reads 1e-5 as text; write 1.0e-5)" if re.fullmatch(r"[-+]?\d+e[-+]?\d+", value) else ""
+            raise ConfigError(f"{f.name}: must be a number, got the text {value!r}{hint}")
         if kind is tuple and isinstance(value, list | tuple):
             return tuple(value)
     wanted = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text",
               tuple: "a list of whole numbers"}[kind]
-    raise ConfigError(f"{f.name}: must be {wanted}, got {value!r}")
+    hint = "; several values go to grid" if isinstance(value, list) else ""
+    raise ConfigError(f"{f.name}: must be {wanted}, got {value!r}{hint}")
 
 
 def _check(f: dataclasses.Field, value: Any) -> None:

@@ -18,8 +18,9 @@ class DatasetSpec:
         n_test: official test records.
         shape: shape of one record, channels first for images.
         n_classes: number of labels.
-        mean, std: published constants per channel, on the [0, 1] scale, used by `inputs: standardized`. They are
-            constants of the benchmark and not computed from the data at hand, so they leak nothing.
+        mean, std: constants per channel, on the [0, 1] scale, used by `inputs: standardized`. Those of the benchmarks
+            are in general use; those of digits are its training records' own, and standardizing by them is no part
+            of any privacy statement.
         scale: the uint8 value that stands for 1.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Sequence
@@ -41,6 +42,8 @@ def estimate_seconds(packs: Sequence[Pack], workers: int, opus: int, threads: in
 
 
 def _step_seconds(pack: Pack, device: torch.device) -> float:
+    if pack.shared.projector == "opu_hardware":
+        pack = Pack(tuple(dataclasses.replace(trial, projector="opu_simulated") for trial in pack.trials))
     training = Training(pack, _made_up(pack, device), device)
     try:
         indices = training.sampler.epoch()

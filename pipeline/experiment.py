@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,8 @@ import yaml
 from pipeline.config import ConfigError, TrialConfig
 
 EXHIBITS = ("table1", "figure2")
+UNUSED = ("fields that its algorithm or mechanism does not use make no difference (sigma and tau need `mechanism: "
+          "photonic`)")
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class Resources:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise ConfigError(f"resources.{name}: must be a number >= 0, got {value!r}")
+        if not self.opu:
+            raise ConfigError(f"resources.opu: must be > 0, got {self.opu!r}; packs without pdfa take none anyway")
         if self.cpu + self.gpu == 0:
             raise ConfigError(f"resources.cpu: must be > 0 where gpu is 0, got {self.cpu!r}")
         if not isinstance(self.pack_size, int) or isinstance(self.pack_size, bool) or self.pack_size < 0:
@@ -72,6 +78,21 @@ class Experiment:
     report: tuple[str, ...]
     source: Path
 
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """Fields, but the seed, in which trials of one algorithm and noise differ: they belong in a trial's name."""
+        return varied_fields(self.trials)
+
+
+def varied_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
+    """Fields, but the seed, in which trials of one algorithm, mechanism and sigma differ."""
+    cells: dict[tuple, list[dict]] = {}
+    for trial in trials:
+        cells.setdefault((trial.algorithm, trial.mechanism, trial.sigma), []).append(trial.canonical())
+    return tuple(sorted({name for first, *rest in cells.values() for other in rest
+                         for name in other.keys() | first.keys()
+                         if name != "seed" and other.get(name) != first.get(name)}))
+
 
 def load_experiment(path: str | Path) -> Experiment:
     """Read and validate an experiment file.
@@ -81,7 +102,7 @@ def load_experiment(path: str | Path) -> Experiment:
     """
     path = Path(path)
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), UniqueKeyLoader)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such experiment file") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -96,25 +117,62 @@ def load_experiment(path: str | Path) -> Experiment:
         raise ConfigError(f"{error} ({path})") from None
 
 
+class UniqueKeyLoader(yaml.SafeLoader):
+    """YAML's safe loader, which refuses a key that a mapping has twice instead of keeping the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for number, (key, _) in enumerate(node.value):
+            if keys[number] in keys[:number]:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {keys[number]!r} stands twice",
+                                                        key.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def _experiment(content: Any, path: Path) -> Experiment:
     top = _mapping(content, "the file", ("name", "description", "base", "grid", "cases", "resources", "report"))
     name = top.get("name", path.stem)
-    if not isinstance(name, str) or not name or not all(c.isalnum() or c in "_-." for c in name):
-        raise ConfigError(f"name: must be letters, digits, '_', '-' and '.', got {name!r}")
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+        raise ConfigError(f"name: must be letters, digits, '_', '-' and '.', and begin with a letter or digit, "
+                          f"got {name!r}")
     resources = _mapping(top.get("resources") or {}, "resources", [f.name for f in dataclasses.fields(Resources)])
-    report = top.get("report", list(EXHIBITS))
-    if not isinstance(report, list) or any(exhibit not in EXHIBITS for exhibit in report):
-        raise ConfigError(f"report: must be a list of {', '.join(EXHIBITS)}, got {report!r}")
     trials: dict[str, str] = {}
     configs = []
     for place, config in _trials(top):
         if config.trial_key in trials:
-            raise ConfigError(f"{place}: the same trial as {trials[config.trial_key]}: {_describe(config)}; "
-                              "fields that an algorithm or mechanism does not use make no difference")
+            raise ConfigError(f"{place}: the same trial as {trials[config.trial_key]}: {_describe(config)}"
+                              f"{'' if place == trials[config.trial_key] else '; ' + UNUSED}")
         trials[config.trial_key] = place
         configs.append(config)
-    return Experiment(name, str(top.get("description", "")).strip(), tuple(configs), Resources(**resources),
-                      tuple(report), path)
+    given = Resources(**resources)
+    if given.opu < 1 and any(c.projector == "opu_hardware" for c in configs):
+        raise ConfigError(f"resources.opu: must be at least 1 with projector 'opu_hardware', which one process holds, "
+                          f"got {given.opu}")
+    return Experiment(name, str(top.get("description", "")).strip(), tuple(configs), given, _report(top, configs), path)
+
+
+def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> tuple[str, ...]:
+    """The exhibits that the file lists or, where it is silent, those that its trials fit."""
+    if "report" not in top:
+        return tuple(exhibit for exhibit in EXHIBITS if not _misfit(exhibit, configs))
+    report = top["report"]
+    if not isinstance(report, list) or any(exhibit not in EXHIBITS for exhibit in report):
+        raise ConfigError(f"report: must be a list of {', '.join(EXHIBITS)}, got {report!r}")
+    for exhibit in report:
+        if misfit := _misfit(exhibit, configs):
+            raise ConfigError(f"report: {exhibit} {misfit}; leave it out (`report: []` writes runs.csv alone)")
+    return tuple(report)
+
+
+def _misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
+    """Why an exhibit cannot show these trials; empty where it can."""
+    if varied := varied_fields(configs):
+        return f"has one cell for each algorithm and sigma, but trials there also differ in {', '.join(varied)}"
+    if len({config.dataset for config in configs}) > 1:
+        return "is of one data set, but the trials use several"
+    if exhibit == "figure2" and not any(c.algorithm == "pdfa" and c.alignment_batches for c in configs):
+        return "shows the alignment of pdfa, but no trial measures that"
+    return ""
 
 
 def _trials(top: Mapping[str, Any]) -> Iterator[tuple[str, TrialConfig]]:
@@ -128,6 +186,9 @@ def _trials(top: Mapping[str, Any]) -> Iterator[tuple[str, TrialConfig]]:
     for number, case in enumerate(cases):
         prefix = f"cases[{number}]." if "cases" in top else ""
         case = _mapping(case, f"cases[{number}]", ("base", "grid"))
+        for mapping, where in ((top, ""), (case, prefix)):
+            for field in _settings(mapping, "grid", where).keys() & _settings(mapping, "base", where).keys():
+                raise ConfigError(f"{where}grid.{field}: also stands in {where}base; give it once")
         case_base = {**base, **_settings(case, "base", prefix)}
         case_grid = {**grid, **_grid(case, "grid", prefix)}
         for fixed in _settings(case, "base", prefix):
@@ -165,6 +226,8 @@ def _mapping(value: Any, place: str, accepted: Any) -> Mapping[str, Any]:
 
 def _settings(mapping: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
     value = mapping.get(key, {})
+    if key in mapping and value is None:
+        raise ConfigError(f"{prefix}{key}: is blank; give it at least one field, or leave it out")
     if not isinstance(value, Mapping):
         raise ConfigError(f"{prefix}{key}: must be a mapping from field to value, got {value!r}")
     return dict(value)
@@ -193,7 +256,7 @@ def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
     if len(spec) != 1 or kind not in ("range", "linspace", "logspace"):
         raise ConfigError(f"{place}: a range is one of range, linspace, logspace, got {dict(spec)!r}")
     numbers = isinstance(arguments, list) and all(
-        isinstance(a, int | float) and not isinstance(a, bool) for a in arguments)
+        isinstance(a, int | float) and not isinstance(a, bool) and math.isfinite(a) for a in arguments)
     if kind == "range":
         if not numbers or len(arguments) not in (2, 3) or any(int(a) != a for a in arguments) or 0 in arguments[2:]:
             raise ConfigError(f"{place}.range: must be [start, stop] or [start, stop, step], whole, got {arguments!r}")

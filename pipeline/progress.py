@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich import progress as bars
 from rich.console import Console
@@ -21,11 +21,13 @@ class SweepProgress:
         already_done: trials of the grid that an earlier sweep has trained; they count, but take no time.
         quiet: say nothing at all.
         console: where to write; stderr by default.
+        name: what to call a trial.
     """
 
     def __init__(self, trials: Sequence[TrialConfig], already_done: int = 0, quiet: bool = False,
-                 console: Console | None = None) -> None:
+                 console: Console | None = None, name: Callable[[TrialConfig], str] = run_name) -> None:
         self._configs = {t.trial_key: t for t in trials}
+        self._names = {t.trial_key: name(t) for t in trials}
         self._total, self._ended = already_done + len(trials), already_done
         self._epochs_left = {t.trial_key: t.epochs for t in trials}
         self._started: dict[str, float] = {}
@@ -61,7 +63,7 @@ class SweepProgress:
         key = record.trial_key
         accuracy = record.metrics.get("validation/accuracy")
         if accuracy is not None and (self._best is None or accuracy > self._best[0]):
-            self._best = accuracy, run_name(self._configs[key])
+            self._best = accuracy, self._names[key]
         self._epochs_left[key] = self._configs[key].epochs - record.epoch
         if record.outcome:
             self._end(key, _result(record))
@@ -83,7 +85,7 @@ class SweepProgress:
         self._epochs_left[key] = 0
         if always or not self._console.is_terminal:
             seconds = time.monotonic() - self._started.get(key, self._begin)
-            self.say(f"[{self._ended}/{self._total}] {run_name(self._configs[key])}: {text}, {seconds:.0f} s")
+            self.say(f"[{self._ended}/{self._total}] {self._names[key]}: {text}, {seconds:.0f} s")
 
     def _refresh(self) -> None:
         eta = self.eta_seconds()

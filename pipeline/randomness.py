@@ -27,7 +27,7 @@ def numpy_generator(seed: int, stream: str) -> np.random.Generator:
 
 
 def torch_generator(seed: int, stream: str, device: torch.device | str = "cpu") -> torch.Generator:
-    """Generator of a stream, for tensors on `device`."""
+    """Generator of a stream, for tensors on `device`. (torch's generator for the CPU takes in 32 bits of a seed.)"""
     state = int(_sequence(seed, stream).generate_state(1, np.uint64)[0])
     return torch.Generator(device).manual_seed(state >> 1)
 

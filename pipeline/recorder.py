@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipeline.config import TrialConfig
 from pipeline.packs import Pack
 from pipeline.progress import SweepProgress, duration
 from pipeline.records import EpochRecord
@@ -63,12 +64,13 @@ class Recorder:
     Args:
         failure_log: file for the tracebacks of failed packs; written only if there are any.
         tags: tags of every trial.
+        name: what to call a trial.
     """
 
     def __init__(self, store: Store, progress: SweepProgress, result: SweepResult, failure_log: Path,
-                 tags: Mapping[str, str]) -> None:
+                 tags: Mapping[str, str], name: Callable[[TrialConfig], str] = run_name) -> None:
         self._store, self._progress, self._result = store, progress, result
-        self._failure_log, self._tags = failure_log, tags
+        self._failure_log, self._tags, self._name = failure_log, tags, name
         self._started: set[str] = set()
         self._ended: set[str] = set()
         self._logged: set[tuple[str, int]] = set()
@@ -77,13 +79,13 @@ class Recorder:
         """A worker starts to train a pack, for the first time or, after a worker died, again."""
         for config in pack.trials:
             if config.trial_key not in self._started:
-                self._store.start(config, tags=self._tags)
+                self._store.start(config, tags=self._tags, name=self._name(config))
                 self._started.add(config.trial_key)
                 self._progress.start(config)
 
     def restart(self, pack: Pack) -> None:
         """A worker died; the pack will be trained again from its first epoch."""
-        self._progress.say(f"a worker died; starting again: {_names(pack)}")
+        self._progress.say(f"a worker died; starting again: {self._names(pack)}")
 
     def record(self, pack: Pack, records: Iterable[EpochRecord], seconds: float) -> None:
         """Epochs of a pack; those that a worker which died had handed in are not written again."""
@@ -108,13 +110,16 @@ class Recorder:
         self.start(pack)  # a worker may die before its pack has started
         self._failure_log.parent.mkdir(parents=True, exist_ok=True)
         with self._failure_log.open("a" if self._result.failed else "w", encoding="utf-8") as log:
-            log.write(f"{_names(pack)}\n{text}\n")
+            log.write(f"{self._names(pack)}\n{text}\n")
         for config in pack.trials:
             if config.trial_key not in self._ended:
                 self._ended.add(config.trial_key)
                 self._store.fail(config.trial_key, reason)
                 self._result.failed[config.trial_key] = reason
                 self._progress.fail(config.trial_key, reason)
+
+    def _names(self, pack: Pack) -> str:
+        return ", ".join(self._name(config) for config in pack.trials)
 
 
 def git_commit() -> str:
@@ -125,7 +130,3 @@ def git_commit() -> str:
                               check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-
-
-def _names(pack: Pack) -> str:
-    return ", ".join(run_name(config) for config in pack.trials)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import os
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 
 from pipeline.config import TrialConfig
@@ -46,10 +49,31 @@ def check_resources(trials: Iterable[TrialConfig], resources: Resources, nodes: 
                             f"offer {' and '.join(_text(ADVICE, node) for node in nodes) or 'nothing'}; {advice}")
 
 
+def local_offer(workers: int | None) -> dict[str, float]:
+    """What Ray, started on this machine for a sweep, will offer; of GPUs only Ray itself can tell."""
+    return {"CPU": workers or os.cpu_count() or 1, "OPU": 1, "GPU": math.inf}
+
+
+def check_address(address: str) -> None:
+    """Make sure that something listens at `host:port`; Ray itself would try for minutes. `auto` is left to Ray.
+
+    Raises:
+        ResourceError: if nothing does.
+    """
+    host, separator, port = address.rpartition(":")
+    if not separator:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise ResourceError(f"address: no Ray cluster answers at '{address}' ({error}); start one with "
+                            "`ray start --head`, or leave --address out to use this machine alone") from None
+
+
 def slots(asked: Bundle, offered: Bundle) -> int:
     """Packs of one bundle that a cluster can train at the same time, at least 1."""
     return max(1, int(min(offered.get(name, 0) / amount for name, amount in asked.items())))
 
 
 def _text(names: Iterable[str], amounts: Bundle) -> str:
-    return ", ".join(f"{name}: {amounts.get(name, 0):g}" for name in sorted(names))
+    return ", ".join(f"{name}: {amounts.get(name, 0):g}" for name in sorted(names) if amounts.get(name) != math.inf)

@@ -34,9 +34,9 @@ from pipeline.experiment import Experiment, Resources
 from pipeline.packs import Pack, plan
 from pipeline.progress import SweepProgress
 from pipeline.recorder import Recorder, SweepResult, git_commit
-from pipeline.resources import ResourceError, bundle, check_resources, slots
-from pipeline.tracking import Store
-from pipeline.worker import Trainer, epochs, train_pack
+from pipeline.resources import ResourceError, bundle, check_address, check_resources, local_offer, slots
+from pipeline.tracking import Store, run_name
+from pipeline.worker import Trainer, epochs, one_line, train_pack
 
 __all__ = ["ResourceError", "SweepResult", "run_sweep"]
 
@@ -73,40 +73,49 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     begin = time.monotonic()
     root = Path(root).absolute()
     resources, failure_log = experiment.resources, root / "failures" / f"{experiment.name}.log"
-    commit, store = git_commit(), Store(tracking_uri, root)
-    store.open_sweep(experiment.name, experiment.description, params={"trials": len(experiment.trials)},
-                     tags={"git_commit": commit})
-    result, status = SweepResult(len(experiment.trials)), "FAILED"
-    try:
-        done = store.done()
-        missing = [trial for trial in experiment.trials if trial.trial_key not in done]
-        result.skipped = result.planned - len(missing)
-        progress = SweepProgress(missing, result.skipped, quiet)
-        if missing:
+    store = Store(tracking_uri, root)
+    done = store.done() if store.find(experiment.name) else {}
+    missing = [trial for trial in experiment.trials if trial.trial_key not in done]
+    result = SweepResult(len(experiment.trials), skipped=len(experiment.trials) - len(missing))
+    name = functools.partial(run_name, also=experiment.varied)
+    progress = SweepProgress(missing, result.skipped, quiet, name=name)
+    if missing:
+        with progress, running_ray(missing, resources, address, workers):
+            check_resources(missing, resources, offers())
             if trainer is None:
                 fetch_datasets(missing, data_folder)
                 trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
                                             threads=max(1, int(resources.cpu)), data_folder=data_folder)
-            with progress, running_ray(missing, address, workers):
-                check_resources(missing, resources, offers())
-                at_once = slots(bundle(resources, False), ray.cluster_resources())
-                packs = plan(missing, resources, at_once)
+            at_once = slots(bundle(resources, False), ray.cluster_resources())
+            packs = plan(missing, resources, at_once)
+            with recorded(store, experiment, result) as commit:
+                recorder = Recorder(store, progress, result, failure_log, {"git_commit": commit}, name)
                 watchdog = Watchdog(lambda: check_resources(missing, resources, offers()), idle_seconds)
-                recorder = Recorder(store, progress, result, failure_log, tags={"git_commit": commit})
                 _fit(packs, at_once, resources, trainer, Driver(packs, recorder, watchdog), root / "ray")
-        result.wall_seconds = time.monotonic() - begin
-        progress.say(result.summary(failure_log))
+    result.wall_seconds = time.monotonic() - begin
+    progress.say(result.summary(failure_log))
+    return result
+
+
+@contextlib.contextmanager
+def recorded(store: Store, experiment: Experiment, result: SweepResult) -> Iterator[str]:
+    """The sweep's parent run, open while trials run and closed with how they ended; yields the commit."""
+    commit, status = git_commit(), "FAILED"
+    store.open_sweep(experiment.name, experiment.description, params={"trials": len(experiment.trials)},
+                     tags={"git_commit": commit})
+    try:
+        yield commit
         status = "KILLED" if result.remaining else "FAILED" if result.failed else "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
         raise
     finally:
         store.close_sweep(status)
-    return result
 
 
 @contextlib.contextmanager
-def running_ray(trials: Sequence[TrialConfig], address: str | None, workers: int | None) -> Iterator[None]:
+def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: str | None,
+                workers: int | None) -> Iterator[None]:
     """Ray: the caller's, a cluster's, or one that is started for these trials and ended after them."""
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if address.startswith("ray://"):  # Ray Client moves Tune, and with it the recorder, off this process
@@ -119,8 +128,13 @@ def running_ray(trials: Sequence[TrialConfig], address: str | None, workers: int
         return
     quietly: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address != "local":
-        ray.init(address, **quietly)
+        check_address(address)
+        try:
+            ray.init(address, **quietly)
+        except ConnectionError as error:
+            raise ResourceError(f"address: no Ray cluster at '{address}' ({one_line(error)})") from None
     else:
+        check_resources(trials, resources, [local_offer(workers)])
         if any(trial.projector == "opu_hardware" for trial in trials):
             from pipeline.projection import check_opu
 

@@ -78,12 +78,13 @@ class Store:
         uri: where to track; by default MLFLOW_TRACKING_URI, else the SQLite database `<root>/mlflow.db`.
         root: local folder for the database, its artifacts (`<root>/artifacts`) and the lock that keeps two
             processes of one host from creating the same database, experiment or run at once.
+        create: whether a database that is not there is created.
 
     Raises:
         TrackingError: for a store that cannot be opened or reached.
     """
 
-    def __init__(self, uri: str | None = None, root: Path = Path("mlruns")) -> None:
+    def __init__(self, uri: str | None = None, root: Path = Path("mlruns"), create: bool = True) -> None:
         self.root = Path(root).absolute()
         self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
         self._database = Path(self.uri.removeprefix("sqlite:///")) if self.uri.startswith("sqlite:///") else None
@@ -91,11 +92,13 @@ class Store:
         self._experiment_id: str | None = None
         self._parent_id: str | None = None
         self._trials: dict[str, tuple[str, TrialConfig]] = {}
-        self.root.mkdir(parents=True, exist_ok=True)
+        if not create and self._database is not None and not self._database.exists():
+            raise TrackingError(f"tracking store {self.uri}: does not exist (run the sweep first)")
         self._connect()
 
     @_reports_errors
     def _connect(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         from mlflow.tracking import MlflowClient
@@ -143,25 +146,32 @@ class Store:
         self._client.update_run(self._parent_id, status="RUNNING")
 
     @_reports_errors
+    def find(self, name: str) -> bool:
+        """Open the sweep `name` to read it, if there is one; nothing is created and no status changes."""
+        self._experiment_id = self._find_experiment(name)
+        parent = self._find_parent() if self._experiment_id else None
+        self._parent_id = parent.info.run_id if parent else None
+        return parent is not None
+
     def attach(self, name: str) -> None:
-        """Open the sweep `name` to read it or to add a report; nothing is created and no status changes.
+        """As `find`.
 
         Raises:
             TrackingError: if there is no such sweep in the store.
         """
-        self._experiment_id = self._find_experiment(name)
-        parent = self._find_parent() if self._experiment_id else None
-        if parent is None:
+        if not self.find(name):
             raise TrackingError(f"tracking store {self.uri}: no sweep named '{name}' (run the sweep first)")
-        self._parent_id = parent.info.run_id
 
     def done(self) -> dict[str, str]:
         """trial_key -> status of the trials that need no more training (finished or diverged)."""
         return {run.trial_key: run.status for run in self.runs() if run.status in DONE}
 
     @_reports_errors
-    def start(self, config: TrialConfig, tags: Mapping[str, str] | None = None) -> str:
+    def start(self, config: TrialConfig, tags: Mapping[str, str] | None = None, name: str | None = None) -> str:
         """Start a trial, or take up its unfinished run, and return the MLflow run id.
+
+        Args:
+            name: of the run; `run_name(config)` by default.
 
         Raises:
             TrackingError: if the trial has a finished run already, or several.
@@ -182,7 +192,7 @@ class Store:
                 self._client.update_run(run.info.run_id, status="RUNNING")
             else:
                 identity = {"trial_key": key, "status": "running", "mlflow.parentRunId": self._parent()}
-                run = self._client.create_run(self._experiment(), run_name=run_name(config), tags=identity)
+                run = self._client.create_run(self._experiment(), run_name=name or run_name(config), tags=identity)
         run_id = run.info.run_id
         # Params again for a run taken up: its process may have ended between creating it and this line.
         self._write(run_id, params={k: param_text(v) for k, v in config.canonical().items()},
@@ -240,7 +250,13 @@ class Store:
         """Close the parent run with an MLflow status (FINISHED, FAILED, KILLED) and tags `trials.<status>`."""
         if status not in ("FINISHED", "FAILED", "KILLED"):
             raise ValueError(f"status: must be one of FINISHED, FAILED, KILLED, got '{status}'")
-        statuses = [run.status for run in self.runs()]
+        runs = self.runs()
+        for run in runs:
+            if run.status == "running" and run.trial_key in self._trials:  # or it would look alive for ever
+                self._write(run.run_id, tags={"status": "interrupted"})
+                self._client.set_terminated(run.run_id, "KILLED")
+                run.status = "interrupted"
+        statuses = [run.status for run in runs]
         self._write(self._parent(), tags={f"trials.{s}": str(statuses.count(s)) for s in STATUSES})
         self._client.set_terminated(self._parent(), status)
 
@@ -256,15 +272,10 @@ class Store:
         return list({point.step: point.value for point in points}.items())
 
     @_reports_errors
-    def log_report(self, folder: Path) -> None:
-        """All files of `folder` as artifacts `report/` of the parent run.
-
-        Raises:
-            TrackingError: also if there is no file.
-        """
-        if not any(path.is_file() for path in Path(folder).rglob("*")):
-            raise TrackingError(f"report: no file in {folder}")
-        self._client.log_artifacts(self._parent(), str(folder), artifact_path="report")
+    def log_report(self, files: Iterable[Path]) -> None:
+        """Files as artifacts `report/` of the parent run."""
+        for path in files:
+            self._client.log_artifact(self._parent(), str(path), artifact_path="report")
 
     def _search(self, condition: str = "") -> Iterator[Any]:
         """All matching runs of the experiment, page by page, in an order to which new runs only append."""
@@ -321,4 +332,5 @@ def _backend_errors() -> tuple[type[Exception], ...]:
     from requests import RequestException
     from sqlalchemy.exc import SQLAlchemyError
 
-    return MlflowException, RequestException, SQLAlchemyError
+    # OSError: a folder that cannot be written; ImportError: a database whose driver is not installed.
+    return MlflowException, RequestException, SQLAlchemyError, OSError, ImportError

@@ -133,7 +133,8 @@ class Training:
         """Mean training loss [R], mean alignment [R, L] (nan where none was measured), on the CPU."""
         c = self.pack.shared
         batches = self.sampler.epoch()
-        measured = set(np.linspace(0, len(batches) - 1, min(c.alignment_batches, len(batches)), dtype=int).tolist())
+        n_measured = min(c.alignment_batches, len(batches))
+        measured = {int((k + 0.5) * len(batches) / n_measured) for k in range(n_measured)}  # evenly over the epoch
         losses, alignments = [], []
         for step, indices in enumerate(batches):
             loss, alignment = self.step(indices, measure_alignment=step in measured)
@@ -168,7 +169,10 @@ class Training:
         return torch.isfinite(self.net.parameters.flat).all(dim=1).cpu()
 
     def _count_correct(self, part: str) -> torch.Tensor:
-        """Records by class, and those of them classified right: [R, 2, n_classes], int64, on the CPU."""
+        """Records by class, and those of them classified right: [R, 2, n_classes], int64, on the CPU.
+
+        A record whose output is not finite, as after a divergence, is not classified right.
+        """
         classes, replicas = self.data.spec.n_classes, len(self.pack.trials)
         counts = torch.zeros(replicas, 2, classes, dtype=torch.int64, device=self.device)
         if part == "validation":
@@ -179,7 +183,7 @@ class Training:
         for chunk in indices.split(EVALUATION_BATCH, dim=1):
             _, logits = self.net.forward(inputs.batch(chunk))
             y = labels[chunk]
-            right = logits.argmax(dim=-1) == y
+            right = (logits.argmax(dim=-1) == y) & torch.isfinite(logits).all(dim=-1)
             counts[:, 0].scatter_add_(1, y, torch.ones_like(y))
             counts[:, 1].scatter_add_(1, y, right.to(torch.int64))
         return counts.cpu()

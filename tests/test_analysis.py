@@ -75,9 +75,10 @@ def fill(store, name, trials, diverged=()):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_tracking_uri():
+def surroundings():
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.setitem(paper.SETTING, "epochs", EPOCHS)  # the grid here is the paper's, but for its epochs
         yield
 
 
@@ -171,14 +172,18 @@ def test_interval_of_one_value_is_not_invented():
     assert (mean, n) == (84.2, 1) and math.isnan(low) and math.isnan(high)
 
 
-def test_interval_of_two_values_is_their_range_and_of_equal_values_a_point():
-    assert mean_interval([1.0, 2.0]) == (1.5, 1.0, 2.0, 2)  # a resample is (1, 1) with probability 1/4 > 2.5%
+def test_interval_is_students():
+    # t quantiles at 97.5%: 12.7062 with 1 degree of freedom, 4.3027 with 2; s/sqrt(n) = 1/2, and 1/sqrt(3).
+    assert mean_interval([1.0, 2.0]) == pytest.approx((1.5, 1.5 - 6.3531, 1.5 + 6.3531, 2), abs=1e-4)
+    assert mean_interval([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2 - 2.48414, 2 + 2.48414, 3), abs=1e-4)
     assert mean_interval([3.0, 3.0, 3.0]) == (3.0, 3.0, 3.0, 3)
 
 
-def test_interval_of_skewed_values_is_the_percentile_one():
-    # Resampled means are 2 X, X ~ Binomial(5, 1/5): P[X = 0] = .33 > 2.5%, P[X <= 2] = .942 < 97.5% < P[X <= 3].
-    assert mean_interval([0, 0, 0, 0, 10]) == (2.0, 0.0, 6.0, 5)
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_interval_covers_the_mean_as_often_as_it_says(n):
+    rng = np.random.default_rng(n)
+    covered = sum(low <= 0 <= high for _, low, high, _ in (mean_interval(rng.normal(size=n)) for _ in range(2000)))
+    assert abs(covered / 2000 - 0.95) < 0.02  # four standard deviations of Binomial(2000, 0.95)
 
 
 def test_interval_of_many_values_is_the_normal_one_and_reproducible():
@@ -213,13 +218,13 @@ def test_table1(runs):
                                    "paper"]
     assert list(table["setting"]) == SETTINGS * 4 and list(table["algorithm"]) == np.repeat(ALGORITHMS, 7).tolist()
     row = table.set_index(["algorithm", "setting"]).loc[("pdfa", "0.1")]
-    assert row.tolist() == pytest.approx([50.5, 50.0, 51.0, 2, 82.63])
+    assert row.tolist() == pytest.approx([50.5, 50.5 - 6.3531, 50.5 + 6.3531, 2, 82.63], abs=1e-4)
     assert table.set_index(["algorithm", "setting"]).loc[("bp", "0.2"), "n"] == 2  # the diverged trial counts
 
 
 def test_the_caption_says_what_a_reader_must_know(runs):
     text = tables.caption(runs, tables.table1(runs))
-    for fact in ("Fashion-MNIST after 3 epochs", "Mean over n = 2 seeds", "95% percentile bootstrap", "at most ±0.50",
+    for fact in ("Fashion-MNIST after 3 epochs", "Mean over n = 2 seeds", "95% t intervals", "at most ±6.35",
                  "Ohana et al. 2021, Table 1", "Diverged trials: BP σ = 0.2 (1)", "BP: 0.01;",
                  "DFA, TDFA, PDFA: 0.01 non-private, 1 with the mechanism", "0.0001 for BP", "simulated OPU",
                  "σ is a noise level, not a privacy level", "(kind “claimed”) is no guarantee"):
@@ -245,6 +250,12 @@ def test_another_dataset_is_not_compared_with_the_paper(runs):
     assert "(" not in tables.to_markdown(table, "")
     assert tables.to_csv(table).splitlines()[1].endswith(",2,")
     assert set(tables.DATASET_LABELS) == set(DATASETS)
+
+
+@pytest.mark.parametrize("change", [{"epochs": 10}, {"hidden": (512,)}, {"batch_size": 128}, {"activation": "relu"}])
+def test_another_setting_is_not_compared_with_the_paper(runs, change):
+    other = runs.assign(**{name: [value] * len(runs) for name, value in change.items()})
+    assert tables.table1(other)["paper"].isna().all()
 
 
 def test_a_cell_that_the_paper_lacks_is_empty(runs):
@@ -276,7 +287,7 @@ def test_only_seeds_are_averaged(runs):
 def test_csv_is_tidy(runs):
     text = tables.to_csv(tables.table1(runs))
     assert text.splitlines()[0] == "algorithm,setting,accuracy_mean,accuracy_low,accuracy_high,n,paper"
-    assert text.splitlines()[1] == "bp,non-private,95.5,95.0,96.0,2,88.33"
+    assert text.splitlines()[1] == "bp,non-private,95.5,89.1469,101.8531,2,88.33"
     read = pd.read_csv(io.StringIO(text))
     assert len(read) == 28 and read["n"].dtype == int
 

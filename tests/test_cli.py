@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.cli import main
+from pipeline.tracking import Store, TrackingError
 
 ROOT = Path(__file__).parent.parent
 QUICKSTART = ROOT / "experiments/quickstart.yaml"
@@ -63,6 +64,9 @@ def test_dry_run_lists_trials_packs_resources_and_an_estimate(tmp_path, capsys):
     ("base: {algorithm: pdfa, projector: opu_hardware, dataset: digits, batch_size: 8}", [],
      "opu_hardware: the driver lightonopu is not installed"),
     ("base: {dataset: digits, batch_size: 8}\nresources: {gpu: 1}", [], "no node offers GPU: 1"),
+    ("base: {dataset: digits, batch_size: 8, algorithm: pdfa}\nresources: {opu: 2}", [], "no node offers OPU: 2"),
+    ("base: {dataset: digits, batch_size: 8}", ["--address", "127.0.0.1:9"], "no Ray cluster answers"),
+    ("base: {dataset: mnist}", ["--data", "."], "MNIST"),
 ])
 def test_bad_input_is_refused_in_one_line_before_training(tmp_path, content, arguments, message):
     file = tmp_path / "bad.yaml"
@@ -71,6 +75,9 @@ def test_bad_input_is_refused_in_one_line_before_training(tmp_path, content, arg
     assert result.returncode == 2
     lines = result.stderr.strip().splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: ") and message in lines[0]
+    if (tmp_path / "mlruns/mlflow.db").exists():
+        with pytest.raises(TrackingError, match="no sweep named 'bad'"):  # a refused sweep leaves no trace
+            Store(root=tmp_path / "mlruns").attach("bad")
 
 
 def test_account_prints_assumptions_and_labelled_epsilons(tmp_path, capsys):

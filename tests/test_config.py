@@ -52,7 +52,7 @@ def test_trial_key_is_stable_and_ignores_what_has_no_effect():
 
 
 def test_trial_key_changes_with_every_field_that_matters():
-    base = dict(algorithm="tdfa", mechanism="photonic")
+    base = dict(algorithm="tdfa", mechanism="photonic", tau_h_min=0.2)
     other = dict(dataset="mnist", validation_fraction=0.2, inputs="unit", hidden=(10,), activation="relu",
                  algorithm="dfa", feedback_std=0.5, threshold=0.1, mechanism="none", sigma=0.1, tau_f=2.0, tau_h=2.0,
                  tau_h_min=0.5, gamma_min=0.1, activation_floor=True, output_noise=False, delta=1e-6,
@@ -66,7 +66,7 @@ def test_trial_key_changes_with_every_field_that_matters():
 
 
 def test_packs_group_by_shape_and_not_by_noise_clipping_or_seed():
-    one = TrialConfig(mechanism="photonic")
+    one = TrialConfig(mechanism="photonic", tau_h_min=0.2)
     same = dict(sigma=0.1, tau_f=2.0, tau_h=2.0, tau_h_min=0.5, gamma_min=0.1, seed=3)
     assert dataclasses.replace(one, **same).pack_key == one.pack_key
     for name, value in dict(batch_size=128, hidden=(512,), algorithm="bp", epochs=3, learning_rate=0.1).items():

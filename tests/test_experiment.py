@@ -69,6 +69,17 @@ def test_ranges(tmp_path):
     ("base: {a: ]", r".*e.yaml: line 1, column \d+: not valid YAML"),
     ("base: !!python/object/apply:os.system ['true']", r".*e.yaml: line 1, column \d+: not valid YAML"),
     ("name: a/b", r"name: must be letters, digits"),
+    ("name: '..'", r"name: must be letters, digits.* got '..'"),
+    ("grid: {seed: [1]}\ngrid: {seed: [2]}", r".*e.yaml: line 2, column 1: not valid YAML: the key 'grid' stands"),
+    ("grid:\n", r"grid: is blank"),
+    ("base: {seed: 7}\ngrid: {seed: [1]}", r"grid.seed: also stands in base"),
+    ("base: {sigma: [0, 0.1]}", r"sigma: must be a finite number, got \[0, 0.1\]; several values go to grid"),
+    ("grid: {seed: {range: [0, .inf]}}", r"grid.seed.range: must be"),
+    ("grid: {sigma: {linspace: [0, .nan, 3]}}", r"grid.sigma.linspace: must be"),
+    ("resources: {opu: 0}", r"resources.opu: must be > 0"),
+    ("resources: {opu: 0.5}\nbase: {algorithm: pdfa, projector: opu_hardware}", r"resources.opu: must be at least 1"),
+    ("grid: {tau_h: [1, 2]}\nbase: {mechanism: photonic}\nreport: [table1]", r"report: table1 has one cell .* tau_h"),
+    ("report: [figure2]", r"report: figure2 shows the alignment of pdfa, but no trial"),
     ("resources: {gpu: -1}", r"resources.gpu: must be a number >= 0, got -1"),
     ("resources: {tpu: 1}", r"resources: unknown entry 'tpu'"),
     ("report: [table9]", r"report: must be a list of table1, figure2, got \['table9'\]"),
@@ -77,6 +88,13 @@ def test_refused_in_one_line_with_the_place(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:
         load(tmp_path, text)
     assert "\n" not in str(raised.value)
+
+
+def test_a_silent_file_gets_the_exhibits_that_its_trials_fit(tmp_path):
+    assert load(tmp_path, "grid: {algorithm: [bp, pdfa], seed: [0, 1]}").report == ("table1", "figure2")
+    assert load(tmp_path, "grid: {algorithm: [bp, dfa]}").report == ("table1",)
+    wide = load(tmp_path, "base: {mechanism: photonic}\ngrid: {tau_h: [1, 2], batch_size: [64, 128]}")
+    assert wide.report == () and wide.varied == ("batch_size", "tau_h")
 
 
 def test_missing_file_is_named():

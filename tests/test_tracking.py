@@ -240,8 +240,8 @@ def test_two_runs_of_one_trial_are_refused(store, client):
 
 
 def test_closing_counts_the_trials(store, client):
-    first, second, third = seeds(3)
-    for config in (first, second, third):
+    first, second, third, fourth = seeds(4)
+    for config in (first, second, third, fourth):
         store.start(config)
     store.log([epoch(first, 1, Outcome("finished", {}, ())), epoch(second, 1, Outcome("diverged", {}, ()))])
     store.fail(third.trial_key, "lost")
@@ -249,7 +249,11 @@ def test_closing_counts_the_trials(store, client):
     parent = client.get_run(store._parent_id)
     assert parent.info.status == "FAILED"
     counts = {k: v for k, v in parent.data.tags.items() if k.startswith("trials.")}
-    assert counts == {"trials.finished": "1", "trials.diverged": "1", "trials.failed": "1", "trials.running": "0"}
+    assert counts == {"trials.finished": "1", "trials.diverged": "1", "trials.failed": "1", "trials.running": "0",
+                      "trials.interrupted": "1"}
+    left = next(run for run in store.runs() if run.trial_key == fourth.trial_key)
+    assert left.status == "interrupted" and client.get_run(left.run_id).info.status == "KILLED"
+    assert store.start(fourth) == left.run_id, "an interrupted trial is taken up again"
 
 
 def test_attach_reads_and_takes_a_report_but_changes_nothing(store, root, client, tmp_path, request):
@@ -263,10 +267,9 @@ def test_attach_reads_and_takes_a_report_but_changes_nothing(store, root, client
     assert client.get_experiment_by_name("nowhere") is None
     reader.attach(request.node.name)
     assert [run.run_id for run in reader.runs()] == [run_id]
-    with pytest.raises(TrackingError, match="no file in"):
-        reader.log_report(tmp_path)
     (tmp_path / "table.md").write_text("| a |")
-    reader.log_report(tmp_path)
+    (tmp_path / "private.txt").write_text("lies beside the report and is no part of it")
+    reader.log_report([tmp_path / "table.md"])
     assert [file.path for file in client.list_artifacts(store._parent_id, "report")] == ["report/table.md"]
     assert client.get_run(store._parent_id).info.status == "FINISHED"
 
@@ -282,6 +285,17 @@ def test_an_unreachable_server_is_named_without_its_password(tmp_path, monkeypat
     with pytest.raises(TrackingError, match=r"store http://\*\*\*@127.0.0.1:9: .*MLFLOW_TRACKING_URI") as error:
         Store(root=tmp_path)
     assert "secret" not in str(error.value)
+
+
+def test_what_cannot_be_written_or_is_not_there_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrackingError, match=r"store sqlite:///.*file/mlruns/mlflow.db: "):
+        Store(root=tmp_path / "file" / "mlruns")
+    with pytest.raises(TrackingError, match=r"store postgresql://\*\*\*@127.0.0.1:1/x: "):  # no driver, or no server
+        Store("postgresql://u:pw@127.0.0.1:1/x", root=tmp_path / "other")
+    with pytest.raises(TrackingError, match="does not exist"):
+        Store(root=tmp_path / "typo", create=False)
+    assert not (tmp_path / "typo").exists()
 
 
 def test_a_given_uri_goes_before_the_environment(root, monkeypatch):

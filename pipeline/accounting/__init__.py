@@ -60,6 +60,6 @@ def _why_infinite(config: TrialConfig) -> list[str]:
     notes = [f"claimed epsilon of {', '.join(names)} is infinite ({'; '.join(reasons)})"
              for reasons, names in infinite.items()]
     if finite:
-        notes.append(f"claimed epsilon of {', '.join(finite)} is finite, but only the printed formula's value, "
-                     "no guarantee")
+        notes.append(f"claimed epsilon of {', '.join(finite)} is finite, but only the printed formula's value")
+        notes += dict.fromkeys(e.note for e in claimed(config, 1) if e.is_metric)
     return notes

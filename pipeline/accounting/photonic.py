@@ -150,6 +150,7 @@ class Assumption:
 SIGMA, OUTPUT, FEEDBACK = "sigma > 0", "noise in the output layer", "independent noise in every layer"
 GAMMA, FLOOR, OFFSET, RHO = "gamma_min > 0", "|h_k| >= tau_h_min/sqrt(n_(l-1))", "tau_h_min > 0", "m + 1 > rho^2"
 EQUAL, SATURATING = "equal covariances", "saturating covariances"
+EXACT = "products in float32"
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,9 @@ def _assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
         _rho(config),
         Assumption(EQUAL, False, "assumed, not enforced: phi' and h differ between neighbouring data sets"),
         Assumption(SATURATING, False, "assumed, not enforced: phi' and h need not reach their bounds"),
+        Assumption(EXACT, config.matmul_precision == "float32", f"matmul_precision = {config.matmul_precision}"
+                   + ("" if config.matmul_precision == "float32" else
+                      ": bounds hold, and the noise is Gaussian, to a relative 2^-8")),
     )
 
 
@@ -285,6 +289,8 @@ def _note(config: TrialConfig, variant: Variant, convention: str) -> str:
              "share their noise, biases not counted"]
     if convention == "epochs" and config.sampler != "shuffled":
         parts.append(f"T = epochs presupposes a partition per epoch, which {config.sampler} is not")
+    if config.matmul_precision != "float32":
+        parts.append(f"{EXACT}: fails")
     if variant.trusts:
         parts.append(f"assumed, not enforced: {', '.join(variant.trusts)}")
     failing = [a.name for a in missing(config, variant)]

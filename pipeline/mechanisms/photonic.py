@@ -6,10 +6,12 @@
 Choices where the paper is silent, all of them part of what the claimed epsilon is computed for:
 
 - c and nu use the width of the h that is clipped, n_{l-1} (Eq. 9 prints n_l). The network's input h^0 is clipped too.
-- The bias is a weight whose input is the constant 1; that constant is neither clipped nor offset.
 - The output layer gets scale(e) + g like every other layer, with noise of its own; `output_noise: false` leaves it
   bare, and then nothing at all can be claimed.
 - BP has one error to perturb: scale and noise enter once, on e, at the top of the network.
+
+A departure from the paper: it counts the biases among the weights, so that the constant 1 which they multiply would be
+clipped to c like any activation. Here it stays 1, so a bias learns sqrt(n_{l-1})/tau_h times faster than Eq. 8 says.
 """
 
 from __future__ import annotations
