@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 
 from pipeline.feedback import BackPropagation
-from pipeline.mechanisms.none import mean_outer_products
+from pipeline.mechanisms.base import mean_outer_products
 from pipeline.networks import Mlp, Parameters
 
 
 def true_gradient(net: Mlp, error: torch.Tensor, activations: list[torch.Tensor], out: Parameters) -> None:
     """Write the gradient of the batch's mean loss, by back-propagation without clipping or noise, to `out`."""
     bp = BackPropagation()
-    mean_outer_products(net, bp.deltas(bp.signals(error), net, activations, net.derivative), activations, out)
+    deltas = bp.deltas(bp.signals(error), net, activations, net.derivative)
+    mean_outer_products(net, deltas, activations, error.shape[1], out)
 
 
 def cosines(update: Parameters, gradient: Parameters) -> torch.Tensor:

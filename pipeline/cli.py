@@ -36,7 +36,8 @@ def _expected_errors() -> tuple[type[Exception], ...]:
     """Errors whose message is meant for the user. Modules that were never imported have raised none."""
     expected = [("pipeline.tracking", "TrackingError"), ("pipeline.resources", "ResourceError"),
                 ("pipeline.projection", "OpuUnavailable"), ("pipeline.data", "DataError"),
-                ("analysis.runs", "ReportError")]
+                ("analysis.runs", "ReportError"),
+                ("pipeline.accounting.check", "CheckError")]
     return (ConfigError, *(getattr(sys.modules[module], name) for module, name in expected if module in sys.modules))
 
 
@@ -73,7 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--out", type=Path, metavar="DIR", help="folder to write (default: reports/<name>)")
 
     account = command("account", _account, "the epsilon of an experiment's trials, and what it is worth")
-    with_file(account)
+    account.add_argument("file", type=Path, nargs="?", metavar="FILE", help="experiment file")
+    account.add_argument("--check", type=Path, metavar="CASES", help="evaluate reference cases; exit 1 on a miss")
 
     command("fields", _fields, "the settings of a trial, with their defaults")
 
@@ -160,11 +162,35 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _account(options: argparse.Namespace) -> int:
+    if (options.file is None) == (options.check is None):
+        raise ConfigError("account: takes either FILE or --check CASES")
+    return _check_cases(options.check) if options.check else _account_trials(options.file)
+
+
+def _check_cases(path: Path) -> int:
+    from pipeline.accounting.check import check
+
+    results = check(path)
+    for result in results:
+        print(f"{'ok  ' if result.ok else 'MISS'} {result.id}: expected {_numbers(result.expected)}, "
+              f"got {_numbers(result.got)}, rtol {result.rtol:g}")
+    missed = sum(not result.ok for result in results)
+    print(f"{len(results)} cases, {missed} missed")
+    return 1 if missed else 0
+
+
+def _numbers(value: float | None | dict[str, float | None]) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_numbers(item)}" for key, item in value.items())
+    return "none" if value is None else f"{value:.10g}"
+
+
+def _account_trials(path: Path) -> int:
     from pipeline.accounting import account, privacy_tags
     from pipeline.accounting.photonic import assumptions
     from pipeline.artifacts import run_name
 
-    experiment = load_experiment(options.file)
+    experiment = load_experiment(path)
     for trial in {dataclasses.replace(trial, seed=0): trial for trial in experiment.trials}.values():
         print(f"{run_name(trial, experiment.varied).rpartition(' ')[0]}, any seed, after {trial.epochs} epochs")
         for assumption in assumptions(trial) if trial.mechanism == "photonic" else []:

@@ -14,16 +14,18 @@ from typing import Any
 from pipeline.datasets import DATASETS
 
 ALGORITHMS = ("bp", "dfa", "tdfa", "pdfa")
-MECHANISMS = ("none", "photonic")
+MECHANISMS = ("none", "photonic", "component", "per_example")
 PROJECTORS = ("none", "gaussian", "opu_simulated", "opu_hardware")
-SAMPLERS = ("shuffled", "without_replacement")
+SAMPLERS = ("shuffled", "without_replacement", "poisson")
 NETWORKS = ("mlp",)
 ACTIVATIONS = ("tanh", "sigmoid", "relu")
 INPUTS = ("centered", "standardized", "unit")
 OPTIMIZERS = ("sgd", "adam")
+LEAST_NOISE = 0.2  # of noise_multiplier, where there is noise
 PRECISIONS = ("float32", "bfloat16")
 
 TERNARY = ("tdfa", "pdfa")
+GAUSSIAN = ("component", "per_example")
 OPU_PROJECTORS = ("opu_simulated", "opu_hardware")
 
 
@@ -65,6 +67,18 @@ def _photonic(c: TrialConfig) -> bool:
     return c.mechanism == "photonic"
 
 
+def _gaussian(c: TrialConfig) -> bool:
+    return c.mechanism in GAUSSIAN
+
+
+def _component(c: TrialConfig) -> bool:
+    return c.mechanism == "component"
+
+
+def _optical(c: TrialConfig) -> bool:
+    return _photonic(c) or (_gaussian(c) and c.algorithm == "pdfa")
+
+
 @dataclass(frozen=True)
 class TrialConfig:
     """The settings of one trial (Ohana et al. 2021, sections 3 and 4, give the defaults).
@@ -97,13 +111,13 @@ class TrialConfig:
     mechanism: str = setting("none", "how the update is privatized", choices=MECHANISMS)
     sigma: float = setting(
         0.0, "standard deviation of the optical noise g, per component (Eq. 10)", low=0, per_trial=True,
-        applies=_photonic)
+        applies=_optical)
     tau_f: float = setting(
         1.0, "s = tau_f: bound on ||B e||, and on ||e|| in the output layer (Eq. 9, tau_B)", low=0, open_low=True,
-        per_trial=True, applies=_photonic)
+        per_trial=True, applies=lambda c: _photonic(c) or _optical(c) and c.sigma > 0)
     tau_h: float = setting(
-        1.0, "tau_h^max: activations are clipped at c = tau_h/sqrt(n) (Eq. 9)", low=0, open_low=True, per_trial=True,
-        applies=_photonic)
+        1.0, "tau_h^max: activations are clipped at c = tau_h/sqrt(n) (Eq. 9); under component clipping, bound on "
+        "||h||", low=0, open_low=True, per_trial=True, applies=lambda c: _photonic(c) or _component(c))
     tau_h_min: float = setting(
         0.0, "tau_h^min: offset nu = tau_h_min/sqrt(n) of the activations (Eq. 9)", low=0, per_trial=True,
         applies=_photonic)
@@ -116,8 +130,23 @@ class TrialConfig:
     output_noise: bool = setting(
         True, "scale and noise for the output layer's error as well; without it nothing at all is claimed",
         applies=lambda c: _photonic(c) and c.algorithm != "bp")
+    tau_e: float = setting(
+        0.1, "component clipping: bound on ||e||", low=0, open_low=True, per_trial=True, applies=_component)
+    feedback_norm: float = setting(
+        0.9, "component clipping: beta, spectral norm of the feedback matrix of every layer", low=0, open_low=True,
+        applies=_component)
+    clipping_norm: float = setting(
+        1.0, "per-example clipping: C, bound on the norm of a record's contribution to the update", low=0,
+        open_low=True, per_trial=True, applies=lambda c: c.mechanism == "per_example")
+    noise_multiplier: float = setting(
+        0.0, "z: standard deviation of the noise on the sum of the contributions, over C", low=0, per_trial=True,
+        applies=_gaussian)
+    target_epsilon: float = setting(
+        0.0, "certified epsilon that the whole run may cost; sets the noise multiplier. 0 leaves that to "
+        "noise_multiplier", low=0, per_trial=True, applies=_gaussian)
     delta: float = setting(
-        1e-5, "delta of every (epsilon, delta)", low=0, high=1, open_low=True, open_high=True, applies=_photonic)
+        1e-5, "delta of every (epsilon, delta)", low=0, high=1, open_low=True, open_high=True,
+        applies=lambda c: c.mechanism != "none")
     sampler: str = setting("shuffled", "how batches are drawn", choices=SAMPLERS)
     batch_size: int = setting(256, "m, records per step", low=1)
     epochs: int = setting(15, "passes over the training records", low=1)
@@ -154,6 +183,21 @@ class TrialConfig:
                               f"got {self.batch_size}")
         if n_validation < 1:
             raise ConfigError(f"validation_fraction: leaves no validation record, got {self.validation_fraction}")
+        if self.mechanism == "photonic" and self.sampler == "poisson":
+            raise ConfigError("sampler: nothing is claimed or proved of the photonic mechanism with poisson batches; "
+                              "use 'shuffled' or 'without_replacement', or mechanism 'per_example'")
+        if self.mechanism == "component" and self.projector == "opu_hardware":
+            raise ConfigError("mechanism: component clipping needs the norm of the feedback matrix, which is not known "
+                              "of a real OPU, got projector 'opu_hardware'; use 'per_example'")
+        if self.mechanism in GAUSSIAN and self.target_epsilon and self.noise_multiplier:
+            raise ConfigError(f"target_epsilon: sets the noise multiplier; give one of the two, got target_epsilon "
+                              f"{self.target_epsilon} and noise_multiplier {self.noise_multiplier}")
+        if self.mechanism in GAUSSIAN and 0 < self.noise_multiplier < LEAST_NOISE:
+            raise ConfigError(f"noise_multiplier: must be 0 (no noise, no guarantee) or at least {LEAST_NOISE}, below "
+                              f"which nothing useful can be accounted for, got {self.noise_multiplier}")
+        if self.mechanism in GAUSSIAN and self.matmul_precision != "float32":
+            raise ConfigError(f"matmul_precision: must be 'float32' with mechanism '{self.mechanism}', whose bound on "
+                              f"contributions does not cover rounding, got '{self.matmul_precision}'")
         if self.mechanism == "photonic" and self.tau_h_min > self.tau_h:
             raise ConfigError(f"tau_h_min: must be at most tau_h = {self.tau_h}, got {self.tau_h_min}")
 

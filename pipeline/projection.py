@@ -69,6 +69,17 @@ class Projector(ABC):
     @abstractmethod
     def _project(self, e: Tensor) -> Tensor: ...
 
+    def normalize(self, widths: Sequence[int], beta: float) -> None:
+        """Scale the part of B of every layer to spectral norm beta (Lee & Kifer 2020, Algorithm 1, line 2).
+
+        Raises:
+            RuntimeError: where the matrix is unknown, as of a real device.
+        """
+        if not hasattr(self, "matrices"):
+            raise RuntimeError(f"{type(self).__name__}: its matrix is not known, so its norm cannot be set")
+        for block in self.matrices.split(list(widths), dim=2):
+            block.mul_(beta / torch.linalg.matrix_norm(block, ord=2, dim=(1, 2), keepdim=True))
+
     def close(self) -> None:  # noqa: B027  (most projectors hold nothing that needs closing)
         """Give back what the projector holds; may be called more than once."""
 

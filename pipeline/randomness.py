@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-STREAMS = ("split", "init", "feedback", "sampling", "noise")
+STREAMS = ("split", "init", "feedback", "sampling", "noise", "release")
 
 
 def _sequence(seed: int, stream: str) -> np.random.SeedSequence:
@@ -48,14 +48,15 @@ class GaussianNoise:
         sigmas: R standard deviations, per component; a trial with 0 draws nothing.
         shape: shape of one trial's noise in one step, for example (m, n).
         device: where the noise lives.
+        stream: name of the stream.
     """
 
     STEPS_PER_BLOCK = {"cpu": 1, "cuda": 16}
 
     def __init__(self, seeds: Sequence[int], sigmas: Sequence[float], shape: tuple[int, ...],
-                 device: torch.device) -> None:
+                 device: torch.device, stream: str = "noise") -> None:
         self.sigmas = tuple(sigmas)
-        self.generators = [torch_generator(seed, "noise", device) for seed in seeds]
+        self.generators = [torch_generator(seed, stream, device) for seed in seeds]
         steps = self.STEPS_PER_BLOCK[device.type]
         self.block = torch.zeros(len(self.generators), steps, *shape, device=device)
         self.position = steps

@@ -2,10 +2,14 @@
 
     shuffled             a fresh permutation every epoch, cut into batches: a record takes part at most once an epoch
     without_replacement  every step draws m distinct records anew: a record takes part in any step with rate m/N
+    poisson              every step takes every record with probability q = m/N, independently: batches vary in size
+
+The public numbers of a schedule are the same for all three: rate q = m/N, expected batch m, floor(N/m) steps an epoch.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -28,9 +32,27 @@ def _without_replacement(rng: np.random.Generator, n: int, steps: int, m: int) -
     return np.stack([rng.choice(n, m, replace=False, shuffle=False) for _ in range(steps)])
 
 
+def _poisson(rng: np.random.Generator, n: int, steps: int, m: int) -> np.ndarray:
+    """[steps, capacity], filled up with -1. The capacity is six standard deviations above m, so that it depends on a
+    larger batch, about once in 10^9 steps, only then; no record is ever left out."""
+    sizes = rng.binomial(n, m / n, steps)
+    capacity = max(_capacity(n, m), int(sizes.max()))
+    batches = np.full((steps, capacity), ABSENT)
+    for batch, size in zip(batches, sizes, strict=True):
+        batch[:size] = rng.choice(n, size, replace=False, shuffle=False)
+    return batches
+
+
+def _capacity(n: int, m: int) -> int:
+    return min(n, math.ceil((m + 6 * math.sqrt(m * (1 - m / n)) + 8) / 16) * 16)
+
+
+ABSENT = -1  # where a batch is smaller than the tensor that holds it
+
 SAMPLERS: dict[str, Callable[[np.random.Generator, int, int, int], np.ndarray]] = {
     "shuffled": _shuffled,
     "without_replacement": _without_replacement,
+    "poisson": _poisson,
 }
 
 
@@ -41,7 +63,7 @@ class BatchSampler:
         name: key of `SAMPLERS`.
         records: per trial, the indices of its training records [N].
         seeds: per trial, its seed.
-        batch_size: m.
+        batch_size: m, the size of a batch or, for poisson, its expectation.
         steps: steps per epoch.
         device: where the indices live.
     """
@@ -54,7 +76,11 @@ class BatchSampler:
         self.batch_size, self.steps, self.device = batch_size, steps, device
 
     def epoch(self) -> torch.Tensor:
-        """Record indices of the next epoch [steps, R, m], int64."""
-        per_trial = [records[self.draw(rng, len(records), self.steps, self.batch_size)]
-                     for records, rng in zip(self.records, self.generators, strict=True)]
-        return torch.from_numpy(np.stack(per_trial, axis=1).astype(np.int64)).to(self.device)
+        """Record indices of the next epoch [steps, R, m], int64; `ABSENT` where a poisson batch has no record."""
+        per_trial = []
+        for records, rng in zip(self.records, self.generators, strict=True):
+            drawn = self.draw(rng, len(records), self.steps, self.batch_size)
+            per_trial.append(np.where(drawn == ABSENT, ABSENT, records[drawn]))
+        width = max(drawn.shape[1] for drawn in per_trial)
+        padded = [np.pad(drawn, ((0, 0), (0, width - drawn.shape[1])), constant_values=ABSENT) for drawn in per_trial]
+        return torch.from_numpy(np.stack(padded, axis=1).astype(np.int64)).to(self.device)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from pipeline.accounting import account, privacy_tags
+from pipeline.accounting.certified import with_noise
 from pipeline.alignment import cosines, true_gradient
 from pipeline.config import TERNARY, TrialConfig
 from pipeline.data import Dataset
@@ -20,7 +21,7 @@ from pipeline.packs import Pack
 from pipeline.projection import PROJECTORS
 from pipeline.randomness import integer_seed
 from pipeline.records import ClassAccuracy, EpochRecord, Outcome
-from pipeline.sampling import BatchSampler, split
+from pipeline.sampling import ABSENT, BatchSampler, split
 
 EVALUATION_BATCH = 1_000
 
@@ -52,6 +53,8 @@ def make_feedback(pack: Pack, sizes: tuple[int, ...], device: torch.device) -> F
         return BackPropagation()
     seeds = [integer_seed(t.seed, "feedback") for t in pack.trials]
     projector = PROJECTORS[c.projector](sizes[-1], sum(sizes[1:-1]), seeds, c.feedback_std, device)
+    if c.mechanism == "component":
+        projector.normalize(sizes[1:-1], c.feedback_norm)
     threshold = None
     if c.algorithm in TERNARY:
         threshold = torch.tensor([t.threshold for t in pack.trials], device=device).view(-1, 1, 1)
@@ -102,7 +105,7 @@ class Training:
                                     device)
         self.net = Mlp(c.layer_sizes, c.activation, seeds, device, precision=getattr(torch, c.matmul_precision))
         self.feedback = make_feedback(pack, self.net.sizes, device)
-        self.mechanism = make_mechanism(pack, self.net, device)
+        self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, device)
         self.update, self.gradient = (Parameters(self.net.sizes, len(trials), device) for _ in range(2))
         self.net.parameters.flat.grad = self.update.flat
         self.optimizer = make_optimizer(c, self.net.parameters.flat)
@@ -148,17 +151,22 @@ class Training:
         """Train on one batch of every trial.
 
         Args:
-            indices: training records [R, m].
+            indices: training records [R, m]; `ABSENT` where a batch has no record.
 
         Returns:
             Mean loss of the batch [R]; alignment of the applied update with the true gradient [R, L] if asked for.
         """
-        x, y = self.train_inputs.batch(indices), self.data.train_y[indices]
-        activations, logits = self.net.forward(x)
-        error, loss = output_error(logits, y)
+        present = None
+        if self.pack.shared.sampler == "poisson":
+            present = (indices != ABSENT).unsqueeze(-1).to(torch.float32)
+            indices = indices.clamp(min=0)
+        activations, logits = self.net.forward(self.train_inputs.batch(indices))
+        error, loss = output_error(logits, self.data.train_y[indices], present)
         if measure_alignment:
             true_gradient(self.net, error, activations, self.gradient)
-        signals = self.mechanism.perturb(self.feedback.signals(error))
+        signals = self.mechanism.perturb(self.feedback.signals(self.mechanism.error(error)))
+        if present is not None:  # noise has reached the empty places, too
+            signals = [s * present for s in signals]
         deltas = self.feedback.deltas(signals, self.net, activations, self.mechanism.derivative)
         self.mechanism.update(deltas, activations, self.update)
         self.optimizer.step()

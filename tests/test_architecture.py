@@ -8,7 +8,10 @@ import pytest
 ROOT = Path(__file__).parent.parent
 # Every module may import those before it.
 ORDER = """datasets records config experiment packs randomness networks sampling download data projection feedback
-mechanisms.none mechanisms.photonic mechanisms accounting.epsilon accounting.photonic accounting alignment training
+mechanisms.base mechanisms.none mechanisms.optics mechanisms.photonic mechanisms.gaussian mechanisms
+accounting.epsilon accounting.photonic accounting.curves accounting.column accounting.label accounting.leekifer
+accounting.gaussian accounting.selection accounting.audit accounting.certified accounting accounting.check
+alignment training attacks
 estimate artifacts tracking ui resources progress worker recorder sweep cli""".split()
 LIBRARIES = {"ray": "sweep", "mlflow": "tracking", "lightonml": "projection"}
 # These know configurations and records, and nothing of how an algorithm works.

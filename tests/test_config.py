@@ -28,6 +28,10 @@ def test_every_field_is_documented():
     ({"algorithm": "tdfa", "projector": "opu_simulated"}, r"projector: tdfa takes 'gaussian', got 'opu_simulated'"),
     ({"algorithm": "bp", "projector": "gaussian"}, r"projector: bp takes 'none', got 'gaussian'"),
     ({"mechanism": "photonic", "tau_h": 1, "tau_h_min": 2}, r"tau_h_min: must be at most tau_h = 1.0, got 2.0"),
+    ({"mechanism": "per_example", "noise_multiplier": 1, "target_epsilon": 3}, r"target_epsilon: sets the noise"),
+    ({"mechanism": "per_example", "noise_multiplier": 0.1}, r"noise_multiplier: must be 0 .* or at least 0.2"),
+    ({"mechanism": "photonic", "sampler": "poisson"}, r"sampler: nothing is claimed or proved of the photonic"),
+    ({"mechanism": "component", "algorithm": "pdfa", "projector": "opu_hardware"}, r"mechanism: component clipping"),
     ({"dataset": "digits", "validation_fraction": 1e-5}, r"validation_fraction: leaves no validation record"),
 ])
 def test_refused_with_field_value_and_remedy(values, message):
@@ -51,18 +55,36 @@ def test_trial_key_is_stable_and_ignores_what_has_no_effect():
     assert TrialConfig(sigma=0, mechanism="photonic").trial_key == TrialConfig(mechanism="photonic").trial_key
 
 
-def test_trial_key_changes_with_every_field_that_matters():
-    base = dict(algorithm="tdfa", mechanism="photonic", tau_h_min=0.2)
-    other = dict(dataset="mnist", validation_fraction=0.2, inputs="unit", hidden=(10,), activation="relu",
-                 algorithm="dfa", feedback_std=0.5, threshold=0.1, mechanism="none", sigma=0.1, tau_f=2.0, tau_h=2.0,
-                 tau_h_min=0.5, gamma_min=0.1, activation_floor=True, output_noise=False, delta=1e-6,
-                 sampler="without_replacement", batch_size=128, epochs=3, optimizer="adam", learning_rate=0.1,
-                 momentum=0.5, alignment_batches=1, seed=7,
-                 matmul_precision="bfloat16")
-    # A network of another kind and another projector for tdfa do not exist.
-    assert set(other) == {f.name for f in dataclasses.fields(TrialConfig)} - {"network", "projector"}
-    keys = {TrialConfig(**{**base, name: value}).trial_key for name, value in other.items()}
-    assert len(keys | {TrialConfig(**base).trial_key}) == len(other) + 1
+# Another value of every field; per mechanism, those that its trials depend on.
+OTHER = dict(dataset="mnist", validation_fraction=0.2, inputs="unit", hidden=(10,), activation="relu",
+             algorithm="dfa", feedback_std=0.5, threshold=0.1, mechanism="none", sigma=0.1, tau_f=2.0, tau_h=2.0,
+             tau_h_min=0.5, gamma_min=0.1, activation_floor=True, output_noise=False, tau_e=0.2, feedback_norm=0.5,
+             clipping_norm=2.0, noise_multiplier=2.0, target_epsilon=3.0, delta=1e-6, sampler="without_replacement",
+             batch_size=128, epochs=3, optimizer="adam", learning_rate=0.1, momentum=0.5, matmul_precision="bfloat16",
+             alignment_batches=1, seed=7)
+PHOTONIC = {"sigma", "tau_f", "tau_h", "tau_h_min", "gamma_min", "activation_floor", "output_noise", "delta"}
+GAUSSIAN = {"sigma", "noise_multiplier", "target_epsilon", "delta"}
+USES = {"none": set(), "photonic": PHOTONIC, "component": GAUSSIAN | {"tau_h", "tau_e", "feedback_norm"},
+        "per_example": GAUSSIAN | {"clipping_norm"}}
+
+
+@pytest.mark.parametrize("mechanism", list(USES))
+def test_trial_key_changes_with_every_field_that_matters(mechanism):
+    # A network of another kind, and another projector for an algorithm that can run here, do not exist.
+    assert set(OTHER) == {f.name for f in dataclasses.fields(TrialConfig)} - {"network", "projector"}
+    base = dict(algorithm="pdfa", mechanism=mechanism, tau_h_min=0.2)
+    key = TrialConfig(**base).trial_key
+    of_mechanisms = set().union(*USES.values())
+    for name, value in OTHER.items():
+        changed = {**base, name: value}
+        if name == "mechanism" and mechanism == "none":
+            changed[name] = "photonic"
+        if name == "matmul_precision" and mechanism in ("component", "per_example"):
+            with pytest.raises(ConfigError, match="matmul_precision: must be 'float32'"):
+                TrialConfig(**changed)
+            continue
+        matters = name in USES[mechanism] or name not in of_mechanisms
+        assert (TrialConfig(**changed).trial_key != key) == matters, name
 
 
 def test_packs_group_by_shape_and_not_by_noise_clipping_or_seed():

@@ -6,7 +6,7 @@ import torch
 
 from pipeline.alignment import cosines, true_gradient
 from pipeline.feedback import BackPropagation, DirectFeedback, output_error, ternarize
-from pipeline.mechanisms.none import mean_outer_products
+from pipeline.mechanisms.base import mean_outer_products
 from pipeline.networks import Mlp, Parameters
 from pipeline.projection import PROJECTORS
 
@@ -101,7 +101,7 @@ def test_dfa_and_tdfa_equal_the_per_example_formula(case, threshold):
     error, _ = output_error(logits, y)
     ours = Parameters(SIZES, R, dtype=torch.float64)
     deltas = feedback.deltas(feedback.signals(error), net, activations, net.derivative)
-    mean_outer_products(net, deltas, activations, ours)
+    mean_outer_products(net, deltas, activations, M, ours)
 
     for r in range(R):
         expected_w, expected_b = ([np.zeros(p[r].shape) for p in group] for group in (ours.weights, ours.biases))

@@ -9,7 +9,8 @@ import torch
 from scipy import stats
 
 from pipeline.config import TrialConfig
-from pipeline.mechanisms.photonic import Photonic, offset_and_clip, scale
+from pipeline.mechanisms.optics import scale
+from pipeline.mechanisms.photonic import Photonic, offset_and_clip
 from pipeline.networks import Mlp, Parameters
 
 CPU = torch.device("cpu")

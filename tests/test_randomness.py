@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,7 @@ def test_streams_are_independent_of_each_other_and_reproducible():
     assert correlation.abs().max() < 0.15  # 1/sqrt(1000) = 0.03; equal streams would give 1
     again = torch.randn(1000, generator=torch_generator(1, "noise"))
     assert torch.equal(again, draws[1, "noise"])
-    assert len({integer_seed(s, n) for s in range(50) for n in STREAMS}) == 250
+    assert len({integer_seed(s, n) for s in range(50) for n in STREAMS}) == 300
 
 
 def test_noise_of_a_trial_does_not_depend_on_the_others():
@@ -72,3 +74,19 @@ def test_batches_of_a_trial_do_not_depend_on_the_others():
 def test_sampling_stream_is_numpy_default_generator_of_the_named_sequence():
     seq = np.random.SeedSequence(9, spawn_key=(STREAMS.index("sampling"),))
     assert numpy_generator(9, "sampling").integers(1 << 40) == np.random.default_rng(seq).integers(1 << 40)
+
+
+def test_poisson_batches_have_binomial_sizes_and_lose_no_record():
+    n, m, steps = 300, 60, 600
+    sampler = BatchSampler("poisson", [np.arange(1000, 1000 + n)], [0], m, steps, CPU)
+    batches = sampler.epoch()[:, 0]
+    present = batches >= 0
+    sizes = present.sum(dim=1).numpy()
+    assert all(len(set(b[p].tolist())) == p.sum() for b, p in zip(batches, present, strict=True))
+    assert set(batches[present].tolist()) == set(range(1000, 1000 + n)) and (batches[~present] == -1).all()
+    # Sizes are Binomial(300, 1/5): mean 60, variance 48.
+    assert abs(sizes.mean() - 60) < 4 * math.sqrt(48 / steps)
+    assert stats.chi2(steps - 1).cdf((sizes.var(ddof=1) / 48) * (steps - 1)) == pytest.approx(0.5, abs=0.4999)
+    counts = torch.bincount(batches[present] - 1000, minlength=n).numpy()
+    # Every record is drawn Binomial(600, 1/5) times.
+    assert stats.chisquare(counts).pvalue > 1e-4

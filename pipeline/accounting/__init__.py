@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pipeline.accounting.certified import certified, event_of, with_noise
+from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.photonic import RELATION, VARIANTS, abridged, assumptions, claimed, missing
-from pipeline.config import TrialConfig
+from pipeline.config import GAUSSIAN, TrialConfig
 
 __all__ = ["Epsilon", "account", "privacy_tags"]
 
@@ -15,11 +18,15 @@ def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     Raises:
         ValueError: unless epochs_done >= 1.
     """
-    return claimed(config, epochs_done)
+    return [*claimed(config, epochs_done), *column_epsilons(config), *label_epsilons(config, epochs_done),
+            *certified(config, epochs_done)]
 
 
 def privacy_tags(config: TrialConfig) -> dict[str, str]:
-    """The tags `privacy.*` of a trial, each one line; `privacy.notes` says why the trial is not certified."""
+    """The tags `privacy.*` of a trial, each one line; `privacy.notes` says what a certified epsilon rests on, or why
+    the trial has none."""
+    if config.mechanism in GAUSSIAN:
+        return _tags_of_gaussian(with_noise(config))
     private = config.mechanism != "none"
     return {
         "privacy.certified": "false",
@@ -27,6 +34,24 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
         "privacy.sampler": config.sampler,
         "privacy.delta": f"{config.delta:g}" if private else "none",
         "privacy.notes": "; ".join(_notes(config)) if private else "no noise, no guarantee",
+    }
+
+
+def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
+    event = event_of(config, config.epochs)
+    noisy = config.noise_multiplier > 0
+    note = certified(config, config.epochs)[0].note if noisy else "not certified: no noise, no guarantee"
+    if noisy:
+        note += ("; simulated: the noise comes from a recorded seed, and whoever knows that can subtract it; "
+                 "floating-point sums and samples are taken for real numbers")
+        if config.projector == "opu_hardware":
+            note += "; presupposes that the device projects every record without crosstalk from others"
+    return {
+        "privacy.certified": str(noisy).lower(),
+        "privacy.relation": event.relation,
+        "privacy.sampler": config.sampler,
+        "privacy.delta": f"{config.delta:g}",
+        "privacy.notes": note,
     }
 
 

@@ -1,24 +1,18 @@
-"""Mechanisms: how learning signals and activations become the update that is applied.
-
-A mechanism has three hooks, called in this order by the training step:
-
-    perturb(signals)                  on what feedback carries to the layers, before phi'
-    derivative(h)                     phi' as the update uses it
-    update(deltas, activations, out)  the applied update, mean over the batch, written to `out`
-"""
+"""Mechanisms: how learning signals and activations become the update that is applied (see `base.Mechanism`)."""
 
 from __future__ import annotations
 
 import torch
 
+from pipeline.mechanisms.base import Mechanism
+from pipeline.mechanisms.gaussian import Component, PerExample
 from pipeline.mechanisms.none import NoMechanism
 from pipeline.mechanisms.photonic import Photonic
 from pipeline.networks import Mlp
 from pipeline.packs import Pack
 
-Mechanism = NoMechanism | Photonic
-
-MECHANISMS: dict[str, type[Mechanism]] = {"none": NoMechanism, "photonic": Photonic}
+MECHANISMS: dict[str, type[Mechanism]] = {"none": NoMechanism, "photonic": Photonic, "component": Component,
+                                          "per_example": PerExample}
 
 
 def make_mechanism(pack: Pack, net: Mlp, device: torch.device) -> Mechanism:

@@ -22,24 +22,9 @@ from collections.abc import Sequence
 import torch
 
 from pipeline.config import TrialConfig
-from pipeline.mechanisms.none import mean_outer_products
+from pipeline.mechanisms.base import Mechanism, mean_outer_products
+from pipeline.mechanisms.optics import OpticalNoise, column
 from pipeline.networks import Mlp, Parameters
-from pipeline.randomness import GaussianNoise
-
-
-def scale(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
-    """scale_s(v) = min(s, ||v||) v/||v||: rows of norm above s are shortened to s, others stay.
-
-    Args:
-        v: [R, m, n].
-        s: [R, 1, 1].
-    """
-    return v * scale_factor(v, s)
-
-
-def scale_factor(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
-    """min(1, s/||v||) for every row [R, m, 1]; 1 for a row of zeros."""
-    return (s / torch.linalg.vector_norm(v, dim=-1, keepdim=True)).clamp_(max=1.0)
 
 
 def offset_and_clip(h: torch.Tensor, nu: torch.Tensor, c: torch.Tensor, floor: bool = False) -> torch.Tensor:
@@ -62,39 +47,26 @@ def clip(h: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     return torch.minimum(torch.maximum(h, -c), c)
 
 
-class Photonic:
+class Photonic(Mechanism):
     """Eq. 8 for R trials with their own sigma, tau_f, tau_h, tau_h_min and gamma_min."""
 
     def __init__(self, trials: Sequence[TrialConfig], net: Mlp, device: torch.device) -> None:
         shared = trials[0]
 
-        def column(field: str) -> torch.Tensor:
-            return torch.tensor([getattr(t, field) for t in trials], device=device).view(-1, 1, 1)
-
-        self.net = net
-        self.tau_f = column("tau_f")
-        self.gamma_min = column("gamma_min") if any(t.gamma_min for t in trials) else None
+        super().__init__(trials, net, device)
+        self.gamma_min = column(trials, "gamma_min", device) if any(t.gamma_min for t in trials) else None
         self.floor = shared.activation_floor
-        self.clips = [(column("tau_h_min") / math.sqrt(n), column("tau_h") / math.sqrt(n)) for n in net.sizes[:-1]]
+        low, high = (column(trials, field, device) for field in ("tau_h_min", "tau_h"))
+        self.clips = [(low / math.sqrt(n), high / math.sqrt(n)) for n in net.sizes[:-1]]
         self.offsets = any(t.tau_h_min for t in trials)
         # BP carries one signal, the error; DFA one for every layer, the output layer's error last.
         widths = net.sizes[-1:] if shared.algorithm == "bp" else net.sizes[1:]
-        self.bare_output = not shared.output_noise and shared.algorithm != "bp"
-        self.widths = widths[:-1] if self.bare_output else widths
-        self.noise = None
-        if any(t.sigma for t in trials):
-            self.noise = GaussianNoise([t.seed for t in trials], [t.sigma for t in trials],
-                                       (shared.batch_size, sum(self.widths)), device)
+        bare_output = not shared.output_noise and shared.algorithm != "bp"
+        self.optics = OpticalNoise(trials, widths[:-1] if bare_output else widths, shared.batch_size, device)
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
         """scale_s(signal) + g for every layer's signal [R, m, n_l] (Eq. 8 and 10)."""
-        perturbed = signals[: len(self.widths)]
-        if self.noise is None:
-            released = [scale(v, self.tau_f) for v in perturbed]
-        else:
-            noise = self.noise.next().split(self.widths, dim=-1)
-            released = [g.addcmul_(v, scale_factor(v, self.tau_f)) for g, v in zip(noise, perturbed, strict=True)]
-        return [*released, *signals[len(self.widths):]]
+        return self.optics.perturb(signals)
 
     def derivative(self, h: torch.Tensor) -> torch.Tensor:
         """phi'(z) from h; at least gamma_min where that variant is enforced (phi' >= 0 for all activations here)."""
@@ -103,8 +75,11 @@ class Photonic:
 
     def update(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
         """Write the mean of the outer products of the deltas with the clipped activations to `out` (Eq. 8)."""
-        clipped = [self._clip(h, *bounds) for h, bounds in zip(activations, self.clips, strict=True)]
-        mean_outer_products(self.net, deltas, clipped, out)
+        mean_outer_products(self.net, deltas, self.clipped(activations), self.batch_size, out)
+
+    def clipped(self, activations: list[torch.Tensor]) -> list[torch.Tensor]:
+        """clip_c(offset_nu(h^{l-1})) for every layer's input [R, m, n_{l-1}] (Eq. 9)."""
+        return [self._clip(h, *bounds) for h, bounds in zip(activations, self.clips, strict=True)]
 
     def _clip(self, h: torch.Tensor, nu: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
         if self.floor or self.offsets:

@@ -1,0 +1,118 @@
+"""`audited`: lower bounds on epsilon from how well an attack guessed.
+
+A bound holds with the confidence that is asked for and for the delta that is asked for, provided that everything the
+attacker may choose (how many guesses, which threshold) was fixed before the outcomes that are counted were seen. A
+mechanism certified below it is broken: its proof, its implementation, or the neighbouring relation of the two.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import stats
+from scipy.special import expit, logit
+
+Counts = int | np.ndarray
+Curve = float | np.ndarray
+
+
+def one_run(m: int, r: int, v: int, delta: float, p: float = 0.05) -> float:
+    """Lower bound on epsilon from one run with `m` canaries, each included with probability 1/2.
+
+    Steinke, Nasr and Jagielski 2023: sup{eps : p(eps) < p}, where p(eps) bounds the probability of `v` or
+    more right guesses under any (eps, delta)-DP mechanism, canaries being records added or removed.
+
+    Args:
+        m: canaries.
+        r: guesses made, of the inclusion of r of the m canaries; fixed beforehand.
+        v: guesses that were right.
+        delta: in [0, 1).
+        p: probability that the bound is wrong.
+
+    Returns:
+        epsilon >= 0.
+
+    Raises:
+        ValueError: unless 1 <= r <= m, 0 <= v <= r, 0 <= delta < 1 and 0 < p < 1.
+    """
+    if not 1 <= r <= m:
+        raise ValueError(f"r: must be at least 1 and at most m = {m}, got {r}")
+    if not 0 <= v <= r:
+        raise ValueError(f"v: must be at least 0 and at most r = {r}, got {v}")
+    _check_delta(delta)
+    _check_open("p", p)
+    if v == 0:
+        return 0.0
+    # Already P[Bin(r, s) >= v] reaches p where s is the lower Clopper-Pearson limit of v successes in r.
+    low, high = 0.0, max(0.0, float(logit(stats.beta.ppf(p, v, r - v + 1))))
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _one_run_p_value(middle, m, r, v, delta) < p else (low, middle)
+    return low
+
+
+def _one_run_p_value(epsilon: float, m: int, r: int, v: int, delta: float) -> float:
+    """P[Bin(r, s) >= v] + 2 m delta max_{1 <= i <= v} P[v > Bin(r, s) >= v - i]/i, with s = e^eps/(1 + e^eps)."""
+    s = expit(epsilon)
+    below = np.cumsum(stats.binom.pmf(np.arange(v - 1, -1, -1), r, s))
+    return stats.binom.sf(v - 1, r, s) + 2 * m * delta * float(np.max(below / np.arange(1, v + 1)))
+
+
+def two_point(fp: Counts, n0: int, fn: Counts, n1: int, delta: float, conf: float = 0.95) -> Curve:
+    """Lower bound on epsilon from the errors of a test that tells two neighbouring inputs apart.
+
+    max(log((1 - delta - b)/a), log((1 - delta - a)/b)), not below 0, with a and b the Clopper-Pearson upper limits of
+    the false positive and false negative rate at (1 - conf)/2 each (Nasr et al. 2023).
+
+    Args:
+        fp: of `n0` outputs on the first input, those taken for outputs on the second; a number or an array of them.
+        fn: of `n1` outputs on the second input, those taken for outputs on the first; like `fp`.
+        delta: in [0, 1).
+        conf: probability that the bound holds.
+
+    Returns:
+        epsilon >= 0, in the shape of `fp`.
+
+    Raises:
+        ValueError: unless 0 <= fp <= n0, 0 <= fn <= n1, n0 and n1 >= 1, 0 <= delta < 1 and 0 < conf < 1.
+    """
+    _check_delta(delta)
+    a, b = upper_limit(fp, n0, conf, "fp"), upper_limit(fn, n1, conf, "fn")
+    with np.errstate(divide="ignore"):
+        first = np.log(np.maximum(1 - delta - b, 0) / a)
+        second = np.log(np.maximum(1 - delta - a, 0) / b)
+    return np.maximum(np.maximum(first, second), 0.0)[()]
+
+
+def gdp_mu_lower(fp: int, n0: int, fn: int, n1: int, conf: float = 0.95) -> float:
+    """Lower bound on mu of a mechanism that is claimed to be mu-GDP: Phi^-1(1 - a) - Phi^-1(b), not below 0.
+
+    Arguments, limits a and b, and errors as in `two_point` (Nasr et al. 2023).
+    It says nothing of a mechanism that is claimed to be (epsilon, delta)-DP only.
+    """
+    a, b = upper_limit(fp, n0, conf, "fp"), upper_limit(fn, n1, conf, "fn")
+    return max(0.0, float(stats.norm.isf(a) - stats.norm.ppf(b))) if max(a, b) < 1 else 0.0
+
+
+def upper_limit(errors: Counts, n: int, conf: float, name: str = "errors") -> Curve:
+    """Clopper-Pearson upper limit, exceeded with probability (1 - conf)/2, of a rate of which `errors` in `n` is seen.
+
+    Raises:
+        ValueError: unless n >= 1, 0 <= errors <= n and 0 < conf < 1; `name` is what the message calls `errors`.
+    """
+    _check_open("conf", conf)
+    if n < 1:
+        raise ValueError(f"{name}: must come from at least 1 trial, got {n}")
+    k = np.asarray(errors)
+    if k.size and not (k.min() >= 0 and k.max() <= n):
+        raise ValueError(f"{name}: must be at least 0 and at most the {n} trials, got {errors}")
+    return np.where(k < n, stats.beta.ppf((1 + conf) / 2, k + 1, np.maximum(n - k, 1)), 1.0)[()]
+
+
+def _check_delta(delta: float) -> None:
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta: must be >= 0 and < 1, got {delta}")
+
+
+def _check_open(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise ValueError(f"{name}: must be > 0 and < 1, got {value}")

@@ -1,0 +1,65 @@
+"""From a trial to the privacy event of what it runs, and the noise that a wanted epsilon takes.
+
+One place derives the event from the settings that also build mechanism and sampler, so that they cannot disagree:
+
+    sampler               relation      noise on the sum, over its sensitivity
+    poisson               add/remove    z C/C = z
+    without_replacement   replace-one   z C/(2 C) = z/2
+    shuffled              replace-one   z/2
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import lru_cache
+
+from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.gaussian import PrivacyEvent, accountants, epsilon, noise_multiplier_for
+from pipeline.config import GAUSSIAN, TrialConfig
+
+RELATIONS = {"poisson": "add/remove", "without_replacement": "replace-one", "shuffled": "replace-one"}
+
+
+def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
+    """What `epochs_done` epochs of a trial with a Gaussian mechanism have released.
+
+    Raises:
+        ValueError: for a trial without one, or unless epochs_done >= 1.
+    """
+    if config.mechanism not in GAUSSIAN:
+        raise ValueError(f"mechanism: must be one of {', '.join(GAUSSIAN)}, got {config.mechanism}")
+    n, m = config.split_sizes[0], config.batch_size
+    of_sampler = {"poisson": {"sampling_rate": m / n}, "without_replacement": {"N": n, "m": m}, "shuffled": {}}
+    relation = RELATIONS[config.sampler]
+    z = None if config.target_epsilon else config.noise_multiplier / _sensitivity_over_c(relation)
+    return PrivacyEvent(config.sampler, relation, z, epochs_done * config.steps_per_epoch, epochs_done,
+                        **of_sampler[config.sampler])
+
+
+def _sensitivity_over_c(relation: str) -> int:
+    return {"add/remove": 1, "replace-one": 2}[relation]
+
+
+@lru_cache(maxsize=1024)
+def with_noise(config: TrialConfig) -> TrialConfig:
+    """The trial with the noise multiplier that its `target_epsilon` takes; other trials as they are.
+
+    Raises:
+        ValueError: if no noise multiplier attains the target.
+    """
+    if config.mechanism not in GAUSSIAN or not config.target_epsilon:
+        return config
+    event = event_of(config, config.epochs)
+    z = noise_multiplier_for(config.target_epsilon, event, config.delta) * _sensitivity_over_c(event.relation)
+    return dataclasses.replace(config, noise_multiplier=z, target_epsilon=0.0)
+
+
+def certified(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
+    """Epsilon of every released iterate, by every accountant that is proved for the trial's sampler, tightest first.
+
+    Empty without a Gaussian mechanism; infinite without noise.
+    """
+    if config.mechanism not in GAUSSIAN:
+        return []
+    event = event_of(with_noise(config), epochs_done)
+    return [epsilon(event, config.delta, accountant) for accountant in accountants(event)]

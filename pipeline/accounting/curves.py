@@ -1,0 +1,146 @@
+"""Privacy curves of Gaussian mechanisms and of their subsampled kin, and how a curve becomes (epsilon, delta).
+
+z is the noise multiplier (standard deviation over sensitivity), q the probability that a record takes part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import dp_accounting
+import numpy as np
+from dp_accounting.pld import pld_pmf
+from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.pld import privacy_loss_mechanism as mechanism
+from dp_accounting.rdp import rdp_privacy_accountant as rdp
+from scipy import special
+
+LossDistribution = pld.PrivacyLossDistribution
+
+DISCRETIZATION = 1e-4  # of the privacy loss; every loss is rounded pessimistically
+ORDERS = tuple(range(2, 200))  # Theorem 27 of Wang et al. holds at integer orders
+
+
+def gdp_eps(mu: float, delta: float) -> float:
+    """Smallest epsilon of a mu-GDP mechanism at `delta` (Balle & Wang 2018, Theorem 8); 0 at mu = 0."""
+    return float(dp_accounting.get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
+
+
+def gdp_delta(mu: np.ndarray | float, epsilon: float) -> np.ndarray | float:
+    """delta of mu-GDP mechanisms at `epsilon`, mu > 0: Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)."""
+    upper = special.log_ndtr(mu / 2 - epsilon / mu)
+    lower = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
+    return -np.exp(upper) * np.expm1(np.minimum(lower - upper, 0.0))
+
+
+def classic_conversion(orders: Sequence[float], curve: np.ndarray, delta: float) -> tuple[float, float]:
+    """(epsilon, order): min_alpha [eps(alpha) + log(1/delta)/(alpha - 1)] (Mironov 2017, Proposition 3)."""
+    epsilons = curve + math.log(1 / delta) / (np.asarray(orders) - 1)
+    best = int(np.argmin(epsilons))
+    return float(epsilons[best]), float(orders[best])
+
+
+def improved_conversion(orders: Sequence[float], curve: np.ndarray, delta: float) -> tuple[float, float]:
+    """(epsilon, order) by Proposition 12 of Canonne, Kamath & Steinke (2020), as `dp_accounting` has it."""
+    value, order = rdp.compute_epsilon(orders, curve, delta)
+    return float(value), float(order)
+
+
+@lru_cache(maxsize=256)
+def without_replacement_rdp(q: float, z: float, orders: tuple[int, ...] = ORDERS) -> np.ndarray:
+    """Renyi divergence of one step on a fresh subset of the records, replace-one, at integer orders >= 2.
+
+    Wang, Balle & Kasiviswanathan 2019, Theorem 27 (for the Gaussian, whose divergence alpha/(2 z^2) is tight), as in
+    `dp_accounting`'s SampledWithoutReplacementDpEvent up to order 256, a hundred times as fast:
+
+        (alpha - 1) D = log(1 + q^2 C(alpha, 2) min(4 (e^D(2) - 1), 2 e^D(2)) + sum_{j >= 3} q^j C(alpha, j) b(j)),
+        b(j) = min(4 sqrt(B(2 floor(j/2)) B(2 ceil(j/2))), 2 e^((j-1) D(j)))
+
+    with B(k) = Delta^k f(0), the forward difference of f(j) = e^((j-1) D(j)).
+
+    Returns:
+        [len(orders)], read-only.
+    """
+    if q == 1:
+        curve = np.array(orders) / (2 * z**2)
+    else:
+        j = np.arange(max(orders) + 1)
+        log_B = _log_central_moments(max(orders) + 1, z)
+        log_terms = np.minimum(math.log(4) + (log_B[j // 2] + log_B[(j + 1) // 2]) / 2, _log_terms(j, z))
+        curve = _amplified(q, log_terms, orders)
+    curve.setflags(write=False)
+    return curve
+
+
+def lemma3_rdp(q: float, z: float, orders: tuple[int, ...] = ORDERS) -> np.ndarray:
+    """As `without_replacement_rdp` by Lemma 3 of Lee & Kifer (2020) as printed: 2 e^((j-1) D(j)) for every j >= 3."""
+    return _amplified(q, _log_terms(np.arange(max(orders) + 1), z), orders)
+
+
+def _log_terms(j: np.ndarray, z: float) -> np.ndarray:
+    """log of 2 e^((j-1) D(j)), at j = 2 of the smaller of that and 4 (e^D(2) - 1); D(j) = j/(2 z^2)."""
+    terms = math.log(2) + j * (j - 1) / (2 * z**2)
+    terms[2] = min(terms[2], math.log(4 * -math.expm1(-1 / z**2)) + 1 / z**2)
+    return terms
+
+
+def _amplified(q: float, log_terms: np.ndarray, orders: Sequence[int]) -> np.ndarray:
+    """log(1 + sum_{j=2}^alpha q^j C(alpha, j) e^log_terms[j])/(alpha - 1) at every order."""
+    j = np.arange(2, len(log_terms))
+    curve = []
+    for alpha in orders:
+        k = j[: alpha - 1]
+        log_binomial = special.gammaln(alpha + 1) - special.gammaln(k + 1) - special.gammaln(alpha - k + 1)
+        total = special.logsumexp(log_binomial + k * math.log(q) + log_terms[k])
+        curve.append(np.logaddexp(0.0, total) / (alpha - 1))
+    return np.array(curve)
+
+
+def _log_central_moments(n: int, z: float) -> np.ndarray:
+    """log B(k) for even k = 0, 2, ..., n, where B(k) = Delta^k f(0) = E_Q[(P/Q - 1)^k] with P/Q = e^(x/z - 1/(2 z^2)).
+
+    As a sum of positive terms, since the differences themselves cancel catastrophically at large z. The integrand is
+    analytic and decays like a Gaussian, so the trapezoidal rule is exact to rounding.
+    """
+    step = 0.05
+    x = np.arange(-40.0, n / z + 40.0, step)
+    loss = x / z - 1 / (2 * z**2)
+    with np.errstate(divide="ignore"):  # log 0 where P = Q
+        log_ratio = np.maximum(loss, 0) + np.log(-np.expm1(-np.abs(loss)))  # of |P/Q - 1|
+    log_density = -x * x / 2 + math.log(step / math.sqrt(2 * math.pi))
+    return np.array([special.logsumexp(log_density + (k * log_ratio if k else 0)) for k in range(0, n + 1, 2)])
+
+
+@lru_cache(maxsize=8)
+def gaussian_losses(z: float) -> LossDistribution:
+    """Privacy-loss distribution of the Gaussian mechanism."""
+    return pld.from_gaussian_mechanism(z, value_discretization_interval=DISCRETIZATION)
+
+
+@lru_cache(maxsize=8)
+def poisson_losses(q: float, z: float) -> LossDistribution:
+    """Privacy-loss distribution of one step with Poisson sampling, add/remove (`dp_accounting`'s own)."""
+    return pld.from_gaussian_mechanism(z, sampling_prob=q, value_discretization_interval=DISCRETIZATION)
+
+
+@lru_cache(maxsize=8)
+def without_replacement_losses(q: float, z: float) -> LossDistribution:
+    """Privacy-loss distribution of one step on a fresh subset of the records, replace-one.
+
+    Advanced joint convexity (Balle, Barthe & Gaboardi 2018, Theorem 2; Zhu, Dong & Wang 2022, Proposition 30): the
+    hockey-stick divergence of order e^eps >= 1 is at most that of P = (1-q) N(0,1) + q N(1/z,1) from Q = N(0,1). The
+    relation is symmetric, so the same holds with the data sets exchanged, which gives the branch below 1:
+
+        H(e^-eps) = 1 - e^-eps + e^-eps H(e^eps)
+
+    Neither P against Q nor Q against P alone bounds both branches; connecting the dots of this profile does.
+    """
+    loss = mechanism.GaussianPrivacyLoss(z, sampling_prob=q, adjacency_type=mechanism.AdjacencyType.REMOVE)
+    top = math.ceil(loss.connect_dots_bounds().epsilon_upper / DISCRETIZATION)
+    epsilons = np.arange(top + 1) * DISCRETIZATION
+    above = loss.get_delta_for_epsilon(epsilons)
+    below = (-np.expm1(-epsilons) + np.exp(-epsilons) * above)[:0:-1]
+    profile = np.concatenate([below, above])
+    return LossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(DISCRETIZATION, -top, top, profile))

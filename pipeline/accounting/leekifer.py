@@ -1,0 +1,52 @@
+"""The published accounting of Lee & Kifer (2020): differentially private DFA by component clipping, replace-one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pipeline.accounting.curves import (
+    ORDERS,
+    classic_conversion,
+    improved_conversion,
+    lemma3_rdp,
+    without_replacement_rdp,
+)
+
+
+def leekifer_sensitivity(gamma: float, beta: float, tau_e: float, tau_h: float, L: int, m: int) -> float:
+    """Section 4.2: 2 gamma beta tau_e sqrt((1 + tau_h^2) L)/m, of the mean update of L equal layers under replace-one.
+
+    Args:
+        gamma: bound of |phi'|.
+        beta: spectral norm of the feedback matrices.
+        tau_e, tau_h: Euclidean norms to which the error and the activations are clipped.
+    """
+    return 2 * gamma * beta * tau_e * math.sqrt((1 + tau_h**2) * L) / m
+
+
+def leekifer_epsilon(N: int, m: int, noise_multiplier: float, T: int, delta: float,
+                     orders: Sequence[int] = ORDERS) -> dict[str, float]:
+    """Epsilon of T steps on batches of m out of N records, by Theorem 27 of Wang, Balle & Kasiviswanathan (2019).
+
+    The published table is `epsilon_classic`, truncated to two decimals.
+
+    Args:
+        noise_multiplier: sigma m/sensitivity, for noise of standard deviation sigma on the mean.
+
+    Returns:
+        epsilon_classic, the order that attains it, and epsilon_improved (the tighter conversion of the same curve).
+    """
+    orders = tuple(orders)
+    curve = T * without_replacement_rdp(m / N, noise_multiplier, orders)
+    value, order = classic_conversion(orders, curve, delta)
+    return {"epsilon_classic": value, "order": order,
+            "epsilon_improved": improved_conversion(orders, curve, delta)[0]}
+
+
+def leekifer_epsilon_lemma3_printed(N: int, m: int, noise_multiplier: float, T: int, delta: float,
+                                    orders: Sequence[int] = ORDERS) -> dict[str, float]:
+    """As `leekifer_epsilon` by Lemma 3 as the paper prints it, which does not reproduce the paper's own numbers."""
+    orders = tuple(orders)
+    value, order = classic_conversion(orders, T * lemma3_rdp(m / N, noise_multiplier, orders), delta)
+    return {"epsilon_classic": value, "order": order}

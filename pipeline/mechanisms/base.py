@@ -1,0 +1,66 @@
+"""What all mechanisms have in common: hooks that leave things as they are, and sums of outer products."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+
+from pipeline.config import TrialConfig
+from pipeline.networks import Mlp, Parameters
+
+
+class Mechanism(ABC):
+    """Four hooks, called in this order by the training step.
+
+    Args:
+        trials: of one pack, each with its own parameters.
+        net: the networks that they train.
+        device: where tensors live.
+    """
+
+    def __init__(self, trials: Sequence[TrialConfig], net: Mlp, device: torch.device) -> None:
+        self.net, self.batch_size = net, trials[0].batch_size
+
+    def error(self, error: torch.Tensor) -> torch.Tensor:
+        """The output error [R, m, n_L] that feedback starts from."""
+        return error
+
+    def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What feedback carries to the layers, before phi': each [R, m, n_l]."""
+        return signals
+
+    def derivative(self, h: torch.Tensor) -> torch.Tensor:
+        """phi'(z) as the update uses it, from h = phi(z)."""
+        return self.net.derivative(h)
+
+    @abstractmethod
+    def update(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
+        """Write the update that is applied, a mean over the batch, to `out`.
+
+        Args:
+            deltas: delta^1..delta^L, each [R, m, n_l].
+            activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
+        """
+
+
+def sum_outer_products(net: Mlp, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor],
+                       out: Parameters) -> None:
+    """Write sum_i delta_i^l (h_i^{l-1})^T and sum_i delta_i^l of every layer to `out`.
+
+    Args:
+        net: says in which precision to multiply.
+        deltas: delta^1..delta^L, each [R, m, n_l].
+        activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
+        out: overwritten, but for its gaps.
+    """
+    for delta, h, weight, bias in zip(deltas, activations, out.weights, out.biases, strict=True):
+        net.matmul(delta.transpose(1, 2), h, out=weight)
+        torch.sum(delta, dim=1, out=bias)
+
+
+def mean_outer_products(net: Mlp, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor],
+                        batch_size: int, out: Parameters) -> None:
+    """As `sum_outer_products`, divided by the batch size m."""
+    sum_outer_products(net, [delta / batch_size for delta in deltas], activations, out)

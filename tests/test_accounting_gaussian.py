@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+from scipy import integrate, stats
+
+from pipeline.accounting import curves, leekifer
+from pipeline.accounting import gaussian as ga
+from pipeline.accounting.gaussian import PrivacyEvent, UnsupportedAccounting, epsilon
+
+POISSON = PrivacyEvent("poisson", "add/remove", 1.0, steps=3150, epochs=15, sampling_rate=256 / 54000)
+FIXED = PrivacyEvent("without_replacement", "replace-one", 1.0, steps=3150, epochs=15, N=54000, m=256)
+SHUFFLED = PrivacyEvent("shuffled", "replace-one", 4.0, steps=3150, epochs=15)
+ALL = (POISSON, FIXED, SHUFFLED)
+REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
+
+
+def test_gaussian_delta_by_quadrature():
+    for mu, eps in ((0.5, 0.3), (2.0, 4.0), (3.0, 0.0)):
+        p, q = stats.norm(mu).pdf, stats.norm(0).pdf
+        area = integrate.quad(lambda x, p=p, q=q, e=eps: max(p(x) - math.exp(e) * q(x), 0), -12, 15, limit=800,
+                              points=[eps / mu + mu / 2])[0]
+        assert curves.gdp_delta(mu, eps) == pytest.approx(area, rel=1e-6)
+    for mu in (0.1, 1.0, 30.0):
+        assert curves.gdp_delta(mu, curves.gdp_eps(mu, 1e-6)) == pytest.approx(1e-6, rel=1e-6)
+    assert curves.gdp_eps(0.0, 1e-5) == 0.0
+
+
+def test_poisson_is_dp_accountings_own():
+    accountant = PLDAccountant()
+    accountant.compose(dp_accounting.PoissonSampledDpEvent(
+        POISSON.q, dp_accounting.GaussianDpEvent(1.0)), POISSON.steps)
+    assert epsilon(POISSON, 1e-5).value == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9)
+
+
+def test_without_replacement_is_dp_accountings_own():
+    orders = [2, 3, 4, 9, 20]
+    for z, q in ((0.6, 0.005), (1.0, 0.1), (5.0, 0.02), (2.0, 1.0)):
+        accountant = RdpAccountant(orders, REPLACE)
+        accountant.compose(SampledWithoutReplacementDpEvent(
+            1000, round(1000 * q), dp_accounting.GaussianDpEvent(z)))
+        np.testing.assert_allclose(curves.without_replacement_rdp(round(1000 * q) / 1000, z, tuple(orders)),
+                                   accountant.rdp, rtol=1e-9)
+
+
+def test_central_moments_by_exact_expansion():
+    """B(k) = sum_i C(k, i) (-1)^(k-i) e^(i(i-1)/(2 z^2)), exact in rational arithmetic where it cancels."""
+    from fractions import Fraction
+
+    z = 0.7
+    terms = [Fraction(math.exp(i * (i - 1) / (2 * z**2))) for i in range(13)]
+    logs = curves._log_central_moments(12, z)
+    for k in range(2, 13, 2):
+        exact = sum(math.comb(k, i) * (-1) ** (k - i) * terms[i] for i in range(k + 1))
+        assert logs[k // 2] == pytest.approx(math.log(exact), rel=1e-9)
+
+
+def test_renyi_bound_covers_the_subsampled_gaussian():
+    """(1-q) N(0,1) + q N(1/z,1) against N(0,1), by quadrature."""
+    q, z = 0.1, 1.5
+    bounds = curves.without_replacement_rdp(q, z)
+    for order in (2, 5, 10):
+        integral = integrate.quad(lambda x, a=order: stats.norm.pdf(x) * (1 - q + q * math.exp(x / z - 1 / (2 * z * z)))
+                                  ** a, -15, 30, limit=500)[0]
+        assert 0 < math.log(integral) / (order - 1) <= bounds[order - 2]
+
+
+def test_two_branches_bound_both_orders_of_the_neighbours():
+    """One step: replacing the first of five records, batches of two, the worst mixtures, by quadrature."""
+    q, z = 0.4, 1.0
+    losses = curves.without_replacement_losses(q, z)
+    zero = stats.norm(0).pdf
+    for other in (-1.0, 0.0, 1.0):  # contributions C and other C in units of 2 C: 1/2 and other/2
+        def mixture(x, record):
+            return (1 - q) * zero(x) + q * stats.norm(record / 2 / z).pdf(x)
+        for eps in (0.0, 0.2, 0.5):
+            for mine, theirs in ((1.0, other), (other, 1.0)):
+                area = integrate.quad(lambda x, a=mine, b=theirs, e=eps: max(mixture(x, a) - math.exp(e)
+                                                                             * mixture(x, b), 0), -12, 12, limit=800)[0]
+                assert area <= losses.get_delta_for_epsilon(eps) + 1e-9
+    remove = integrate.quad(lambda x: max((1 - q) * zero(x) + q * zero(x - 1) - math.exp(0.2) * zero(x), 0), -12, 14,
+                            limit=800)[0]
+    assert losses.get_delta_for_epsilon(0.2) == pytest.approx(remove, rel=1e-4)
+
+
+def test_two_branches_lie_between_poisson_and_renyi():
+    values = [epsilon(FIXED, 1e-5, accountant).value for accountant in ga.accountants(FIXED)]
+    assert epsilon(POISSON, 1e-5).value < values[0] < values[1] < values[2]
+
+
+def test_no_subsampling_is_a_gaussian():
+    whole = PrivacyEvent("without_replacement", "replace-one", 5.0, steps=4, epochs=4, N=100, m=100)
+    every = PrivacyEvent("poisson", "add/remove", 5.0, steps=4, epochs=4, sampling_rate=1.0)
+    exact = curves.gdp_eps(math.sqrt(4) / 5, 1e-5)
+    for event in (whole, every):
+        assert epsilon(event, 1e-5).value == pytest.approx(exact, rel=2e-3)
+        assert epsilon(event, 1e-5).value >= exact * (1 - 1e-9)
+    shuffled = PrivacyEvent("shuffled", "replace-one", 5.0, steps=400, epochs=4)
+    assert epsilon(shuffled, 1e-5).value == pytest.approx(exact, rel=1e-12)
+    assert ga.loss_distribution(shuffled).get_epsilon_for_delta(1e-5) == pytest.approx(exact, rel=2e-3)
+
+
+@pytest.mark.parametrize("event", ALL, ids=lambda e: e.sampler)
+def test_monotone_in_noise_steps_and_delta(event):
+    def value(**changes):
+        return epsilon(dataclasses.replace(event, **changes), 1e-5).value
+
+    noise = [value(noise_multiplier=z) for z in (0.8, 1.0, 2.0, 8.0, 100.0)]
+    assert noise == sorted(noise, reverse=True) and len(set(noise)) == 5
+    assert value(noise_multiplier=0.0) == math.inf
+    assert value(steps=6300, epochs=30) > value()
+    assert epsilon(event, 1e-7).value > epsilon(event, 1e-5).value > epsilon(event, 1e-3).value
+
+
+def test_values_say_what_they_are():
+    for event in ALL:
+        for accountant in ga.accountants(event):
+            e = epsilon(event, 1e-6, accountant)
+            assert (e.kind, e.variant, e.relation, e.sampler, e.delta, e.conversion) == (
+                "certified", accountant, event.relation, event.sampler, 1e-6, ga.CONVERSIONS[accountant])
+            assert "holds for every released iterate" in e.note
+    assert "no guarantee" in epsilon(dataclasses.replace(SHUFFLED, noise_multiplier=0.0), 1e-5).note
+
+
+def test_every_other_pair_is_refused_by_name():
+    for sampler in ga.SAMPLERS:
+        for relation in ga.RELATIONS:
+            event = dataclasses.replace({e.sampler: e for e in ALL}[sampler], relation=relation)
+            if (sampler, relation) in ga.ACCOUNTANTS:
+                assert epsilon(event, 1e-5).value > 0
+                continue
+            for refused in (epsilon, ga.epsilon_per_epoch):
+                arguments = (event, 1e-5) if refused is epsilon else (event, 15, 1e-5)
+                with pytest.raises(UnsupportedAccounting, match=f"sampler {sampler} with relation {relation}: "):
+                    refused(*arguments)
+            with pytest.raises(UnsupportedAccounting):
+                ga.loss_distribution(event)
+
+
+@pytest.mark.parametrize("event, accountant, message", [
+    (SHUFFLED, "pld", "amplification by sampling is not proved for shuffled batches"),
+    (SHUFFLED, "rdp/classic", "amplification by sampling is not proved for shuffled batches"),
+    (POISSON, "gdp", "'gdp': not proved for sampler poisson with relation add/remove, only pld"),
+    (FIXED, "gdp", "only pld, rdp/improved, rdp/classic"),
+])
+def test_other_accountants_are_refused(event, accountant, message):
+    with pytest.raises(UnsupportedAccounting, match=message):
+        epsilon(event, 1e-5, accountant)
+
+
+@pytest.mark.parametrize("event, change, message", [
+    (POISSON, dict(sampler="sorted"), "sampler: must be one of poisson"),
+    (POISSON, dict(relation="replace"), "relation: must be one of add/remove"),
+    (POISSON, dict(noise_multiplier=-1.0), "noise_multiplier: must be >= 0, got -1.0"),
+    (POISSON, dict(noise_multiplier=math.nan), "noise_multiplier: must be >= 0, got nan"),
+    (POISSON, dict(steps=0), "steps: must be >= 1, got 0"),
+    (POISSON, dict(epochs=0), "epochs: must be >= 1, got 0"),
+    (POISSON, dict(sampling_rate=None), "sampling_rate: missing for sampler poisson"),
+    (POISSON, dict(sampling_rate=1.5), "sampling rate: must be > 0 and at most 1, got 1.5"),
+    (POISSON, dict(N=10), "N: has no meaning for sampler poisson, got 10"),
+    (FIXED, dict(N=None), "N: missing for sampler without_replacement"),
+    (FIXED, dict(m=60000), "sampling rate: must be > 0 and at most 1"),
+    (SHUFFLED, dict(sampling_rate=0.1), "sampling_rate: has no meaning for sampler shuffled"),
+])
+def test_events_refuse(event, change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(event, **change)
+
+
+def test_arguments_are_refused():
+    with pytest.raises(ValueError, match="delta: must be > 0 and < 1, got 0"):
+        epsilon(SHUFFLED, 0.0)
+    with pytest.raises(ValueError, match="noise_multiplier: not set"):
+        epsilon(dataclasses.replace(SHUFFLED, noise_multiplier=None), 1e-5)
+    with pytest.raises(ValueError, match="noise_multiplier: must be at least 0.1"):
+        epsilon(dataclasses.replace(POISSON, noise_multiplier=0.01), 1e-5)
+    with pytest.raises(ValueError, match="steps: must be a multiple of epochs = 15, got 3164"):
+        ga.epsilon_per_epoch(dataclasses.replace(POISSON, steps=3164), 15, 1e-5)
+    with pytest.raises(ValueError, match="epochs: must be >= 1, got 0"):
+        ga.epsilon_per_epoch(POISSON, 0, 1e-5)
+    with pytest.raises(ValueError, match="no sampling rate"):
+        _ = SHUFFLED.q
+
+
+@pytest.mark.parametrize("event", ALL, ids=lambda e: e.sampler)
+def test_per_epoch_grows_to_the_whole(event):
+    event = dataclasses.replace(event, noise_multiplier=2.0)
+    listed = ga.epsilon_per_epoch(event, 3, 1e-5)
+    values = [e.value for e in listed]
+    assert values == sorted(values) and len(set(values)) == 3
+    assert listed[1] == epsilon(dataclasses.replace(event, steps=420, epochs=2), 1e-5)
+
+
+@pytest.mark.parametrize("event", ALL, ids=lambda e: e.sampler)
+@pytest.mark.parametrize("target", [0.5, 3.0])
+def test_calibration_never_exceeds_its_target(event, target):
+    z = ga.noise_multiplier_for(target, dataclasses.replace(event, noise_multiplier=None), 1e-5)
+    attained = epsilon(dataclasses.replace(event, noise_multiplier=z), 1e-5).value
+    assert 0.99 * target <= attained <= target
+
+
+def test_calibration_refuses():
+    for target in (0.0, -1.0, math.inf):
+        with pytest.raises(ValueError, match="target_epsilon: must be > 0 and finite"):
+            ga.noise_multiplier_for(target, SHUFFLED, 1e-5)
+    with pytest.raises(ValueError, match="no noise multiplier in"):
+        ga.noise_multiplier_for(1e9, SHUFFLED, 1e-5)
+    with pytest.raises(UnsupportedAccounting):
+        ga.noise_multiplier_for(1.0, dataclasses.replace(SHUFFLED, relation="add/remove"), 1e-5)
+
+
+def test_a_schedule_takes_less_than_two_seconds():
+    for event in (POISSON, FIXED):
+        start = time.perf_counter()
+        epsilon(dataclasses.replace(event, noise_multiplier=0.97), 1e-5)
+        assert time.perf_counter() - start < 2
+        start = time.perf_counter()
+        epsilon(dataclasses.replace(event, noise_multiplier=0.97), 1e-5)
+        assert time.perf_counter() - start < 1e-3
+
+
+def test_component_norm_bounds_contributions_and_is_attained():
+    tau_B, gamma, tau_h = [0.5, 1.4], [0.25, 1.0], [2.0, 1.0]
+    C = ga.certified_component_norm(tau_B, gamma, tau_h)
+    rng = np.random.default_rng(0)
+    norms = []
+    for scale in [*rng.uniform(size=50), 1.0]:
+        square = 0.0
+        for B, g, h in zip(tau_B, gamma, tau_h, strict=True):
+            delta, inputs = (v / np.linalg.norm(v) for v in (rng.normal(size=6), rng.normal(size=5)))
+            update = np.outer(scale * B * g * delta, np.append(h * inputs, 1.0))
+            square += (update**2).sum()
+        norms.append(math.sqrt(square))
+    assert max(norms) == pytest.approx(C) and all(n <= C * (1 + 1e-12) for n in norms)
+    assert ga.certified_component_norm(tau_B, gamma, tau_h, bias=False) < C
+    assert ga.sensitivity(C, "add/remove") == C and ga.sensitivity(C, "replace-one") == 2 * C
+    with pytest.raises(ValueError, match="relation: must be one of"):
+        ga.sensitivity(C, "replace")
+
+
+def test_lee_kifer_published_table_by_truncation():
+    published = {0.01: (4.43, 6.43, 8.07, 9.49), 0.03: (1.28, 1.82, 2.25, 2.61), 0.05: (0.75, 1.07, 1.31, 1.52)}
+    for sigma, row in published.items():
+        for epochs, printed in zip((50, 100, 150, 200), row, strict=True):
+            found = leekifer.leekifer_epsilon(60000, 512, sigma * 512 / 3, 60000 // 512 * epochs, 1e-5)
+            assert math.floor(100 * found["epsilon_classic"]) / 100 == printed
+            assert found["epsilon_improved"] < found["epsilon_classic"]
+    assert leekifer.leekifer_epsilon_lemma3_printed(60000, 512, 5.12, 5850, 1e-5)["epsilon_classic"] > 1.3

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from pipeline.accounting import account
+from pipeline.accounting import label as lab
+from pipeline.accounting.curves import gdp_eps
+from pipeline.config import TrialConfig
+
+PHOTONIC = dict(mechanism="photonic", sigma=0.5, tau_f=1.5)
+
+
+def labels(config, epochs=3):
+    return {e.variant: e for e in account(config, epochs) if e.kind == "label"}
+
+
+def test_one_layer_is_the_divergence_of_two_gaussians():
+    """-tau_B against +tau_B with noise sigma, by quadrature."""
+    alpha, sigma, tau = 3.0, 0.7, 0.4
+    p, q = stats.norm(tau, sigma), stats.norm(-tau, sigma)
+    integral = integrate.quad(lambda x: math.exp(alpha * p.logpdf(x) + (1 - alpha) * q.logpdf(x)), -15, 15)[0]
+    assert lab.label_dp_photonic_layer(alpha, sigma, tau) == pytest.approx(math.log(integral) / (alpha - 1))
+    assert lab.label_dp_photonic_layer(2.0, 0.0, 1.0) == math.inf
+
+
+def test_shuffled_is_exact_gaussian_dp():
+    """Two hidden layers and the output layer, three epochs: mu = 2 tau_B/sigma sqrt(9)."""
+    found = labels(TrialConfig(**PHOTONIC))
+    mu = 2 * 1.5 / 0.5 * math.sqrt(9)
+    assert found["gdp"].value == pytest.approx(gdp_eps(mu, 1e-5), rel=1e-12)
+    assert (found["gdp"].conversion, found["gdp"].relation) == ("exact", "replace-one label")
+    # nine participations of 2 alpha tau_B^2/sigma^2, classic: c alpha + log(1/delta)/(alpha - 1) at its minimum
+    c, log = 9 * lab.label_dp_photonic_layer(1.0, 0.5, 1.5), math.log(1e5)
+    assert found["rdp"].value == pytest.approx(c + 2 * math.sqrt(c * log), rel=2e-3)
+    assert found["gdp"].value < found["rdp"].value
+
+
+def test_bp_perturbs_once_and_a_bare_output_layer_hides_nothing():
+    assert lab.label_mu(TrialConfig(**PHOTONIC, algorithm="bp")) == pytest.approx(6.0)
+    for change in (dict(output_noise=False), dict(sigma=0.0)):
+        found = labels(TrialConfig(**{**PHOTONIC, **change}))
+        assert all(math.isinf(e.value) and "without noise" in e.note for e in found.values()) and len(found) == 2
+
+
+def test_binomial_participations_by_simulation_free_sum():
+    """delta at the returned epsilon, summed over every number of participations."""
+    mu, draws, q, delta = 0.8, 40, 0.2, 1e-4
+    epsilon = lab.binomial_gdp_eps(mu, draws, q, delta)
+    total = sum(stats.binom.pmf(k, draws, q)
+                * (stats.norm.cdf(mu * math.sqrt(k) / 2 - epsilon / (mu * math.sqrt(k)))
+                   - math.exp(epsilon) * stats.norm.cdf(-mu * math.sqrt(k) / 2 - epsilon / (mu * math.sqrt(k))))
+                for k in range(1, draws + 1))
+    assert total == pytest.approx(delta, rel=1e-4) and total <= delta
+    assert lab.binomial_gdp_eps(mu, draws, 1.0, delta) == gdp_eps(mu * math.sqrt(draws), delta)
+    assert epsilon < lab.binomial_rdp_eps(mu, draws, q, delta)
+    assert lab.binomial_gdp_eps(1e-6, draws, q, delta) == 0.0
+
+
+def test_expected_participations_would_understate():
+    """15 draws expected: what the average number of participations would give is below what is proved."""
+    for mu in (0.5, 2.0):
+        assert lab.binomial_gdp_eps(mu, 3150, 15 / 3150, 1e-5) > gdp_eps(mu * math.sqrt(15), 1e-5)
+
+
+def test_fresh_batches_cost_more_than_a_partition():
+    shuffled, fresh = (labels(TrialConfig(**PHOTONIC, sampler=s)) for s in ("shuffled", "without_replacement"))
+    for variant in ("gdp", "rdp"):
+        assert fresh[variant].value > shuffled[variant].value
+        assert "binomial" in fresh[variant].note
+
+
+def test_monotone():
+    values = [labels(TrialConfig(**{**PHOTONIC, "sigma": s}))["gdp"].value for s in (0.1, 0.5, 1.0, 10.0)]
+    assert values == sorted(values, reverse=True) and len(set(values)) == 4
+    epochs = [labels(TrialConfig(**PHOTONIC), e)["gdp"].value for e in (1, 2, 15)]
+    assert np.all(np.diff(epochs) > 0)
+
+
+def test_refusals():
+    assert lab.label_epsilons(TrialConfig(), 1) == []
+    with pytest.raises(ValueError, match="epochs_done: must be >= 1, got 0"):
+        lab.label_epsilons(TrialConfig(**PHOTONIC), 0)
+    with pytest.raises(ValueError, match="mechanism: must be photonic, got none"):
+        lab.label_mu(TrialConfig())
+    unknown = SimpleNamespace(mechanism="photonic", algorithm="dfa", sigma=1.0, tau_f=1.0, output_noise=True,
+                              hidden=(4,), sampler="sorted")
+    with pytest.raises(ValueError, match="participations are known of shuffled and without_replacement, got sorted"):
+        lab.label_epsilons(unknown, 1)
