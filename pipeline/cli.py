@@ -77,6 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     account.add_argument("file", type=Path, nargs="?", metavar="FILE", help="experiment file")
     account.add_argument("--check", type=Path, metavar="CASES", help="evaluate reference cases; exit 1 on a miss")
 
+    account.add_argument("--by-epoch", action="store_true", help="every epsilon after every epoch, as a table")
+
     command("fields", _fields, "the settings of a trial, with their defaults")
 
     ui = command("ui", _ui, "browse the runs in MLflow's web page, on this machine only")
@@ -164,7 +166,7 @@ def _report(options: argparse.Namespace) -> int:
 def _account(options: argparse.Namespace) -> int:
     if (options.file is None) == (options.check is None):
         raise ConfigError("account: takes either FILE or --check CASES")
-    return _check_cases(options.check) if options.check else _account_trials(options.file)
+    return _check_cases(options.check) if options.check else _account_trials(options.file, options.by_epoch)
 
 
 def _check_cases(path: Path) -> int:
@@ -185,7 +187,7 @@ def _numbers(value: float | None | dict[str, float | None]) -> str:
     return "none" if value is None else f"{value:.10g}"
 
 
-def _account_trials(path: Path) -> int:
+def _account_trials(path: Path, by_epoch: bool) -> int:
     from pipeline.accounting import account, privacy_tags
     from pipeline.accounting.photonic import assumptions
     from pipeline.artifacts import run_name
@@ -198,6 +200,9 @@ def _account_trials(path: Path) -> int:
         for epsilon in account(trial, trial.epochs):
             print(f"  {epsilon}")
         print(f"  {privacy_tags(trial)['privacy.notes']}")
+        for epoch in range(1, trial.epochs + 1) if by_epoch else ():
+            values = (f"{e.metric_name.removeprefix('epsilon/')} {e.value:.4g}" for e in account(trial, epoch))
+            print(f"  after epoch {epoch:>3}: {', '.join(values) or 'none'}")
     return 0
 
 

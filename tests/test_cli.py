@@ -88,6 +88,17 @@ def test_account_prints_assumptions_and_labelled_epsilons(tmp_path, capsys):
     assert "holds" in out and "claimed" in out and "replace-one" in out and "delta" in out and "no guarantee" in out
 
 
+def test_account_calibrates_and_lists_epsilon_by_epoch(tmp_path, capsys):
+    file = tmp_path / "e.yaml"
+    file.write_text("base: {dataset: digits, batch_size: 64, epochs: 3, mechanism: per_example, sampler: shuffled, "
+                    "target_epsilon: 2}")
+    assert main(["account", str(file), "--by-epoch"]) == 0
+    out = capsys.readouterr().out
+    values = [float(line.rpartition(" ")[2]) for line in out.splitlines() if "after epoch" in line]
+    assert len(values) == 3 and values == sorted(values) and 1.98 <= values[-1] <= 2
+    assert "noise multiplier" in out and "certified gdp; delta = 1e-05, relation replace-one, sampler shuffled" in out
+
+
 def test_fields_documents_every_setting(capsys):
     assert main(["fields"]) == 0
     out = capsys.readouterr().out
