@@ -13,7 +13,7 @@ from pipeline.experiment import Resources
 Bundle = Mapping[str, float]  # resource -> amount, in Ray's names: CPU, GPU, OPU
 
 ADVICE = {
-    "OPU": "start a node with --resources='{\"OPU\": 1}', or leave out the pdfa trials",
+    "OPU": "lower resources.opu, start a node with --resources='{\"OPU\": 1}', or leave out the pdfa trials",
     "GPU": "lower resources.gpu (0 trains on the CPU), or start a node with a GPU",
     "CPU": "lower resources.cpu, or offer more cores",
 }
