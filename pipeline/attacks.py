@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -188,7 +189,8 @@ class TwoPointAudit:
     trials: int
 
 
-def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int, conf: float = 0.95) -> TwoPointAudit:
+def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int, conf: float = 0.95,
+                         of: str = "epsilon") -> TwoPointAudit:
     """Audit one step of a mechanism by telling its outputs on two neighbouring inputs apart (Nasr et al. 2023).
 
     The threshold is chosen on the first half of the runs, where it gives the best bound; the other half is counted.
@@ -199,6 +201,7 @@ def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int
         delta: of the epsilon to bound.
         trials: runs on each of the inputs; even.
         conf: probability that the bound holds.
+        of: which bound the threshold is chosen for, `epsilon` or `mu`.
 
     Raises:
         ValueError: for a number of trials that is odd or below 2, or a statistic that is nan.
@@ -208,19 +211,20 @@ def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int
     half = trials // 2
     # nan is refused before; infinities become the largest numbers, so that a threshold can stand between them
     zeros, ones = (np.nan_to_num(_scores("step", [step(j) for _ in range(trials)])) for j in (0, 1))
-    threshold = _best_threshold(np.sort(zeros[:half]), np.sort(ones[:half]), delta, conf)
+    bound = {"epsilon": partial(two_point, delta=delta, conf=conf), "mu": partial(gdp_mu_lower, conf=conf)}[of]
+    threshold = _best_threshold(np.sort(zeros[:half]), np.sort(ones[:half]), bound)
     fp, fn = int((zeros[half:] > threshold).sum()), int((ones[half:] <= threshold).sum())
-    return TwoPointAudit(float(two_point(fp, half, fn, half, delta, conf)), gdp_mu_lower(fp, half, fn, half, conf),
-                         threshold, fp, fn, half)
+    return TwoPointAudit(float(two_point(fp, half, fn, half, delta, conf)),
+                         float(gdp_mu_lower(fp, half, fn, half, conf)), threshold, fp, fn, half)
 
 
-def _best_threshold(zeros: np.ndarray, ones: np.ndarray, delta: float, conf: float) -> float:
+def _best_threshold(zeros: np.ndarray, ones: np.ndarray, bound: Callable[..., np.ndarray]) -> float:
     """Of the thresholds half-way between neighbouring statistics (sorted, finite), the one with the best bound."""
     values = np.unique(np.concatenate([zeros, ones]))
     thresholds = values[:-1] / 2 + values[1:] / 2 if len(values) > 1 else values
     fp = len(zeros) - np.searchsorted(zeros, thresholds, side="right")
     fn = np.searchsorted(ones, thresholds, side="right")
-    return float(thresholds[np.argmax(two_point(fp, len(zeros), fn, len(ones), delta, conf))])
+    return float(thresholds[np.argmax(bound(fp, len(zeros), fn, len(ones)))])
 
 
 @dataclass(frozen=True)

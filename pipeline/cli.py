@@ -1,4 +1,4 @@
-"""The command line: `photonic sweep | report | account | fields | ui`."""
+"""The command line: `photonic sweep | report | account | audit | fields | ui`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import argparse
 import dataclasses
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.config import ConfigError, TrialConfig
 from pipeline.experiment import Experiment, load_experiment
 
-# Exit codes: 0 done, 1 some trial failed, 2 refused or impossible (one line says why), 130 interrupted.
+# Exit codes: 0 done, 1 some trial failed, a reference case was missed or an audit exceeds what is certified,
+# 2 refused or impossible (one line says why), 130 interrupted.
 REFUSED, INTERRUPTED = 2, 130
 
 
@@ -58,6 +60,10 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--mlruns", type=Path, default=Path("mlruns"), metavar="DIR",
                          help="folder of the tracking store (default: %(default)s; MLFLOW_TRACKING_URI overrides it)")
 
+    def with_data(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("--data", type=Path, metavar="DIR", default=os.environ.get("PHOTONIC_DATA") or None,
+                         help="folder with the data sets (default: PHOTONIC_DATA, else they are downloaded)")
+
     sweep = command("sweep", _sweep, "train the trials of an experiment that are not done yet")
     with_file(sweep)
     with_store(sweep)
@@ -65,8 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--workers", type=int, metavar="N", help="cores to use on this machine (default: all)")
     sweep.add_argument("--address", help="Ray cluster that this machine is part of: 'auto' or 'host:port' "
                                          "(default: RAY_ADDRESS, else a local one is started)")
-    sweep.add_argument("--data", type=Path, metavar="DIR", default=os.environ.get("PHOTONIC_DATA") or None,
-                       help="folder with the data sets (default: PHOTONIC_DATA, else they are downloaded)")
+    with_data(sweep)
 
     report = command("report", _report, "tables and figures of an experiment that was swept")
     with_file(report)
@@ -76,8 +81,16 @@ def _parser() -> argparse.ArgumentParser:
     account = command("account", _account, "the epsilon of an experiment's trials, and what it is worth")
     account.add_argument("file", type=Path, nargs="?", metavar="FILE", help="experiment file")
     account.add_argument("--check", type=Path, metavar="CASES", help="evaluate reference cases; exit 1 on a miss")
-
     account.add_argument("--by-epoch", action="store_true", help="every epsilon after every epoch, as a table")
+
+    audit = command("audit", _audit, "attack an experiment's trials: what is seen, beside what is claimed or certified")
+    with_file(audit)
+    with_data(audit)
+    audit.add_argument("--trial", type=int, metavar="N", help="only the N-th, from 1, seeds apart (default: all)")
+    audit.add_argument("--steps", type=int, default=1, metavar="K",
+                       help="steps of training whose updates are attacked (default: %(default)s)")
+    audit.add_argument("--mlruns", type=Path, metavar="DIR",
+                       help="also log the table to the experiment's sweep in this tracking store")
 
     command("fields", _fields, "the settings of a trial, with their defaults")
 
@@ -204,6 +217,27 @@ def _account_trials(path: Path, by_epoch: bool) -> int:
             values = (f"{e.metric_name.removeprefix('epsilon/')} {e.value:.4g}" for e in account(trial, epoch))
             print(f"  after epoch {epoch:>3}: {', '.join(values) or 'none'}")
     return 0
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from pipeline.audit import audit, table
+
+    experiment = load_experiment(options.file)
+    store = None
+    if options.mlruns:
+        from pipeline.tracking import Store
+
+        store = Store(root=options.mlruns, create=False)
+        store.attach(experiment.name)
+    found = list(audit(experiment, options.trial, options.data, options.steps))
+    text = table(found)
+    print(text)
+    if store:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "audit.txt")
+            file.write_text(text + "\n", encoding="utf-8")
+            store.log_report([file])
+    return 1 if any(finding.exceeds for finding in found) else 0
 
 
 def _fields(options: argparse.Namespace) -> int:

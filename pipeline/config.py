@@ -23,6 +23,7 @@ INPUTS = ("centered", "standardized", "unit")
 OPTIMIZERS = ("sgd", "adam")
 LEAST_NOISE = 0.2  # of noise_multiplier, where there is noise
 PRECISIONS = ("float32", "bfloat16")
+NOISE_SOURCES = ("research", "secure")
 
 TERNARY = ("tdfa", "pdfa")
 GAUSSIAN = ("component", "per_example")
@@ -147,6 +148,10 @@ class TrialConfig:
     delta: float = setting(
         1e-5, "delta of every (epsilon, delta)", low=0, high=1, open_low=True, open_high=True,
         applies=lambda c: c.mechanism != "none")
+    noise: str = setting(
+        "research", "noise and batches are drawn by seed (`research`), so that the trial can be repeated and whoever "
+        "knows the seed can subtract the noise, or from the operating system, recorded nowhere (`secure`)",
+        choices=NOISE_SOURCES, applies=lambda c: c.mechanism != "none")
     sampler: str = setting("shuffled", "how batches are drawn", choices=SAMPLERS)
     batch_size: int = setting(256, "m, records per step", low=1)
     epochs: int = setting(15, "passes over the training records", low=1)
@@ -159,8 +164,8 @@ class TrialConfig:
         "has it (AVX512-BF16, AMX, GPUs) and slow elsewhere", choices=PRECISIONS)
     alignment_batches: int = setting(
         4, "batches per epoch on which the update is compared with the true gradient; 0 measures none", low=0)
-    seed: int = setting(0, "seed of split, initialisation, feedback, sampling and noise", low=0, high=2**63 - 1,
-                        per_trial=True)
+    seed: int = setting(0, "seed of split, initialisation and feedback and, in research, of sampling and noise",
+                        low=0, high=2**63 - 1, per_trial=True)
 
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
@@ -216,6 +221,11 @@ class TrialConfig:
         """(n_0, ..., n_L): input, hidden widths, classes."""
         spec = DATASETS[self.dataset]
         return (spec.n_features, *self.hidden, spec.n_classes)
+
+    @property
+    def secure(self) -> bool:
+        """Whether noise and batches come from the operating system."""
+        return self.mechanism != "none" and self.noise == "secure"
 
     @property
     def needs_opu(self) -> bool:

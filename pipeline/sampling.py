@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from pipeline.randomness import numpy_generator
+from pipeline.randomness import numpy_generator, secret_generator
 
 
 def split(n_records: int, n_validation: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -57,7 +57,7 @@ SAMPLERS: dict[str, Callable[[np.random.Generator, int, int, int], np.ndarray]] 
 
 
 class BatchSampler:
-    """Batches of R trials, each from its own `sampling` stream.
+    """Batches of R trials, each from its own `sampling` stream or from the operating system.
 
     Args:
         name: key of `SAMPLERS`.
@@ -66,20 +66,21 @@ class BatchSampler:
         batch_size: m, the size of a batch or, for poisson, its expectation.
         steps: steps per epoch.
         device: where the indices live.
+        secure: draw from the operating system; nothing is kept from which batches could be drawn again.
     """
 
     def __init__(self, name: str, records: Sequence[np.ndarray], seeds: Sequence[int], batch_size: int, steps: int,
-                 device: torch.device) -> None:
+                 device: torch.device, secure: bool = False) -> None:
         self.draw = SAMPLERS[name]
         self.records = list(records)
-        self.generators = [numpy_generator(seed, "sampling") for seed in seeds]
+        self.generators = [None if secure else numpy_generator(seed, "sampling") for seed in seeds]
         self.batch_size, self.steps, self.device = batch_size, steps, device
 
     def epoch(self) -> torch.Tensor:
         """Record indices of the next epoch [steps, R, m], int64; `ABSENT` where a poisson batch has no record."""
         per_trial = []
         for records, rng in zip(self.records, self.generators, strict=True):
-            drawn = self.draw(rng, len(records), self.steps, self.batch_size)
+            drawn = self.draw(rng or secret_generator(), len(records), self.steps, self.batch_size)
             per_trial.append(np.where(drawn == ABSENT, ABSENT, records[drawn]))
         width = max(drawn.shape[1] for drawn in per_trial)
         padded = [np.pad(drawn, ((0, 0), (0, width - drawn.shape[1])), constant_values=ABSENT) for drawn in per_trial]

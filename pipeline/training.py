@@ -102,7 +102,7 @@ class Training:
         self.validation = torch.from_numpy(np.stack([part[1] for part in parts])).to(device)
         self.train_inputs, self.test_inputs = Inputs(data.train_x, c, data), Inputs(data.test_x, c, data)
         self.sampler = BatchSampler(c.sampler, [part[0] for part in parts], seeds, c.batch_size, c.steps_per_epoch,
-                                    device)
+                                    device, secure=c.secure)
         self.net = Mlp(c.layer_sizes, c.activation, seeds, device, precision=getattr(torch, c.matmul_precision))
         self.feedback = make_feedback(pack, self.net.sizes, device)
         self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, device)

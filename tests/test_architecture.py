@@ -11,8 +11,8 @@ ORDER = """datasets records config experiment packs randomness networks sampling
 mechanisms.base mechanisms.none mechanisms.optics mechanisms.photonic mechanisms.gaussian mechanisms
 accounting.epsilon accounting.photonic accounting.curves accounting.column accounting.label accounting.leekifer
 accounting.gaussian accounting.selection accounting.audit accounting.certified accounting accounting.check
-alignment training attacks
-estimate artifacts tracking ui resources progress worker recorder sweep cli""".split()
+alignment training attacks release
+estimate artifacts audit tracking ui resources progress worker recorder sweep cli""".split()
 LIBRARIES = {"ray": "sweep", "mlflow": "tracking", "lightonml": "projection"}
 # These know configurations and records, and nothing of how an algorithm works.
 IGNORANT = {"tracking": set(), "sweep": {"training", "data", "projection"}, "analysis": set()}

@@ -8,12 +8,13 @@ import torch
 
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import certified, event_of, with_noise
-from pipeline.attacks import gaussian_log_ratio, row_space_audit, two_point_step_audit
+from pipeline.attacks import row_space_audit
 from pipeline.config import TrialConfig
 from pipeline.data import load
-from pipeline.mechanisms.gaussian import PerExample
-from pipeline.networks import Mlp, Parameters
+from pipeline.mechanisms import make_mechanism
+from pipeline.networks import Mlp
 from pipeline.packs import Pack
+from pipeline.release import audit_release
 from pipeline.training import Training, train
 
 CPU = torch.device("cpu")
@@ -97,29 +98,86 @@ def test_row_space_attack_on_fashion_mnist_tells_the_papers_mechanism_from_the_c
     assert abs(row_space_audit(config, data, steps=3).auc - 0.5) < 0.05
 
 
-def step_audit(noise_multiplier, claimed, trials=4000):
-    """Two-point audit of the real mechanism on the worst neighbours: one record of full length, or none."""
-    sizes = (3, 2, 2)
-    net = Mlp(sizes, "tanh", [0])
-    config = dataclasses.replace(BASE, hidden=(2,), noise_multiplier=noise_multiplier)
-    mechanism = PerExample([config], net, CPU)
-    out, mean = Parameters(sizes, 1), Parameters(sizes, 1)
-    h = [torch.ones(1, 1, n) for n in sizes[:-1]]
-    record = [torch.full((1, 1, n), 100.0) for n in sizes[1:]], h
-    nothing = [torch.zeros(1, 1, n) for n in sizes[1:]], h
-    quiet = PerExample([dataclasses.replace(config, noise_multiplier=0)], net, CPU)
-    quiet.update(*record, mean)
-    sigma = claimed * config.clipping_norm / config.batch_size
-
-    def step(present):
-        mechanism.update(*(record if present else nothing), out)
-        return gaussian_log_ratio(out.flat[0].numpy(), torch.zeros_like(out.flat[0]).numpy(), mean.flat[0].numpy(),
-                                  sigma)
-
-    return two_point_step_audit(step, delta=0.01, trials=trials)
+AUDITS = [("per_example", "poisson"), ("per_example", "shuffled"), ("component", "poisson"),
+          ("component", "without_replacement")]
 
 
-def test_audited_epsilon_of_a_step_stays_below_certified_and_catches_half_the_noise():
-    mu = 1 / 1.0  # one Gaussian release of sensitivity C and noise z C is (1/z)-GDP
-    assert 0.6 * mu < step_audit(1.0, claimed=1.0).mu_lower <= mu
-    assert step_audit(0.5, claimed=1.0).mu_lower > 1.2 * mu
+def audited(mechanism, sampler):
+    """A trial whose step is certified 1-GDP."""
+    return dataclasses.replace(BASE, mechanism=mechanism, sampler=sampler, tau_e=0.5, tau_h=4.0,
+                               noise_multiplier=1.0 if sampler == "poisson" else 2.0)
+
+
+def built(config):
+    return make_mechanism(Pack((config,)), Mlp(config.layer_sizes, config.activation, [config.seed]), CPU)
+
+
+@pytest.mark.parametrize(("mechanism", "sampler"), AUDITS)
+def test_audited_mu_of_a_step_comes_close_to_what_is_certified_and_stays_below(mechanism, sampler):
+    audit = audit_release(audited(mechanism, sampler), trials=2000, delta=0.01)
+    assert 0.7 < audit.mu_lower <= audit.mu == 1 and not audit.exceeds
+    assert 0.5 * audit.certified.value < audit.audited.value <= audit.certified.value
+    assert audit.certified.value == pytest.approx(2.3178, abs=1e-3)  # of the Gaussian mechanism, mu = 1, delta = 0.01
+    assert (audit.audited.kind, audit.audited.delta, audit.audited.relation) == (
+        "audited", 0.01, "add/remove" if sampler == "poisson" else "replace-one")
+    assert abs(audit.auc - 0.7602) < 0.05  # Phi(mu/sqrt 2), of all that is released
+
+
+def halved(config):
+    return built(dataclasses.replace(config, noise_multiplier=config.noise_multiplier / 2))
+
+
+def quiet_output_layer(config):
+    mechanism = built(config)
+    loud, last = mechanism.source.next, mechanism.noise.layers[-1].shape[1]
+
+    def next_noise():
+        noise = loud()
+        noise[:, -last:] = 0
+        return noise
+
+    mechanism.source.next = next_noise
+    return mechanism
+
+
+def noise_per_record_after_the_clip(config):
+    """sum_i (delta_i + g_i) h_i^T: its covariance is data."""
+    mechanism = built(config)
+    bounded, sigma = mechanism.bounded, mechanism.source.sigmas[0]
+
+    def noisy(deltas, activations):
+        deltas, activations = bounded(deltas, activations)
+        return [d + sigma * torch.randn_like(d) for d in deltas], activations
+
+    mechanism.bounded, mechanism.source.next = noisy, lambda: torch.zeros_like(mechanism.noise.flat)
+    return mechanism
+
+
+def unbounded(config):
+    mechanism = built(config)
+    mechanism.bounded = lambda deltas, activations: (deltas, activations)
+    return mechanism
+
+
+@pytest.mark.parametrize("broken", [halved, quiet_output_layer, noise_per_record_after_the_clip, unbounded])
+@pytest.mark.parametrize(("mechanism", "sampler"), AUDITS)
+def test_an_audit_catches_a_broken_mechanism(mechanism, sampler, broken):
+    config = audited(mechanism, sampler)
+    audit = audit_release(config, trials=1000, delta=0.01, mechanism=broken(config))
+    assert audit.exceeds and audit.mu_lower > 1.2 and audit.audited.value > audit.certified.value
+
+
+def test_an_audit_of_the_release_needs_a_certified_trial():
+    with pytest.raises(ValueError, match="noise_multiplier: must be > 0"):
+        audit_release(dataclasses.replace(BASE, noise_multiplier=0), 100, 0.01)
+    with pytest.raises(ValueError, match="mechanism: must be one of component, per_example, got photonic"):
+        audit_release(TrialConfig(mechanism="photonic", sigma=1.0), 100, 0.01)
+
+
+def test_notes_say_where_the_noise_comes_from():
+    for base in (BASE, TrialConfig(mechanism="photonic", sigma=1.0)):
+        notes = {noise: privacy_tags(dataclasses.replace(base, noise=noise))["privacy.notes"]
+                 for noise in ("research", "secure")}
+        assert "recorded seed" in notes["research"] and "operating system" not in notes["research"]
+        assert "operating system's entropy, and nothing of it is recorded" in notes["secure"]
+        assert "simulated" not in notes["secure"] and all("Mironov 2012" in note for note in notes.values())

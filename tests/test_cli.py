@@ -110,3 +110,66 @@ def test_the_command_line_starts_without_torch_ray_or_mlflow():
             "print({'torch', 'ray', 'mlflow', 'pandas'} & set(sys.modules))")
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.strip().endswith("set()")
+
+
+AUDITED = """
+name: audited
+base: {dataset: digits, hidden: [24, 16], batch_size: 16, algorithm: dfa, sigma: 0.1}
+grid: {seed: [0, 1]}
+cases:
+  - base: {mechanism: photonic}
+  - base: {mechanism: per_example, noise_multiplier: 1, sampler: poisson, clipping_norm: 0.5}
+"""
+
+
+def test_audit_prints_what_attacks_see_beside_what_is_certified(tmp_path, capsys):
+    file = tmp_path / "audited.yaml"
+    file.write_text(AUDITED)
+    assert main(["audit", str(file), "--steps", "20"]) == 0
+    out = capsys.readouterr().out
+    rows = [line for line in out.splitlines() if line.startswith(("1 dfa photonic", "2 dfa per_example"))]
+    attacks = [row for row in rows if "epsilon =" not in row]
+    assert len(attacks) == 5, "two seeds of a trial are one"
+    assert all("finds its members" in row for row in attacks[:2]) and attacks[0].split()[8] == "1.000"
+    assert all("blind" in row for row in attacks[2:4])
+    assert "below certified" in attacks[4] and ">= 0." in attacks[4] and " 1.000 " in attacks[4]
+    epsilons = [row for row in rows if "epsilon =" in row]
+    for epsilon, kind in zip(epsilons, ("claimed", "audited one step", "certified one step"), strict=True):
+        assert f"({kind}" in epsilon and all(word in epsilon for word in ("delta = 1e-05", "relation", "sampler"))
+
+
+def test_audit_of_one_trial_is_logged_to_its_sweep(tmp_path, capsys):
+    file = tmp_path / "audited.yaml"
+    file.write_text(AUDITED)
+    store = tmp_path / "mlruns"
+    arguments = ["audit", str(file), "--trial", "1", "--mlruns", str(store)]
+    assert main(arguments) == 2 and not store.exists()
+    Store(root=store).open_sweep("audited")
+    capsys.readouterr()
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "1 dfa photonic" in out and "per_example" not in out
+    logged = list(store.glob("**/report/audit.txt"))
+    assert len(logged) == 1 and logged[0].read_text() == out
+
+
+def test_audit_exits_1_where_more_is_measured_than_certified(tmp_path, capsys, monkeypatch):
+    from pipeline.mechanisms.gaussian import PerExample
+
+    monkeypatch.setattr(PerExample, "bounded", lambda self, deltas, activations: (deltas, activations))
+    file = tmp_path / "audited.yaml"
+    file.write_text(AUDITED)
+    assert main(["audit", str(file), "--trial", "2"]) == 1
+    assert "EXCEEDS certified" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--trial", "3"], "--trial: must be at least 1 and at most the 2"),
+    (["--trial", "0"], "--trial: must be at least 1"),
+    (["--steps", "0"], "--steps: must be at least 1 and at most the 80"),
+])
+def test_audit_refuses_what_does_not_exist(tmp_path, capsys, arguments, message):
+    file = tmp_path / "audited.yaml"
+    file.write_text(AUDITED)
+    assert main(["audit", str(file), *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")

@@ -21,6 +21,7 @@ def test_every_field_is_documented():
     ({"nose": 1}, r"nose: unknown field, got 1; the fields are dataset, "),
     ({"batch_size": 54_001}, r"batch_size: must be at most the 54000 training records of fashion_mnist, got 54001"),
     ({"batch_size": 0}, r"batch_size: must be >= 1, got 0"),
+    ({"noise": "secret"}, r"noise: must be one of research, secure, got 'secret'"),
     ({"epochs": 1.5}, r"epochs: must be a whole number, got 1.5"),
     ({"epochs": True}, r"epochs: must be a whole number, got True"),
     ({"hidden": []}, r"hidden: must be a list of at least one positive width, got \[\]"),
@@ -60,10 +61,11 @@ OTHER = dict(dataset="mnist", validation_fraction=0.2, inputs="unit", hidden=(10
              algorithm="dfa", feedback_std=0.5, threshold=0.1, mechanism="none", sigma=0.1, tau_f=2.0, tau_h=2.0,
              tau_h_min=0.5, gamma_min=0.1, activation_floor=True, output_noise=False, tau_e=0.2, feedback_norm=0.5,
              clipping_norm=2.0, noise_multiplier=2.0, target_epsilon=3.0, delta=1e-6, sampler="without_replacement",
-             batch_size=128, epochs=3, optimizer="adam", learning_rate=0.1, momentum=0.5, matmul_precision="bfloat16",
-             alignment_batches=1, seed=7)
-PHOTONIC = {"sigma", "tau_f", "tau_h", "tau_h_min", "gamma_min", "activation_floor", "output_noise", "delta"}
-GAUSSIAN = {"sigma", "noise_multiplier", "target_epsilon", "delta"}
+             noise="secure", batch_size=128, epochs=3, optimizer="adam", learning_rate=0.1, momentum=0.5,
+             matmul_precision="bfloat16", alignment_batches=1, seed=7)
+PHOTONIC = {"sigma", "tau_f", "tau_h", "tau_h_min", "gamma_min", "activation_floor", "output_noise", "delta",
+            "noise"}
+GAUSSIAN = {"sigma", "noise_multiplier", "target_epsilon", "delta", "noise"}
 USES = {"none": set(), "photonic": PHOTONIC, "component": GAUSSIAN | {"tau_h", "tau_e", "feedback_norm"},
         "per_example": GAUSSIAN | {"clipping_norm"}}
 

@@ -9,6 +9,10 @@ from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.photonic import RELATION, VARIANTS, abridged, assumptions, claimed, missing
 from pipeline.config import GAUSSIAN, TrialConfig
 
+# Mironov 2012, "On significance of the least significant bits for differential privacy".
+REAL_NUMBERS = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; Mironov "
+                "2012)")
+
 __all__ = ["Epsilon", "account", "privacy_tags"]
 
 
@@ -37,13 +41,18 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
     }
 
 
+def _source(config: TrialConfig) -> str:
+    if config.secure:
+        return "noise and batches come from the operating system's entropy, and nothing of it is recorded"
+    return "simulated: the noise comes from a recorded seed, and whoever knows that can subtract it"
+
+
 def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
     event = event_of(config, config.epochs)
     noisy = config.noise_multiplier > 0
     note = certified(config, config.epochs)[0].note if noisy else "not certified: no noise, no guarantee"
     if noisy:
-        note += ("; simulated: the noise comes from a recorded seed, and whoever knows that can subtract it; "
-                 "floating-point sums and samples are taken for real numbers")
+        note += f"; {_source(config)}; {REAL_NUMBERS}"
         if config.projector == "opu_hardware":
             note += "; presupposes that the device projects every record without crosstalk from others"
     return {
@@ -56,7 +65,8 @@ def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
 
 
 def _notes(config: TrialConfig) -> list[str]:
-    return [_why_not_certified(config), *_why_infinite(config)]
+    source = [_source(config), REAL_NUMBERS] if config.sigma else []
+    return [_why_not_certified(config), *_why_infinite(config), *source]
 
 
 def _why_not_certified(config: TrialConfig) -> str:

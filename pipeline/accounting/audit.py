@@ -83,14 +83,14 @@ def two_point(fp: Counts, n0: int, fn: Counts, n1: int, delta: float, conf: floa
     return np.maximum(np.maximum(first, second), 0.0)[()]
 
 
-def gdp_mu_lower(fp: int, n0: int, fn: int, n1: int, conf: float = 0.95) -> float:
+def gdp_mu_lower(fp: Counts, n0: int, fn: Counts, n1: int, conf: float = 0.95) -> Curve:
     """Lower bound on mu of a mechanism that is claimed to be mu-GDP: Phi^-1(1 - a) - Phi^-1(b), not below 0.
 
     Arguments, limits a and b, and errors as in `two_point` (Nasr et al. 2023).
     It says nothing of a mechanism that is claimed to be (epsilon, delta)-DP only.
     """
     a, b = upper_limit(fp, n0, conf, "fp"), upper_limit(fn, n1, conf, "fn")
-    return max(0.0, float(stats.norm.isf(a) - stats.norm.ppf(b))) if max(a, b) < 1 else 0.0
+    return np.maximum(stats.norm.isf(a) - stats.norm.ppf(b), 0.0)[()]  # -inf where a limit is 1
 
 
 def upper_limit(errors: Counts, n: int, conf: float, name: str = "errors") -> Curve:

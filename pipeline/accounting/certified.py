@@ -13,10 +13,12 @@ from __future__ import annotations
 import dataclasses
 from functools import lru_cache
 
+from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.gaussian import PrivacyEvent, accountants, epsilon, noise_multiplier_for
 from pipeline.config import GAUSSIAN, TrialConfig
 
+IN_THE_BATCH = "none (the record is in the batch)"  # of one step, seen by whoever knows that
 RELATIONS = {"poisson": "add/remove", "without_replacement": "replace-one", "shuffled": "replace-one"}
 
 
@@ -52,6 +54,24 @@ def with_noise(config: TrialConfig) -> TrialConfig:
     event = event_of(config, config.epochs)
     z = noise_multiplier_for(config.target_epsilon, event, config.delta) * _sensitivity_over_c(event.relation)
     return dataclasses.replace(config, noise_multiplier=z, target_epsilon=0.0)
+
+
+def step_mu(config: TrialConfig) -> float:
+    """mu of one step for whoever knows which records may be in the batch: one Gaussian release, not amplified.
+
+    Raises:
+        ValueError: for a trial that has no Gaussian mechanism or adds no noise.
+    """
+    z = event_of(with_noise(config), 1).noise_multiplier
+    if not z:
+        raise ValueError(f"noise_multiplier: must be > 0, or nothing is certified, got {z}")
+    return 1 / z
+
+
+def certified_step(config: TrialConfig) -> Epsilon:
+    """Certified epsilon of one step, as `step_mu`."""
+    return Epsilon(gdp_eps(step_mu(config), config.delta), "certified", "one step", RELATIONS[config.sampler],
+                   IN_THE_BATCH, config.delta, "exact", "one release, no amplification")
 
 
 def certified(config: TrialConfig, epochs_done: int) -> list[Epsilon]:

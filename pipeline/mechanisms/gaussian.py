@@ -59,7 +59,7 @@ class GaussianMechanism(Mechanism):
         deviations = [t.noise_multiplier * bound for t, bound in zip(trials, self.bounds, strict=True)]
         self.noise = Parameters(net.sizes, len(trials), device)
         self.source = GaussianNoise([t.seed for t in trials], deviations, self.noise.flat.shape[1:], device,
-                                    stream="release")
+                                    stream="release", secure=trials[0].secure)
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
         """The device's noise on what an OPU projects; it buys nothing here, and is bounded with all else."""

@@ -46,7 +46,7 @@ class OpticalNoise:
         self.noise = None
         if any(t.sigma for t in trials):
             self.noise = GaussianNoise([t.seed for t in trials], [t.sigma for t in trials],
-                                       (rows, sum(self.widths)), device)
+                                       (rows, sum(self.widths)), device, secure=trials[0].secure)
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
         """The signals [R, m, n_l] as the device hands them out."""
