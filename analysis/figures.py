@@ -1,12 +1,12 @@
-"""Figure 2 of Ohana et al. 2021: learning curves, and alignment, by noise.
+"""Figure 2 of Ohana et al. 2021: learning curves, and alignment, by noise; and accuracy against epsilon.
 
-Functions from a DataFrame (`analysis.runs.load_history`) to a matplotlib Axes. Figures are made without pyplot, so
-that neither the backend nor the style of a notebook changes.
+Functions from a DataFrame (`analysis.runs.load_history`, `analysis.frontier.frontier`) to a matplotlib Axes. Figures
+are made without pyplot, so that neither the backend nor the style of a notebook changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from analysis.runs import ALGORITHM_LABELS, NON_PRIVATE, ReportError, by_noise
 
@@ -102,6 +102,70 @@ def figure2_right(history: pd.DataFrame, ax: Axes) -> Axes:
                linestyle=_dashes(setting), marker=MARKERS["pdfa"], label=f"PDFA {_name(setting)}")
         handles.append(Line2D([], [], color=colors[setting], linestyle=_dashes(setting), label=_name(setting)))
     return _finish(ax, history, handles, f"Alignment of layer {LAYER} (cosine), PDFA")
+
+
+def frontier_figure(points: Sequence[pd.DataFrame]) -> Figure:
+    """One panel per kind of epsilon, 5.4 x 3.8 inches each; kinds never share an axis, since they guarantee different
+    things.
+
+    Args:
+        points: from `analysis.frontier.frontiers`.
+    """
+    with theme():
+        figure = Figure(figsize=(5.4 * len(points), 3.8), layout="constrained")
+        for frame, ax in zip(points, figure.subplots(1, len(points), squeeze=False)[0], strict=True):
+            frontier_axes(frame, ax)
+    return figure
+
+
+def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
+    """Test accuracy (%) against epsilon (log axis): a curve per algorithm, 95% intervals over seeds as bars.
+
+    Args:
+        points: from `analysis.frontier.frontier`.
+
+    Raises:
+        ReportError: for no point, an epsilon of 0, or points of several kinds, relations or deltas.
+    """
+    if points.empty or not (points["epsilon"] > 0).all():
+        raise ReportError(f"frontier: needs points with epsilon > 0, got {points['epsilon'].tolist()}")
+    for name in ("kind", "relation", "delta"):
+        if points[name].nunique() > 1:
+            raise ReportError(f"{name}: must be one on an axis, got {', '.join(map(str, points[name].unique()))}")
+    for algorithm in [a for a in ALGORITHM_LABELS if a in set(points["algorithm"])]:
+        curve = points[points["algorithm"] == algorithm].sort_values("epsilon")
+        look = {"color": PALETTE[algorithm], "marker": MARKERS[algorithm], "label": ALGORITHM_LABELS[algorithm]}
+        ax.plot(curve["epsilon"], curve["accuracy_mean"], markersize=4.5, markeredgewidth=0, **look)
+        known = curve[curve["n"] > 1]
+        if len(known):
+            ax.errorbar(known["epsilon"], known["accuracy_mean"], color=PALETTE[algorithm], linestyle="none",
+                        yerr=[known["accuracy_mean"] - known["accuracy_low"],
+                              known["accuracy_high"] - known["accuracy_mean"]], capsize=2, elinewidth=1, alpha=0.6)
+    first, samplers = points.iloc[0], ", ".join(sorted(set(points["sampler"])))
+    ax.set_title(f"{first['kind']} ε: {first['relation']}, {samplers} batches, δ = {first['delta']:g}")
+    few, many = points["n"].min(), points["n"].max()
+    n = f"n = {many}" if few == many else f"n = {few} to {many}"
+    ax.legend(title=f"{n} seeds\nmean, 95% t interval" if many > 1 else "n = 1 seed",
+              loc="center left", bbox_to_anchor=(1.01, 0.5), alignment="left")
+    ax.set_xscale("log")
+    ticks = _apart(points["epsilon"])
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.xaxis.set_minor_locator(NullLocator())
+    low, high = ax.get_ylim()
+    ax.set_ylim(max(low, 0), min(high, 100.5))  # an interval may reach beyond what an accuracy can be
+    ax.set(xlabel=f"ε ({first['kind']}, {first['relation']})", ylabel="Test accuracy (%)")
+    sns.despine(ax=ax)
+    return ax
+
+
+def _apart(epsilons: Sequence[float]) -> list[float]:
+    """The epsilons, of two digits, that leave room for their labels on a log axis."""
+    rounded = sorted({float(f"{epsilon:.2g}") for epsilon in epsilons})
+    ticks = rounded[:1]
+    for epsilon in rounded[1:]:
+        if np.log(epsilon / ticks[-1]) >= 0.08 * np.log(rounded[-1] / rounded[0]):
+            ticks.append(epsilon)
+    return ticks
 
 
 def save(figure: Figure, folder: Path, stem: str) -> list[Path]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import figures, tables
+from analysis import figures, frontier, tables
 from analysis.runs import load_history, load_runs, require_replicates
 from pipeline.experiment import Experiment
 from pipeline.tracking import Store
@@ -62,7 +62,17 @@ def write_figure2(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
     return figures.save(figures.figure2(accuracy, alignment), folder, "figure2")
 
 
+def write_frontier(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
+    """`frontier.csv`, `frontier.md`, and `frontier.svg`, `.pdf` and `.png`."""
+    points = frontier.frontiers(runs)
+    contents = {"frontier.csv": frontier.to_csv(points), "frontier.md": frontier.to_markdown(points, runs)}
+    for name, text in contents.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in contents] + figures.save(figures.frontier_figure(points), folder, "frontier")
+
+
 EXHIBITS: dict[str, Callable[[pd.DataFrame, Store, Path], list[Path]]] = {
     "table1": write_table1,
     "figure2": write_figure2,
+    "frontier": write_frontier,
 }

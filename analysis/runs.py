@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.config import TrialConfig
+from pipeline.exhibits import noise_setting
 from pipeline.tracking import DONE, Store, TrackedRun, run_name
 
 FIELDS = {field.name: type(field.default) for field in dataclasses.fields(TrialConfig)}
@@ -40,8 +41,8 @@ def load_runs(store: Store, trials: Sequence[TrialConfig] | None = None, source:
     """One row per trial of the sweep that `store` has open.
 
     Columns: trial_key, status, run_id, every field of `TrialConfig` (empty where it does not apply to the trial),
-    `setting` ('non-private', or sigma as text), the latest value of every metric by its MLflow name, the tags
-    `privacy.*` and git_commit. Accuracies are fractions.
+    `setting` ('non-private', sigma as text, 'epsilon=3' or 'z=1.1'), the latest value of every metric by its
+    MLflow name, the tags `privacy.*` and git_commit. Accuracies are fractions.
 
     Args:
         trials: the trials that must be there, finished or diverged, and alone are returned, in this order; by
@@ -88,8 +89,24 @@ def load_history(store: Store, runs: pd.DataFrame, key: str) -> pd.DataFrame:
 
 
 def by_noise(settings: Sequence[str]) -> list[str]:
-    """Distinct settings: non-private first, then by sigma."""
-    return sorted(set(settings), key=lambda s: -1.0 if s == NON_PRIVATE else float(s))
+    """Distinct settings: non-private first, then by sigma, target epsilon, and noise multiplier."""
+    def place(setting: str) -> tuple[bool, str, float]:
+        name, _, number = setting.rpartition("=")
+        return (False, "", 0.0) if setting == NON_PRIVATE else (True, name, float(number))
+    return sorted(set(settings), key=place)
+
+
+def require_accuracy(runs: pd.DataFrame) -> None:
+    """Check that every trial has `test/accuracy`.
+
+    Raises:
+        ReportError: naming the first that has none.
+    """
+    lost = runs[runs.reindex(columns=["test/accuracy"])["test/accuracy"].isna()]
+    if len(lost):
+        row = lost.iloc[0]
+        first = f"{row['algorithm']} {row['setting']} seed={row['seed']} ({row['trial_key']}, {row['status']})"
+        raise ReportError(f"test/accuracy: missing for {len(lost)} of {len(runs)} trials, the first is {first}")
 
 
 def require_replicates(runs: pd.DataFrame) -> None:
@@ -113,7 +130,7 @@ def _row(run: TrackedRun) -> dict[str, Any]:
     config = {name: _typed(name, run.params[name]) if name in run.params else None for name in FIELDS}
     config = {name: float("nan") if value is None and FIELDS[name] in (int, float) else value
               for name, value in config.items()}
-    setting = NON_PRIVATE if config["mechanism"] == "none" else f"{config['sigma']:g}"
+    setting = noise_setting(config).removeprefix("sigma=")
     tags = {name: text for name, text in run.tags.items() if name.startswith("privacy.") or name == "git_commit"}
     identity = {"trial_key": run.trial_key, "status": run.status, "run_id": run.run_id}
     return {**identity, **config, "setting": setting, **run.metrics, **tags}

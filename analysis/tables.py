@@ -7,7 +7,15 @@ import math
 import pandas as pd
 
 from analysis import paper
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, ReportError, by_noise, require_replicates
+from analysis.runs import (
+    ALGORITHM_LABELS,
+    DATASET_LABELS,
+    NON_PRIVATE,
+    ReportError,
+    by_noise,
+    require_accuracy,
+    require_replicates,
+)
 from analysis.statistics import mean_interval
 
 COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_low", "accuracy_high", "n", "paper"]
@@ -29,7 +37,7 @@ def table1(runs: pd.DataFrame) -> pd.DataFrame:
     if runs.empty:
         raise ReportError("table1: needs at least one trial, got none")
     require_replicates(runs)
-    _require_accuracy(runs)
+    require_accuracy(runs)
     is_papers_setting = all(runs[field].map(lambda value, wanted=wanted: value == wanted).all()
                             for field, wanted in paper.SETTING.items())
     rows = []
@@ -93,14 +101,6 @@ def _grid(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 def _cell(ours: float, published: float) -> str:
     text = NO_VALUE if math.isnan(ours) else f"{ours:.2f}"
     return text if math.isnan(published) else f"{text} ({published:.2f})"
-
-
-def _require_accuracy(runs: pd.DataFrame) -> None:
-    lost = runs[runs.reindex(columns=["test/accuracy"])["test/accuracy"].isna()]
-    if len(lost):
-        row = lost.iloc[0]
-        first = f"{row['algorithm']} {row['setting']} seed={row['seed']} ({row['trial_key']}, {row['status']})"
-        raise ReportError(f"test/accuracy: missing for {len(lost)} of {len(runs)} trials, the first is {first}")
 
 
 def _uncertainty(table: pd.DataFrame) -> str:

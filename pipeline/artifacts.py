@@ -13,6 +13,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from pipeline.config import TrialConfig
+from pipeline.exhibits import noise_setting
 from pipeline.records import Outcome
 
 STATUSES = ("running", "finished", "diverged", "failed", "interrupted")
@@ -34,14 +35,14 @@ class TrackedRun:
 
 
 def run_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
-    """A trial's name for people: `pdfa sigma=0.1 seed=0`, `bp non-private seed=0`, `dfa sigma=0 tau_h=2 seed=1`.
+    """A trial's name for people: `pdfa sigma=0.1 seed=0`, `bp non-private seed=0`, `dfa sigma=0 tau_h=2 seed=1`; with a
+    Gaussian mechanism `pdfa epsilon=3 seed=0` or `dfa z=1.1 seed=0`.
 
     Args:
         also: further fields to name, where the trial has them.
     """
-    noise = "non-private" if config.mechanism == "none" else f"sigma={config.sigma:g}"
     own = config.canonical()
-    return " ".join([config.algorithm, noise, *(f"{name}={own[name]}" for name in also if name in own),
+    return " ".join([config.algorithm, noise_setting(own), *(f"{name}={own[name]}" for name in also if name in own),
                      f"seed={config.seed}"])
 
 

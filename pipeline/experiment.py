@@ -27,8 +27,8 @@ import numpy as np
 import yaml
 
 from pipeline.config import ConfigError, TrialConfig
+from pipeline.exhibits import EXHIBITS, misfit, varied_fields
 
-EXHIBITS = ("table1", "figure2")
 UNUSED = ("fields that its algorithm or mechanism does not use make no difference (sigma and tau need `mechanism: "
           "photonic`)")
 
@@ -82,16 +82,6 @@ class Experiment:
     def varied(self) -> tuple[str, ...]:
         """Fields, but the seed, in which trials of one algorithm and noise differ: they belong in a trial's name."""
         return varied_fields(self.trials)
-
-
-def varied_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
-    """Fields, but the seed, in which trials of one algorithm, mechanism and sigma differ."""
-    cells: dict[tuple, list[dict]] = {}
-    for trial in trials:
-        cells.setdefault((trial.algorithm, trial.mechanism, trial.sigma), []).append(trial.canonical())
-    return tuple(sorted({name for first, *rest in cells.values() for other in rest
-                         for name in other.keys() | first.keys()
-                         if name != "seed" and other.get(name) != first.get(name)}))
 
 
 def load_experiment(path: str | Path) -> Experiment:
@@ -154,25 +144,14 @@ def _experiment(content: Any, path: Path) -> Experiment:
 def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> tuple[str, ...]:
     """The exhibits that the file lists or, where it is silent, those that its trials fit."""
     if "report" not in top:
-        return tuple(exhibit for exhibit in EXHIBITS if not _misfit(exhibit, configs))
+        return tuple(exhibit for exhibit in EXHIBITS if not misfit(exhibit, configs))
     report = top["report"]
     if not isinstance(report, list) or any(exhibit not in EXHIBITS for exhibit in report):
         raise ConfigError(f"report: must be a list of {', '.join(EXHIBITS)}, got {report!r}")
     for exhibit in report:
-        if misfit := _misfit(exhibit, configs):
-            raise ConfigError(f"report: {exhibit} {misfit}; leave it out (`report: []` writes runs.csv alone)")
+        if reason := misfit(exhibit, configs):
+            raise ConfigError(f"report: {exhibit} {reason}; leave it out (`report: []` writes runs.csv alone)")
     return tuple(report)
-
-
-def _misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
-    """Why an exhibit cannot show these trials; empty where it can."""
-    if varied := varied_fields(configs):
-        return f"has one cell for each algorithm and sigma, but trials there also differ in {', '.join(varied)}"
-    if len({config.dataset for config in configs}) > 1:
-        return "is of one data set, but the trials use several"
-    if exhibit == "figure2" and not any(c.algorithm == "pdfa" and c.alignment_batches for c in configs):
-        return "shows the alignment of pdfa, but no trial measures that"
-    return ""
 
 
 def _trials(top: Mapping[str, Any]) -> Iterator[tuple[str, TrialConfig]]:

@@ -82,7 +82,7 @@ def test_ranges(tmp_path):
     ("report: [figure2]", r"report: figure2 shows the alignment of pdfa, but no trial"),
     ("resources: {gpu: -1}", r"resources.gpu: must be a number >= 0, got -1"),
     ("resources: {tpu: 1}", r"resources: unknown entry 'tpu'"),
-    ("report: [table9]", r"report: must be a list of table1, figure2, got \['table9'\]"),
+    ("report: [table9]", r"report: must be a list of table1, figure2, frontier, got \['table9'\]"),
 ])
 def test_refused_in_one_line_with_the_place(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:
@@ -95,6 +95,43 @@ def test_a_silent_file_gets_the_exhibits_that_its_trials_fit(tmp_path):
     assert load(tmp_path, "grid: {algorithm: [bp, dfa]}").report == ("table1",)
     wide = load(tmp_path, "base: {mechanism: photonic}\ngrid: {tau_h: [1, 2], batch_size: [64, 128]}")
     assert wide.report == () and wide.varied == ("batch_size", "tau_h")
+
+
+CERTIFIED = "base: {mechanism: per_example, sampler: poisson}\ngrid: "
+CURVES = "algorithm: [bp, dfa], target_epsilon: [1, 3], seed: [0, 1]"
+
+
+def test_certified_trials_make_a_frontier_and_nothing_else(tmp_path):
+    file = load(tmp_path, f"{CERTIFIED}{{{CURVES}}}")
+    assert file.report == ("frontier",) and file.varied == ()
+    assert load(tmp_path, f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2]}}").report == ()
+    label = load(tmp_path, "base: {mechanism: photonic}\ngrid: {sigma: [0, 1, 2], algorithm: [dfa, pdfa]}")
+    assert label.report == ("table1", "figure2", "frontier")
+    bare = load(tmp_path, "base: {mechanism: photonic, output_noise: false, algorithm: dfa}\ngrid: {sigma: [0, 1]}")
+    assert bare.report == ("table1",)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("grid: {algorithm: [bp, dfa]}", r"needs trials with a certified epsilon .* or a label epsilon .* there are none"),
+    (f"{CERTIFIED}{{target_epsilon: [0]}}", r"needs trials with a certified epsilon"),
+    (f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2]}}", r"has one curve .* trials also differ in clipping_norm"),
+    (f"{CERTIFIED}{{noise_multiplier: [1, 2], algorithm: [pdfa], sigma: [0.1, 0.2]}}", r"has one curve .* in sigma"),
+    ("base: {target_epsilon: 1, mechanism: per_example}\ngrid: {sampler: [poisson, shuffled]}",
+     r"has one curve .* differ in sampler"),
+    ("base: {target_epsilon: 1, mechanism: per_example}\ncases:\n  - base: {sampler: poisson, algorithm: bp}\n"
+     "  - base: {sampler: shuffled, algorithm: dfa}", r"needs one neighbouring relation"),
+    ("base: {target_epsilon: 1, mechanism: per_example}\ncases:\n  - base: {delta: 1.0e-6, algorithm: bp}\n"
+     "  - base: {algorithm: dfa}", r"needs one delta"),
+])
+def test_trials_without_a_frontier(tmp_path, text, message):
+    with pytest.raises(ConfigError, match="^report: frontier " + message):
+        load(tmp_path, text + "\nreport: [frontier]")
+
+
+@pytest.mark.parametrize("exhibit", ["table1", "figure2"])
+def test_exhibits_of_sigma_refuse_certified_trials(tmp_path, exhibit):
+    with pytest.raises(ConfigError, match=f"^report: {exhibit} has one cell .* target_epsilon or noise_multiplier"):
+        load(tmp_path, f"{CERTIFIED}{{{CURVES}}}\nreport: [{exhibit}]")
 
 
 def test_missing_file_is_named():

@@ -111,6 +111,13 @@ def test_trial_is_nested_and_has_its_configuration(store, client):
     assert store.done() == {}
 
 
+def test_run_names_of_gaussian_mechanisms():
+    config = TrialConfig(algorithm="pdfa", mechanism="per_example", target_epsilon=3, sampler="poisson")
+    assert run_name(config) == "pdfa epsilon=3 seed=0"
+    config = TrialConfig(algorithm="dfa", mechanism="component", noise_multiplier=1.1, seed=2)
+    assert run_name(config) == "dfa z=1.1 seed=2"
+
+
 def test_run_names():
     assert run_name(BP) == "bp non-private seed=0"
     quiet = TrialConfig(algorithm="dfa", mechanism="photonic", sigma=0.0, seed=3)

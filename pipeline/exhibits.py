@@ -1,0 +1,80 @@
+"""Which exhibits a set of trials fits, and which fields tell its trials apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pipeline.config import GAUSSIAN, TrialConfig
+
+EXHIBITS = ("table1", "figure2", "frontier")
+# What may differ between the points of one algorithm on a frontier: the noise that sets epsilon, by kind of epsilon.
+FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"), "label": ("sigma",)}
+
+
+def noise_setting(fields: Mapping[str, Any]) -> str:
+    """How much noise a trial gets, from its canonical fields: `non-private`, `sigma=0.1`, `epsilon=3` or `z=1.1`."""
+    if fields["mechanism"] == "none":
+        return "non-private"
+    if fields["mechanism"] not in GAUSSIAN:
+        return f"sigma={fields['sigma']:g}"
+    if fields["target_epsilon"]:
+        return f"epsilon={fields['target_epsilon']:g}"
+    return f"z={fields['noise_multiplier']:g}"
+
+
+def varied_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
+    """Fields, but the seed, in which trials of one algorithm, mechanism and noise differ."""
+    return _differing(trials, lambda t: (t.algorithm, t.mechanism, noise_setting(t.canonical())), ("seed",))
+
+
+def _differing(trials: Sequence[TrialConfig], cell: Callable[[TrialConfig], Any],
+               ignored: Sequence[str]) -> tuple[str, ...]:
+    """Fields, but the ignored ones, in which trials of one cell differ."""
+    cells: dict[Any, list[dict]] = {}
+    for trial in trials:
+        cells.setdefault(cell(trial), []).append(trial.canonical())
+    return tuple(sorted({name for first, *rest in cells.values() for other in rest
+                         for name in other.keys() | first.keys()
+                         if name not in ignored and other.get(name) != first.get(name)}))
+
+
+def misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
+    """Why an exhibit cannot show these trials; empty where it can."""
+    if len({config.dataset for config in configs}) > 1:
+        return "is of one data set, but the trials use several"
+    if exhibit == "frontier":
+        return _frontier_misfit(configs)
+    if any(config.mechanism in GAUSSIAN for config in configs):
+        return ("has one cell for each algorithm and sigma, but trials here differ in target_epsilon or "
+                "noise_multiplier, which `frontier` shows")
+    if varied := varied_fields(configs):
+        return f"has one cell for each algorithm and sigma, but trials there also differ in {', '.join(varied)}"
+    if exhibit == "figure2" and not any(c.algorithm == "pdfa" and c.alignment_batches for c in configs):
+        return "shows the alignment of pdfa, but no trial measures that"
+    return ""
+
+
+def _frontier_misfit(configs: Sequence[TrialConfig]) -> str:
+    kinds = {kind: [c for c in configs if _epsilon_kind(c) == kind] for kind in FRONTIER_NOISE}
+    if not any(kinds.values()):
+        return ("needs trials with a certified epsilon (mechanism per_example or component, and noise) or a label "
+                "epsilon (mechanism photonic with sigma > 0 and noise on every layer), but there are none")
+    for kind, shown in kinds.items():
+        noise = FRONTIER_NOISE[kind]
+        if varied := _differing(shown, lambda c: c.algorithm, ("seed", *noise)):
+            return (f"has one curve for each algorithm, along which {' and '.join(noise)} may differ, but there trials "
+                    f"also differ in {', '.join(varied)}")
+        if len({c.delta for c in shown}) > 1:
+            return "needs one delta, but the trials have several"
+        if kind == "certified" and len({c.sampler == "poisson" for c in shown}) > 1:
+            return "needs one neighbouring relation, but poisson is of add/remove and other samplers of replace-one"
+    return ""
+
+
+def _epsilon_kind(config: TrialConfig) -> str:
+    """The kind of finite epsilon that a frontier can show of a trial; empty if it has none."""
+    if config.mechanism in GAUSSIAN and (config.target_epsilon or config.noise_multiplier):
+        return "certified"
+    noisy = config.mechanism == "photonic" and config.sigma > 0
+    return "label" if noisy and (config.output_noise or config.algorithm == "bp") else ""

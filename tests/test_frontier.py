@@ -1,0 +1,256 @@
+"""From tracked trials to accuracy against epsilon."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from analysis import figures, frontier
+from analysis.report import report
+from analysis.runs import MixedTrials, ReportError, by_noise, load_runs
+from pipeline.config import TrialConfig
+from pipeline.experiment import Experiment, Resources
+from pipeline.records import EpochRecord, Outcome
+from pipeline.tracking import Store
+
+BASE = TrialConfig(dataset="digits", mechanism="per_example", sampler="poisson", epochs=2, batch_size=64)
+TARGETS = (1.0, 3.0, 8.0)
+ALGORITHMS = ("bp", "dfa", "tdfa", "pdfa")
+
+
+def certified(algorithm, target, seed=0, **other):
+    return replace(BASE, algorithm=algorithm, projector="", target_epsilon=target, seed=seed, **other)
+
+
+def photonic(sigma, seed=0, **other):
+    return TrialConfig(dataset="digits", algorithm="pdfa", mechanism="photonic", sigma=sigma, epochs=2, batch_size=64,
+                       seed=seed, **other)
+
+
+GRID = tuple(certified(a, e, seed) for a in ALGORITHMS for e in TARGETS for seed in (0, 1))
+LABEL = tuple(photonic(sigma) for sigma in (0.0, 10.0, 20.0))
+PLAIN = TrialConfig(dataset="digits", algorithm="bp", epochs=2, batch_size=64)
+LABEL_EPSILON = {10.0: 4.0, 20.0: 2.0}
+
+
+def accuracy(config):
+    """0.5, plus 0.1 log10 epsilon, less 0.05 per place of the algorithm, seeds 0.02 apart."""
+    epsilon = config.target_epsilon or LABEL_EPSILON.get(config.sigma, 100)
+    return 0.5 + 0.1 * math.log10(epsilon) - 0.05 * ALGORITHMS.index(config.algorithm) + 0.02 * config.seed
+
+
+def records(config):
+    for epoch in (1, 2):
+        metrics, tags = {"validation/accuracy": 0.1}, {"privacy.relation": "none"}
+        if config.mechanism == "per_example":
+            metrics |= {"epsilon/certified/pld": config.target_epsilon * epoch / 2,
+                        "epsilon/certified/rdp/improved": config.target_epsilon * epoch}
+            tags = {"privacy.relation": "add/remove"}
+        elif config.sigma:
+            metrics |= {"epsilon/label/gdp": LABEL_EPSILON[config.sigma] * epoch / 2,
+                        "epsilon/claimed/second/iterations": 0.001}
+            tags = {"privacy.relation": "replace-one"}
+        if epoch == 2:
+            metrics["test/accuracy"] = accuracy(config)
+        yield EpochRecord(config.trial_key, epoch, metrics, tags if epoch == 1 else {},
+                          Outcome("finished", {}, ()) if epoch == 2 else None)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        store = Store(root=tmp_path_factory.mktemp("store"))
+        store.open_sweep("both")
+        for config in (*GRID, *LABEL, PLAIN):
+            store.start(config)
+        store.log(r for config in (*GRID, *LABEL, PLAIN) for r in records(config))
+        yield store
+
+
+@pytest.fixture(scope="module")
+def runs(store):
+    return load_runs(store, (*GRID, *LABEL, PLAIN))
+
+
+# points
+
+def test_a_point_is_the_mean_over_seeds_at_the_last_epoch_of_the_tightest_accountant(runs):
+    points = frontier.frontier(runs, "certified")
+    assert list(points.columns) == frontier.COLUMNS and len(points) == 12
+    assert list(points["algorithm"]) == np.repeat(ALGORITHMS, 3).tolist() and list(points["epsilon"]) == [1, 3, 8] * 4
+    row = points[(points["algorithm"] == "dfa") & (points["epsilon"] == 3)].iloc[0]
+    mean = 100 * (0.5 + 0.1 * math.log10(3) - 0.05 + 0.01)
+    half = 12.7062  # t quantile with one degree of freedom; seeds are 2 points apart, s/sqrt(2) = 1
+    assert [row["accuracy_mean"], row["accuracy_low"], row["accuracy_high"]] == pytest.approx(
+        [mean, mean - half, mean + half], abs=1e-3)
+    assert (row["n"], row["kind"], row["relation"], row["sampler"], row["delta"], row["setting"]) == (
+        2, "certified", "add/remove", "poisson", 1e-5, "epsilon=3")
+
+
+def test_label_points_have_the_relation_of_labels_and_no_claimed_epsilon(runs):
+    points = frontier.frontier(runs, "label")
+    assert points["epsilon"].tolist() == [2, 4] and points["setting"].tolist() == ["20", "10"]
+    assert set(points["relation"]) == {"replace-one label"} and set(points["n"]) == {1}
+    assert points[["accuracy_low", "accuracy_high"]].isna().all().all()
+    assert [set(p["kind"]) for p in frontier.frontiers(runs)] == [{"certified"}, {"label"}]
+
+
+def test_seeds_that_cost_differently_share_the_largest_epsilon(runs):
+    early = runs.copy()
+    early.loc[0, ["epsilon/certified/pld", "epsilon/certified/rdp/improved"]] = 0.4
+    assert frontier.frontier(early, "certified")["epsilon"].iloc[0] == 1.0
+
+
+@pytest.mark.parametrize("kind", ["claimed", "audited", ""])
+def test_kinds_that_guarantee_nothing_are_refused(runs, kind):
+    with pytest.raises(ReportError, match=f"kind: must be one of certified, label, got '{kind}'"):
+        frontier.frontier(runs, kind)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"delta": 1e-6}, r"delta: must be the same for all points of one frontier, got 1e-05, 1e-06"),
+    ({"privacy.relation": "replace-one"}, r"relation: must be the same .* got add/remove, replace-one"),
+    ({"learning_rate": 0.7}, r"bp: along one curve only seed, target_epsilon, noise_multiplier may differ, got "
+                             r"learning_rate: 0.7, 0.01"),
+])
+def test_what_may_not_be_mixed(runs, change, message):
+    mixed = runs.copy()
+    for name, value in change.items():
+        mixed.loc[(mixed["algorithm"] == "bp") & (mixed["setting"] == "epsilon=1"), name] = value
+    with pytest.raises(MixedTrials, match=message):
+        frontier.frontier(mixed, "certified")
+
+
+def test_missing_points_and_accuracies_are_named(runs):
+    with pytest.raises(ReportError, match="needs trials with a finite epsilon/label, found none"):
+        frontier.frontier(runs[runs["mechanism"] == "per_example"], "label")
+    with pytest.raises(ReportError, match="needs trials with a finite epsilon/certified or epsilon/label"):
+        frontier.frontiers(runs[runs["mechanism"] == "none"])
+    with pytest.raises(ReportError, match="test/accuracy: missing for 24 of 24 trials"):
+        frontier.frontier(runs.drop(columns="test/accuracy"), "certified")
+
+
+def test_settings_sort_by_what_they_set():
+    assert by_noise(["z=1.1", "epsilon=10", "0.2", "epsilon=3", "non-private", "0.03"]) == [
+        "non-private", "0.03", "0.2", "epsilon=3", "epsilon=10", "z=1.1"]
+
+
+# closed forms
+
+def test_pareto_front():
+    epsilon, accuracy = [1, 2, 2, 3, 4, 1], [0.5, 0.7, 0.6, 0.7, 0.8, 0.5]
+    assert frontier.pareto_front(epsilon, accuracy).tolist() == [True, True, False, False, True, True]
+    assert frontier.pareto_front([], []).tolist() == []
+    assert frontier.pareto_front([1, 2, 3], [3, 2, 1]).tolist() == [True, False, False]
+
+
+def test_hypervolume_of_steps():
+    e = math.e
+    assert frontier.hypervolume([1.0], [0.8], e**2, 0.5) == pytest.approx(2 * 0.3)
+    # Two steps; a dominated point, one beyond the reference and one below it add nothing; order does not matter.
+    epsilon, accuracy = [e, 1.0, e**1.5, e**5, 0.1], [0.9, 0.8, 0.85, 0.99, 0.4]
+    assert frontier.hypervolume(epsilon, accuracy, e**2, 0.5) == pytest.approx(0.3 + 0.4)
+    assert frontier.hypervolume([1.0], [0.4], e, 0.5) == frontier.hypervolume([], [], e, 0.5) == 0
+    # Only the front counts, and a log axis does not know the unit of epsilon.
+    front = frontier.pareto_front(epsilon, accuracy)
+    assert frontier.hypervolume(np.array(epsilon)[front], np.array(accuracy)[front], e**2, 0.5) == pytest.approx(0.7)
+    assert frontier.hypervolume(np.array(epsilon) * 7, accuracy, 7 * e**2, 0.5) == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(("epsilon", "accuracy", "message"), [
+    ([0.0], [0.5], "epsilon: must be finite and > 0"), ([math.inf], [0.5], "epsilon: must be finite"),
+    ([1.0], [math.nan], "accuracy: must be finite"), ([1.0, 2.0], [0.5], r"shapes \(2,\) and \(1,\)")])
+def test_points_that_have_no_place_are_refused(epsilon, accuracy, message):
+    for function in (frontier.pareto_front, lambda e, a: frontier.hypervolume(e, a, 10, 0.1)):
+        with pytest.raises(ValueError, match=message):
+            function(epsilon, accuracy)
+    with pytest.raises(ValueError, match="epsilon: must be finite and > 0"):
+        frontier.hypervolume([1.0], [0.5], 0.0, 0.1)
+
+
+# texts
+
+def test_tables(runs):
+    points = frontier.frontiers(runs)
+    table = pd.read_csv(io.StringIO(frontier.to_csv(points)))
+    assert list(table.columns) == frontier.COLUMNS and table["kind"].tolist() == ["certified"] * 12 + ["label"] * 2
+    lines = frontier.to_markdown(points, runs).splitlines()
+    assert lines[2] == "|  | ε ≤ 1 | ε ≤ 3 | ε ≤ 8 |" and lines[4] == "| BP | 51.00 | 55.77 | 60.03 |"
+    assert "|  | ε = 2 | ε = 4 |" in lines and lines[-1].startswith("| PDFA | 38.01 | 41.02 |")
+
+
+def test_captions_say_what_epsilon_guarantees(runs):
+    certified, label = (frontier.caption(points, runs) for points in frontier.frontiers(runs))
+    for fact in ("on scikit-learn's digits after 2 epochs",
+                 "certified ε at δ = 1e-05", "sampler poisson",
+                 "equal but for one record, added or removed",
+                 "not the choice among trials", "n = 2 seeds", "95% t interval",
+                 "left out: PDFA σ = 0, PDFA σ = 10, PDFA σ = 20, BP non-private",
+                 "Pareto front of these means: BP at ε ≤ 1, BP at ε ≤ 3, BP at ε ≤ 8"):
+        assert fact in certified, fact
+    for fact in ("protects labels alone", "Features count as public", "but for the label of one record", "n = 1",
+                 "BP ε ≤ 3"):
+        assert fact in label, fact
+    assert "Diverged" not in certified
+    assert "Diverged trials count with the weights they ended with: BP ε ≤ 1." in frontier.caption(
+        frontier.frontier(runs, "certified"), runs.assign(status=["diverged"] + ["finished"] * (len(runs) - 1)))
+
+
+# figure
+
+def test_axes(runs):
+    ax = figures.frontier_axes(frontier.frontier(runs, "certified"), Figure().subplots())
+    curves = {line.get_label(): line for line in ax.lines if not line.get_label().startswith("_")}
+    assert list(curves) == ["BP", "DFA", "TDFA", "PDFA"] and ax.get_xscale() == "log"
+    assert [curve.get_marker() for curve in curves.values()] == ["o", "s", "D", "^"]
+    assert curves["DFA"].get_xdata().tolist() == [1, 3, 8]
+    assert curves["DFA"].get_ydata()[1] == pytest.approx(100 * (0.46 + 0.1 * math.log10(3)))
+    bars = [container for container in ax.containers if container.has_yerr]
+    assert len(bars) == 4 and np.ptp(bars[0][2][0].get_segments()[0][:, 1]) == pytest.approx(2 * 12.7062, abs=1e-3)
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "3", "8"]
+    assert ax.get_title() == "certified ε: add/remove, poisson batches, δ = 1e-05"
+    assert ax.get_legend().get_title().get_text() == "n = 2 seeds\nmean, 95% t interval"
+
+
+def test_two_kinds_are_two_panels_and_one_seed_has_no_bars(runs):
+    figure = figures.frontier_figure(frontier.frontiers(runs))
+    left, right = figure.axes
+    assert left.get_xlabel() == "ε (certified, add/remove)" and right.get_xlabel() == "ε (label, replace-one label)"
+    assert not right.containers and right.get_legend().get_title().get_text() == "n = 1 seed"
+    figure.draw_without_rendering()
+    for ax, other in ((left, right.get_tightbbox().x0), (right, figure.bbox.width)):
+        assert ax.get_window_extent().x1 <= ax.get_legend().get_window_extent().x0
+        assert ax.get_legend().get_window_extent().x1 <= other
+        assert ax.title.get_window_extent().x0 >= 0 and ax.title.get_window_extent().x1 <= other
+
+
+def test_no_accuracy_beyond_100_and_no_crowded_labels(runs):
+    points = frontier.frontier(runs, "certified").assign(accuracy_high=140.0, accuracy_low=-40.0)
+    assert figures.frontier_axes(points, Figure().subplots()).get_ylim() == (0, 100.5)
+    close = points[:3].assign(epsilon=[1.0, 1.02, 10.0])
+    ax = figures.frontier_axes(close, Figure().subplots())
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "10"]
+
+
+def test_an_axis_has_one_kind(runs):
+    points = frontier.frontiers(runs)
+    for frame, message in ((pd.concat(points), "kind: must be one on an axis, got certified, label"),
+                           (points[1].assign(delta=[1e-5, 1e-6]), "delta: must be one"),
+                           (points[1].assign(epsilon=0.0), "epsilon > 0"), (points[1][:0], "epsilon > 0")):
+        with pytest.raises(ReportError, match=message):
+            figures.frontier_axes(frame, Figure().subplots())
+
+
+def test_report(store, tmp_path):
+    experiment = Experiment("both", "", (*GRID, *LABEL, PLAIN), Resources(), ("frontier",), Path("some.yaml"))
+    files = report(experiment, store, tmp_path)
+    assert [path.name for path in files] == ["runs.csv", *(f"frontier.{e}" for e in ("csv", "md", "svg", "pdf", "png"))]
+    assert all(path.stat().st_size > 300 for path in files)
