@@ -95,10 +95,6 @@ ACTIVATIONS = {
 }
 
 
-# gamma: the largest |phi'|.
-ACTIVATION_SLOPES = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}
-
-
 class Mlp:
     """R fully connected networks with softmax output: z^l = W^l h^{l-1} + b^l, h^l = phi(z^l) (Ohana et al. Eq. 2).
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.gaussian import PrivacyEvent, accountants, epsilon, noise_multiplier_for
+from pipeline.accounting.gaussian import PrivacyEvent, accountants, epsilon, noise_multiplier_for, sensitivity
 from pipeline.config import GAUSSIAN, TrialConfig
 
 IN_THE_BATCH = "none (the record is in the batch)"  # of one step, seen by whoever knows that
@@ -33,13 +33,9 @@ def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
     n, m = config.split_sizes[0], config.batch_size
     of_sampler = {"poisson": {"sampling_rate": m / n}, "without_replacement": {"N": n, "m": m}, "shuffled": {}}
     relation = RELATIONS[config.sampler]
-    z = None if config.target_epsilon else config.noise_multiplier / _sensitivity_over_c(relation)
+    z = None if config.target_epsilon else config.noise_multiplier / sensitivity(1.0, relation)
     return PrivacyEvent(config.sampler, relation, z, epochs_done * config.steps_per_epoch, epochs_done,
                         **of_sampler[config.sampler])
-
-
-def _sensitivity_over_c(relation: str) -> int:
-    return {"add/remove": 1, "replace-one": 2}[relation]
 
 
 @lru_cache(maxsize=1024)
@@ -52,7 +48,7 @@ def with_noise(config: TrialConfig) -> TrialConfig:
     if config.mechanism not in GAUSSIAN or not config.target_epsilon:
         return config
     event = event_of(config, config.epochs)
-    z = noise_multiplier_for(config.target_epsilon, event, config.delta) * _sensitivity_over_c(event.relation)
+    z = noise_multiplier_for(config.target_epsilon, event, config.delta) * sensitivity(1.0, event.relation)
     return dataclasses.replace(config, noise_multiplier=z, target_epsilon=0.0)
 
 

@@ -15,8 +15,9 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import stats
 
+from pipeline.accounting.curves import smallest_epsilon
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.photonic import (
     ALPHAS,
@@ -167,12 +168,7 @@ def _epsilon_of_variance_ratio(R: float, n: int, delta: float) -> float:
         return max(stats.chi2.sf(wide / R, n) - math.exp(epsilon) * stats.chi2.sf(wide, n),
                    stats.chi2.cdf(narrow, n) - math.exp(epsilon) * stats.chi2.cdf(narrow / R, n)) - delta
 
-    if excess(0.0) <= 0:
-        return 0.0
-    high = 1.0
-    while excess(high) > 0:
-        high *= 2
-    return float(optimize.brentq(excess, 0.0, high, xtol=1e-12))
+    return smallest_epsilon(excess)
 
 
 def joint_column_counterexample(m: int, n_in: int, n_out: int, sigma: float, tau_B: float, alpha: float,

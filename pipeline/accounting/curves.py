@@ -6,7 +6,7 @@ z is the noise multiplier (standard deviation over sensitivity), q the probabili
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import dp_accounting
@@ -15,7 +15,7 @@ from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.pld import privacy_loss_mechanism as mechanism
 from dp_accounting.rdp import rdp_privacy_accountant as rdp
-from scipy import special
+from scipy import optimize, special
 
 LossDistribution = pld.PrivacyLossDistribution
 
@@ -33,6 +33,17 @@ def gdp_delta(mu: np.ndarray | float, epsilon: float) -> np.ndarray | float:
     upper = special.log_ndtr(mu / 2 - epsilon / mu)
     lower = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
     return -np.exp(upper) * np.expm1(np.minimum(lower - upper, 0.0))
+
+
+def smallest_epsilon(excess: Callable[[float], float]) -> float:
+    """Where a privacy profile meets its delta: the root of `excess`, epsilon -> delta(epsilon) - delta, which falls
+    and ends below 0; 0 where it is not positive there."""
+    if excess(0.0) <= 0:
+        return 0.0
+    high = 1.0
+    while excess(high) > 0:
+        high *= 2
+    return float(optimize.brentq(excess, 0.0, high, xtol=1e-12))
 
 
 def classic_conversion(orders: Sequence[float], curve: np.ndarray, delta: float) -> tuple[float, float]:

@@ -17,9 +17,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import stats
 
-from pipeline.accounting.curves import classic_conversion, gdp_delta, gdp_eps
+from pipeline.accounting.curves import classic_conversion, gdp_delta, gdp_eps, smallest_epsilon
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.photonic import ALPHAS, Curve
 from pipeline.config import TrialConfig
@@ -88,12 +88,7 @@ def binomial_gdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
     def excess(epsilon: float) -> float:
         return float(weights @ gdp_delta(mu * np.sqrt(k), epsilon)) + beyond - delta
 
-    if excess(0.0) <= 0:
-        return 0.0
-    high = 1.0
-    while excess(high) > 0:
-        high *= 2
-    return float(optimize.brentq(excess, 0.0, high, xtol=1e-12))
+    return smallest_epsilon(excess)
 
 
 def binomial_rdp_eps(mu: float, draws: int, q: float, delta: float) -> float:

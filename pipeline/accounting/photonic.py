@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.config import TrialConfig
+from pipeline.config import ACTIVATION_SLOPES, TrialConfig
 
 Curve = float | np.ndarray
 Bound = Callable[..., Curve]
@@ -173,7 +173,6 @@ VARIANTS = (
     Variant("saturating", a3_saturating, "appendix A.3", NOISE, (EQUAL, SATURATING)),
 )
 
-_SUPREMUM = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}  # of phi'; the infimum is 0 for all three
 _NON_NEGATIVE = ("sigmoid", "relu", "unit")  # activations and inputs that an offset keeps away from 0
 
 
@@ -183,7 +182,7 @@ def layers_of(config: TrialConfig) -> tuple[Layer, ...]:
     layers = []
     for n_in, n_out, h in zip(sizes[:-1], sizes[1:], _layer_inputs(config), strict=True):
         output = len(layers) == len(sizes) - 2
-        gamma_max = max(_SUPREMUM[config.activation], config.gamma_min)
+        gamma_max = max(ACTIVATION_SLOPES[config.activation], config.gamma_min)
         layers.append(Layer(
             n_in, n_out,
             sigma=0.0 if output and not config.output_noise else config.sigma,

@@ -21,10 +21,10 @@ from collections.abc import Sequence
 
 import torch
 
-from pipeline.config import TERNARY, TrialConfig
+from pipeline.config import ACTIVATION_SLOPES, TERNARY, TrialConfig
 from pipeline.mechanisms.base import Mechanism, sum_outer_products
 from pipeline.mechanisms.optics import OpticalNoise, column, scale
-from pipeline.networks import ACTIVATION_SLOPES, Mlp, Parameters
+from pipeline.networks import Mlp, Parameters
 from pipeline.randomness import GaussianNoise
 
 
