@@ -95,6 +95,9 @@ class TrialConfig:
     inputs: str = setting(
         "centered", "pixels on [0, 1] (`unit`), on [-1, 1] (`centered`), or shifted and scaled by published constants",
         choices=INPUTS)
+    input_norm: float = setting(
+        0.0, "Euclidean norm to which every record's input is scaled; 0 leaves it as it is", low=0,
+        applies=lambda c: c.input_norm > 0)
     network: str = setting("mlp", "architecture", choices=NETWORKS)
     hidden: tuple[int, ...] = setting((512, 512), "widths of the hidden layers")
     activation: str = setting("tanh", "hidden activation phi", choices=ACTIVATIONS)
@@ -160,6 +163,10 @@ class TrialConfig:
     learning_rate: float = setting(0.01, "step size eta", low=0, open_low=True)
     momentum: float = setting(
         0.9, "momentum of sgd", low=0, high=1, open_high=True, applies=lambda c: c.optimizer == "sgd")
+    averaging: float = setting(
+        0.0, "decay of the exponential moving average of the iterates that is evaluated and kept; 0 takes the last "
+        "iterate", low=0, high=1, open_high=True,
+        applies=lambda c: c.averaging > 0)
     matmul_precision: str = setting(
         "float32", "type to which the factors of matrix products are rounded; bfloat16 is faster where the processor "
         "has it (AVX512-BF16, AMX, GPUs) and slow elsewhere", choices=PRECISIONS)

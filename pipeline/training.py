@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from pipeline.records import ClassAccuracy, EpochRecord, Outcome
 from pipeline.sampling import ABSENT, BatchSampler, split
 
 EVALUATION_BATCH = 1_000
+LEAST_NORM = 1e-6  # of an input: one of zeros has no direction, and stays zero
 
 
 def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu") -> Iterator[EpochRecord]:
@@ -78,11 +80,45 @@ class Inputs:
         columns = [torch.tensor(v, device=records.device).repeat_interleave(per_channel) for v in (mean, std)]
         self.records = records
         self.factor, self.shift = 1 / (data.spec.scale * columns[1]), -columns[0] / columns[1]
+        self.norm = config.input_norm
 
     def batch(self, indices: torch.Tensor) -> torch.Tensor:
         """Float inputs [..., n_0] of the records at `indices` [...]."""
         rows = self.records.index_select(0, indices.flatten()).to(torch.float32)
-        return torch.addcmul(self.shift, rows, self.factor).view(*indices.shape, -1)
+        inputs = torch.addcmul(self.shift, rows, self.factor)
+        if self.norm:
+            inputs.mul_(self.norm / torch.linalg.vector_norm(inputs, dim=1, keepdim=True).clamp_(min=LEAST_NORM))
+        return inputs.view(*indices.shape, -1)
+
+
+class MovingAverage:
+    """Exponential moving average of the iterates, w <- d w + (1 - d) w_t: post-processing of what is released.
+
+    The decay of step t is min(d, t/(t + 9)), so that the first iterates are soon forgotten.
+
+    Args:
+        iterate: w_t, which the optimizer changes in place.
+        decay: d.
+    """
+
+    def __init__(self, iterate: torch.Tensor, decay: float) -> None:
+        self.iterate, self.decay, self.steps = iterate, decay, 0
+        self.mean = iterate.clone()
+
+    def update(self) -> None:
+        """Take in the iterate of the step just made."""
+        self.steps += 1
+        self.mean.lerp_(self.iterate, 1 - min(self.decay, self.steps / (self.steps + 9)))
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """The average stands in the place of the iterate."""
+        iterate = self.iterate.clone()
+        self.iterate.copy_(self.mean)
+        try:
+            yield
+        finally:
+            self.iterate.copy_(iterate)
 
 
 class Training:
@@ -109,6 +145,7 @@ class Training:
         self.update, self.gradient = (Parameters(self.net.sizes, len(trials), device) for _ in range(2))
         self.net.parameters.flat.grad = self.update.flat
         self.optimizer = make_optimizer(c, self.net.parameters.flat)
+        self.average = MovingAverage(self.net.parameters.flat, c.averaging) if c.averaging else None
         self.epoch = 0
         self.active = list(range(len(trials)))
 
@@ -123,12 +160,13 @@ class Training:
         losses, alignment = self._train_epoch()
         self.epoch += 1
         finite = torch.isfinite(losses) & self._weights_finite()
-        validation = self._count_correct("validation")
         last = self.epoch == self.pack.shared.epochs
-        test = self._count_correct("test") if last or not bool(finite[self.active].all()) else None
-        seconds = (time.perf_counter() - began) / len(self.pack.trials)
-        records = [self._record(r, losses[r].item(), alignment[r], bool(finite[r]), last, validation, test, seconds)
-                   for r in self.active]
+        with self.average.applied() if self.average else contextlib.nullcontext():
+            validation = self._count_correct("validation")
+            test = self._count_correct("test") if last or not bool(finite[self.active].all()) else None
+            seconds = (time.perf_counter() - began) / len(self.pack.trials)
+            records = [self._record(r, losses[r].item(), alignment[r], bool(finite[r]), last, validation, test,
+                                    seconds) for r in self.active]
         self.active = [r for r, record in zip(self.active, records, strict=True) if record.outcome is None]
         return records
 
@@ -170,6 +208,8 @@ class Training:
         deltas = self.feedback.deltas(signals, self.net, activations, self.mechanism.derivative)
         self.mechanism.update(deltas, activations, self.update)
         self.optimizer.step()
+        if self.average:
+            self.average.update()
         return loss, cosines(self.update, self.gradient) if measure_alignment else None
 
     def _weights_finite(self) -> torch.Tensor:
