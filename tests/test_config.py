@@ -57,12 +57,12 @@ def test_trial_key_is_stable_and_ignores_what_has_no_effect():
 
 
 # Another value of every field; per mechanism, those that its trials depend on.
-OTHER = dict(dataset="mnist", validation_fraction=0.2, inputs="unit", hidden=(10,), activation="relu",
+OTHER = dict(dataset="mnist", validation_fraction=0.2, inputs="unit", input_norm=4.0, hidden=(10,), activation="relu",
              algorithm="dfa", feedback_std=0.5, threshold=0.1, mechanism="none", sigma=0.1, tau_f=2.0, tau_h=2.0,
              tau_h_min=0.5, gamma_min=0.1, activation_floor=True, output_noise=False, tau_e=0.2, feedback_norm=0.5,
              clipping_norm=2.0, noise_multiplier=2.0, target_epsilon=3.0, delta=1e-6, sampler="without_replacement",
              noise="secure", batch_size=128, epochs=3, optimizer="adam", learning_rate=0.1, momentum=0.5,
-             matmul_precision="bfloat16", alignment_batches=1, seed=7)
+             averaging=0.9, matmul_precision="bfloat16", alignment_batches=1, seed=7)
 PHOTONIC = {"sigma", "tau_f", "tau_h", "tau_h_min", "gamma_min", "activation_floor", "output_noise", "delta",
             "noise"}
 GAUSSIAN = {"sigma", "noise_multiplier", "target_epsilon", "delta", "noise"}

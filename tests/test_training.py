@@ -165,3 +165,33 @@ def test_inputs_are_scaled_per_channel_and_the_same_for_every_way_of_indexing(di
     centered = Inputs(digits.train_x, dataclasses.replace(config, inputs="centered"), digits)
     torch.testing.assert_close(centered.batch(index), digits.train_x[index].float() / 8 - 1)
     assert unit.batch(index).max() <= 1
+
+
+def test_inputs_of_one_norm(digits):
+    trial = TrialConfig(dataset="digits", input_norm=3.0)
+    records = torch.cat([digits.train_x[:5], torch.zeros_like(digits.train_x[:1])])
+    unscaled = Inputs(records, dataclasses.replace(trial, input_norm=0.0), digits).batch(torch.arange(6))
+    scaled = Inputs(records, trial, digits).batch(torch.arange(6))
+    torch.testing.assert_close(torch.linalg.vector_norm(scaled, dim=1), torch.full((6,), 3.0))
+    torch.testing.assert_close(scaled, 3 * unscaled / torch.linalg.vector_norm(unscaled, dim=1, keepdim=True))
+    black = Inputs(torch.zeros_like(records), dataclasses.replace(trial, inputs="unit"), digits)
+    assert not black.batch(torch.arange(6)).any()
+
+
+def test_averaged_iterates_are_what_is_evaluated_and_kept_and_leave_training_alone(digits):
+    plain = TrialConfig(dataset="digits", epochs=3, learning_rate=0.1)
+    averaged = dataclasses.replace(plain, averaging=0.9)
+    last, mean = [list(train(Pack((t,)), digits))[-1] for t in (plain, averaged)]
+    assert last.metrics["train/loss"] == mean.metrics["train/loss"]
+
+    training = Training(Pack((plain,)), digits, torch.device("cpu"))
+    expected, t = training.net.parameters.weights[0].clone(), 0
+    for _ in range(3):
+        for indices in training.sampler.epoch():
+            training.step(indices)
+            t += 1
+            d = min(0.9, t / (t + 9))
+            expected = d * expected + (1 - d) * training.net.parameters.weights[0]
+    kept = torch.from_numpy(mean.outcome.weights["layer_1.weight"])
+    torch.testing.assert_close(kept, expected[0], rtol=1e-4, atol=1e-6)
+    assert (kept - torch.from_numpy(last.outcome.weights["layer_1.weight"])).abs().max() > 1e-3
