@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import figures, frontier, tables
+from analysis import figures, frontier, selection, tables
 from analysis.runs import load_history, load_runs, require_replicates
+from pipeline.exhibits import epsilon_kind
 from pipeline.experiment import Experiment
 from pipeline.tracking import Store
 
@@ -22,7 +23,8 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
         out: folder of the report, created if need be; by default `reports/<name>`.
 
     Returns:
-        The files written: `runs.csv`, one row per trial, then those of the exhibits.
+        The files written: `runs.csv`, one row per trial, those of the exhibits, and, where a trial is certified,
+        `selection.csv` and `selection.md`: the best trial, and what it costs to have chosen it.
 
     Raises:
         MissingTrials: if the sweep is not complete.
@@ -39,8 +41,17 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
     for name in experiment.report:
         require_replicates(runs)
         files += EXHIBITS[name](runs, store, folder)
+    if any(epsilon_kind(trial) == "certified" for trial in experiment.trials):
+        files += write_selection(experiment, runs, store, folder)
     store.log_report(files)
     return files
+
+
+def write_selection(experiment: Experiment, runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
+    """`selection.csv` and `selection.md`; the epsilon of the choice also goes to the sweep's parent run."""
+    choice = selection.choose(experiment, runs)
+    store.log_sweep(choice.metrics, choice.tags)
+    return _write({"selection.csv": selection.to_csv(choice), "selection.md": selection.to_markdown(choice)}, folder)
 
 
 def write_table1(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
@@ -49,9 +60,7 @@ def write_table1(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
     caption = tables.caption(runs, table)
     contents = {"table1.csv": tables.to_csv(table), "table1.md": tables.to_markdown(table, caption),
                 "table1.tex": tables.to_latex(table, caption)}
-    for name, text in contents.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in contents]
+    return _write(contents, folder)
 
 
 def write_figure2(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
@@ -66,9 +75,13 @@ def write_frontier(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]
     """`frontier.csv`, `frontier.md`, and `frontier.svg`, `.pdf` and `.png`."""
     points = frontier.frontiers(runs)
     contents = {"frontier.csv": frontier.to_csv(points), "frontier.md": frontier.to_markdown(points, runs)}
+    return _write(contents, folder) + figures.save(figures.frontier_figure(points), folder, "frontier")
+
+
+def _write(contents: dict[str, str], folder: Path) -> list[Path]:
     for name, text in contents.items():
         (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in contents] + figures.save(figures.frontier_figure(points), folder, "frontier")
+    return [folder / name for name in contents]
 
 
 EXHIBITS: dict[str, Callable[[pd.DataFrame, Store, Path], list[Path]]] = {

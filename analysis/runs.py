@@ -96,17 +96,17 @@ def by_noise(settings: Sequence[str]) -> list[str]:
     return sorted(set(settings), key=place)
 
 
-def require_accuracy(runs: pd.DataFrame) -> None:
-    """Check that every trial has `test/accuracy`.
+def require_accuracy(runs: pd.DataFrame, name: str = "test/accuracy") -> None:
+    """Check that every trial has this accuracy.
 
     Raises:
         ReportError: naming the first that has none.
     """
-    lost = runs[runs.reindex(columns=["test/accuracy"])["test/accuracy"].isna()]
+    lost = runs[runs.reindex(columns=[name])[name].isna()]
     if len(lost):
         row = lost.iloc[0]
         first = f"{row['algorithm']} {row['setting']} seed={row['seed']} ({row['trial_key']}, {row['status']})"
-        raise ReportError(f"test/accuracy: missing for {len(lost)} of {len(runs)} trials, the first is {first}")
+        raise ReportError(f"{name}: missing for {len(lost)} of {len(runs)} trials, the first is {first}")
 
 
 def require_replicates(runs: pd.DataFrame) -> None:

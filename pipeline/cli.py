@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.config import ConfigError, TrialConfig
+from pipeline.exhibits import epsilon_kind
 from pipeline.experiment import Experiment, load_experiment
+from pipeline.stopping import Selection
 
 # Exit codes: 0 done, 1 some trial failed, a reference case was missed or an audit exceeds what is certified,
 # 2 refused or impossible (one line says why), 130 interrupted.
@@ -78,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     with_store(report)
     report.add_argument("--out", type=Path, metavar="DIR", help="folder to write (default: reports/<name>)")
 
-    account = command("account", _account, "the epsilon of an experiment's trials, and what it is worth")
+    account = command("account", _account, "the epsilon of an experiment's trials, and of the best")
     account.add_argument("file", type=Path, nargs="?", metavar="FILE", help="experiment file")
     account.add_argument("--check", type=Path, metavar="CASES", help="evaluate reference cases; exit 1 on a miss")
     account.add_argument("--by-epoch", action="store_true", help="every epsilon after every epoch, as a table")
@@ -145,6 +147,8 @@ def _dry_run(experiment: Experiment, workers: int | None) -> int:
                                device="cuda" if asked.gpu else "cpu")
     print(f"estimate: {duration(seconds)} of training on this machine as busy as it is now, and start-up; "
           "data sets were not looked for")
+    if experiment.candidates:
+        _print_selected(experiment)
     return 0
 
 
@@ -156,9 +160,9 @@ def _gpus() -> int:
 
 def _differences(trial: TrialConfig, experiment: Experiment) -> str:
     """The settings in which the experiment's trials differ, as this trial has them."""
-    own = trial.canonical()
+    own, compared = trial.canonical(), (*experiment.trials, *experiment.candidates)
     return " ".join(f"{f.name}={own[f.name]}" for f in dataclasses.fields(trial)
-                    if f.name in own and len({getattr(t, f.name) for t in experiment.trials}) > 1)
+                    if f.name in own and len({getattr(t, f.name) for t in compared}) > 1)
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -167,8 +171,7 @@ def _report(options: argparse.Namespace) -> int:
 
     experiment = load_experiment(options.file)
     files = report(experiment, Store(root=options.mlruns, create=False), options.out)
-    table = next((path for path in files if path.suffix == ".md"), None)
-    if table:
+    for table in (path for path in files if path.suffix == ".md"):
         print(table.read_text(encoding="utf-8"))
     print("written, and logged to the sweep's MLflow run:")
     for path in files:
@@ -206,7 +209,8 @@ def _account_trials(path: Path, by_epoch: bool) -> int:
     from pipeline.artifacts import run_name
 
     experiment = load_experiment(path)
-    for trial in {dataclasses.replace(trial, seed=0): trial for trial in experiment.trials}.values():
+    trials = experiment.candidates or experiment.trials
+    for trial in {dataclasses.replace(trial, seed=0): trial for trial in trials}.values():
         print(f"{run_name(trial, experiment.varied).rpartition(' ')[0]}, any seed, after {trial.epochs} epochs")
         for assumption in assumptions(trial) if trial.mechanism == "photonic" else []:
             print(f"  {'holds ' if assumption.holds else 'FAILS '} {assumption.name}: {assumption.reason}")
@@ -216,7 +220,29 @@ def _account_trials(path: Path, by_epoch: bool) -> int:
         for epoch in range(1, trial.epochs + 1) if by_epoch else ():
             values = (f"{e.metric_name.removeprefix('epsilon/')} {e.value:.4g}" for e in account(trial, epoch))
             print(f"  after epoch {epoch:>3}: {', '.join(values) or 'none'}")
+    _print_selected(experiment)
     return 0
+
+
+def _print_selected(experiment: Experiment) -> None:
+    """What the best trial costs: by the file's rule and, of drawn trials, if the others are published too."""
+    certified = [trial for trial in experiment.trials if epsilon_kind(trial) == "certified"]
+    if len(certified) < 2 and not experiment.candidates:
+        return
+    from pipeline.accounting import selected
+    from pipeline.accounting.gaussian import UnsupportedAccounting
+
+    prices = [(f"the best of {len(certified)} certified trials", certified, Selection())]
+    if experiment.candidates:
+        prices = [(f"the best of the {len(certified)} drawn trials, if nothing else is published",
+                   experiment.candidates, experiment.selection),
+                  (f"all {len(certified)} drawn trials published", certified, Selection())]
+    for what, trials, selection in prices:
+        try:
+            epsilon = selected(trials, selection)
+            print(f"{what}\n  {epsilon}\n  {epsilon.note}")
+        except UnsupportedAccounting as error:
+            print(f"{what}\n  no epsilon covers the choice: {error}")
 
 
 def _audit(options: argparse.Namespace) -> int:

@@ -56,7 +56,7 @@ def misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
 
 
 def _frontier_misfit(configs: Sequence[TrialConfig]) -> str:
-    kinds = {kind: [c for c in configs if _epsilon_kind(c) == kind] for kind in FRONTIER_NOISE}
+    kinds = {kind: [c for c in configs if epsilon_kind(c) == kind] for kind in FRONTIER_NOISE}
     if not any(kinds.values()):
         return ("needs trials with a certified epsilon (mechanism per_example or component, and noise) or a label "
                 "epsilon (mechanism photonic with sigma > 0 and noise on every layer), but there are none")
@@ -72,8 +72,8 @@ def _frontier_misfit(configs: Sequence[TrialConfig]) -> str:
     return ""
 
 
-def _epsilon_kind(config: TrialConfig) -> str:
-    """The kind of finite epsilon that a frontier can show of a trial; empty if it has none."""
+def epsilon_kind(config: TrialConfig) -> str:
+    """The kind of finite epsilon that a trial has: `certified`, `label`, or empty for none that guarantees anything."""
     if config.mechanism in GAUSSIAN and (config.target_epsilon or config.noise_multiplier):
         return "certified"
     noisy = config.mechanism == "photonic" and config.sigma > 0

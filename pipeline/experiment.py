@@ -7,6 +7,10 @@
       - base: {mechanism: none}
       - base: {mechanism: photonic}
         grid: {sigma: {logspace: [0.01, 0.1, 3]}}
+    selection: {rule: random_stopping, mean: 9, shape: 1, seed: 0}   # optional: see `pipeline.stopping`
+
+With random stopping the combinations are candidates, from which the trials are drawn, each under a seed of its own; the
+file then has no seed among its settings.
 
 Values of `grid` are lists or one of the ranges `range: [start, stop, step=1]` (stop excluded), `linspace: [low,
 high, n]` and `logspace: [low, high, n]` (both ends included).
@@ -28,6 +32,7 @@ import yaml
 
 from pipeline.config import ConfigError, TrialConfig
 from pipeline.exhibits import EXHIBITS, misfit, varied_fields
+from pipeline.stopping import Selection, check_candidates, draw
 
 UNUSED = ("fields that its algorithm or mechanism does not use make no difference (sigma and tau need `mechanism: "
           "photonic`)")
@@ -69,6 +74,8 @@ class Experiment:
         name: the MLflow experiment, and the folder under `reports/`.
         trials: all trials, in the order of the file, no two alike.
         report: exhibits that `photonic report` draws.
+        selection: by which rule the best trial is chosen and paid for.
+        candidates: what the trials were drawn from; empty for a fixed grid.
     """
 
     name: str
@@ -77,11 +84,13 @@ class Experiment:
     resources: Resources
     report: tuple[str, ...]
     source: Path
+    selection: Selection = Selection()
+    candidates: tuple[TrialConfig, ...] = ()
 
     @property
     def varied(self) -> tuple[str, ...]:
         """Fields, but the seed, in which trials of one algorithm and noise differ: they belong in a trial's name."""
-        return varied_fields(self.trials)
+        return varied_fields(self.candidates or self.trials)
 
 
 def load_experiment(path: str | Path) -> Experiment:
@@ -120,7 +129,8 @@ class UniqueKeyLoader(yaml.SafeLoader):
 
 
 def _experiment(content: Any, path: Path) -> Experiment:
-    top = _mapping(content, "the file", ("name", "description", "base", "grid", "cases", "resources", "report"))
+    top = _mapping(content, "the file", ("name", "description", "base", "grid", "cases", "resources", "report",
+                                         "selection"))
     name = top.get("name", path.stem)
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
         raise ConfigError(f"name: must be letters, digits, '_', '-' and '.', and begin with a letter or digit, "
@@ -138,17 +148,38 @@ def _experiment(content: Any, path: Path) -> Experiment:
     if given.opu < 1 and any(c.projector == "opu_hardware" for c in configs):
         raise ConfigError(f"resources.opu: must be at least 1 with projector 'opu_hardware', which one process holds, "
                           f"got {given.opu}")
-    return Experiment(name, str(top.get("description", "")).strip(), tuple(configs), given, _report(top, configs), path)
+    selection = _selection(top, configs)
+    drawn = draw(configs, selection) if selection.is_random else ()
+    return Experiment(name, str(top.get("description", "")).strip(), drawn or tuple(configs), given,
+                      _report(top, configs, selection), path, selection, tuple(configs) if drawn else ())
 
 
-def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> tuple[str, ...]:
+def _selection(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> Selection:
+    """How the best trial is chosen; where the file is silent, from a fixed grid."""
+    if "selection" not in top:
+        return Selection()
+    selection = Selection(**_mapping(top["selection"], "selection", [f.name for f in dataclasses.fields(Selection)]))
+    for number, part in enumerate((top, *top.get("cases", ())) if selection.is_random else ()):
+        for key in ("base", "grid"):
+            if "seed" in part.get(key, {}):
+                raise ConfigError(f"{f'cases[{number - 1}].' if number else ''}{key}.seed: every trial of random "
+                                  f"stopping gets a seed of its own, got {part[key]['seed']!r}; leave it out "
+                                  "(selection.seed fixes them all)")
+    check_candidates(configs, selection)
+    return selection
+
+
+def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: Selection) -> tuple[str, ...]:
     """The exhibits that the file lists or, where it is silent, those that its trials fit."""
     if "report" not in top:
-        return tuple(exhibit for exhibit in EXHIBITS if not misfit(exhibit, configs))
+        return () if selection.is_random else tuple(exhibit for exhibit in EXHIBITS if not misfit(exhibit, configs))
     report = top["report"]
     if not isinstance(report, list) or any(exhibit not in EXHIBITS for exhibit in report):
         raise ConfigError(f"report: must be a list of {', '.join(EXHIBITS)}, got {report!r}")
     for exhibit in report:
+        if selection.is_random:
+            raise ConfigError(f"report: {exhibit} shows every trial, but of random stopping only the best may be "
+                              f"published, got {report!r}; leave it out (selection.md shows the best)")
         if reason := misfit(exhibit, configs):
             raise ConfigError(f"report: {exhibit} {reason}; leave it out (`report: []` writes runs.csv alone)")
     return tuple(report)

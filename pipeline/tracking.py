@@ -213,9 +213,7 @@ class Store:
             if record.trial_key not in self._trials:
                 raise TrackingError(f"trial {record.trial_key} was not started, got its epoch {record.epoch}")
             for name, value in record.metrics.items():
-                if not math.isfinite(value):  # MLflow would store infinity as 1.8e308
-                    raise ValueError(f"{name}: must be finite, got {value} (trial {record.trial_key}, "
-                                     f"epoch {record.epoch}); log nothing and set a tag")
+                _require_finite(name, value, f"trial {record.trial_key}, epoch {record.epoch}")
             if record.outcome and record.outcome.status not in DONE:
                 raise ValueError(f"status: must be one of {', '.join(DONE)}, got '{record.outcome.status}' "
                                  f"(trial {record.trial_key})")
@@ -277,6 +275,17 @@ class Store:
         for path in files:
             self._client.log_artifact(self._parent(), str(path), artifact_path="report")
 
+    @_reports_errors
+    def log_sweep(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
+        """Numbers and tags of the sweep as a whole, to the parent run.
+
+        Raises:
+            ValueError: for a metric that is not finite; then nothing at all is written.
+        """
+        for name, value in metrics.items():
+            _require_finite(name, value, "the sweep")
+        self._write(self._parent(), [(name, float(value), 0) for name, value in metrics.items()], tags=tags)
+
     def _search(self, condition: str = "") -> Iterator[Any]:
         """All matching runs of the experiment, page by page, in an order to which new runs only append."""
         token = None
@@ -319,6 +328,11 @@ class Store:
         while metrics or entries or labels:
             self._client.log_batch(run_id, metrics[:MAX_METRICS], entries[:MAX_PARAMS], labels[:MAX_TAGS])
             metrics, entries, labels = metrics[MAX_METRICS:], entries[MAX_PARAMS:], labels[MAX_TAGS:]
+
+
+def _require_finite(name: str, value: float, place: str) -> None:
+    if not math.isfinite(value):  # MLflow would store infinity as 1.8e308
+        raise ValueError(f"{name}: must be finite, got {value} ({place}); log nothing and set a tag")
 
 
 def _tracked(run: Any) -> TrackedRun:

@@ -5,9 +5,11 @@ import math
 
 import numpy as np
 import pytest
+from dp_accounting.dp_event import RepeatAndSelectDpEvent
+from dp_accounting.rdp import RdpAccountant
 
 from pipeline.accounting import selection as se
-from pipeline.accounting.curves import gdp_eps
+from pipeline.accounting.curves import DISCRETIZATION, gdp_eps, improved_conversion
 from pipeline.accounting.gaussian import PrivacyEvent, UnsupportedAccounting, epsilon
 
 SHUFFLED = PrivacyEvent("shuffled", "replace-one", 20.0, steps=100, epochs=10)
@@ -75,12 +77,48 @@ def test_random_stopping_is_cheaper_than_composing_a_hundred():
             < se.selected_by_composition([SHUFFLED] * 100, 1e-5).value)
 
 
-def test_the_least_private_candidate_counts():
-    louder = dataclasses.replace(FIXED, noise_multiplier=4.0, m=512)
-    longer = dataclasses.replace(FIXED, steps=300)
-    worst = dataclasses.replace(FIXED, steps=300, m=512)
-    assert (se.selected_by_random_stopping([louder, longer, FIXED], 1e-5, mean=4).value
-            == se.selected_by_random_stopping([worst], 1e-5, mean=4).value)
+@pytest.mark.parametrize("event", [SHUFFLED, FIXED, POISSON], ids=lambda e: e.sampler)
+@pytest.mark.parametrize("shape", [se.LOGARITHMIC, 0.5, se.GEOMETRIC, se.POISSON])
+def test_stopping_of_one_candidate_is_dp_accountings(event, shape):
+    accountant = RdpAccountant(neighboring_relation=se._RELATION[event.relation])
+    accountant.compose(RepeatAndSelectDpEvent(se._dp_event(event), 7.0, shape))
+    found = se.selected_by_random_stopping([event, event], 1e-5, mean=7.0, shape=shape).value
+    assert found == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-6)
+
+
+def test_the_least_private_candidate_counts_order_by_order():
+    def cost(*events):
+        return se.selected_by_random_stopping(events, 1e-5, mean=4).value
+
+    longer, worst = dataclasses.replace(FIXED, steps=300), dataclasses.replace(FIXED, steps=300, m=512)
+    assert cost(FIXED, longer) == cost(longer) > cost(FIXED)
+    # Many weak steps against a few strong ones: their curves cross, and no candidate alone is the least private.
+    strong = dataclasses.replace(POISSON, noise_multiplier=1.0)
+    weak = dataclasses.replace(POISSON, noise_multiplier=3.0, sampling_rate=0.03, steps=3000)
+    orders, curves = zip(*((a.orders, a.rdp) for a in (
+        RdpAccountant().compose(se._dp_event(event)) for event in (weak, strong))), strict=True)
+    assert (curves[0] > curves[1]).any() and (curves[0][orders[0] > 1] < curves[1][orders[0] > 1]).any()
+    both = se.repeated(orders[0], np.maximum(*curves), 4.0, 1.0)
+    assert cost(weak, strong) == improved_conversion(orders[0], both, 1e-5)[0] >= max(cost(weak), cost(strong))
+    assert cost(dataclasses.replace(FIXED, noise_multiplier=4.0, m=512), longer) < cost(worst)
+
+
+def test_composing_many_kinds_of_trials_takes_a_coarser_grid_that_costs_next_to_nothing(monkeypatch):
+    events = [dataclasses.replace(POISSON, noise_multiplier=z, sampling_rate=q, steps=steps)
+              for z, q, steps in ((0.7, 0.01, 300), (1.0, 0.02, 300), (5.0, 0.004, 600))]
+    counted = [*events, events[0]]
+    found = se.selected_by_composition(counted, 1e-5)
+    interval = se._interval(events)
+    assert DISCRETIZATION < interval <= se.COARSEST
+    assert found.value == pytest.approx(se.selected_by_composition(counted[::-1], 1e-5).value, rel=1e-9)
+    monkeypatch.setattr(se, "_interval", lambda runs: DISCRETIZATION)
+    exact = se.selected_by_composition(counted, 1e-5).value
+    assert exact <= found.value <= 1.002 * exact
+    monkeypatch.setattr(se, "_interval", lambda runs: 100 * interval)
+    assert se.selected_by_composition(counted, 1e-5).value > 1.01 * exact, "a coarse grid is not always harmless"
+    quiet = [dataclasses.replace(e, noise_multiplier=50.0) for e in events]
+    monkeypatch.undo()
+    assert se._interval(quiet) == se._interval(events[:1]) == DISCRETIZATION
 
 
 @pytest.mark.parametrize("call", [

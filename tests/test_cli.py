@@ -5,9 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from pipeline.cli import main
+from pipeline.experiment import load_experiment
 from pipeline.tracking import Store, TrackingError
 
 ROOT = Path(__file__).parent.parent
@@ -173,3 +175,62 @@ def test_audit_refuses_what_does_not_exist(tmp_path, capsys, arguments, message)
     file.write_text(AUDITED)
     assert main(["audit", str(file), *arguments]) == 2
     assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+STOPPING = """
+name: stopping
+base: {dataset: digits, hidden: [16], batch_size: 64, epochs: 2, mechanism: per_example, sampler: shuffled,
+       noise_multiplier: 20}
+grid: {algorithm: [bp, dfa], learning_rate: [0.1, 0.2]}
+selection: {rule: random_stopping, mean: 4, seed: 2}
+"""
+
+
+@pytest.mark.slow
+def test_random_stopping_from_the_sweep_to_the_report(tmp_path):
+    file = tmp_path / "stopping.yaml"
+    file.write_text(STOPPING)
+    trials = load_experiment(file).trials
+    swept = photonic("sweep", file, cwd=tmp_path)
+    assert swept.returncode == 0, swept.stderr
+    again = photonic("sweep", file, cwd=tmp_path)
+    assert f"nothing to do: all {len(trials)} trials are done" in again.stdout + again.stderr
+    report = photonic("report", file, cwd=tmp_path)
+    assert report.returncode == 0 and "selected ε (random stopping)" in report.stdout, report.stderr
+    runs = pd.read_csv(tmp_path / "reports/stopping/runs.csv")
+    best = pd.read_csv(tmp_path / "reports/stopping/selection.csv").iloc[0]
+    assert best["validation/accuracy"] == runs["validation/accuracy"].max() and len(runs) == len(trials) > 1
+    store = Store(root=tmp_path / "mlruns")
+    store.attach("stopping")
+    parent = store._client.get_run(store._parent()).data
+    assert parent.metrics["epsilon/selected/random_stopping"] == best["selected_epsilon"] > runs[
+        "epsilon/certified/gdp"].max()
+    assert "selection" not in str(parent.params) and parent.tags["privacy.relation"] == "replace-one"
+
+
+def test_prices_of_drawn_trials_are_shown_before_anything_is_trained(tmp_path, capsys):
+    file = tmp_path / "stopping.yaml"
+    file.write_text(STOPPING)
+    trials = load_experiment(file).trials
+    prices = []
+    for arguments in (["sweep", str(file), "--dry-run"], ["account", str(file)]):
+        assert main(arguments) == 0
+        out = capsys.readouterr().out
+        prices.append(out[out.index("the best of the"):])
+    assert f"{len(trials)} drawn trials" in prices[0] and "selected random_stopping; delta = 1e-05" in prices[0]
+    assert "selected composition; delta" in prices[0] and prices[0] == prices[1]
+    assert out.count("any seed") == 4, "every candidate is accounted for, drawn or not"
+
+
+@pytest.mark.parametrize(("grid", "says"), [
+    ("grid: {seed: [0, 1]}", "the best of 2 certified trials\n  epsilon = "),
+    ("cases: [{}, {base: {sampler: poisson}}]", "no epsilon covers the choice: relation: must be one"),
+    ("grid: {seed: [0]}", None),
+])
+def test_account_ends_with_what_the_best_of_the_grid_costs(tmp_path, capsys, grid, says):
+    file = tmp_path / "grid.yaml"
+    base = STOPPING.partition("grid:")[0]
+    file.write_text(f"{base}{grid}\n")
+    assert main(["account", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert says in out[out.rindex("Mironov"):] if says else "the best of" not in out

@@ -252,5 +252,6 @@ def test_an_axis_has_one_kind(runs):
 def test_report(store, tmp_path):
     experiment = Experiment("both", "", (*GRID, *LABEL, PLAIN), Resources(), ("frontier",), Path("some.yaml"))
     files = report(experiment, store, tmp_path)
-    assert [path.name for path in files] == ["runs.csv", *(f"frontier.{e}" for e in ("csv", "md", "svg", "pdf", "png"))]
+    assert [path.name for path in files] == ["runs.csv", *(f"frontier.{e}" for e in ("csv", "md", "svg", "pdf", "png")),
+                                              "selection.csv", "selection.md"]
     assert all(path.stat().st_size > 300 for path in files)

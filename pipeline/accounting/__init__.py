@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.accounting.certified import certified, event_of, with_noise
+from pipeline.accounting.certified import certified, event_of, selected, with_noise
 from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.label import label_epsilons
@@ -13,7 +13,7 @@ from pipeline.config import GAUSSIAN, TrialConfig
 REAL_NUMBERS = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; Mironov "
                 "2012)")
 
-__all__ = ["Epsilon", "account", "privacy_tags"]
+__all__ = ["Epsilon", "account", "privacy_tags", "selected"]
 
 
 def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:

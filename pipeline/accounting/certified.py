@@ -11,12 +11,23 @@ One place derives the event from the settings that also build mechanism and samp
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from functools import lru_cache
 
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.gaussian import PrivacyEvent, accountants, epsilon, noise_multiplier_for, sensitivity
+from pipeline.accounting.gaussian import (
+    PrivacyEvent,
+    UnsupportedAccounting,
+    accountants,
+    epsilon,
+    noise_multiplier_for,
+    sensitivity,
+)
+from pipeline.accounting.selection import selected_by_composition, selected_by_random_stopping
 from pipeline.config import GAUSSIAN, TrialConfig
+from pipeline.exhibits import epsilon_kind
+from pipeline.stopping import Selection
 
 IN_THE_BATCH = "none (the record is in the batch)"  # of one step, seen by whoever knows that
 RELATIONS = {"poisson": "add/remove", "without_replacement": "replace-one", "shuffled": "replace-one"}
@@ -79,3 +90,26 @@ def certified(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
         return []
     event = event_of(with_noise(config), epochs_done)
     return [epsilon(event, config.delta, accountant) for accountant in accountants(event)]
+
+
+def selected(trials: Sequence[TrialConfig], selection: Selection) -> Epsilon:
+    """Epsilon of the best of all certified trials among `trials`, by the selection's rule.
+
+    Args:
+        trials: of a fixed grid all trials, seeds included; of random stopping the candidates, not the drawn trials.
+
+    Raises:
+        ValueError: where no trial is certified.
+        UnsupportedAccounting: where they differ in data set, delta or neighbouring relation.
+    """
+    trials = [trial for trial in trials if epsilon_kind(trial) == "certified"]
+    if not trials:
+        raise ValueError("trials: must be at least one with a certified epsilon, got none")
+    for name in ("dataset", "delta"):
+        values = list(dict.fromkeys(str(getattr(trial, name)) for trial in trials))
+        if len(values) > 1:
+            raise UnsupportedAccounting(f"{name}: must be one for all trials, got {' and '.join(values)}")
+    events = [event_of(with_noise(trial), trial.epochs) for trial in trials]
+    if selection.is_random:
+        return selected_by_random_stopping(events, trials[0].delta, selection.mean, selection.shape)
+    return selected_by_composition(events, trials[0].delta)

@@ -19,7 +19,7 @@ from scipy import optimize, special
 
 LossDistribution = pld.PrivacyLossDistribution
 
-DISCRETIZATION = 1e-4  # of the privacy loss; every loss is rounded pessimistically
+DISCRETIZATION = 1e-4  # interval of the grid to which privacy losses are rounded, always pessimistically
 ORDERS = tuple(range(2, 200))  # Theorem 27 of Wang et al. holds at integer orders
 
 
@@ -125,19 +125,19 @@ def _log_central_moments(n: int, z: float) -> np.ndarray:
 
 
 @lru_cache(maxsize=8)
-def gaussian_losses(z: float) -> LossDistribution:
+def gaussian_losses(z: float, interval: float = DISCRETIZATION) -> LossDistribution:
     """Privacy-loss distribution of the Gaussian mechanism."""
-    return pld.from_gaussian_mechanism(z, value_discretization_interval=DISCRETIZATION)
+    return pld.from_gaussian_mechanism(z, value_discretization_interval=interval)
 
 
 @lru_cache(maxsize=8)
-def poisson_losses(q: float, z: float) -> LossDistribution:
+def poisson_losses(q: float, z: float, interval: float = DISCRETIZATION) -> LossDistribution:
     """Privacy-loss distribution of one step with Poisson sampling, add/remove (`dp_accounting`'s own)."""
-    return pld.from_gaussian_mechanism(z, sampling_prob=q, value_discretization_interval=DISCRETIZATION)
+    return pld.from_gaussian_mechanism(z, sampling_prob=q, value_discretization_interval=interval)
 
 
 @lru_cache(maxsize=8)
-def without_replacement_losses(q: float, z: float) -> LossDistribution:
+def without_replacement_losses(q: float, z: float, interval: float = DISCRETIZATION) -> LossDistribution:
     """Privacy-loss distribution of one step on a fresh subset of the records, replace-one.
 
     Advanced joint convexity (Balle, Barthe & Gaboardi 2018, Theorem 2; Zhu, Dong & Wang 2022, Proposition 30): the
@@ -149,9 +149,9 @@ def without_replacement_losses(q: float, z: float) -> LossDistribution:
     Neither P against Q nor Q against P alone bounds both branches; connecting the dots of this profile does.
     """
     loss = mechanism.GaussianPrivacyLoss(z, sampling_prob=q, adjacency_type=mechanism.AdjacencyType.REMOVE)
-    top = math.ceil(loss.connect_dots_bounds().epsilon_upper / DISCRETIZATION)
-    epsilons = np.arange(top + 1) * DISCRETIZATION
+    top = math.ceil(loss.connect_dots_bounds().epsilon_upper / interval)
+    epsilons = np.arange(top + 1) * interval
     above = loss.get_delta_for_epsilon(epsilons)
     below = (-np.expm1(-epsilons) + np.exp(-epsilons) * above)[:0:-1]
     profile = np.concatenate([below, above])
-    return LossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(DISCRETIZATION, -top, top, profile))
+    return LossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -top, top, profile))

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pipeline.accounting.curves import (
+    DISCRETIZATION,
     ORDERS,
     LossDistribution,
     classic_conversion,
@@ -230,8 +231,11 @@ def _value(event: PrivacyEvent, delta: float, accountant: str) -> float:
     return convert(ORDERS, curve, delta)[0]
 
 
-def loss_distribution(event: PrivacyEvent) -> LossDistribution:
+def loss_distribution(event: PrivacyEvent, interval: float = DISCRETIZATION) -> LossDistribution:
     """Privacy-loss distribution of the whole run; shuffled epochs are Gaussians of sensitivity 1 and noise z/sqrt(E).
+
+    Args:
+        interval: of the grid of losses; a coarse one is fast, and its epsilon holds too, but is larger.
 
     Raises:
         UnsupportedAccounting: as `accountants`.
@@ -242,9 +246,9 @@ def loss_distribution(event: PrivacyEvent) -> LossDistribution:
         raise ValueError(f"noise_multiplier: must be at least {LEAST_NOISE} for a privacy-loss distribution (below it "
                          f"epsilon is in the hundreds, and so is the grid, in millions), got {event.noise_multiplier}")
     if event.sampler == "shuffled":
-        return gaussian_losses(event.noise_multiplier / math.sqrt(event.epochs))
+        return gaussian_losses(event.noise_multiplier / math.sqrt(event.epochs), interval)
     one_step = {"poisson": poisson_losses, "without_replacement": without_replacement_losses}[event.sampler]
-    return one_step(event.q, event.noise_multiplier).self_compose(event.steps)
+    return one_step(event.q, event.noise_multiplier, interval).self_compose(event.steps)
 
 
 def certified_component_norm(tau_B: Sequence[float], gamma: Sequence[float], tau_h_prev: Sequence[float],

@@ -7,20 +7,25 @@ number of trials was random and only the best was looked at (Papernot & Steinke 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
-from dp_accounting.dp_event import RepeatAndSelectDpEvent, SampledWithoutReplacementDpEvent
+from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
 from dp_accounting.rdp import RdpAccountant
+from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 
-from pipeline.accounting.curves import gdp_eps
+from pipeline.accounting.curves import DISCRETIZATION, gdp_eps, improved_conversion
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.gaussian import PrivacyEvent, UnsupportedAccounting, accountants, loss_distribution
+from pipeline.stopping import GEOMETRIC, LOGARITHMIC, POISSON, gamma_of
 
-# Shapes of the distribution of the number of trials; any other shape > 0 is a truncated negative binomial.
-LOGARITHMIC, GEOMETRIC, POISSON = 0.0, 1.0, math.inf
+logging.getLogger("absl").setLevel(logging.ERROR)  # dp_accounting warns of every order that it leaves out
+
+COARSEST = 1e-3  # interval of the grid of losses, where trials of several kinds are composed
 _NAMES = {LOGARITHMIC: "logarithmic", GEOMETRIC: "geometric", POISSON: "Poisson"}
 _SCORES = "scores must come from public data or be private themselves"
 _RELATION = {"add/remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace-one": NeighboringRelation.REPLACE_ONE}
@@ -36,7 +41,7 @@ def selected_by_composition(events: Sequence[PrivacyEvent], delta: float) -> Eps
     relation = _common(events, "relation")
     _check(delta)
     samplers = sorted({event.sampler for event in events})
-    note = f"all of {len(events)} trials composed: any of them, and any choice among them, may be published"
+    note = f"all of {len(events)} trials composed: any of them may be published, the best for example; {_SCORES}"
     exact = samplers == ["shuffled"]
     if any(event.noise_multiplier == 0 for event in events):
         value = math.inf
@@ -44,8 +49,11 @@ def selected_by_composition(events: Sequence[PrivacyEvent], delta: float) -> Eps
         value = gdp_eps(math.sqrt(sum(e.epochs / _noise(e) ** 2 for e in events)), delta)
     else:
         total = None
-        for event, count in Counter(events).items():
-            run = loss_distribution(dataclasses.replace(event, steps=event.steps * count, epochs=event.epochs * count))
+        runs = [dataclasses.replace(event, steps=event.steps * count, epochs=event.epochs * count)
+                for event, count in Counter(events).items()]
+        interval = _interval(runs)
+        for event in runs:
+            run = loss_distribution(event, interval)
             total = run if total is None else total.compose(run)
         value = float(total.get_epsilon_for_delta(delta))
     return Epsilon(value, "selected", "composition", relation, ", ".join(samplers), delta, "exact" if exact else "pld",
@@ -57,7 +65,8 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
     """Epsilon of the best of K trials, each drawn at random from the candidates, and nothing of the others published.
 
     K is drawn before any result is seen, from the truncated negative binomial distribution of this shape and mean (see
-    `GEOMETRIC`, `LOGARITHMIC`, `POISSON`). The cost is that of the least private candidate, taken field by field.
+    `pipeline.stopping`). A trial is one of the candidates, and which one is published with it, so that its Renyi
+    divergence is at most the largest of theirs, order by order.
 
     Args:
         events: one per candidate; all with one sampler and relation.
@@ -73,26 +82,52 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
         raise ValueError(f"mean: must be >= 1 and finite, got {mean}")
     if not shape >= 0:
         raise ValueError(f"shape: must be >= 0, got {shape}")
-    worst = _least_private(events)
     value = math.inf
-    if worst.noise_multiplier > 0:
-        accountant = RdpAccountant(neighboring_relation=_RELATION[relation])
-        accountant.compose(RepeatAndSelectDpEvent(_dp_event(worst), mean, shape))
-        value = float(accountant.get_epsilon(delta))
+    if all(_noise(event) > 0 for event in events):
+        spent = [RdpAccountant(neighboring_relation=_RELATION[relation]).compose(_dp_event(e)) for e in Counter(events)]
+        orders, trial = spent[0].orders, np.max([accountant.rdp for accountant in spent], axis=0)
+        value, _ = improved_conversion(orders, repeated(orders, trial, mean, shape), delta)
     name = _NAMES.get(shape, f"negative binomial (shape {shape:g})")
     return Epsilon(value, "selected", "random_stopping", relation, sampler, delta, "improved",
                    f"the best of K trials, K {name} with mean {mean:g} and drawn beforehand; only the best is "
                    f"published; {_SCORES}")
 
 
-def _least_private(events: Sequence[PrivacyEvent]) -> PrivacyEvent:
-    """An event at least as revealing as each: epsilon falls with the noise and grows with everything else."""
-    rates = {"sampling_rate": max(e.sampling_rate for e in events)} if events[0].sampler == "poisson" else {}
-    if events[0].sampler == "without_replacement":
-        largest = max(events, key=lambda e: e.q)
-        rates = {"N": largest.N, "m": largest.m}
-    return dataclasses.replace(events[0], noise_multiplier=min(map(_noise, events)),
-                               steps=max(e.steps for e in events), epochs=max(e.epochs for e in events), **rates)
+def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -> np.ndarray:
+    """Renyi curve of the best of K runs of one algorithm, from that of one (Papernot & Steinke 2022, Theorems 2, 6).
+
+    With lambda for the order and e(lambda) for the curve, at every lambda > 1 and for any lambda' >= 1:
+
+        e(lambda) + (1 + eta)((1 - 1/lambda') e(lambda') + log(1/gamma)/lambda') + log(mean)/(lambda - 1)
+        Poisson: e(lambda) + mean delta'(log(1 + 1/(lambda - 1))) + log(mean)/(lambda - 1),
+
+    where delta' is delta of one run at that epsilon.
+
+    Args:
+        orders, curve: [n], orders >= 1 and growing; infinite where an order has no bound.
+    """
+    above, out = orders > 1, np.full(len(orders), np.inf)
+    if shape == POISSON:
+        extra = np.array([mean * compute_delta(orders, curve, math.log1p(1 / (order - 1)))[0]
+                          for order in orders[above]])
+    else:
+        extra = (1 + shape) * np.min((1 - 1 / orders) * curve - math.log(gamma_of(mean, shape)) / orders)
+    out[above] = curve[above] + extra + math.log(mean) / (orders[above] - 1)
+    return np.minimum.accumulate(out[::-1])[::-1]  # a Renyi curve grows with its order
+
+
+def _interval(runs: Sequence[PrivacyEvent]) -> float:
+    """Interval of the grid of losses on which these runs are composed; that of a single trial where they are one run.
+
+    Rounding spreads a step's loss by at most interval^2/4 in variance, and the interval is chosen such that this is at
+    most 0.2% of the steps' own, of which q^2 (e^(1/z^2) - 1) is a measure.
+    """
+    if len(runs) == 1:
+        return DISCRETIZATION
+    shares = [(1, e.epochs / _noise(e) ** 2) if e.sampler == "shuffled" else
+              (e.steps, e.steps * e.q**2 * math.expm1(1 / _noise(e) ** 2)) for e in runs]
+    steps, variance = (sum(column) for column in zip(*shares, strict=True))
+    return min(max(math.sqrt(0.008 * variance / steps), DISCRETIZATION), COARSEST)
 
 
 def _dp_event(event: PrivacyEvent) -> SelfComposedDpEvent:

@@ -1,0 +1,155 @@
+"""The best trial of a sweep is reported at the price of the choice, never at its own."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from mlflow.tracking import MlflowClient
+
+from analysis import selection
+from analysis.report import report
+from analysis.runs import ReportError, load_runs
+from pipeline.accounting import selected
+from pipeline.accounting.curves import gdp_eps
+from pipeline.accounting.gaussian import UnsupportedAccounting
+from pipeline.config import TrialConfig
+from pipeline.experiment import Experiment, Resources
+from pipeline.records import EpochRecord, Outcome
+from pipeline.stopping import Selection
+from pipeline.tracking import Store
+
+# z = 20 on the sum, sensitivity 2 C, two epochs: mu = 2 sqrt(2)/20.
+BASE = TrialConfig(dataset="digits", mechanism="per_example", sampler="shuffled", noise_multiplier=20.0, epochs=2,
+                   batch_size=64)
+MU = 2 * math.sqrt(2) / 20
+GRID = tuple(replace(BASE, learning_rate=rate, seed=seed) for rate in (0.1, 0.2) for seed in (0, 1))
+PLAIN = replace(BASE, mechanism="none")
+POISSON = replace(BASE, sampler="poisson", noise_multiplier=2.0)
+STOPPING = Selection("random_stopping", 9, 1, 5)
+# Epoch by epoch: the best of the last epoch is GRID[2], which is neither best before nor best on test records.
+VALIDATION = {GRID[0]: (0.9, 0.5), GRID[1]: (0.1, 0.6), GRID[2]: (0.1, 0.7), GRID[3]: (0.8, 0.65), PLAIN: (0.9, 0.99),
+              POISSON: (0.2, 0.3)}
+TEST = {GRID[0]: 0.95, GRID[1]: 0.4, GRID[2]: 0.55, GRID[3]: 0.8, PLAIN: 0.98, POISSON: 0.3}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        store = Store(root=tmp_path_factory.mktemp("store"))
+        store.open_sweep("best")
+        for config, scores in VALIDATION.items():
+            store.start(config)
+            store.log([EpochRecord(config.trial_key, 1, {"validation/accuracy": scores[0]}),
+                       EpochRecord(config.trial_key, 2, {"validation/accuracy": scores[1],
+                                                         "test/accuracy": TEST[config]}, {},
+                                   Outcome("finished", {}, ()))])
+        yield store
+
+
+def experiment(trials, rule=Selection(), candidates=()):  # noqa: B008
+    return Experiment("best", "", tuple(trials), Resources(), (), Path("some.yaml"), rule, tuple(candidates))
+
+
+def parent(store):
+    return MlflowClient(tracking_uri=store.uri).get_run(store._parent_id).data
+
+
+def test_a_fixed_grid_is_composed_seeds_included_and_trials_without_a_guarantee_are_no_candidates(store, tmp_path):
+    files = report(experiment((*GRID, PLAIN)), store, tmp_path)
+    assert [path.name for path in files] == ["runs.csv", "selection.csv", "selection.md"]
+    row = pd.read_csv(files[1]).iloc[0]
+    assert row["trial_key"] == GRID[2].trial_key
+    assert (row["validation/accuracy"], row["test/accuracy"]) == (0.7, 0.55)
+    assert row["selected_epsilon"] == pytest.approx(gdp_eps(2 * MU, 1e-5)) and row["certified_trials"] == 4
+    assert row["epsilon_had_it_been_the_only_one"] == pytest.approx(gdp_eps(MU, 1e-5))
+    text = files[2].read_text(encoding="utf-8")
+    for fact in ("best of 4 certified trials by validation accuracy at the last epoch", "test accuracy had no part",
+                 "composes all 4 trials, seeds included", "but for one record, replaced", "Not covered: the scores",
+                 "1 further trials of the file have no certified ε", "selected ε (composition)",
+                 "price of this one trial, had it been the only one", "recorded seeds",
+                 f"| 70.00 | 55.00 | {gdp_eps(2 * MU, 1e-5):.4g} | {gdp_eps(MU, 1e-5):.4g} |"):
+        assert fact in text, fact
+    assert "nan" not in text
+    logged = parent(store)
+    assert logged.metrics["epsilon/selected/composition"] == pytest.approx(gdp_eps(2 * MU, 1e-5))
+    assert {name: logged.tags[name] for name in ("privacy.relation", "privacy.sampler", "privacy.delta")} == {
+        "privacy.relation": "replace-one", "privacy.sampler": "shuffled", "privacy.delta": "1e-05"}
+
+
+def test_random_stopping_costs_what_its_candidates_do_and_its_report_does_not_tell_how_many_were_drawn(store, tmp_path):
+    louder = replace(BASE, noise_multiplier=10.0, learning_rate=0.4)  # a candidate that was never drawn
+    found = {}
+    for trials in (GRID[:3], GRID):
+        for candidates in ((BASE,), (BASE, louder)):
+            files = report(experiment(trials, STOPPING, candidates), store, tmp_path)
+            texts = [path.read_text(encoding="utf-8") for path in files[1:]]
+            found[len(trials), len(candidates)] = texts
+            row = pd.read_csv(files[1]).iloc[0]
+            assert row["trial_key"] == GRID[2].trial_key and math.isnan(row["certified_trials"])
+            assert row["selected_epsilon"] == pytest.approx(selected(candidates, STOPPING).value)
+            assert row["selected_epsilon"] > row["epsilon_had_it_been_the_only_one"]
+    assert found[3, 1] == found[4, 1] and found[3, 2] == found[4, 2] != found[3, 1]
+    for fact in ("selected ε (random stopping)", "selection.seed, which tells their number", "as private as the noise"):
+        assert fact in found[4, 2][1], fact
+    assert parent(store).metrics["epsilon/selected/random_stopping"] == selected((BASE, louder), STOPPING).value
+
+
+def test_a_grid_that_nothing_covers_says_so_and_logs_no_number(store, tmp_path):
+    before = dict(parent(store).metrics)
+    files = report(experiment((*GRID, POISSON)), store, tmp_path)
+    row, text = pd.read_csv(files[1]).iloc[0], files[2].read_text(encoding="utf-8")
+    reason = "relation: must be one for all trials, got add/remove and replace-one"
+    assert row["reason"] == reason and math.isnan(row["selected_epsilon"])
+    assert f"No ε covers the choice: {reason}." in text and "| 55.00 | – |" in text
+    assert parent(store).metrics == before and reason in parent(store).tags["privacy.notes"]
+
+
+def test_an_infinite_price_is_no_metric(store, tmp_path, monkeypatch):
+    endless = replace(selected(GRID, Selection()), value=math.inf)
+    monkeypatch.setattr(selection, "selected", lambda trials, rule: endless)
+    before = dict(parent(store).metrics)
+    text = report(experiment(GRID), store, tmp_path)[2].read_text(encoding="utf-8")
+    assert "| inf |" in text and parent(store).metrics == before
+    assert parent(store).tags["privacy.notes"] == "infinite: no guarantee"
+    with pytest.raises(ValueError, match="epsilon/selected/composition: must be finite, got inf"):
+        store.log_sweep({"epsilon/selected/composition": math.inf}, {"privacy.notes": "written"})
+    assert parent(store).tags["privacy.notes"] != "written"
+
+
+def test_no_certified_trial_no_selection(store, tmp_path):
+    assert [path.name for path in report(experiment((PLAIN,)), store, tmp_path)] == ["runs.csv"]
+
+
+@pytest.mark.parametrize("name", ["validation/accuracy", "test/accuracy"])
+def test_a_trial_without_a_score_is_named(store, name):
+    store.attach("best")
+    runs = load_runs(store, GRID)
+    runs.loc[1, name] = math.nan
+    with pytest.raises(ReportError, match=f"{name}: missing for 1 of 4 trials, the first is .*{GRID[1].trial_key}"):
+        selection.choose(experiment(GRID), runs)
+
+
+def test_a_secure_choice_is_no_simulation(store):
+    store.attach("best")
+    choice = selection.choose(experiment(GRID), load_runs(store, GRID))
+    assert "simulates" in selection.caption(choice) and "simulates" not in selection.caption(
+        replace(choice, secure=True))
+    assert len(pd.read_csv(io.StringIO(selection.to_csv(choice)))) == 1
+
+
+@pytest.mark.parametrize(("other", "message"), [
+    ({"dataset": "mnist"}, "dataset: must be one for all trials, got digits and mnist"),
+    ({"delta": 1e-6}, "delta: must be one for all trials, got 1e-05 and 1e-06"),
+    ({"sampler": "poisson"}, "relation: must be one for all trials, got add/remove and replace-one"),
+])
+def test_what_cannot_be_composed(other, message):
+    with pytest.raises(UnsupportedAccounting, match=message):
+        selected((BASE, replace(BASE, **other)), Selection())
+    with pytest.raises(ValueError, match="trials: must be at least one with a certified epsilon, got none"):
+        selected((PLAIN, replace(BASE, noise_multiplier=0.0)), Selection())
