@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
+from pipeline.artifacts import FIELDS, param_value
 from pipeline.config import TrialConfig
 from pipeline.exhibits import noise_setting
 from pipeline.tracking import DONE, Store, TrackedRun, run_name
 
-FIELDS = {field.name: type(field.default) for field in dataclasses.fields(TrialConfig)}
 NON_PRIVATE = "non-private"
 ALGORITHM_LABELS = {"bp": "BP", "dfa": "DFA", "tdfa": "TDFA", "pdfa": "PDFA"}
 DATASET_LABELS = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10",
@@ -127,16 +125,10 @@ def require_replicates(runs: pd.DataFrame) -> None:
 
 
 def _row(run: TrackedRun) -> dict[str, Any]:
-    config = {name: _typed(name, run.params[name]) if name in run.params else None for name in FIELDS}
+    config = {name: param_value(name, run.params[name]) if name in run.params else None for name in FIELDS}
     config = {name: float("nan") if value is None and FIELDS[name] in (int, float) else value
               for name, value in config.items()}
     setting = noise_setting(config).removeprefix("sigma=")
     tags = {name: text for name, text in run.tags.items() if name.startswith("privacy.") or name == "git_commit"}
     identity = {"trial_key": run.trial_key, "status": run.status, "run_id": run.run_id}
     return {**identity, **config, "setting": setting, **run.metrics, **tags}
-
-
-def _typed(name: str, text: str) -> Any:
-    """A param in the type of its field; the inverse of how `pipeline.tracking` writes it."""
-    kind = FIELDS[name]
-    return text if kind is str else kind(json.loads(text))

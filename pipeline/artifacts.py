@@ -1,8 +1,9 @@
-"""How a trial looks in the tracking store: its name, its params, its status, and the files it leaves behind."""
+"""How a trial looks in the tracking store: its name, its params and back, its status, and the files it leaves."""
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +13,13 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from pipeline.config import TrialConfig
+from pipeline.config import ConfigError, TrialConfig
 from pipeline.exhibits import noise_setting
 from pipeline.records import Outcome
 
 STATUSES = ("running", "finished", "diverged", "failed", "interrupted")
 DONE = ("finished", "diverged")  # need no more training
+FIELDS = {field.name: type(field.default) for field in dataclasses.fields(TrialConfig)}
 
 
 @dataclass
@@ -49,6 +51,28 @@ def run_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
 def param_text(value: Any) -> str:
     """A param as MLflow stores it: text as it is, all else as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def param_value(name: str, text: str) -> Any:
+    """A param in the type of its field: the inverse of `param_text`."""
+    kind = FIELDS.get(name, str)
+    return text if kind is str else kind(json.loads(text))
+
+
+def config_of(run: TrackedRun) -> TrialConfig:
+    """The configuration of a tracked trial, from its params.
+
+    Raises:
+        ConfigError: for params that are not, or no longer, those of its trial_key.
+    """
+    try:
+        config = TrialConfig.from_mapping({name: param_value(name, text) for name, text in run.params.items()})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"run {run.run_id}: its params cannot be read ({error})") from None
+    if config.trial_key != run.trial_key:
+        raise ConfigError(f"run {run.run_id}: its params must be those of trial {run.trial_key}, got those of "
+                          f"{config.trial_key}; another version of this software tracked it")
+    return config
 
 
 def write_artifacts(folder: Path, config: TrialConfig, outcome: Outcome) -> None:

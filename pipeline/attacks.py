@@ -2,7 +2,8 @@
 
     row_space_audit        who was in the batch, read off one released update of a real trial
     two_point_step_audit   tells two neighbouring inputs of one step apart: a lower bound on its epsilon
-    one_run_audit          guesses which of many canaries took part in one run: a lower bound on the run's epsilon
+
+The audit of a whole run, by canaries among its training records, is made by the run itself (`pipeline.canaries`).
 
 The row space attack: a layer's update is sum_i delta_i h_i^T, whatever the deltas and the noise in them. Its rows lie
 in span{h_i : i in batch}, and with at least as many rows as records they generically span it. An activation of the
@@ -17,14 +18,14 @@ from functools import partial
 
 import numpy as np
 import torch
-from scipy import stats
 
-from pipeline.accounting.audit import gdp_mu_lower, one_run, two_point
+from pipeline.accounting.audit import gdp_mu_lower, two_point
 from pipeline.config import TrialConfig
 from pipeline.data import Dataset
 from pipeline.mechanisms.photonic import Photonic
 from pipeline.packs import Pack
 from pipeline.sampling import ABSENT
+from pipeline.scores import auc, checked, tpr_at_fpr
 from pipeline.training import Training
 
 # What is below this many rounding units of the update's type is rounding: singular values relative to the largest, and
@@ -70,28 +71,6 @@ def row_space(update_weight: torch.Tensor, max_rank: int | None = None) -> torch
 
 def _tolerance(update_weight: torch.Tensor) -> float:
     return ROUNDING_UNITS * torch.finfo(update_weight.dtype).eps
-
-
-def auc(scores_members: np.ndarray, scores_non_members: np.ndarray) -> float:
-    """P[score of a member > score of a non-member] + P[equal]/2: 1 where members always score higher, 1/2 for chance.
-
-    Raises:
-        ValueError: for scores that are nan, or none.
-    """
-    members, others = _scores("scores_members", scores_members), _scores("scores_non_members", scores_non_members)
-    ranks = stats.rankdata(np.concatenate([members, others]))
-    n = len(members)
-    return float((ranks[:n].sum() - n * (n + 1) / 2) / (n * len(others)))
-
-
-def tpr_at_fpr(scores_members: np.ndarray, scores_non_members: np.ndarray, fpr: float) -> float:
-    """Share of members that score above all but a share `fpr`, in [0, 1], of the non-members; else as `auc`."""
-    members, others = _scores("scores_members", scores_members), _scores("scores_non_members", scores_non_members)
-    if not 0 <= fpr <= 1:
-        raise ValueError(f"fpr: must be >= 0 and <= 1, got {fpr}")
-    above = int(fpr * len(others))
-    threshold = np.sort(others)[::-1][above] if above < len(others) else -np.inf
-    return float((members > threshold).mean())
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +189,7 @@ def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int
         raise ValueError(f"trials: must be an even number of at least 2, got {trials}")
     half = trials // 2
     # nan is refused before; infinities become the largest numbers, so that a threshold can stand between them
-    zeros, ones = (np.nan_to_num(_scores("step", [step(j) for _ in range(trials)])) for j in (0, 1))
+    zeros, ones = (np.nan_to_num(checked("step", [step(j) for _ in range(trials)])) for j in (0, 1))
     bound = {"epsilon": partial(two_point, delta=delta, conf=conf), "mu": partial(gdp_mu_lower, conf=conf)}[of]
     threshold = _best_threshold(np.sort(zeros[:half]), np.sort(ones[:half]), bound)
     fp, fn = int((zeros[half:] > threshold).sum()), int((ones[half:] <= threshold).sum())
@@ -225,45 +204,3 @@ def _best_threshold(zeros: np.ndarray, ones: np.ndarray, bound: Callable[..., np
     fp = len(zeros) - np.searchsorted(zeros, thresholds, side="right")
     fn = np.searchsorted(ones, thresholds, side="right")
     return float(thresholds[np.argmax(bound(fp, len(zeros), fn, len(ones)))])
-
-
-@dataclass(frozen=True)
-class OneRunAudit:
-    """The outcome of a one-run audit: a lower bound on epsilon from `right` of `guesses` on `canaries`."""
-
-    epsilon_lower: float
-    canaries: int
-    guesses: int
-    right: int
-
-
-def one_run_audit(included: np.ndarray, scores: np.ndarray, r: int, delta: float, p: float = 0.05) -> OneRunAudit:
-    """Audit one run: the r/2 canaries with the highest scores are guessed in, the r/2 with the lowest out.
-
-    Args:
-        included: which of the m canaries took part, bool [m]; drawn independently with probability 1/2 each.
-        scores: [m], computed without `included`; higher for canaries that seem to have taken part.
-        r: guesses, even, at most m; fixed before the scores are seen.
-        delta: of the epsilon to bound.
-        p: probability that the bound is wrong.
-
-    Raises:
-        ValueError: for arrays that do not fit, a score that is nan, or an r out of range.
-    """
-    included, scores = np.asarray(included), _scores("scores", scores)
-    if included.dtype != bool or included.shape != scores.shape:
-        raise ValueError(f"included: must be bool of the shape of scores {list(scores.shape)}, got "
-                         f"{included.dtype} {list(included.shape)}")
-    m = len(scores)
-    if not (2 <= r <= m and r % 2 == 0):
-        raise ValueError(f"r: must be even, at least 2 and at most m = {m}, got {r}")
-    order = np.argsort(scores, kind="stable")
-    v = int((~included[order[: r // 2]]).sum() + included[order[-(r // 2):]].sum())
-    return OneRunAudit(one_run(m, r, v, delta, p), m, r, v)
-
-
-def _scores(name: str, scores: np.ndarray) -> np.ndarray:
-    scores = np.asarray(scores, dtype=np.float64)
-    if scores.ndim != 1 or not len(scores) or np.isnan(scores).any():
-        raise ValueError(f"{name}: must be numbers [n], n >= 1, none of them nan, got {scores}")
-    return scores

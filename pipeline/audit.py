@@ -1,10 +1,10 @@
-"""The audit of an experiment: what attacks see of each of its trials, beside what is claimed or certified of it."""
+"""The audit of trials: what attacks see of them, beside what is claimed or certified."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.accounting.certified import with_noise
@@ -24,9 +24,10 @@ HEADER = ("trial", "attack", "AUC", "TPR at 0.1% FPR", "mu audited", "mu certifi
 
 @dataclass(frozen=True)
 class Finding:
-    """What one attack found of one trial: a row of the table, and the epsilons that belong to it."""
+    """What one attack found of one trial: a row of the table, the epsilons that belong to it, and what to track."""
 
     row: tuple[str, ...]
+    metrics: Mapping[str, float] = field(default_factory=dict)
     epsilons: tuple[Epsilon, ...] = ()
     exceeds: bool = False
 
@@ -46,14 +47,28 @@ def audit(experiment: Experiment, number: int | None = None, data_folder: Path |
         raise ConfigError(f"--trial: must be at least 1 and at most the {len(trials)} of the experiment (seeds apart), "
                           f"got {number}")
     chosen = [(k, t) for k, t in enumerate(trials, start=1) if number in (None, k)]
-    fewest = min(t.steps_per_epoch for _, t in chosen)
-    if not 1 <= steps <= fewest:
-        raise ConfigError(f"--steps: must be at least 1 and at most the {fewest} of an epoch, got {steps}")
+    _check_steps(steps, [t for _, t in chosen])
     loaded: dict[str, Dataset] = {}
     for k, trial in chosen:
         if trial.dataset not in loaded:
             loaded[trial.dataset] = load(trial.dataset, data_folder)
-        yield from findings(f"{k} {trial_name(trial, experiment)}", trial, loaded[trial.dataset], steps)
+        yield from findings(f"{k} {trial_name(trial, experiment.varied)}", trial, loaded[trial.dataset], steps)
+
+
+def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int = 1) -> list[Finding]:
+    """Attack one trial, as `audit` does.
+
+    Raises:
+        ConfigError: for more steps than an epoch has.
+    """
+    _check_steps(steps, [trial])
+    return list(findings(trial_name(trial), trial, load(trial.dataset, data_folder), steps))
+
+
+def _check_steps(steps: int, trials: Sequence[TrialConfig]) -> None:
+    fewest = min(t.steps_per_epoch for t in trials)
+    if not 1 <= steps <= fewest:
+        raise ConfigError(f"--steps: must be at least 1 and at most the {fewest} of an epoch, got {steps}")
 
 
 def distinct(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
@@ -64,9 +79,9 @@ def distinct(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
     return list(first.values())
 
 
-def trial_name(trial: TrialConfig, experiment: Experiment) -> str:
-    """`pdfa photonic sigma=0.1`: a name without the seed."""
-    algorithm, *settings, _ = run_name(trial, experiment.varied).split(" ")
+def trial_name(trial: TrialConfig, also: Sequence[str] = ()) -> str:
+    """`pdfa photonic sigma=0.1`: a name without the seed; `also` as in `run_name`."""
+    algorithm, *settings, _ = run_name(trial, also).split(" ")
     return " ".join([algorithm, *([] if trial.mechanism == "none" else [trial.mechanism]), *settings])
 
 
@@ -76,12 +91,14 @@ def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterat
         found = row_space_audit(trial, data, layer, steps)
         epsilons = sorted(claimed(trial, trial.epochs), key=lambda e: e.value)[:1] if layer == LAYERS[0] else []
         yield Finding((name, f"row space, layer {layer}", f"{found.auc:.3f}", f"{found.tpr():.1%}", "-", "-",
-                       _verdict(found)), tuple(epsilons))
+                       _verdict(found)), {f"audit/row_space_auc/layer_{layer}": found.auc}, tuple(epsilons))
     if trial.mechanism in GAUSSIAN and with_noise(trial).noise_multiplier:
         release = audit_release(trial, RUNS, trial.delta)
         verdict = "EXCEEDS certified" if release.exceeds else "below certified"
         yield Finding((name, f"two neighbours, one step ({release.statistic})", f"{release.auc:.3f}",
                        f"{release.tpr:.1%}", f">= {release.mu_lower:.3f}", f"{release.mu:.3f}", verdict),
+                      {"audit/one_step_auc": release.auc, "audit/one_step_mu": release.mu_lower,
+                       release.audited.metric_name: release.audited.value},
                       (release.audited, release.certified), release.exceeds)
 
 
@@ -92,6 +109,13 @@ def _verdict(found: RowSpaceAudit) -> str:
     if abs(found.auc - 0.5) <= 4 * chance:
         return "blind"
     return "finds its members" if found.auc >= 0.9 else "sees a little"
+
+
+def tracked(found: Sequence[Finding]) -> tuple[dict[str, float], dict[str, str]]:
+    """Metrics and tags of one trial's findings; the tag says what the audited epsilons are of."""
+    audited = [str(e) for finding in found for e in finding.epsilons if e.kind == "audited"]
+    metrics = {name: value for finding in found for name, value in finding.metrics.items()}
+    return metrics, {"privacy.audited": "; ".join(audited)} if audited else {}
 
 
 def table(found: Sequence[Finding]) -> str:

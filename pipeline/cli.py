@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
+import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipeline.config import ConfigError, TrialConfig
@@ -86,13 +88,14 @@ def _parser() -> argparse.ArgumentParser:
     account.add_argument("--by-epoch", action="store_true", help="every epsilon after every epoch, as a table")
 
     audit = command("audit", _audit, "attack an experiment's trials: what is seen, beside what is claimed or certified")
-    with_file(audit)
+    audit.add_argument("target", metavar="FILE|RUN", help="experiment file, or the trial_key or MLflow run id of a "
+                                                          "tracked trial, to which what is found is logged")
     with_data(audit)
     audit.add_argument("--trial", type=int, metavar="N", help="only the N-th, from 1, seeds apart (default: all)")
     audit.add_argument("--steps", type=int, default=1, metavar="K",
                        help="steps of training whose updates are attacked (default: %(default)s)")
     audit.add_argument("--mlruns", type=Path, metavar="DIR",
-                       help="also log the table to the experiment's sweep in this tracking store")
+                       help="tracking store of RUN (default: mlruns); with FILE, also log the table to its sweep there")
 
     command("fields", _fields, "the settings of a trial, with their defaults")
 
@@ -248,7 +251,9 @@ def _print_selected(experiment: Experiment) -> None:
 def _audit(options: argparse.Namespace) -> int:
     from pipeline.audit import audit, table
 
-    experiment = load_experiment(options.file)
+    if re.fullmatch("[0-9a-f]{16}|[0-9a-f]{32}", options.target) and not Path(options.target).exists():
+        return _audit_run(options)
+    experiment = load_experiment(options.target)
     store = None
     if options.mlruns:
         from pipeline.tracking import Store
@@ -259,11 +264,35 @@ def _audit(options: argparse.Namespace) -> int:
     text = table(found)
     print(text)
     if store:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "audit.txt")
-            file.write_text(text + "\n", encoding="utf-8")
+        with _text_file("audit.txt", text) as file:
             store.log_report([file])
     return 1 if any(finding.exceeds for finding in found) else 0
+
+
+def _audit_run(options: argparse.Namespace) -> int:
+    from pipeline.artifacts import config_of
+    from pipeline.audit import audit_trial, table, tracked
+    from pipeline.tracking import Store
+
+    if options.trial is not None:
+        raise ConfigError(f"--trial: selects a trial of FILE, and a run is one, got {options.trial}")
+    store = Store(root=options.mlruns or Path("mlruns"), create=False)
+    run = store.trial(options.target)
+    found = audit_trial(config_of(run), options.data, options.steps)
+    text = table(found)
+    print(text)
+    with _text_file("audit.txt", text) as file:
+        store.log_audit(run.run_id, *tracked(found), file)
+    return 1 if any(finding.exceeds for finding in found) else 0
+
+
+@contextlib.contextmanager
+def _text_file(name: str, text: str) -> Iterator[Path]:
+    """A file, for as long as it takes to log it."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, name)
+        file.write_text(text + "\n", encoding="utf-8")
+        yield file
 
 
 def _fields(options: argparse.Namespace) -> int:

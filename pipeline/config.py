@@ -23,6 +23,7 @@ ACTIVATIONS = tuple(ACTIVATION_SLOPES)
 INPUTS = ("centered", "standardized", "unit")
 OPTIMIZERS = ("sgd", "adam")
 LEAST_NOISE = 0.2  # of noise_multiplier, where there is noise
+LEAST_CANARIES = 30  # fewer make fewer than 6 guesses, and even 5 right ones bound nothing
 PRECISIONS = ("float32", "bfloat16")
 NOISE_SOURCES = ("research", "secure")
 
@@ -151,11 +152,14 @@ class TrialConfig:
         "noise_multiplier", low=0, per_trial=True, applies=_gaussian)
     delta: float = setting(
         1e-5, "delta of every (epsilon, delta)", low=0, high=1, open_low=True, open_high=True,
-        applies=lambda c: c.mechanism != "none")
+        applies=lambda c: c.mechanism != "none" or c.canaries > 0)
     noise: str = setting(
         "research", "noise and batches are drawn by seed (`research`), so that the trial can be repeated and whoever "
         "knows the seed can subtract the noise, or from the operating system, recorded nowhere (`secure`)",
         choices=NOISE_SOURCES, applies=lambda c: c.mechanism != "none")
+    canaries: int = setting(
+        0, "training records that get a wrong label and take part with probability 1/2, to audit the run; 0 audits "
+        "nothing", low=0, applies=lambda c: c.canaries > 0)
     sampler: str = setting("shuffled", "how batches are drawn", choices=SAMPLERS)
     batch_size: int = setting(256, "m, records per step", low=1)
     epochs: int = setting(15, "passes over the training records", low=1)
@@ -199,6 +203,13 @@ class TrialConfig:
         if self.mechanism == "photonic" and self.sampler == "poisson":
             raise ConfigError("sampler: nothing is claimed or proved of the photonic mechanism with poisson batches; "
                               "use 'shuffled' or 'without_replacement', or mechanism 'per_example'")
+        if 0 < self.canaries < LEAST_CANARIES or self.canaries > n_train:
+            raise ConfigError(f"canaries: must be 0, or at least {LEAST_CANARIES}, with fewer of which nothing can be "
+                              f"bounded, and at most the {n_train} training records, got {self.canaries}")
+        if self.canaries and self.sampler != "poisson":
+            raise ConfigError("canaries: need sampler 'poisson', which never draws a record that is left out and draws "
+                              "all others as before; with others another record would take its place, got sampler "
+                              f"'{self.sampler}'")
         if self.mechanism == "component" and self.projector == "opu_hardware":
             raise ConfigError("mechanism: component clipping needs the norm of the feedback matrix, which is not known "
                               "of a real OPU, got projector 'opu_hardware'; use 'per_example'")

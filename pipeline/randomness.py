@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-STREAMS = ("split", "init", "feedback", "sampling", "noise", "release")
+STREAMS = ("split", "init", "feedback", "sampling", "noise", "release", "audit")
 
 
 def _sequence(seed: int, stream: str) -> np.random.SeedSequence:

@@ -11,13 +11,14 @@ import torch
 from pipeline.accounting.certified import RELATIONS, certified_step, step_mu, with_noise
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.attacks import TwoPointAudit, auc, gaussian_log_ratio, tpr_at_fpr, two_point_step_audit
+from pipeline.attacks import TwoPointAudit, gaussian_log_ratio, two_point_step_audit
 from pipeline.config import TrialConfig
 from pipeline.mechanisms import make_mechanism
 from pipeline.mechanisms.base import Mechanism
 from pipeline.mechanisms.gaussian import contribution_bound
 from pipeline.networks import Mlp, Parameters
 from pipeline.packs import Pack
+from pipeline.scores import auc, tpr_at_fpr
 
 
 @dataclass(frozen=True)

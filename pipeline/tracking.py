@@ -264,6 +264,31 @@ class Store:
         return [_tracked(run) for run in self._search() if "trial_key" in run.data.tags]
 
     @_reports_errors
+    def trial(self, name: str) -> TrackedRun:
+        """The trial of an MLflow run id or a trial_key, in whichever sweep.
+
+        Raises:
+            TrackingError: if there is none, or several of one trial_key.
+        """
+        key = {16: "tags.trial_key", 32: "attributes.run_id"}.get(len(name)) if name.isalnum() else None
+        if key is None:
+            raise TrackingError(f"'{name}': must be a trial_key or a run id, 16 or 32 hexadecimal digits")
+        everywhere = [experiment.experiment_id for experiment in self._client.search_experiments()]
+        found = [run for run in self._search(f"{key} = '{name}'", everywhere) if "trial_key" in run.data.tags]
+        if not found:
+            raise TrackingError(f"tracking store {self.uri}: no trial has the trial_key or run id '{name}'")
+        if len(found) > 1:
+            raise TrackingError(f"trial {name} has {len(found)} runs: {', '.join(r.info.run_id for r in found)}; name "
+                                "one of them")
+        return _tracked(found[0])
+
+    @_reports_errors
+    def log_audit(self, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str], file: Path) -> None:
+        """What attacks found of a trial before its first epoch was over: metrics at step 0, tags, artifact `audit/`."""
+        self._write(run_id, [(name, value, 0) for name, value in metrics.items()], tags=tags)
+        self._client.log_artifact(run_id, str(file), artifact_path="audit")
+
+    @_reports_errors
     def history(self, run_id: str, key: str) -> list[tuple[int, float]]:
         """(epoch, value) of one metric by epoch; of an epoch trained twice, after a restart, the later value."""
         points = sorted(self._client.get_metric_history(run_id, key), key=lambda p: (p.step, p.timestamp))
@@ -286,11 +311,12 @@ class Store:
             _require_finite(name, value, "the sweep")
         self._write(self._parent(), [(name, float(value), 0) for name, value in metrics.items()], tags=tags)
 
-    def _search(self, condition: str = "") -> Iterator[Any]:
-        """All matching runs of the experiment, page by page, in an order to which new runs only append."""
+    def _search(self, condition: str = "", experiments: Sequence[str] = ()) -> Iterator[Any]:
+        """All matching runs of the sweep's or the given experiments, page by page, in an order to which new runs only
+        append."""
         token = None
         while True:
-            page = self._client.search_runs([self._experiment()], condition, max_results=PAGE_SIZE,
+            page = self._client.search_runs(list(experiments) or [self._experiment()], condition, max_results=PAGE_SIZE,
                                             order_by=["attributes.start_time ASC"], page_token=token)
             yield from page
             token = page.token

@@ -13,6 +13,7 @@ import torch
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import with_noise
 from pipeline.alignment import cosines, true_gradient
+from pipeline.canaries import Canaries
 from pipeline.config import TERNARY, TrialConfig
 from pipeline.data import Dataset
 from pipeline.feedback import BackPropagation, DirectFeedback, Feedback, output_error
@@ -137,7 +138,10 @@ class Training:
         parts = [split(data.spec.n_train, n_validation, seed) for seed in seeds]
         self.validation = torch.from_numpy(np.stack([part[1] for part in parts])).to(device)
         self.train_inputs, self.test_inputs = Inputs(data.train_x, c, data), Inputs(data.test_x, c, data)
-        self.sampler = BatchSampler(c.sampler, [part[0] for part in parts], seeds, c.batch_size, c.steps_per_epoch,
+        records = [part[0] for part in parts]
+        self.canaries = Canaries(trials, records, data.train_y, data.spec.n_classes) if c.canaries else None
+        records = self.canaries.remaining if self.canaries else records
+        self.sampler = BatchSampler(c.sampler, records, seeds, c.batch_size, c.steps_per_epoch,
                                     device, secure=c.secure)
         self.net = Mlp(c.layer_sizes, c.activation, seeds, device, precision=getattr(torch, c.matmul_precision))
         self.feedback = make_feedback(pack, self.net.sizes, device)
@@ -146,6 +150,7 @@ class Training:
         self.net.parameters.flat.grad = self.update.flat
         self.optimizer = make_optimizer(c, self.net.parameters.flat)
         self.average = MovingAverage(self.net.parameters.flat, c.averaging) if c.averaging else None
+        self.untrained_losses = self._canary_losses() if self.canaries else None
         self.epoch = 0
         self.active = list(range(len(trials)))
 
@@ -164,8 +169,9 @@ class Training:
         with self.average.applied() if self.average else contextlib.nullcontext():
             validation = self._count_correct("validation")
             test = self._count_correct("test") if last or not bool(finite[self.active].all()) else None
+            scores = self._canary_scores() if last and self.canaries else None
             seconds = (time.perf_counter() - began) / len(self.pack.trials)
-            records = [self._record(r, losses[r].item(), alignment[r], bool(finite[r]), last, validation, test,
+            records = [self._record(r, losses[r].item(), alignment[r], bool(finite[r]), last, validation, test, scores,
                                     seconds) for r in self.active]
         self.active = [r for r, record in zip(self.active, records, strict=True) if record.outcome is None]
         return records
@@ -199,7 +205,8 @@ class Training:
             present = (indices != ABSENT).unsqueeze(-1).to(torch.float32)
             indices = indices.clamp(min=0)
         activations, logits = self.net.forward(self.train_inputs.batch(indices))
-        error, loss = output_error(logits, self.data.train_y[indices], present)
+        labels = self.canaries.labels_of(indices) if self.canaries else self.data.train_y[indices]
+        error, loss = output_error(logits, labels, present)
         if measure_alignment:
             true_gradient(self.net, error, activations, self.gradient)
         signals = self.mechanism.perturb(self.feedback.signals(self.mechanism.error(error)))
@@ -211,6 +218,16 @@ class Training:
         if self.average:
             self.average.update()
         return loss, cosines(self.update, self.gradient) if measure_alignment else None
+
+    def _canary_losses(self) -> torch.Tensor:
+        """Losses of the canaries' wrong labels at the present weights [R, k]."""
+        logits = [self.net.forward(self.train_inputs.batch(chunk))[1]
+                  for chunk in self.canaries.indices.split(EVALUATION_BATCH, dim=1)]
+        return self.canaries.losses(torch.cat(logits, dim=1))
+
+    def _canary_scores(self) -> np.ndarray:
+        """By how much training lowered the loss of every canary's wrong label [R, k]; more if it took part."""
+        return (self.untrained_losses - self._canary_losses()).cpu().numpy()
 
     def _weights_finite(self) -> torch.Tensor:
         """[R], on the CPU."""
@@ -237,7 +254,8 @@ class Training:
         return counts.cpu()
 
     def _record(self, r: int, loss: float, alignment: torch.Tensor, finite: bool, last: bool,
-                validation: torch.Tensor, test: torch.Tensor | None, seconds: float) -> EpochRecord:
+                validation: torch.Tensor, test: torch.Tensor | None, scores: np.ndarray | None,
+                seconds: float) -> EpochRecord:
         trial = self.pack.trials[r]
         metrics = {"train/loss": loss, "validation/accuracy": accuracy(validation[r]), "time/epoch_seconds": seconds}
         metrics |= {f"alignment/layer_{k + 1}": v for k, v in enumerate(alignment.tolist())}
@@ -250,6 +268,9 @@ class Training:
             metrics["test/accuracy"] = accuracy(test[r])
             metrics["test/worst_class_accuracy"] = (test[r, 1] / test[r, 0]).min().item()
             outcome = self._outcome(r, "finished" if finite else "diverged", validation[r], test[r])
+        if finite and scores is not None:
+            epsilon, metrics["audit/canary_auc"] = self.canaries.audit(r, scores[r])
+            metrics[epsilon.metric_name] = epsilon.value
         metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
         return EpochRecord(trial.trial_key, self.epoch, metrics, tags, outcome)
 

@@ -11,6 +11,7 @@ ORDER = """datasets records config exhibits stopping experiment packs randomness
 projection feedback mechanisms.base mechanisms.none mechanisms.optics mechanisms.photonic mechanisms.gaussian mechanisms
 accounting.epsilon accounting.photonic accounting.curves accounting.column accounting.label accounting.leekifer
 accounting.gaussian accounting.selection accounting.audit accounting.certified accounting accounting.check
+scores canaries
 alignment training attacks release
 estimate artifacts audit tracking ui resources progress worker recorder sweep cli""".split()
 LIBRARIES = {"ray": "sweep", "mlflow": "tracking", "lightonml": "projection"}

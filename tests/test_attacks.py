@@ -12,18 +12,16 @@ import torch
 from test_audit import gaussian_epsilon
 
 from pipeline.attacks import (
-    auc,
     gaussian_log_ratio,
-    one_run_audit,
     row_space,
     row_space_audit,
     row_space_membership,
-    tpr_at_fpr,
     two_point_step_audit,
 )
 from pipeline.config import TrialConfig
 from pipeline.data import load
 from pipeline.mechanisms.photonic import Photonic
+from pipeline.scores import auc, one_run_audit, tpr_at_fpr
 
 DIGITS = TrialConfig(dataset="digits", hidden=(128, 64), batch_size=32, mechanism="photonic", sigma=1.0)
 FASHION = TrialConfig(mechanism="photonic", batch_size=256)

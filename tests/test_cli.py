@@ -1,5 +1,6 @@
 """The command line as a user meets it: real processes, their output and their exit codes."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -8,8 +9,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from pipeline.artifacts import TrackedRun, config_of, param_text
+from pipeline.attacks import row_space_audit
 from pipeline.cli import main
+from pipeline.config import ConfigError, TrialConfig
+from pipeline.data import load
 from pipeline.experiment import load_experiment
+from pipeline.release import audit_release
 from pipeline.tracking import Store, TrackingError
 
 ROOT = Path(__file__).parent.parent
@@ -136,7 +142,7 @@ def test_audit_prints_what_attacks_see_beside_what_is_certified(tmp_path, capsys
     assert all("blind" in row for row in attacks[2:4])
     assert "below certified" in attacks[4] and ">= 0." in attacks[4] and " 1.000 " in attacks[4]
     epsilons = [row for row in rows if "epsilon =" in row]
-    for epsilon, kind in zip(epsilons, ("claimed", "audited one step", "certified one step"), strict=True):
+    for epsilon, kind in zip(epsilons, ("claimed", "audited one_step", "certified one_step"), strict=True):
         assert f"({kind}" in epsilon and all(word in epsilon for word in ("delta = 1e-05", "relation", "sampler"))
 
 
@@ -153,6 +159,83 @@ def test_audit_of_one_trial_is_logged_to_its_sweep(tmp_path, capsys):
     assert "1 dfa photonic" in out and "per_example" not in out
     logged = list(store.glob("**/report/audit.txt"))
     assert len(logged) == 1 and logged[0].read_text() == out
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory):
+    """A store with a certified and a photonic trial, and another sweep with the certified one: (root, run ids)."""
+    root, ids = tmp_path_factory.mktemp("tracked") / "mlruns", []
+    store = Store(root=root)
+    for sweep, trials in (("one", [AUDITED_RUN, PHOTONIC_RUN]), ("two", [TWICE]), ("three", [TWICE])):
+        store.open_sweep(sweep)
+        ids += [store.start(trial) for trial in trials]
+    return root, ids
+
+
+AUDITED_RUN = TrialConfig(dataset="digits", hidden=(24, 16), batch_size=16, mechanism="per_example", sampler="poisson",
+                          noise_multiplier=1.0, clipping_norm=0.5, seed=5)
+PHOTONIC_RUN = dataclasses.replace(AUDITED_RUN, mechanism="photonic", sampler="shuffled", sigma=0.1, hidden=(24,))
+TWICE = dataclasses.replace(AUDITED_RUN, seed=6)
+
+
+def seen_by(trial, layer):
+    return row_space_audit(trial, load("digits"), layer).auc
+
+
+@pytest.mark.parametrize("by", ["run id", "trial_key"])
+def test_audit_of_a_tracked_run_is_that_of_its_configuration_and_is_logged_to_it(by, tracked, capsys, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    root, ids = tracked
+    name = ids[0] if by == "run id" else AUDITED_RUN.trial_key
+    assert main(["audit", name, "--mlruns", str(root)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("dfa per_example z=1") == 5 and "below certified" in out
+    run = Store(root=root).trial(name)
+    expected = audit_release(AUDITED_RUN, 2000, 1e-5)
+    assert run.run_id == ids[0] and config_of(run) == AUDITED_RUN
+    assert run.metrics["epsilon/audited/one_step"] <= expected.certified.value
+    assert run.metrics["epsilon/audited/one_step"] == expected.audited.value
+    assert run.metrics["audit/one_step_mu"] == expected.mu_lower
+    assert run.metrics["audit/row_space_auc/layer_2"] == seen_by(AUDITED_RUN, 2)
+    assert "audited one_step; delta = 1e-05, relation add/remove" in run.tags["privacy.audited"]
+    assert [path.read_text() for path in root.glob(f"artifacts/one/{ids[0]}/artifacts/audit/audit.txt")] == [out]
+
+
+def test_audit_of_a_photonic_run_logs_no_epsilon(tracked, capsys, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    root, ids = tracked
+    assert main(["audit", PHOTONIC_RUN.trial_key, "--mlruns", str(root)]) == 0
+    run = Store(root=root).trial(ids[1])
+    assert run.metrics == {"audit/row_space_auc/layer_1": 1.0, "audit/row_space_auc/layer_2": seen_by(PHOTONIC_RUN, 2)}
+    assert "privacy.audited" not in run.tags
+
+
+def test_audit_refuses_unknown_ambiguous_and_foreign_runs_in_one_line(tracked, capsys, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    root, ids = tracked
+    store = Store(root=root)
+    store.attach("one")
+    for name, message in (("0" * 16, "no trial has the trial_key or run id '0000"), ("f" * 32, "no trial has"),
+                          (store._parent_id, "no trial has"), (TWICE.trial_key, f"has 2 runs: {ids[2]}, {ids[3]}"),
+                          ("nothing", "nothing: no such experiment file")):
+        assert main(["audit", name, "--mlruns", str(root)]) == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1 and err.startswith("error: ") and message in err, err
+    assert main(["audit", ids[0], "--mlruns", str(root), "--trial", "1"]) == 2
+    assert "--trial: selects a trial of FILE" in capsys.readouterr().err
+    assert main(["audit", ids[0], "--mlruns", str(root / "none")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("params", "message"), [
+    ({"sigma": "0.3"}, "must be those of trial"), ({"batch_size": "null"}, "cannot be read"),
+    ({"nose": "1"}, "cannot be read .nose: unknown field"), ({"epochs": "many"}, "cannot be read")])
+def test_params_that_are_not_the_trials_are_refused(params, message):
+    own = {name: param_text(value) for name, value in PHOTONIC_RUN.canonical().items()}
+    run = TrackedRun("0" * 32, PHOTONIC_RUN.trial_key, own, {}, {}, "finished", 0, 1)
+    assert config_of(run).canonical() == PHOTONIC_RUN.canonical()
+    with pytest.raises(ConfigError, match=message):
+        config_of(dataclasses.replace(run, params={**own, **params}))
 
 
 def test_audit_exits_1_where_more_is_measured_than_certified(tmp_path, capsys, monkeypatch):

@@ -33,6 +33,11 @@ def test_every_field_is_documented():
     ({"mechanism": "per_example", "noise_multiplier": 0.1}, r"noise_multiplier: must be 0 .* or at least 0.2"),
     ({"mechanism": "photonic", "sampler": "poisson"}, r"sampler: nothing is claimed or proved of the photonic"),
     ({"mechanism": "component", "algorithm": "pdfa", "projector": "opu_hardware"}, r"mechanism: component clipping"),
+    ({"canaries": 29, "sampler": "poisson"}, r"canaries: must be 0, or at least 30, .* 54000 .*, got 29"),
+    ({"canaries": 54_001, "sampler": "poisson"}, r"canaries: must be 0, or at least 30, .* 54000 .*, got 54001"),
+    ({"canaries": 100}, r"canaries: need sampler 'poisson', .*, got sampler 'shuffled'"),
+    ({"canaries": 100, "sampler": "without_replacement"}, r"canaries: need .*, got sampler 'without_replacement'"),
+    ({"canaries": 100, "sampler": "poisson", "mechanism": "photonic"}, r"sampler: nothing is claimed or proved"),
     ({"dataset": "digits", "validation_fraction": 1e-5}, r"validation_fraction: leaves no validation record"),
 ])
 def test_refused_with_field_value_and_remedy(values, message):
@@ -61,7 +66,7 @@ OTHER = dict(dataset="mnist", validation_fraction=0.2, inputs="unit", input_norm
              algorithm="dfa", feedback_std=0.5, threshold=0.1, mechanism="none", sigma=0.1, tau_f=2.0, tau_h=2.0,
              tau_h_min=0.5, gamma_min=0.1, activation_floor=True, output_noise=False, tau_e=0.2, feedback_norm=0.5,
              clipping_norm=2.0, noise_multiplier=2.0, target_epsilon=3.0, delta=1e-6, sampler="without_replacement",
-             noise="secure", batch_size=128, epochs=3, optimizer="adam", learning_rate=0.1, momentum=0.5,
+             noise="secure", canaries=1000, batch_size=128, epochs=3, optimizer="adam", learning_rate=0.1, momentum=0.5,
              averaging=0.9, matmul_precision="bfloat16", alignment_batches=1, seed=7)
 PHOTONIC = {"sigma", "tau_f", "tau_h", "tau_h_min", "gamma_min", "activation_floor", "output_noise", "delta",
             "noise"}
@@ -85,8 +90,21 @@ def test_trial_key_changes_with_every_field_that_matters(mechanism):
             with pytest.raises(ConfigError, match="matmul_precision: must be 'float32'"):
                 TrialConfig(**changed)
             continue
+        if name == "canaries":
+            with pytest.raises(ConfigError, match="canaries: need sampler 'poisson'"):
+                TrialConfig(**changed)
+            continue
         matters = name in USES[mechanism] or name not in of_mechanisms
         assert (TrialConfig(**changed).trial_key != key) == matters, name
+
+
+def test_canaries_and_the_delta_of_their_audit_are_part_of_the_identity():
+    plain = TrialConfig(sampler="poisson")
+    audited = dataclasses.replace(plain, canaries=100)
+    assert len({c.trial_key for c in (plain, audited, dataclasses.replace(audited, canaries=101),
+                                      dataclasses.replace(audited, delta=1e-6))}) == 4
+    assert dataclasses.replace(plain, delta=1e-6).trial_key == plain.trial_key
+    assert dataclasses.replace(audited, canaries=101).pack_key != audited.pack_key
 
 
 def test_packs_group_by_shape_and_not_by_noise_clipping_or_seed():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipeline.accounting.audit import guesses, one_run
 from pipeline.accounting.certified import certified, event_of, selected, with_noise
 from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.epsilon import Epsilon
@@ -28,7 +29,22 @@ def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 
 def privacy_tags(config: TrialConfig) -> dict[str, str]:
     """The tags `privacy.*` of a trial, each one line; `privacy.notes` says what a certified epsilon rests on, or why
-    the trial has none."""
+    the trial has none, and what an audited one is worth."""
+    tags = _tags(config)
+    if config.canaries:
+        tags["privacy.notes"] += f"; {_audit(config)}"
+    return tags
+
+
+def _audit(config: TrialConfig) -> str:
+    k, r = config.canaries, guesses(config.canaries)
+    most = one_run(k, r, r, config.delta)
+    return (f"audited by {k} canaries, training records with wrong labels, each left out with probability 1/2, while N "
+            f"stays the public {config.split_sizes[0]}; {r} of them are guessed, which allows a lower bound (95% "
+            f"confidence, relation add/remove, delta {config.delta:g}) of at most {most:.3g}")
+
+
+def _tags(config: TrialConfig) -> dict[str, str]:
     if config.mechanism in GAUSSIAN:
         return _tags_of_gaussian(with_noise(config))
     private = config.mechanism != "none"

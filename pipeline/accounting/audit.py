@@ -15,6 +15,15 @@ Counts = int | np.ndarray
 Curve = float | np.ndarray
 
 
+def guesses(canaries: int) -> int:
+    """r, how many canaries of a trial are guessed: a fifth, rounded down to an even number.
+
+    It depends on nothing but their number, so that it is fixed before the outcome is known. More guesses allow a higher
+    bound, `one_run(m, r, r, delta)` at most, and are right less often.
+    """
+    return canaries // 10 * 2
+
+
 def one_run(m: int, r: int, v: int, delta: float, p: float = 0.05) -> float:
     """Lower bound on epsilon from one run with `m` canaries, each included with probability 1/2.
 

@@ -77,7 +77,7 @@ def step_mu(config: TrialConfig) -> float:
 
 def certified_step(config: TrialConfig) -> Epsilon:
     """Certified epsilon of one step, as `step_mu`."""
-    return Epsilon(gdp_eps(step_mu(config), config.delta), "certified", "one step", RELATIONS[config.sampler],
+    return Epsilon(gdp_eps(step_mu(config), config.delta), "certified", "one_step", RELATIONS[config.sampler],
                    IN_THE_BATCH, config.delta, "exact", "one release, no amplification")
 
 

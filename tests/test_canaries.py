@@ -1,0 +1,182 @@
+"""The audit of a whole run by its own canaries: who takes part, what is seen of it, and what it costs nobody else."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from test_training import comparable, results
+
+from pipeline.accounting import privacy_tags
+from pipeline.accounting.audit import guesses, one_run
+from pipeline.canaries import Canaries
+from pipeline.config import TrialConfig
+from pipeline.data import load
+from pipeline.packs import Pack
+from pipeline.randomness import GaussianNoise
+from pipeline.sampling import ABSENT, BatchSampler, split
+from pipeline.training import Training, train
+
+CPU = torch.device("cpu")
+BASE = TrialConfig(dataset="digits", hidden=(64, 64), algorithm="bp", sampler="poisson", batch_size=64, epochs=2,
+                   learning_rate=0.1, alignment_batches=0, canaries=200)
+OVERFITTING = dataclasses.replace(BASE, epochs=60)
+CERTIFIED = dataclasses.replace(BASE, epochs=5, mechanism="per_example", target_epsilon=1.0)
+BOUND, AUC = "epsilon/audited/one_run", "audit/canary_auc"
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits")
+
+
+def canaries_of(trial, digits):
+    records = split(digits.spec.n_train, trial.split_sizes[1], trial.seed)[0]
+    return Canaries((trial,), [records], digits.train_y, 10), records
+
+
+def last_metrics(trial, digits):
+    return list(train(Pack((trial,)), digits))[-1].metrics
+
+
+# --- what is found
+
+def test_an_overfitting_run_without_privacy_is_caught(digits):
+    metrics = last_metrics(OVERFITTING, digits)
+    most = one_run(200, guesses(200), guesses(200), OVERFITTING.delta)
+    assert 1.5 < metrics[BOUND] <= most < 3 and metrics[AUC] > 0.97
+
+
+def test_the_bound_of_a_certified_run_stays_below_what_is_certified(digits):
+    metrics = last_metrics(CERTIFIED, digits)
+    assert metrics[BOUND] <= metrics["epsilon/certified/pld"] <= 1.0
+    assert abs(metrics[AUC] - 0.5) < 0.2  # 1-DP at all, and 100 + 100 canaries: the standard deviation is 0.04
+
+
+def test_a_certified_run_whose_noise_is_missing_exceeds_what_is_certified(digits, monkeypatch):
+    """The noise is drawn, accounted for, and never added; clipping alone hides nobody."""
+    monkeypatch.setattr(GaussianNoise, "next", lambda self: torch.zeros_like(self.block[:, 0]))
+    metrics = last_metrics(dataclasses.replace(CERTIFIED, epochs=60, clipping_norm=20.0), digits)
+    assert metrics[BOUND] > 1.0 >= metrics["epsilon/certified/pld"] and metrics[AUC] > 0.9
+
+
+def test_a_run_that_shows_the_opposite_bounds_nothing(digits):
+    canaries, _ = canaries_of(BASE, digits)
+    betrayed = canaries.included[0].astype(float)
+    (epsilon, area), (opposite, opposite_area) = (canaries.audit(0, scores) for scores in (betrayed, -betrayed))
+    assert (area, opposite_area, opposite.value) == (1.0, 0.0, 0.0)
+    assert epsilon.value == pytest.approx(one_run(200, 40, 40, BASE.delta)) and "40 of 40 guesses" in epsilon.note
+    assert (epsilon.metric_name, epsilon.relation, epsilon.sampler) == (BOUND, "add/remove", "poisson")
+
+
+def test_scores_that_overflowed_are_taken_for_the_lowest(digits):
+    canaries, _ = canaries_of(BASE, digits)
+    scores = np.where(canaries.included[0], 0.0, np.nan)
+    assert canaries.audit(0, scores)[1] == 1.0
+
+
+def test_a_diverged_trial_is_not_audited(digits):
+    record, = train(Pack((dataclasses.replace(BASE, epochs=1, activation="relu", learning_rate=1e30),)), digits)
+    assert record.outcome.status == "diverged" and BOUND not in record.metrics and AUC not in record.metrics
+
+
+def test_scores_are_the_drop_of_the_wrong_labels_loss(digits):
+    training = Training(Pack((BASE,)), digits, CPU)
+    training.net.parameters.flat.zero_()  # all classes alike: the loss is log 10, whatever the label
+    records = training.canaries.indices[0]
+    wrong = training.canaries.labels[0, records]
+    other = Training(Pack((BASE,)), digits, CPU)
+    _, logits = other.net.forward(other.train_inputs.batch(records.unsqueeze(0)))
+    expected = torch.nn.functional.cross_entropy(logits[0], wrong, reduction="none") - np.log(10)
+    np.testing.assert_allclose(training._canary_scores()[0], expected, atol=1e-5)
+
+
+def test_the_number_of_guesses_is_even_and_allows_a_bound_from_the_least_canaries_on():
+    assert [guesses(k) for k in (30, 39, 200, 1000)] == [6, 6, 40, 200]
+    assert one_run(30, 6, 6, 1e-5) > 0 == one_run(29, guesses(29), guesses(29), 1e-5)
+
+
+# --- who takes part
+
+def test_canaries_are_distinct_training_records_with_wrong_labels_and_no_other_label_changes(digits):
+    canaries, records = canaries_of(BASE, digits)
+    chosen = canaries.indices[0]
+    assert len(set(chosen.tolist())) == 200 and set(chosen.tolist()) <= set(records.tolist())
+    changed = (canaries.labels[0] != digits.train_y).nonzero().flatten()
+    assert set(changed.tolist()) == set(chosen.tolist())
+    shift = (canaries.labels[0] - digits.train_y)[chosen] % 10
+    assert set(shift.tolist()) == set(range(1, 10))  # any wrong label
+    assert canaries.labels_of(chosen.unsqueeze(0)).tolist() == [canaries.labels[0, chosen].tolist()]
+
+
+def test_who_is_left_out_is_never_drawn_and_all_others_as_before(digits):
+    canaries, records = canaries_of(BASE, digits)
+    out = set(canaries.indices[0][~canaries.included[0]].tolist())
+    drawn, plain = (BatchSampler("poisson", [given], [0], 64, 200, CPU).epoch()[:, 0]
+                    for given in (canaries.remaining[0], records))
+    assert torch.equal(drawn, torch.where(torch.isin(plain, torch.tensor(sorted(out))), ABSENT, plain))
+    assert out & set(plain.flatten().tolist()), "without the coins they would have been drawn"
+    assert len(canaries.remaining[0]) == len(records)  # N, and with it q = m/N, is public
+
+
+def test_coins_are_fair_and_independent_of_records_and_labels(digits):
+    seeds = [canaries_of(dataclasses.replace(BASE, seed=seed, canaries=400), digits)[0] for seed in range(50)]
+    coins = np.stack([c.included[0] for c in seeds])
+    assert abs(coins.mean() - 0.5) < 4 * 0.5 / coins.size**0.5
+    assert coins.sum(axis=1).std() == pytest.approx(10, abs=4)  # Binomial(400, 1/2), and not exactly half
+    labels = np.stack([c.labels[0, c.indices[0]] for c in seeds])
+    assert abs(np.corrcoef(coins.ravel(), labels.ravel())[0, 1]) < 4 / coins.size**0.5
+
+
+def test_secure_coins_come_from_the_operating_system_and_research_ones_from_the_seed(digits):
+    def drawn(trial):
+        return canaries_of(trial, digits)[0]
+
+    secure = dataclasses.replace(CERTIFIED, noise="secure")
+    assert not np.array_equal(drawn(secure).included, drawn(secure).included)
+    assert np.array_equal(drawn(CERTIFIED).included, drawn(CERTIFIED).included)
+    assert torch.equal(drawn(secure).indices, drawn(CERTIFIED).indices)
+    assert torch.equal(drawn(secure).labels, drawn(CERTIFIED).labels)
+    other = drawn(dataclasses.replace(CERTIFIED, seed=1))
+    assert not torch.equal(other.indices, drawn(CERTIFIED).indices)
+
+
+# --- what it does to trials
+
+@pytest.mark.parametrize("algorithm", ["bp", "pdfa"])
+def test_an_audited_trial_does_not_depend_on_its_pack(algorithm, digits):
+    base = dataclasses.replace(BASE, algorithm=algorithm, projector="", mechanism="per_example", noise_multiplier=1.0)
+    trials = [dataclasses.replace(base, seed=k, clipping_norm=1.0 + k) for k in range(3)]
+    alone, together = results(trials[1:2], digits), results(trials, digits)
+    key = trials[1].trial_key
+    assert AUC in alone[key][-1].metrics and AUC not in alone[key][0].metrics
+    assert comparable(together[key]) == comparable(alone[key])
+    for name, weight in alone[key][-1].outcome.weights.items():
+        assert np.array_equal(weight, together[key][-1].outcome.weights[name]), name
+    assert len({records[-1].metrics[AUC] for records in together.values()}) == 3
+
+
+def test_without_canaries_nothing_changes(digits):
+    """The same identity as ever, the batches of the plain sampler, the labels of the data set, no audit."""
+    plain = dataclasses.replace(BASE, canaries=0)
+    assert TrialConfig().trial_key == "3fd35cd163c0c78c" and "canaries" not in plain.canonical()
+    assert "delta" not in plain.canonical() and "delta" in BASE.canonical()
+    training = Training(Pack((plain,)), digits, CPU)
+    records = split(digits.spec.n_train, plain.split_sizes[1], 0)[0]
+    expected = BatchSampler("poisson", [records], [0], 64, plain.steps_per_epoch, CPU).epoch()
+    assert training.canaries is None and torch.equal(training.sampler.epoch(), expected)
+    assert not {BOUND, AUC} & set(last_metrics(plain, digits))
+    assert "audited" not in privacy_tags(plain)["privacy.notes"]
+
+
+def test_notes_say_what_the_bound_is_worth():
+    for trial in (BASE, CERTIFIED):
+        note = privacy_tags(trial)["privacy.notes"]
+        assert "audited by 200 canaries, training records with wrong labels" in note
+        assert "N stays the public 1293; 40 of them are guessed" in note and "relation add/remove, delta 1e-05" in note
+        assert f"at most {one_run(200, 40, 40, trial.delta):.3g}" in note
+
+
+def test_every_mechanism_with_poisson_batches_can_be_audited(digits):
+    for change in (dict(mechanism="none"), dict(mechanism="component", noise_multiplier=1.0)):
+        assert BOUND in last_metrics(dataclasses.replace(BASE, **change), digits)
