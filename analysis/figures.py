@@ -21,8 +21,9 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from analysis.runs import ALGORITHM_LABELS, NON_PRIVATE, ReportError, by_noise
 
-PALETTE = {a: sns.color_palette("colorblind")[i] for a, i in {"bp": 0, "dfa": 2, "tdfa": 4, "pdfa": 3}.items()}
-MARKERS = {"bp": "o", "dfa": "s", "tdfa": "D", "pdfa": "^"}  # colour is never the only difference
+PALETTE = {a: sns.color_palette("colorblind")[i]
+           for a, i in {"bp": 0, "dfa": 2, "tdfa": 4, "pdfa": 3, "hybrid": 1}.items()}
+MARKERS = {"bp": "o", "dfa": "s", "tdfa": "D", "pdfa": "^", "hybrid": "v"}  # colour is never the only difference
 LEFT_ALGORITHMS = ("bp", "dfa", "pdfa")
 LAYER = 2  # of the right panel, as in the paper
 ALIGNMENT = f"alignment/layer_{LAYER}"

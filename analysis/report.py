@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import figures, frontier, selection, tables
-from analysis.runs import load_history, load_runs, require_replicates
+from analysis import figures, frontier, leekifer, selection, tables
+from analysis.runs import FIELDS, load_history, load_runs, require_replicates
 from pipeline.exhibits import epsilon_kind
 from pipeline.experiment import Experiment
 from pipeline.tracking import Store
@@ -23,8 +23,9 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
         out: folder of the report, created if need be; by default `reports/<name>`.
 
     Returns:
-        The files written: `runs.csv`, one row per trial, those of the exhibits, and, where a trial is certified,
-        `selection.csv` and `selection.md`: the best trial, and what it costs to have chosen it.
+        The files written: `runs.csv`, one row per trial, those of the exhibits, and, where trials are
+        certified and have validation accuracy, `selection.csv` and `selection.md`: the best trial, and what it costs
+        to have chosen it.
 
     Raises:
         MissingTrials: if the sweep is not complete.
@@ -36,12 +37,12 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
     folder = Path("reports") / experiment.name if out is None else Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "runs.csv"]
-    tidy = runs.assign(hidden=runs["hidden"].map(lambda widths: json.dumps(list(widths))))
-    tidy.to_csv(files[0], index=False, lineterminator="\n")
+    lists = {name: runs[name].map(_json) for name, kind in FIELDS.items() if kind is tuple}
+    runs.assign(**lists).to_csv(files[0], index=False, lineterminator="\n")
     for name in experiment.report:
-        require_replicates(runs)
         files += EXHIBITS[name](runs, store, folder)
-    if any(epsilon_kind(trial) == "certified" for trial in experiment.trials):
+    certified = [trial for trial in experiment.trials if epsilon_kind(trial) == "certified"]
+    if certified and all(trial.validation_fraction for trial in certified):
         files += write_selection(experiment, runs, store, folder)
     store.log_report(files)
     return files
@@ -56,6 +57,7 @@ def write_selection(experiment: Experiment, runs: pd.DataFrame, store: Store, fo
 
 def write_table1(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
     """`table1.csv`, `table1.md` and `table1.tex`."""
+    require_replicates(runs)
     table = tables.table1(runs)
     caption = tables.caption(runs, table)
     contents = {"table1.csv": tables.to_csv(table), "table1.md": tables.to_markdown(table, caption),
@@ -65,6 +67,7 @@ def write_table1(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
 
 def write_figure2(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
     """`figure2.svg`, `figure2.pdf` and `figure2.png`."""
+    require_replicates(runs)
     shown = runs[runs["algorithm"].isin(figures.LEFT_ALGORITHMS)]
     accuracy = load_history(store, shown, "validation/accuracy")
     alignment = load_history(store, shown[shown["algorithm"] == "pdfa"], figures.ALIGNMENT)
@@ -78,6 +81,19 @@ def write_frontier(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]
     return _write(contents, folder) + figures.save(figures.frontier_figure(points), folder, "frontier")
 
 
+def write_leekifer(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
+    """`leekifer.csv`, `leekifer.md`, and `leekifer.svg`, `.pdf` and `.png`."""
+    table = leekifer.curves(store, runs)
+    contents = {"leekifer.csv": table.round(6).to_csv(index=False, lineterminator="\n"),
+                "leekifer.md": leekifer.to_markdown(table)}
+    return _write(contents, folder) + figures.save(leekifer.leekifer_figure(table), folder, "leekifer")
+
+
+def _json(value: object) -> str | None:
+    """A tuple as JSON; nothing where the field does not apply."""
+    return json.dumps(list(value)) if isinstance(value, tuple) else None
+
+
 def _write(contents: dict[str, str], folder: Path) -> list[Path]:
     for name, text in contents.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -88,4 +104,5 @@ EXHIBITS: dict[str, Callable[[pd.DataFrame, Store, Path], list[Path]]] = {
     "table1": write_table1,
     "figure2": write_figure2,
     "frontier": write_frontier,
+    "leekifer": write_leekifer,
 }

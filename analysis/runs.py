@@ -14,7 +14,7 @@ from pipeline.exhibits import noise_setting
 from pipeline.tracking import DONE, Store, TrackedRun, run_name
 
 NON_PRIVATE = "non-private"
-ALGORITHM_LABELS = {"bp": "BP", "dfa": "DFA", "tdfa": "TDFA", "pdfa": "PDFA"}
+ALGORITHM_LABELS = {"bp": "BP", "dfa": "DFA", "tdfa": "TDFA", "pdfa": "PDFA", "hybrid": "BP/DFA"}
 DATASET_LABELS = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10",
                   "digits": "scikit-learn's digits"}
 

@@ -6,10 +6,10 @@ import torch
 
 from pipeline.feedback import BackPropagation
 from pipeline.mechanisms.base import mean_outer_products
-from pipeline.networks import Mlp, Parameters
+from pipeline.networks import Network, Parameters
 
 
-def true_gradient(net: Mlp, error: torch.Tensor, activations: list[torch.Tensor], out: Parameters) -> None:
+def true_gradient(net: Network, error: torch.Tensor, activations: list[torch.Tensor], out: Parameters) -> None:
     """Write the gradient of the batch's mean loss, by back-propagation without clipping or noise, to `out`."""
     bp = BackPropagation()
     deltas = bp.deltas(bp.signals(error), net, activations, net.derivative)

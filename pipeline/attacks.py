@@ -26,6 +26,7 @@ from pipeline.mechanisms.photonic import Photonic
 from pipeline.packs import Pack
 from pipeline.sampling import ABSENT
 from pipeline.scores import auc, checked, tpr_at_fpr
+from pipeline.shapes import ConvShape
 from pipeline.training import Training
 
 # What is below this many rounding units of the update's type is rounding: singular values relative to the largest, and
@@ -108,11 +109,17 @@ def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: i
         steps: steps trained and attacked; residuals of all steps are pooled.
 
     Raises:
-        ValueError: for a layer or a number of steps that the trial does not have.
+        ValueError: for a layer or a number of steps that the trial does not have, a convolution, whose update is no
+            sum of outer products of activations, or a trial that holds out no records.
     """
     n_layers = len(config.layer_sizes) - 1
     if not 1 <= layer <= n_layers:
         raise ValueError(f"layer: must be at least 1 and at most {n_layers}, got {layer}")
+    if isinstance(config.layers[layer - 1], ConvShape):
+        raise ValueError("layer: must be fully connected (the update of a convolution lies in the span of patches), "
+                         f"got {layer}")
+    if not config.split_sizes[1]:
+        raise ValueError("validation_fraction: must be > 0, as the attack needs records that were held out, got 0.0")
     if not 1 <= steps <= config.steps_per_epoch:
         raise ValueError(f"steps: must be at least 1 and at most the {config.steps_per_epoch} of an epoch, got {steps}")
     training = Training(Pack((config,)), data, data.train_x.device)

@@ -17,7 +17,7 @@ from pipeline.data import Dataset, load
 from pipeline.experiment import Experiment
 from pipeline.release import audit_release
 
-LAYERS = (1, 2)  # whose updates the row space attack is given
+ATTACKED = 2  # fully connected layers, from the first, whose updates the row space attack is given
 RUNS = 2000  # of the mechanism on each of two neighbours
 HEADER = ("trial", "attack", "AUC", "TPR at 0.1% FPR", "mu audited", "mu certified", "verdict")
 
@@ -40,7 +40,7 @@ def audit(experiment: Experiment, number: int | None = None, data_folder: Path |
         steps: of training, whose updates the row space attack is given.
 
     Raises:
-        ConfigError: for a number that no trial has, or more steps than an epoch has.
+        ConfigError: for a number that no trial has, more steps than an epoch has, or a trial without held-out records.
     """
     trials = distinct(experiment.trials)
     if number is not None and not 1 <= number <= len(trials):
@@ -48,6 +48,10 @@ def audit(experiment: Experiment, number: int | None = None, data_folder: Path |
                           f"got {number}")
     chosen = [(k, t) for k, t in enumerate(trials, start=1) if number in (None, k)]
     _check_steps(steps, [t for _, t in chosen])
+    for k, trial in chosen:
+        if not trial.split_sizes[1]:
+            raise ConfigError(f"validation_fraction: must be > 0, as the row space attack needs records that were held "
+                              f"out, got 0.0 (trial {k})")
     loaded: dict[str, Dataset] = {}
     for k, trial in chosen:
         if trial.dataset not in loaded:
@@ -86,10 +90,12 @@ def trial_name(trial: TrialConfig, also: Sequence[str] = ()) -> str:
 
 
 def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
-    """The row space attack on both layers and, where an epsilon is certified, the audit of the mechanism's release."""
-    for layer in LAYERS:
+    """The row space attack on the first fully connected layers and, where an epsilon is certified, the audit of the
+    mechanism's release."""
+    first = len(trial.layers) - len(trial.hidden)
+    for layer in range(first, first + ATTACKED):
         found = row_space_audit(trial, data, layer, steps)
-        epsilons = sorted(claimed(trial, trial.epochs), key=lambda e: e.value)[:1] if layer == LAYERS[0] else []
+        epsilons = sorted(claimed(trial, trial.epochs), key=lambda e: e.value)[:1] if layer == first else []
         yield Finding((name, f"row space, layer {layer}", f"{found.auc:.3f}", f"{found.tpr():.1%}", "-", "-",
                        _verdict(found)), {f"audit/row_space_auc/layer_{layer}": found.auc}, tuple(epsilons))
     if trial.mechanism in GAUSSIAN and with_noise(trial).noise_multiplier:

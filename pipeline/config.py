@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.datasets import DATASETS
+from pipeline.settings import ConfigError, check, coerce, digest, listed_or, plain, setting
+from pipeline.shapes import LayerShape, conv_shapes, dense_shapes
 
-ALGORITHMS = ("bp", "dfa", "tdfa", "pdfa")
+__all__ = ["ConfigError", "TrialConfig"]
+
+ALGORITHMS = ("bp", "dfa", "tdfa", "pdfa", "hybrid")
 MECHANISMS = ("none", "photonic", "component", "per_example")
 PROJECTORS = ("none", "gaussian", "opu_simulated", "opu_hardware")
 SAMPLERS = ("shuffled", "without_replacement", "poisson")
-NETWORKS = ("mlp",)
+NETWORKS = ("mlp", "convnet")
 ACTIVATION_SLOPES = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}  # gamma: the supremum of phi', whose infimum is 0
 ACTIVATIONS = tuple(ACTIVATION_SLOPES)
 INPUTS = ("centered", "standardized", "unit")
@@ -32,40 +33,6 @@ GAUSSIAN = ("component", "per_example")
 OPU_PROJECTORS = ("opu_simulated", "opu_hardware")
 
 
-class ConfigError(ValueError):
-    """A setting that cannot be run; the message names the field, the value and what would be accepted."""
-
-
-def _always(config: TrialConfig) -> bool:
-    return True
-
-
-def setting(
-    default: Any,
-    doc: str,
-    *,
-    choices: tuple[str, ...] | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    open_low: bool = False,
-    open_high: bool = False,
-    per_trial: bool = False,
-    applies: Callable[[TrialConfig], bool] = _always,
-) -> Any:
-    """A documented field of `TrialConfig`.
-
-    Args:
-        default: value where the experiment file is silent; its type is the field's type.
-        doc: one line for the reader (`photonic fields` prints it).
-        choices, low, high, open_low, open_high: what is accepted.
-        per_trial: trials that differ only in such fields share tensor shapes and train in one pack.
-        applies: whether the field affects the result at all; where it does not, it is no part of the identity.
-    """
-    meta = dict(doc=doc, choices=choices, low=low, high=high, open_low=open_low, open_high=open_high,
-                per_trial=per_trial, applies=applies)
-    return dataclasses.field(default=default, metadata=meta)
-
-
 def _photonic(c: TrialConfig) -> bool:
     return c.mechanism == "photonic"
 
@@ -76,6 +43,10 @@ def _gaussian(c: TrialConfig) -> bool:
 
 def _component(c: TrialConfig) -> bool:
     return c.mechanism == "component"
+
+
+def _convnet(c: TrialConfig) -> bool:
+    return c.network == "convnet"
 
 
 def _optical(c: TrialConfig) -> bool:
@@ -92,21 +63,30 @@ class TrialConfig:
 
     dataset: str = setting("fashion_mnist", "data set", choices=tuple(DATASETS))
     validation_fraction: float = setting(
-        0.1, "share of the training records held out for validation, drawn by seed", low=0, high=0.5, open_low=True)
+        0.1, "share of the training records held out for validation, drawn by seed; 0 trains on all, and test "
+        "accuracy is logged after every epoch in place of validation accuracy: choose nothing by it", low=0, high=0.5)
+    train_records: int = setting(
+        0, "training records that are used at all, validation included, drawn by seed; 0 takes all", low=0,
+        applies=lambda c: c.train_records > 0)
     inputs: str = setting(
         "centered", "pixels on [0, 1] (`unit`), on [-1, 1] (`centered`), or shifted and scaled by published constants",
         choices=INPUTS)
     input_norm: float = setting(
         0.0, "Euclidean norm to which every record's input is scaled; 0 leaves it as it is", low=0,
         applies=lambda c: c.input_norm > 0)
-    network: str = setting("mlp", "architecture", choices=NETWORKS)
-    hidden: tuple[int, ...] = setting((512, 512), "widths of the hidden layers")
-    activation: str = setting("tanh", "hidden activation phi", choices=ACTIVATIONS)
+    network: str = setting(
+        "mlp", "architecture: fully connected, or `convnet`, convolutions with 2 x 2 max pools before those layers",
+        choices=NETWORKS)
+    channels: tuple[int, ...] = setting((64, 64), "filters of the convolutions", applies=_convnet)
+    kernel: int = setting(5, "rows and columns of a filter, odd", low=1, applies=_convnet)
+    conv_activation: str = setting("tanh", "activation phi of the convolutions", choices=ACTIVATIONS, applies=_convnet)
+    hidden: tuple[int, ...] = setting((512, 512), "widths of the hidden fully connected layers")
+    activation: str = setting("tanh", "activation phi of the hidden fully connected layers", choices=ACTIVATIONS)
     algorithm: str = setting(
-        "dfa", "feedback: back-propagation, DFA, ternarized DFA, or ternarized DFA projected by an OPU",
-        choices=ALGORITHMS)
+        "dfa", "feedback: back-propagation, DFA, ternarized DFA, that projected by an OPU, or DFA in fully connected "
+        "layers with back-propagation from them through convolutions", choices=ALGORITHMS)
     projector: str = setting(
-        "", "who computes B e; by default `opu_simulated` for pdfa, `gaussian` for dfa and tdfa, `none` for bp",
+        "", "who computes B e; by default `opu_simulated` for pdfa, `gaussian` for dfa, tdfa and hybrid, `none` for bp",
         choices=PROJECTORS)
     feedback_std: float = setting(
         1.0, "standard deviation of the entries of B (of the hardware: of its rescaled output)", low=0, open_low=True,
@@ -123,7 +103,8 @@ class TrialConfig:
         per_trial=True, applies=lambda c: _photonic(c) or _optical(c) and c.sigma > 0)
     tau_h: float = setting(
         1.0, "tau_h^max: activations are clipped at c = tau_h/sqrt(n) (Eq. 9); under component clipping, bound on "
-        "||h||", low=0, open_low=True, per_trial=True, applies=lambda c: _photonic(c) or _component(c))
+        "||h||", low=0, open_low=True, per_trial=True,
+        applies=lambda c: _photonic(c) or _component(c) and not c.target_norm)
     tau_h_min: float = setting(
         0.0, "tau_h^min: offset nu = tau_h_min/sqrt(n) of the activations (Eq. 9)", low=0, per_trial=True,
         applies=_photonic)
@@ -141,6 +122,10 @@ class TrialConfig:
     feedback_norm: float = setting(
         0.9, "component clipping: beta, spectral norm of the feedback matrix of every layer", low=0, open_low=True,
         applies=_component)
+    target_norm: float = setting(
+        0.0, "component clipping: C, bound on the norm of a record's contribution, of which every layer gets "
+        "C/sqrt(L); sets tau_h of every layer, and clips each record's part in a convolution. 0 leaves C to tau_h",
+        low=0, per_trial=True, applies=lambda c: _component(c) and c.target_norm > 0)
     clipping_norm: float = setting(
         1.0, "per-example clipping: C, bound on the norm of a record's contribution to the update", low=0,
         open_low=True, per_trial=True, applies=lambda c: c.mechanism == "per_example")
@@ -181,25 +166,30 @@ class TrialConfig:
 
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
-            object.__setattr__(self, f.name, _coerce(f, getattr(self, f.name)))
+            object.__setattr__(self, f.name, coerce(f, getattr(self, f.name)))
         if not self.projector:
             default = {"bp": "none", "pdfa": "opu_simulated"}.get(self.algorithm, "gaussian")
             object.__setattr__(self, "projector", default)
         for f in dataclasses.fields(self):
-            _check(f, getattr(self, f.name))
+            check(f, getattr(self, f.name))
         self._check_combinations()
 
     def _check_combinations(self) -> None:
-        accepted = {"bp": ("none",), "dfa": ("gaussian",), "tdfa": ("gaussian",), "pdfa": OPU_PROJECTORS}
-        if self.projector not in accepted[self.algorithm]:
-            raise ConfigError(f"projector: {self.algorithm} takes {_or(accepted[self.algorithm])}, got "
+        accepted = {"bp": ("none",), "pdfa": OPU_PROJECTORS}.get(self.algorithm, ("gaussian",))
+        if self.projector not in accepted:
+            raise ConfigError(f"projector: {self.algorithm} takes {listed_or(accepted)}, got "
                               f"'{self.projector}' (tdfa through an OPU is what is called pdfa)")
+        self._check_network()
+        if self.train_records > (there_are := DATASETS[self.dataset].n_train):
+            raise ConfigError(f"train_records: must be at most the {there_are} of {self.dataset}, "
+                              f"got {self.train_records}")
         n_train, n_validation = self.split_sizes
         if self.batch_size > n_train:
             raise ConfigError(f"batch_size: must be at most the {n_train} training records of {self.dataset}, "
                               f"got {self.batch_size}")
-        if n_validation < 1:
-            raise ConfigError(f"validation_fraction: leaves no validation record, got {self.validation_fraction}")
+        if self.validation_fraction and n_validation < 1:
+            raise ConfigError(f"validation_fraction: leaves no validation record, got {self.validation_fraction}; "
+                              "0 does without")
         if self.mechanism == "photonic" and self.sampler == "poisson":
             raise ConfigError("sampler: nothing is claimed or proved of the photonic mechanism with poisson batches; "
                               "use 'shuffled' or 'without_replacement', or mechanism 'per_example'")
@@ -213,6 +203,8 @@ class TrialConfig:
         if self.mechanism == "component" and self.projector == "opu_hardware":
             raise ConfigError("mechanism: component clipping needs the norm of the feedback matrix, which is not known "
                               "of a real OPU, got projector 'opu_hardware'; use 'per_example'")
+        if self.mechanism == "component":
+            self._check_target_norm()
         if self.mechanism in GAUSSIAN and self.target_epsilon and self.noise_multiplier:
             raise ConfigError(f"target_epsilon: sets the noise multiplier; give one of the two, got target_epsilon "
                               f"{self.target_epsilon} and noise_multiplier {self.noise_multiplier}")
@@ -225,10 +217,39 @@ class TrialConfig:
         if self.mechanism == "photonic" and self.tau_h_min > self.tau_h:
             raise ConfigError(f"tau_h_min: must be at most tau_h = {self.tau_h}, got {self.tau_h_min}")
 
+    def _check_network(self) -> None:
+        if not _convnet(self):
+            if self.algorithm == "hybrid":
+                raise ConfigError("algorithm: hybrid back-propagates through convolutions, of which network 'mlp' has "
+                                  "none, got 'hybrid'; use network 'convnet', or algorithm 'dfa'")
+            return
+        if self.kernel % 2 == 0:
+            raise ConfigError(f"kernel: must be odd, so that padding keeps the size of an image, got {self.kernel}")
+        if not all(layer.n_out for layer in self.layers):
+            raise ConfigError(f"channels: every convolution halves rows and columns, of which {self.dataset} has "
+                              f"{DATASETS[self.dataset].shape[1]}; got {len(self.channels)} convolutions, which leave "
+                              "nothing")
+        if self.mechanism == "photonic":
+            raise ConfigError("mechanism: Eq. 8 clips every component of h by the width of its layer, and nothing is "
+                              "claimed of weights that convolutions share, got 'photonic' with network 'convnet'; use "
+                              f"{listed_or(GAUSSIAN)}")
+
+    def _check_target_norm(self) -> None:
+        if not self.target_norm:
+            if _convnet(self):
+                raise ConfigError("target_norm: must be > 0 with mechanism 'component' and network 'convnet', as the "
+                                  "part of a record in a convolution is clipped to target_norm/sqrt(L), got 0.0")
+            return
+        least = max(self.delta_bounds) * math.sqrt(len(self.layers))
+        if self.target_norm <= least:
+            raise ConfigError(f"target_norm: must be > {least:.4g}, which ||delta|| <= {max(self.delta_bounds):.4g} in "
+                              f"each of {len(self.layers)} layers takes without any activation (lower tau_e or "
+                              f"feedback_norm to lower it), got {self.target_norm}")
+
     @property
     def split_sizes(self) -> tuple[int, int]:
         """(training, validation) records."""
-        return DATASETS[self.dataset].split_sizes(self.validation_fraction)
+        return DATASETS[self.dataset].split_sizes(self.validation_fraction, self.train_records)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -236,10 +257,24 @@ class TrialConfig:
         return self.split_sizes[0] // self.batch_size
 
     @property
-    def layer_sizes(self) -> tuple[int, ...]:
-        """(n_0, ..., n_L): input, hidden widths, classes."""
+    def layers(self) -> tuple[LayerShape, ...]:
+        """Shapes of layers 1..L, convolutions first."""
         spec = DATASETS[self.dataset]
-        return (spec.n_features, *self.hidden, spec.n_classes)
+        convolutions = conv_shapes(spec.shape, self.channels, self.kernel) if _convnet(self) else ()
+        n_in = convolutions[-1].n_out if convolutions else spec.n_features
+        return (*convolutions, *dense_shapes((n_in, *self.hidden, spec.n_classes)))
+
+    @property
+    def layer_sizes(self) -> tuple[int, ...]:
+        """(n_0, ..., n_L): input, outputs of hidden layers (of convolutions, pooled), classes."""
+        return (self.layers[0].n_in, *(layer.n_out for layer in self.layers))
+
+    @property
+    def delta_bounds(self) -> tuple[float, ...]:
+        """Bound on ||delta^l|| of the fully connected layers under component clipping: beta tau_e sup|phi'|, in the
+        output layer tau_e (Lee & Kifer 2020, section 4.2)."""
+        hidden = self.feedback_norm * self.tau_e * ACTIVATION_SLOPES[self.activation]
+        return (*[hidden] * len(self.hidden), self.tau_e)
 
     @property
     def secure(self) -> bool:
@@ -253,19 +288,19 @@ class TrialConfig:
 
     def canonical(self) -> dict[str, Any]:
         """The fields that affect this trial's result, as JSON values, sorted by name."""
-        return {f.name: _plain(getattr(self, f.name)) for f in sorted(dataclasses.fields(self), key=lambda f: f.name)
+        return {f.name: plain(getattr(self, f.name)) for f in sorted(dataclasses.fields(self), key=lambda f: f.name)
                 if f.metadata["applies"](self)}
 
     @property
     def trial_key(self) -> str:
         """Identity of the trial: 16 hexadecimal digits of the SHA-256 of `canonical()`."""
-        return _digest(self.canonical())
+        return digest(self.canonical())
 
     @property
     def pack_key(self) -> str:
         """Trials with equal pack keys may be trained in one pack."""
         per_trial = {f.name for f in dataclasses.fields(self) if f.metadata["per_trial"]}
-        return _digest({k: v for k, v in self.canonical().items() if k not in per_trial})
+        return digest({k: v for k, v in self.canonical().items() if k not in per_trial})
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> TrialConfig:
@@ -279,54 +314,3 @@ class TrialConfig:
             if name not in names:
                 raise ConfigError(f"{name}: unknown field, got {values[name]!r}; the fields are {', '.join(names)}")
         return cls(**values)
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _digest(values: Mapping[str, Any]) -> str:
-    text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _or(choices: tuple[str, ...]) -> str:
-    return " or ".join(f"'{c}'" for c in choices)
-
-
-def _coerce(f: dataclasses.Field, value: Any) -> Any:
-    """`value` as the type of the field's default; only conversions that lose nothing."""
-    kind = type(f.default)
-    if kind is bool and isinstance(value, bool):
-        return value
-    if kind is str and isinstance(value, str):
-        return value
-    if not isinstance(value, bool):
-        if kind is int and isinstance(value, int):
-            return value
-        if kind is float and isinstance(value, int | float) and math.isfinite(value):
-            return float(value) + 0.0  # -0.0 is 0.0
-        if kind is float and isinstance(value, str):
-            hint = " (YAML reads 1e-5 as text; write 1.0e-5)" if re.fullmatch(r"[-+]?\d+e[-+]?\d+", value) else ""
-            raise ConfigError(f"{f.name}: must be a number, got the text {value!r}{hint}")
-        if kind is tuple and isinstance(value, list | tuple):
-            return tuple(value)
-    wanted = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text",
-              tuple: "a list of whole numbers"}[kind]
-    hint = "; several values go to grid" if isinstance(value, list) else ""
-    raise ConfigError(f"{f.name}: must be {wanted}, got {value!r}{hint}")
-
-
-def _check(f: dataclasses.Field, value: Any) -> None:
-    meta = f.metadata
-    if meta["choices"] and value not in meta["choices"]:
-        raise ConfigError(f"{f.name}: must be one of {', '.join(meta['choices'])}, got {value!r}")
-    if f.name == "hidden":
-        if not value or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in value):
-            raise ConfigError(f"hidden: must be a list of at least one positive width, got {list(value)!r}")
-        return
-    low, high = meta["low"], meta["high"]
-    if low is not None and (value < low or (meta["open_low"] and value == low)):
-        raise ConfigError(f"{f.name}: must be {'>' if meta['open_low'] else '>='} {low:g}, got {value}")
-    if high is not None and (value > high or (meta["open_high"] and value == high)):
-        raise ConfigError(f"{f.name}: must be {'<' if meta['open_high'] else '<='} {high:g}, got {value}")

@@ -39,10 +39,12 @@ class DatasetSpec:
             n *= size
         return n
 
-    def split_sizes(self, validation_fraction: float) -> tuple[int, int]:
-        """Sizes (train, validation) after `round(n_train * validation_fraction)` records are held out."""
-        n_validation = round(self.n_train * validation_fraction)
-        return self.n_train - n_validation, n_validation
+    def split_sizes(self, validation_fraction: float, records: int = 0) -> tuple[int, int]:
+        """Sizes (train, validation) after `round(n * validation_fraction)` of n records are held out: n = n_train, or
+        `records` where that is not 0."""
+        n = records or self.n_train
+        n_validation = round(n * validation_fraction)
+        return n - n_validation, n_validation
 
 
 DATASETS: dict[str, DatasetSpec] = {

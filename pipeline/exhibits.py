@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.config import GAUSSIAN, TrialConfig
 
-EXHIBITS = ("table1", "figure2", "frontier")
+EXHIBITS = ("table1", "figure2", "frontier", "leekifer")
 # What may differ between the points of one algorithm on a frontier: the noise that sets epsilon, by kind of epsilon.
 FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"), "label": ("sigma",)}
 
@@ -21,6 +21,15 @@ def noise_setting(fields: Mapping[str, Any]) -> str:
     if fields["target_epsilon"]:
         return f"epsilon={fields['target_epsilon']:g}"
     return f"z={fields['noise_multiplier']:g}"
+
+
+def update_sigma(fields: Mapping[str, Any]) -> float:
+    """sigma of Lee & Kifer 2020, Algorithm 1, from a trial's canonical fields: standard deviation of the noise on every
+    coordinate of the mean update, z C/m; 0 without privacy."""
+    if fields["mechanism"] == "none":
+        return 0.0
+    bound = fields["clipping_norm"] if fields["mechanism"] == "per_example" else fields["target_norm"]
+    return fields["noise_multiplier"] * bound / fields["batch_size"]
 
 
 def varied_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
@@ -41,6 +50,8 @@ def _differing(trials: Sequence[TrialConfig], cell: Callable[[TrialConfig], Any]
 
 def misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
     """Why an exhibit cannot show these trials; empty where it can."""
+    if exhibit == "leekifer":
+        return _leekifer_misfit(configs)
     if len({config.dataset for config in configs}) > 1:
         return "is of one data set, but the trials use several"
     if exhibit == "frontier":
@@ -50,8 +61,25 @@ def misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
                 "noise_multiplier, which `frontier` shows")
     if varied := varied_fields(configs):
         return f"has one cell for each algorithm and sigma, but trials there also differ in {', '.join(varied)}"
+    if exhibit == "figure2" and not all(config.validation_fraction for config in configs):
+        return "shows validation accuracy, which trials with validation_fraction 0 do not have"
     if exhibit == "figure2" and not any(c.algorithm == "pdfa" and c.alignment_batches for c in configs):
         return "shows the alignment of pdfa, but no trial measures that"
+    return ""
+
+
+def _leekifer_misfit(configs: Sequence[TrialConfig]) -> str:
+    if not any(c.mechanism in GAUSSIAN for c in configs):
+        return "compares trials with mechanism per_example or component, but there are none"
+    for c in configs:
+        shown = c.mechanism == "none" or c.mechanism == "per_example" or c.mechanism == "component" and c.target_norm
+        if not shown or c.mechanism != "none" and not (c.noise_multiplier and c.sampler == "without_replacement"):
+            return ("shows trials without privacy, and trials with noise_multiplier > 0 and sampler "
+                    "without_replacement under per_example clipping, or component clipping with target_norm; there is "
+                    f"one of mechanism {c.mechanism}, sampler {c.sampler}, noise_multiplier {c.noise_multiplier:g}")
+    if varied := _differing(configs, lambda c: (c.dataset, c.algorithm, update_sigma(c.canonical())), ("seed",)):
+        return ("has one curve for each data set, algorithm and noise, but trials there also differ in "
+                f"{', '.join(varied)}")
     return ""
 
 

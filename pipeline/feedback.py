@@ -5,6 +5,8 @@ Two steps, so that noise can enter where the optics add it, between projection a
     signals(e)                 what is carried down: BP the error itself, DFA one projection B^l e per hidden layer,
                                and the error for the output layer
     deltas(signals, ...)       delta^l: DFA multiplies with phi'(z^l), BP recurs through the transposed weights
+
+Where DFA serves the upper layers only, the lower ones recur as in BP: the hybrid of Lee & Kifer 2020, section 4.2.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from collections.abc import Callable
 
 import torch
 
-from pipeline.networks import Mlp
+from pipeline.networks import Network
 from pipeline.projection import Projector
 
-Derivative = Callable[[torch.Tensor], torch.Tensor]
+Derivative = Callable[[torch.Tensor, int], torch.Tensor]  # (h^l, l) -> phi'(z^l)
 
 
 def output_error(logits: torch.Tensor, labels: torch.Tensor,
@@ -52,6 +54,16 @@ def ternarize(error: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
     return (error > threshold).to(error.dtype) - (error < -threshold).to(error.dtype)
 
 
+def back_propagate(deltas: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
+                   derivative: Derivative) -> list[torch.Tensor]:
+    """delta^1, ..., delta^L from those of the uppermost layers, by delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l)."""
+    deltas = deltas[::-1]
+    for layer in range(len(net.layers) - len(deltas), 0, -1):  # counted from 1; in lists, what is above it
+        signal = net.layers[layer].back(deltas[-1], net.parameters.weights[layer])
+        deltas.append(signal.mul_(derivative(activations[layer], layer)))
+    return deltas[::-1]
+
+
 class BackPropagation:
     """delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l), delta^L = e (Eq. 3)."""
 
@@ -59,21 +71,18 @@ class BackPropagation:
         """The error alone: [e], [R, m, n_L]."""
         return [error]
 
-    def deltas(self, signals: list[torch.Tensor], net: Mlp, activations: list[torch.Tensor],
+    def deltas(self, signals: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
                derivative: Derivative) -> list[torch.Tensor]:
         """delta^1, ..., delta^L, each [R, m, n_l]."""
-        deltas = [signals[0]]
-        for weight, h in zip(reversed(net.parameters.weights[1:]), reversed(activations[1:]), strict=True):
-            deltas.append(net.matmul(deltas[-1], weight).mul_(derivative(h)))
-        return deltas[::-1]
+        return back_propagate(signals, net, activations, derivative)
 
 
 class DirectFeedback:
     """delta^l = (B^{l+1} e) * phi'(z^l), delta^L = e (Eq. 4).
 
     Args:
-        projector: computes B e for all hidden layers together.
-        widths: n_1, ..., n_{L-1}.
+        projector: computes B e for all these hidden layers together.
+        widths: n_l of the hidden layers that get it, up to n_{L-1}; what is below them is back-propagated.
         threshold: t [R, 1, 1] to ternarize the error that is projected (TDFA and PDFA); None projects e itself.
             The output layer always learns from e.
     """
@@ -82,15 +91,16 @@ class DirectFeedback:
         self.projector, self.widths, self.threshold = projector, widths, threshold
 
     def signals(self, error: torch.Tensor) -> list[torch.Tensor]:
-        """B^2 e, ..., B^L e, e: one [R, m, n_l] per layer; the first L - 1 are views of one projection."""
+        """B^{l+1} e, ..., B^L e, e: [R, m, n_l] for every layer served; all but the last view one projection."""
         carried = error if self.threshold is None else ternarize(error, self.threshold)
         return [*self.projector.project(carried).split(self.widths, dim=-1), error]
 
-    def deltas(self, signals: list[torch.Tensor], net: Mlp, activations: list[torch.Tensor],
+    def deltas(self, signals: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
                derivative: Derivative) -> list[torch.Tensor]:
         """delta^1, ..., delta^L, each [R, m, n_l]."""
-        hidden = [derivative(h).mul_(s) for h, s in zip(activations[1:], signals[:-1], strict=True)]
-        return [*hidden, signals[-1]]
+        first = len(net.layers) - len(self.widths)
+        hidden = [derivative(activations[k], k).mul_(s) for k, s in enumerate(signals[:-1], start=first)]
+        return back_propagate([*hidden, signals[-1]], net, activations, derivative)
 
 
 Feedback = BackPropagation | DirectFeedback

@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
 import torch
 
+from pipeline.config import TrialConfig
+from pipeline.layers import make_layer
 from pipeline.randomness import torch_generator
-
-
-def matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None,
-           precision: torch.dtype | None = None) -> torch.Tensor:
-    """Product of stacks [R, m, k] @ [R, k, n] -> [R, m, n], into `out` if given, in the type of `a`.
-
-    On a CPU one product per replica is faster than a batched one, and the bits of a replica's result do not depend on
-    R; a GPU gets one batched product.
-
-    Args:
-        precision: type to which the factors are rounded; sums are kept in float32 and the result is rounded once.
-    """
-    if precision is None:
-        precision = a.dtype
-    if a.device.type != "cpu":
-        product = torch.bmm(a.to(precision), b.to(precision))
-        return product.to(a.dtype) if out is None else out.copy_(product)
-    out = a.new_empty(a.shape[0], a.shape[1], b.shape[2]) if out is None else out
-    factors_a, factors_b = a.to(precision), b.to(precision)
-    for r in range(a.shape[0]):
-        if precision == a.dtype:
-            torch.mm(factors_a[r], factors_b[r], out=out[r])
-        else:
-            out[r].copy_(torch.mm(factors_a[r], factors_b[r]))
-    return out
+from pipeline.shapes import LayerShape, dense_shapes
 
 
 class Parameters:
@@ -46,17 +23,19 @@ class Parameters:
         sizes: (n_0, ..., n_L).
         replicas: R.
         device, dtype: of the tensor.
+        shapes: (rows, columns) of the weights of every layer; by default (n_l, n_{l-1}).
 
     Attributes:
+        shapes: as given.
         flat: [R, P].
-        weights: W^l [R, n_l, n_{l-1}], l = 1..L.
-        biases: b^l [R, n_l].
+        weights: W^l [R, n_l, n_{l-1}], l = 1..L; of a convolution, one filter per row.
+        biases: b^l [R, n_l]; of a convolution, one per filter.
         layers: for every layer the part of `flat` with its weights, biases and gaps [R, P_l].
     """
 
     def __init__(self, sizes: Sequence[int], replicas: int, device: torch.device | str = "cpu",
-                 dtype: torch.dtype = torch.float32) -> None:
-        shapes = [(n_out, n_in) for n_in, n_out in zip(sizes, sizes[1:], strict=False)]
+                 dtype: torch.dtype = torch.float32, shapes: Sequence[tuple[int, int]] | None = None) -> None:
+        shapes = shapes or [shape.weight_shape for shape in dense_shapes(sizes)]
         blocks = [(_padded(n_out * n_in), _padded(n_out)) for n_out, n_in in shapes]
         self.flat = torch.zeros(replicas, sum(map(sum, blocks)), device=device, dtype=dtype)
         self.layers = list(self.flat.split([sum(block) for block in blocks], dim=1))
@@ -95,36 +74,43 @@ ACTIVATIONS = {
 }
 
 
-class Mlp:
-    """R fully connected networks with softmax output: z^l = W^l h^{l-1} + b^l, h^l = phi(z^l) (Ohana et al. Eq. 2).
+class Network:
+    """R networks with softmax output: z^l of a layer from h^{l-1}, h^l = phi(z^l) (Ohana et al. Eq. 2).
 
-    Weights and biases start uniform on +-1/sqrt(n_{l-1}), each network from its own `init` stream.
+    Weights and biases start uniform on +-1/sqrt(inputs of a unit), each network from its own `init` stream.
 
     Args:
-        sizes: (n_0, ..., n_L).
-        activation: key of `ACTIVATIONS`, of all hidden layers.
+        shapes: of layers 1..L.
+        activations: keys of `ACTIVATIONS`, of hidden layers 1..L-1.
         seeds: R seeds of trials.
         device, dtype: of all tensors.
-        precision: type to which the factors of matrix products are rounded; `dtype` by default.
+        precision: type to which the factors of products are rounded; `dtype` by default.
 
     Attributes:
+        layers: 1..L.
+        sizes: (n_0, ..., n_L).
         parameters: all weights and biases.
-        matmul: `matmul` in the network's precision, for whoever multiplies its activations or weights.
     """
 
-    def __init__(self, sizes: Sequence[int], activation: str, seeds: Sequence[int],
+    def __init__(self, shapes: Sequence[LayerShape], activations: Sequence[str], seeds: Sequence[int],
                  device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
                  precision: torch.dtype | None = None) -> None:
-        self.sizes = tuple(sizes)
-        self.matmul = functools.partial(matmul, precision=precision)
-        self.phi, self._derivative = ACTIVATIONS[activation]
-        self.parameters = Parameters(self.sizes, len(seeds), device, dtype)
+        self.layers = [make_layer(shape, precision) for shape in shapes]
+        self.sizes = (shapes[0].n_in, *(shape.n_out for shape in shapes))
+        self._phi = [ACTIVATIONS[name] for name in activations]
+        self.parameters = self.blank_parameters(len(seeds), device, dtype)
         for r, seed in enumerate(seeds):
             generator = torch_generator(seed, "init")
             for weight, bias in zip(self.parameters.weights, self.parameters.biases, strict=True):
                 bound = 1 / math.sqrt(weight.shape[2])
                 for block in (weight[r], bias[r]):
                     block.copy_(torch.empty(block.shape).uniform_(-bound, bound, generator=generator))
+
+    def blank_parameters(self, replicas: int, device: torch.device | str = "cpu",
+                         dtype: torch.dtype = torch.float32) -> Parameters:
+        """Zeros in the shapes of the weights and biases: for updates, gradients and noise."""
+        matrices = [(shape[0], math.prod(shape[1:])) for shape in (layer.shape.weight_shape for layer in self.layers)]
+        return Parameters(self.sizes, replicas, device, dtype, matrices)
 
     def forward(self, x: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Run the networks.
@@ -137,14 +123,28 @@ class Mlp:
             logits: z^L [R, m, n_L].
         """
         activations = [x]
-        *hidden, output = zip(self.parameters.weights, self.parameters.biases, strict=True)
-        for weight, bias in hidden:
-            activations.append(self.phi(self._affine(activations[-1], weight, bias)))
-        return activations, self._affine(activations[-1], *output)
+        *hidden, output = zip(self.layers, self.parameters.weights, self.parameters.biases, strict=True)
+        for (phi, _), (layer, weight, bias) in zip(self._phi, hidden, strict=True):
+            activations.append(phi(layer.forward(activations[-1], weight, bias)))
+        layer, weight, bias = output
+        return activations, layer.forward(activations[-1], weight, bias)
 
-    def _affine(self, h: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return self.matmul(h, weight.transpose(1, 2)).add_(bias.unsqueeze(1))
+    def derivative(self, h: torch.Tensor, layer: int) -> torch.Tensor:
+        """phi'(z^l) of hidden layer l, from 1, given h^l = phi(z^l)."""
+        return self._phi[layer - 1][1](h)
 
-    def derivative(self, h: torch.Tensor) -> torch.Tensor:
-        """phi'(z^l) for a hidden layer, from h^l = phi(z^l)."""
-        return self._derivative(h)
+
+class Mlp(Network):
+    """R fully connected networks with one activation (`Network`), of sizes (n_0, ..., n_L)."""
+
+    def __init__(self, sizes: Sequence[int], activation: str, seeds: Sequence[int],
+                 device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
+                 precision: torch.dtype | None = None) -> None:
+        super().__init__(dense_shapes(sizes), [activation] * (len(sizes) - 2), seeds, device, dtype, precision)
+
+
+def make_network(config: TrialConfig, seeds: Sequence[int], device: torch.device | str = "cpu") -> Network:
+    """The network of a trial's settings, for R seeds."""
+    convolutions = len(config.layers) - len(config.hidden) - 1
+    activations = [config.conv_activation] * convolutions + [config.activation] * len(config.hidden)
+    return Network(config.layers, activations, seeds, device, precision=getattr(torch, config.matmul_precision))

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 from pipeline.config import TrialConfig
 from pipeline.experiment import Resources
+from pipeline.shapes import ConvShape, n_parameters
 
 # What a core's caches hold beside activations. A pack saves the cost of small operations; where parameters alone are
 # larger than this there is little of that to save, and packs of three and more were measured 10% slower.
 CPU_PARAMETER_BYTES = 6 * 2**20
+# Of the largest map of a convolution, of all trials of a pack; a step holds several of that size.
+GPU_MAP_BYTES = 2**31
 
 
 @dataclass(frozen=True)
@@ -61,16 +64,18 @@ def plan(trials: Sequence[TrialConfig], resources: Resources, workers: int) -> l
 
 def default_pack_size(trial: TrialConfig, n_trials: int, workers: int, on_gpu: bool) -> int:
     """The size that gives every worker about four packs, so that they end together, and no more than 32; on a CPU
-    also no more than keeps the pack's parameters within `CPU_PARAMETER_BYTES`."""
-    sizes = trial.layer_sizes
-    n_parameters = sum((a + 1) * b for a, b in zip(sizes, sizes[1:], strict=False))
-    limit = 32 if on_gpu else min(32, CPU_PARAMETER_BYTES // (4 * n_parameters))
-    return max(1, min(limit, math.ceil(n_trials / (4 * workers))))
+    also no more than keeps the pack's parameters within `CPU_PARAMETER_BYTES`, on a GPU no more than keeps the maps of
+    convolutions within `GPU_MAP_BYTES`."""
+    if on_gpu:
+        maps = [s.out_channels * s.height * s.width for s in trial.layers if isinstance(s, ConvShape)]
+        limit = GPU_MAP_BYTES // (4 * trial.batch_size * max(maps)) if maps else 32
+    else:
+        limit = CPU_PARAMETER_BYTES // (4 * n_parameters(trial.layers))
+    return max(1, min(32, limit, math.ceil(n_trials / (4 * workers))))
 
 
 def cost(pack: Pack) -> float:
     """Multiplications of the pack's training: good for ordering packs and for estimating what remains."""
     c = pack.shared
-    sizes = c.layer_sizes
-    per_record = sum(a * b for a, b in zip(sizes, sizes[1:], strict=False))
+    per_record = sum(layer.multiplications for layer in c.layers)
     return 2.0 * per_record * c.batch_size * c.steps_per_epoch * c.epochs * len(pack.trials)

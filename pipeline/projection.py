@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.networks import matmul
+from pipeline.layers import matmul
 
 
 class OpuUnavailable(RuntimeError):

@@ -16,7 +16,7 @@ from pipeline.config import TrialConfig
 from pipeline.mechanisms import make_mechanism
 from pipeline.mechanisms.base import Mechanism
 from pipeline.mechanisms.gaussian import contribution_bound
-from pipeline.networks import Mlp, Parameters
+from pipeline.networks import Parameters, make_network
 from pipeline.packs import Pack
 from pipeline.scores import auc, tpr_at_fpr
 
@@ -64,24 +64,29 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     Raises:
         ValueError: for a trial without certified epsilon, and as `two_point_step_audit`.
     """
-    mu, sizes, cpu = step_mu(config), config.layer_sizes, torch.device("cpu")
+    mu, cpu = step_mu(config), torch.device("cpu")
     config = with_noise(dataclasses.replace(config, delta=delta))
-    net = Mlp(sizes, config.activation, [config.seed])
+    net = make_network(config, [config.seed])
     mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu)
     bare = make_mechanism(Pack((dataclasses.replace(config, noise_multiplier=0.0),)), net, cpu)
-    neighbours, means, out = _worst_neighbours(config), [Parameters(sizes, 1) for _ in range(2)], Parameters(sizes, 1)
-    for neighbour, mean in zip(neighbours, means, strict=True):
-        bare.update(*neighbour, mean)
+    neighbours, (out, *means) = _worst_neighbours(config), (net.blank_parameters(1) for _ in range(3))
+
+    def release(by: Mechanism, j: int, to: Parameters) -> None:
+        by.net.forward(neighbours[j][1][0])  # convolutions learn where the maxima of this batch are
+        by.update(*neighbours[j], to)
+
+    for j, mean in enumerate(means):
+        release(bare, j, mean)
     blocks = [[b[0].numpy() for b in p.weights + p.biases] for p in (out, *means)]
     sigma = config.noise_multiplier * contribution_bound(config) / config.batch_size
 
     def statistics(j: int) -> list[float]:
-        mechanism.update(*neighbours[j], out)
+        release(mechanism, j, out)
         ratios = [gaussian_log_ratio(*block, sigma) for block in zip(*blocks, strict=True)]
         return [sum(ratios), *ratios, float(np.square(blocks[0][0][:, -1]).sum())]
 
     scores = [np.array([statistics(j) for _ in range(trials)]).T for j in (0, 1)]
-    layers = range(1, len(sizes))
+    layers = range(1, len(net.layers) + 1)
     names = ["all", *(f"weights {layer}" for layer in layers), *(f"biases {layer}" for layer in layers), "support"]
     audits = [_audit(zeros, ones, delta, 1 - (1 - conf) / len(names)) for zeros, ones in zip(*scores, strict=True)]
     best = max(range(len(names)), key=lambda k: audits[k].mu_lower)

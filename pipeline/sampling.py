@@ -18,9 +18,10 @@ import torch
 from pipeline.randomness import numpy_generator, secret_generator
 
 
-def split(n_records: int, n_validation: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """(training, validation) record indices, drawn from the trial's `split` stream."""
-    order = numpy_generator(seed, "split").permutation(n_records)
+def split(n_records: int, n_validation: int, seed: int, used: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """(training, validation) record indices, together `used` (by default all) of n_records, drawn from the trial's
+    `split` stream."""
+    order = numpy_generator(seed, "split").permutation(n_records)[:used]
     return order[n_validation:], order[:n_validation]
 
 

@@ -90,6 +90,10 @@ def check_candidates(candidates: Sequence[TrialConfig], selection: Selection) ->
     if not certified:
         raise ConfigError(f"selection.rule: '{selection.rule}' needs trials with a certified epsilon (mechanism "
                           "per_example or component, and noise), got none")
+    for c in certified:
+        if not c.validation_fraction:
+            raise ConfigError("validation_fraction: must be > 0, as the best trial is chosen by validation accuracy, "
+                              "got 0.0")
     if not selection.is_random:
         return
     for c in candidates:

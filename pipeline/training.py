@@ -18,7 +18,7 @@ from pipeline.config import TERNARY, TrialConfig
 from pipeline.data import Dataset
 from pipeline.feedback import BackPropagation, DirectFeedback, Feedback, output_error
 from pipeline.mechanisms import make_mechanism
-from pipeline.networks import Mlp, Parameters
+from pipeline.networks import make_network
 from pipeline.packs import Pack
 from pipeline.projection import PROJECTORS
 from pipeline.randomness import integer_seed
@@ -55,13 +55,14 @@ def make_feedback(pack: Pack, sizes: tuple[int, ...], device: torch.device) -> F
     if c.algorithm == "bp":
         return BackPropagation()
     seeds = [integer_seed(t.seed, "feedback") for t in pack.trials]
-    projector = PROJECTORS[c.projector](sizes[-1], sum(sizes[1:-1]), seeds, c.feedback_std, device)
+    widths = c.hidden if c.algorithm == "hybrid" else sizes[1:-1]
+    projector = PROJECTORS[c.projector](sizes[-1], sum(widths), seeds, c.feedback_std, device)
     if c.mechanism == "component":
-        projector.normalize(sizes[1:-1], c.feedback_norm)
+        projector.normalize(widths, c.feedback_norm)
     threshold = None
     if c.algorithm in TERNARY:
         threshold = torch.tensor([t.threshold for t in pack.trials], device=device).view(-1, 1, 1)
-    return DirectFeedback(projector, sizes[1:-1], threshold)
+    return DirectFeedback(projector, widths, threshold)
 
 
 def make_optimizer(config: TrialConfig, parameters: torch.Tensor) -> torch.optim.Optimizer:
@@ -134,8 +135,7 @@ class Training:
         c, trials = pack.shared, pack.trials
         self.pack, self.data, self.device = pack, data, device
         seeds = [t.seed for t in trials]
-        n_validation = c.split_sizes[1]
-        parts = [split(data.spec.n_train, n_validation, seed) for seed in seeds]
+        parts = [split(data.spec.n_train, c.split_sizes[1], seed, sum(c.split_sizes)) for seed in seeds]
         self.validation = torch.from_numpy(np.stack([part[1] for part in parts])).to(device)
         self.train_inputs, self.test_inputs = Inputs(data.train_x, c, data), Inputs(data.test_x, c, data)
         records = [part[0] for part in parts]
@@ -143,10 +143,10 @@ class Training:
         records = self.canaries.remaining if self.canaries else records
         self.sampler = BatchSampler(c.sampler, records, seeds, c.batch_size, c.steps_per_epoch,
                                     device, secure=c.secure)
-        self.net = Mlp(c.layer_sizes, c.activation, seeds, device, precision=getattr(torch, c.matmul_precision))
+        self.net = make_network(c, seeds, device)
         self.feedback = make_feedback(pack, self.net.sizes, device)
         self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, device)
-        self.update, self.gradient = (Parameters(self.net.sizes, len(trials), device) for _ in range(2))
+        self.update, self.gradient = (self.net.blank_parameters(len(trials), device) for _ in range(2))
         self.net.parameters.flat.grad = self.update.flat
         self.optimizer = make_optimizer(c, self.net.parameters.flat)
         self.average = MovingAverage(self.net.parameters.flat, c.averaging) if c.averaging else None
@@ -167,12 +167,14 @@ class Training:
         finite = torch.isfinite(losses) & self._weights_finite()
         last = self.epoch == self.pack.shared.epochs
         with self.average.applied() if self.average else contextlib.nullcontext():
-            validation = self._count_correct("validation")
-            test = self._count_correct("test") if last or not bool(finite[self.active].all()) else None
+            parts = ["validation"] if self.pack.shared.split_sizes[1] else ["test"]
+            parts += ["test"] if "test" not in parts and (last or not bool(finite[self.active].all())) else []
+            counts = {part: self._count_correct(part) for part in parts}
             scores = self._canary_scores() if last and self.canaries else None
             seconds = (time.perf_counter() - began) / len(self.pack.trials)
-            records = [self._record(r, losses[r].item(), alignment[r], bool(finite[r]), last, validation, test, scores,
-                                    seconds) for r in self.active]
+            records = [self._record(r, losses[r].item(), alignment[r], bool(finite[r]), last,
+                                    {part: of_all[r] for part, of_all in counts.items()}, scores, seconds)
+                       for r in self.active]
         self.active = [r for r, record in zip(self.active, records, strict=True) if record.outcome is None]
         return records
 
@@ -254,10 +256,12 @@ class Training:
         return counts.cpu()
 
     def _record(self, r: int, loss: float, alignment: torch.Tensor, finite: bool, last: bool,
-                validation: torch.Tensor, test: torch.Tensor | None, scores: np.ndarray | None,
-                seconds: float) -> EpochRecord:
+                counts: dict[str, torch.Tensor], scores: np.ndarray | None, seconds: float) -> EpochRecord:
+        """`counts`: of `_count_correct`, [2, n_classes] of every part that was evaluated."""
         trial = self.pack.trials[r]
-        metrics = {"train/loss": loss, "validation/accuracy": accuracy(validation[r]), "time/epoch_seconds": seconds}
+        metrics = {"train/loss": loss, "time/epoch_seconds": seconds}
+        metrics |= {f"{part}/accuracy": accuracy(of_part) for part, of_part in counts.items()
+                    if part == "validation" or not self.pack.shared.split_sizes[1]}
         metrics |= {f"alignment/layer_{k + 1}": v for k, v in enumerate(alignment.tolist())}
         tags = {}
         if self.epoch == 1:
@@ -265,24 +269,25 @@ class Training:
         metrics |= {e.metric_name: e.value for e in account(trial, self.epoch)}
         outcome = None
         if last or not finite:
-            metrics["test/accuracy"] = accuracy(test[r])
-            metrics["test/worst_class_accuracy"] = (test[r, 1] / test[r, 0]).min().item()
-            outcome = self._outcome(r, "finished" if finite else "diverged", validation[r], test[r])
+            test = counts["test"]
+            metrics["test/accuracy"] = accuracy(test)
+            metrics["test/worst_class_accuracy"] = (test[1] / test[0]).min().item()
+            outcome = self._outcome(r, "finished" if finite else "diverged", counts)
         if finite and scores is not None:
             epsilon, metrics["audit/canary_auc"] = self.canaries.audit(r, scores[r])
             metrics[epsilon.metric_name] = epsilon.value
         metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
         return EpochRecord(trial.trial_key, self.epoch, metrics, tags, outcome)
 
-    def _outcome(self, r: int, status: str, validation: torch.Tensor, test: torch.Tensor) -> Outcome:
+    def _outcome(self, r: int, status: str, counts: dict[str, torch.Tensor]) -> Outcome:
         weights = {}
-        for layer, (w, b) in enumerate(zip(self.net.parameters.weights, self.net.parameters.biases,
-                                               strict=True), start=1):
-            weights[f"layer_{layer}.weight"], weights[f"layer_{layer}.bias"] = w[r].cpu().numpy(), b[r].cpu().numpy()
+        blocks = zip(self.net.layers, self.net.parameters.weights, self.net.parameters.biases, strict=True)
+        for number, (layer, w, b) in enumerate(blocks, start=1):
+            weights[f"layer_{number}.weight"] = w[r].cpu().numpy().reshape(layer.shape.weight_shape)
+            weights[f"layer_{number}.bias"] = b[r].cpu().numpy()
         per_class = tuple(
-            ClassAccuracy(label, part, count, right)
-            for part, counts in (("validation", validation), ("test", test))
-            for label, (count, right) in enumerate(zip(*counts.tolist(), strict=True)))
+            ClassAccuracy(label, part, count, right) for part, of_part in counts.items()
+            for label, (count, right) in enumerate(zip(*of_part.tolist(), strict=True)))
         return Outcome(status, {name: np.array(value) for name, value in weights.items()}, per_class)
 
 

@@ -20,13 +20,14 @@ from analysis.report import EXHIBITS, report
 from analysis.runs import DuplicateTrials, MissingTrials, MixedTrials, by_noise, load_history, load_runs
 from analysis.statistics import mean_interval
 from pipeline import experiment as experiment_module
-from pipeline.config import ALGORITHMS, TrialConfig
+from pipeline.config import TrialConfig
 from pipeline.datasets import DATASETS
 from pipeline.experiment import Experiment, Resources
 from pipeline.records import EpochRecord, Outcome
 from pipeline.tracking import Store, TrackingError
 
 SIGMAS = (0.0, 0.01, 0.03, 0.05, 0.1, 0.2)
+ALGORITHMS = ("bp", "dfa", "tdfa", "pdfa")
 SETTINGS = ["non-private", "0", "0.01", "0.03", "0.05", "0.1", "0.2"]
 EPOCHS = 3
 

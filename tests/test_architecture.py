@@ -7,8 +7,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # Every module may import those before it.
-ORDER = """datasets records config exhibits stopping experiment packs randomness networks sampling download data
-projection feedback mechanisms.base mechanisms.none mechanisms.optics mechanisms.photonic mechanisms.gaussian mechanisms
+ORDER = """datasets records settings shapes config exhibits stopping experiment packs randomness layers networks
+sampling download data projection
+feedback mechanisms.base mechanisms.none mechanisms.optics mechanisms.photonic mechanisms.gaussian mechanisms
 accounting.epsilon accounting.photonic accounting.curves accounting.column accounting.label accounting.leekifer
 accounting.gaussian accounting.selection accounting.audit accounting.certified accounting accounting.check
 scores canaries
@@ -17,8 +18,8 @@ estimate artifacts audit tracking ui resources progress worker recorder sweep cl
 LIBRARIES = {"ray": "sweep", "mlflow": "tracking", "lightonml": "projection"}
 # These know configurations and records, and nothing of how an algorithm works.
 IGNORANT = {"tracking": set(), "sweep": {"training", "data", "projection"}, "analysis": set()}
-ALGORITHMS = {"randomness", "networks", "sampling", "data", "projection", "feedback", "mechanisms", "alignment",
-              "training"}
+ALGORITHMS = {"randomness", "layers", "networks", "sampling", "data", "projection", "feedback", "mechanisms",
+              "alignment", "training"}
 
 
 def modules():

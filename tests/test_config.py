@@ -4,6 +4,7 @@ import re
 import pytest
 
 from pipeline.config import ConfigError, TrialConfig
+from pipeline.shapes import n_parameters
 
 
 def test_every_field_is_documented():
@@ -17,7 +18,7 @@ def test_every_field_is_documented():
     ({"sigma": "0.1"}, r"sigma: must be a number, got the text '0.1'"),
     ({"tau_f": 0}, r"tau_f: must be > 0, got 0"),
     ({"threshold": 1.0}, r"threshold: must be < 1, got 1.0"),
-    ({"algorithm": "fa"}, r"algorithm: must be one of bp, dfa, tdfa, pdfa, got 'fa'"),
+    ({"algorithm": "fa"}, r"algorithm: must be one of bp, dfa, tdfa, pdfa, hybrid, got 'fa'"),
     ({"nose": 1}, r"nose: unknown field, got 1; the fields are dataset, "),
     ({"batch_size": 54_001}, r"batch_size: must be at most the 54000 training records of fashion_mnist, got 54001"),
     ({"batch_size": 0}, r"batch_size: must be >= 1, got 0"),
@@ -39,6 +40,16 @@ def test_every_field_is_documented():
     ({"canaries": 100, "sampler": "without_replacement"}, r"canaries: need .*, got sampler 'without_replacement'"),
     ({"canaries": 100, "sampler": "poisson", "mechanism": "photonic"}, r"sampler: nothing is claimed or proved"),
     ({"dataset": "digits", "validation_fraction": 1e-5}, r"validation_fraction: leaves no validation record"),
+    ({"train_records": 60_001}, r"train_records: must be at most the 60000 of fashion_mnist, got 60001"),
+    ({"train_records": 100}, r"batch_size: must be at most the 90 training records of fashion_mnist, got 256"),
+    ({"algorithm": "hybrid"}, r"algorithm: hybrid back-propagates through convolutions, of which network 'mlp' has"),
+    ({"network": "convnet", "algorithm": "hybrid", "projector": "opu_simulated"}, r"projector: hybrid takes 'gauss"),
+    ({"network": "convnet", "mechanism": "photonic"}, r"mechanism: Eq. 8 clips .* got 'photonic' with network 'conv"),
+    ({"network": "convnet", "kernel": 4}, r"kernel: must be odd, so that padding keeps the size of an image, got 4"),
+    ({"network": "convnet", "channels": []}, r"channels: must be a list of at least one positive width, got \[\]"),
+    ({"network": "convnet", "dataset": "digits", "channels": [4] * 4}, r"channels: every convolution halves .* got 4"),
+    ({"network": "convnet", "mechanism": "component"}, r"target_norm: must be > 0 with mechanism 'component' and"),
+    ({"mechanism": "component", "target_norm": 0.17}, r"target_norm: must be > 0.1732, which \|\|delta\|\| <= 0.1"),
 ])
 def test_refused_with_field_value_and_remedy(values, message):
     with pytest.raises(ConfigError, match="^" + message):
@@ -67,17 +78,19 @@ OTHER = dict(dataset="mnist", validation_fraction=0.2, inputs="unit", input_norm
              tau_h_min=0.5, gamma_min=0.1, activation_floor=True, output_noise=False, tau_e=0.2, feedback_norm=0.5,
              clipping_norm=2.0, noise_multiplier=2.0, target_epsilon=3.0, delta=1e-6, sampler="without_replacement",
              noise="secure", canaries=1000, batch_size=128, epochs=3, optimizer="adam", learning_rate=0.1, momentum=0.5,
-             averaging=0.9, matmul_precision="bfloat16", alignment_batches=1, seed=7)
+             averaging=0.9, matmul_precision="bfloat16", alignment_batches=1, seed=7, train_records=30_000,
+             channels=(16,), kernel=3, conv_activation="relu", target_norm=2.0)
+CONVOLUTIONAL = {"channels", "kernel", "conv_activation"}
 PHOTONIC = {"sigma", "tau_f", "tau_h", "tau_h_min", "gamma_min", "activation_floor", "output_noise", "delta",
             "noise"}
 GAUSSIAN = {"sigma", "noise_multiplier", "target_epsilon", "delta", "noise"}
-USES = {"none": set(), "photonic": PHOTONIC, "component": GAUSSIAN | {"tau_h", "tau_e", "feedback_norm"},
+USES = {"none": set(), "photonic": PHOTONIC, "component": GAUSSIAN | {"tau_h", "tau_e", "feedback_norm", "target_norm"},
         "per_example": GAUSSIAN | {"clipping_norm"}}
 
 
 @pytest.mark.parametrize("mechanism", list(USES))
 def test_trial_key_changes_with_every_field_that_matters(mechanism):
-    # A network of another kind, and another projector for an algorithm that can run here, do not exist.
+    # Another projector for an algorithm that can run here does not exist; of another network below.
     assert set(OTHER) == {f.name for f in dataclasses.fields(TrialConfig)} - {"network", "projector"}
     base = dict(algorithm="pdfa", mechanism=mechanism, tau_h_min=0.2)
     key = TrialConfig(**base).trial_key
@@ -94,7 +107,7 @@ def test_trial_key_changes_with_every_field_that_matters(mechanism):
             with pytest.raises(ConfigError, match="canaries: need sampler 'poisson'"):
                 TrialConfig(**changed)
             continue
-        matters = name in USES[mechanism] or name not in of_mechanisms
+        matters = name in USES[mechanism] or name not in of_mechanisms | CONVOLUTIONAL
         assert (TrialConfig(**changed).trial_key != key) == matters, name
 
 
@@ -105,6 +118,28 @@ def test_canaries_and_the_delta_of_their_audit_are_part_of_the_identity():
                                       dataclasses.replace(audited, delta=1e-6))}) == 4
     assert dataclasses.replace(plain, delta=1e-6).trial_key == plain.trial_key
     assert dataclasses.replace(audited, canaries=101).pack_key != audited.pack_key
+
+
+def test_trial_key_of_a_convnet_changes_with_its_convolutions():
+    base = dict(network="convnet", algorithm="hybrid", mechanism="component", target_norm=2.0)
+    key = TrialConfig(**base).trial_key
+    assert key != TrialConfig(**{**base, "network": "mlp", "algorithm": "dfa"}).trial_key
+    for name in CONVOLUTIONAL | {"target_norm", "hidden"}:
+        value = 3.0 if name == "target_norm" else OTHER[name]
+        assert TrialConfig(**{**base, name: value}).trial_key != key, name
+    assert TrialConfig(**base, tau_h=3.0).trial_key == key, "tau_h follows from target_norm"
+
+
+def test_layers_of_a_convnet_and_the_records_that_it_trains_on():
+    convnet = TrialConfig(network="convnet", algorithm="hybrid", hidden=(384, 384))
+    assert convnet.layer_sizes == (784, 64 * 14 * 14, 64 * 7 * 7, 384, 384, 10)
+    assert [layer.weight_shape for layer in convnet.layers] == [
+        (64, 1, 5, 5), (64, 64, 5, 5), (384, 3136), (384, 384), (10, 384)]
+    assert n_parameters(convnet.layers) == 1_664 + 102_464 + 1_204_608 + 147_840 + 3_850
+    assert TrialConfig(network="convnet", dataset="cifar10").layer_sizes[:3] == (3072, 64 * 16 * 16, 64 * 8 * 8)
+    assert TrialConfig(train_records=10_000).split_sizes == (9_000, 1_000)
+    assert TrialConfig(train_records=10_000, validation_fraction=0).split_sizes == (10_000, 0)
+    assert TrialConfig(validation_fraction=0).split_sizes == (60_000, 0)
 
 
 def test_packs_group_by_shape_and_not_by_noise_clipping_or_seed():

@@ -56,7 +56,7 @@ def test_per_example_clipping_of_bp_is_dp_sgd():
     parameters = {k: v.detach() for k, v in model.named_parameters()}
     per_example = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x[0], y[0])
     norms = torch.stack([g.flatten(1).square().sum(1) for g in per_example.values()]).sum(0).sqrt()
-    torch.testing.assert_close(contribution_norms(deltas, activations)[0, :, 0], norms)
+    torch.testing.assert_close(contribution_norms(net, deltas, activations)[0, :, 0], norms)
 
     c = norms.median().item()
     mechanism = PerExample([dataclasses.replace(DPSGD, clipping_norm=c)], net, CPU)

@@ -52,7 +52,8 @@ def test_update_without_noise_is_equation_8_written_out(changes):
     net, mechanism = make(config)
     activations, signals = random_step(net)
     released = mechanism.perturb([s.clone() for s in signals])
-    deltas = [v * mechanism.derivative(h) for v, h in zip(released[:-1], activations[1:], strict=True)] + released[-1:]
+    deltas = [v * mechanism.derivative(h, layer) for layer, (v, h) in
+              enumerate(zip(released[:-1], activations[1:], strict=True), start=1)] + released[-1:]
     ours = Parameters(SIZES, 1)
     mechanism.update(deltas, activations, ours)
     for layer in range(3):
@@ -86,7 +87,7 @@ def test_bounds_that_the_accounting_relies_on_hold():
         assert clipped.abs().min() >= nu and clipped.abs().max() <= c
         assert config.tau_h_min <= torch.linalg.vector_norm(clipped, dim=-1).min() * (1 + 1e-6)
         assert torch.linalg.vector_norm(clipped, dim=-1).max() <= config.tau_h * (1 + 1e-6)
-    assert mechanism.derivative(activations[1]).min() >= np.float32(0.2)
+    assert mechanism.derivative(activations[1], 1).min() >= np.float32(0.2)
 
 
 def noise_samples(config, draws=40):

@@ -145,6 +145,8 @@ def test_number_candidate_and_seed_are_independent_uniform_draws():
     (STOP + "cases: [{}, {base: {target_epsilon: 0}}]", r"mechanism: every candidate .* target_epsilon 0, noise_mult"),
     (STOP + "cases: [{base: {mechanism: photonic, sampler: shuffled, sigma: 1}}]",
      r"selection.rule: 'random_stopping' needs trials with a certified epsilon .* got none"),
+    ("selection: {rule: composition}\ncases: [{base: {validation_fraction: 0}}]",
+     r"validation_fraction: must be > 0, as the best trial is chosen by"),
     ("selection: {rule: composition}\ncases: [{base: {mechanism: none}}]", r"selection.rule: 'composition' needs"),
     (STOP + "cases: [{base: {seed: 0}}]", r"cases\[0\].base.seed: every trial of random stopping gets .* got 0"),
     (STOP + "cases: [{base: {epochs: 1}}, {grid: {seed: [0, 1]}}]", r"cases\[1\].grid.seed: every trial .* got"),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from pipeline.config import TrialConfig
-from pipeline.networks import Mlp, Parameters
+from pipeline.networks import Network, Parameters
 
 
 class Mechanism(ABC):
@@ -20,7 +20,7 @@ class Mechanism(ABC):
         device: where tensors live.
     """
 
-    def __init__(self, trials: Sequence[TrialConfig], net: Mlp, device: torch.device) -> None:
+    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device) -> None:
         self.net, self.batch_size = net, trials[0].batch_size
 
     def error(self, error: torch.Tensor) -> torch.Tensor:
@@ -31,9 +31,9 @@ class Mechanism(ABC):
         """What feedback carries to the layers, before phi': each [R, m, n_l]."""
         return signals
 
-    def derivative(self, h: torch.Tensor) -> torch.Tensor:
-        """phi'(z) as the update uses it, from h = phi(z)."""
-        return self.net.derivative(h)
+    def derivative(self, h: torch.Tensor, layer: int) -> torch.Tensor:
+        """phi'(z^l) as the update uses it, from h^l = phi(z^l); l from 1."""
+        return self.net.derivative(h, layer)
 
     @abstractmethod
     def update(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
@@ -45,22 +45,22 @@ class Mechanism(ABC):
         """
 
 
-def sum_outer_products(net: Mlp, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor],
+def sum_outer_products(net: Network, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor],
                        out: Parameters) -> None:
-    """Write sum_i delta_i^l (h_i^{l-1})^T and sum_i delta_i^l of every layer to `out`.
+    """Write sum_i delta_i^l (h_i^{l-1})^T and sum_i delta_i^l of every layer to `out`; for a convolution, the sum of
+    such products over all its positions.
 
     Args:
-        net: says in which precision to multiply.
+        net: whose layers multiply.
         deltas: delta^1..delta^L, each [R, m, n_l].
         activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
         out: overwritten, but for its gaps.
     """
-    for delta, h, weight, bias in zip(deltas, activations, out.weights, out.biases, strict=True):
-        net.matmul(delta.transpose(1, 2), h, out=weight)
-        torch.sum(delta, dim=1, out=bias)
+    for layer, delta, h, weight, bias in zip(net.layers, deltas, activations, out.weights, out.biases, strict=True):
+        layer.write_sum(delta, h, weight, bias)
 
 
-def mean_outer_products(net: Mlp, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor],
+def mean_outer_products(net: Network, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor],
                         batch_size: int, out: Parameters) -> None:
     """As `sum_outer_products`, divided by the batch size m."""
     sum_outer_products(net, [delta / batch_size for delta in deltas], activations, out)

@@ -8,9 +8,14 @@ the realised size; an empty batch still releases noise. Adding or removing a rec
 replacing one by at most 2C.
 
     per_example   u_i is shortened to C as a whole (DP-SGD; Abadi et al. 2016). In a linear layer it is an outer
-                  product, so its norm is that of its factors and no per-example gradient is ever materialised.
+                  product, so its norm is that of its factors; in a convolution, `layers.Conv` measures it.
     component     its factors are bounded (Lee & Kifer 2020, Algorithm 1): ||e|| <= tau_e, ||B|| = beta,
-                  ||h|| <= tau_h, |phi'| <= gamma. C follows from them.
+                  ||h|| <= tau_h, |phi'| <= gamma. C follows from them; or C is given (`target_norm`), every layer
+                  gets C/sqrt(L), and tau_h of a layer follows from that. A convolution has no such factors: each
+                  record's part in it is shortened to C/sqrt(L), whatever the feedback that it came from.
+
+Lee & Kifer state a sensitivity S of the sum under replace-one, S = 2C, and noise of standard deviation sigma on the
+mean: that is noise_multiplier = sigma m/C = 2 sigma m/S here.
 """
 
 from __future__ import annotations
@@ -21,25 +26,26 @@ from collections.abc import Sequence
 
 import torch
 
-from pipeline.config import ACTIVATION_SLOPES, TERNARY, TrialConfig
+from pipeline.config import TERNARY, TrialConfig
 from pipeline.mechanisms.base import Mechanism, sum_outer_products
 from pipeline.mechanisms.optics import OpticalNoise, column, scale
-from pipeline.networks import Mlp, Parameters
+from pipeline.networks import Network, Parameters
 from pipeline.randomness import GaussianNoise
 
 
-def contribution_norms(deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor]) -> torch.Tensor:
-    """||u_i||, u_i = (delta_i^1 (h_i^0)^T, delta_i^1, ..., delta_i^L (h_i^{L-1})^T, delta_i^L).
+def contribution_norms(net: Network, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor]
+                       ) -> torch.Tensor:
+    """||u_i||, u_i being all that record i contributes to the weights and biases of all layers.
 
     Args:
+        net: whose layers know how long a record's part is.
         deltas: delta^1..delta^L, each [R, m, n_l].
         activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
 
     Returns:
-        [R, m, 1]: sqrt(sum_l ||delta_i^l||^2 (||h_i^{l-1}||^2 + 1)).
+        [R, m, 1]: for fully connected layers sqrt(sum_l ||delta_i^l||^2 (||h_i^{l-1}||^2 + 1)).
     """
-    squares = [d.square().sum(dim=-1, keepdim=True) * (h.square().sum(dim=-1, keepdim=True) + 1)
-               for d, h in zip(deltas, activations, strict=True)]
+    squares = [layer.squared_norms(d, h) for layer, d, h in zip(net.layers, deltas, activations, strict=True)]
     return torch.stack(squares).sum(dim=0).sqrt()
 
 
@@ -50,14 +56,14 @@ class GaussianMechanism(Mechanism):
         bounds: C of every trial.
     """
 
-    def __init__(self, trials: Sequence[TrialConfig], net: Mlp, device: torch.device) -> None:
+    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device) -> None:
         super().__init__(trials, net, device)
         self.bounds = [contribution_bound(t) for t in trials]
         # Optical noise lies on what is projected; the output layer's error is not.
         self.optics = (OpticalNoise(trials, net.sizes[1:-1], trials[0].batch_size, device)
                        if any(t.sigma for t in trials) and trials[0].algorithm == "pdfa" else None)
         deviations = [t.noise_multiplier * bound for t, bound in zip(trials, self.bounds, strict=True)]
-        self.noise = Parameters(net.sizes, len(trials), device)
+        self.noise = net.blank_parameters(len(trials), device)
         self.source = GaussianNoise([t.seed for t in trials], deviations, self.noise.flat.shape[1:], device,
                                     stream="release", secure=trials[0].secure)
 
@@ -81,25 +87,28 @@ class GaussianMechanism(Mechanism):
 class PerExample(GaussianMechanism):
     """u_i <- min(1, C/||u_i||) u_i."""
 
-    def __init__(self, trials: Sequence[TrialConfig], net: Mlp, device: torch.device) -> None:
+    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device) -> None:
         super().__init__(trials, net, device)
         self.clipping_norm = column(trials, "clipping_norm", device)
 
     def bounded(self, deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        factor = (self.clipping_norm / contribution_norms(deltas, activations)).clamp_(max=1.0)
+        factor = (self.clipping_norm / contribution_norms(self.net, deltas, activations)).clamp_(max=1.0)
         return [d * factor for d in deltas], activations
 
 
 class Component(GaussianMechanism):
-    """||delta^l|| <= beta tau_e gamma_l (output layer tau_e), ||h^{l-1}|| <= tau_h."""
+    """||delta^l|| <= beta tau_e gamma_l (output layer tau_e), ||h^{l-1}|| <= tau_h; a record's part in a convolution is
+    shortened to C/sqrt(L)."""
 
-    def __init__(self, trials: Sequence[TrialConfig], net: Mlp, device: torch.device) -> None:
+    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device) -> None:
         super().__init__(trials, net, device)
         self.ternary = trials[0].algorithm in TERNARY
-        self.tau_e, self.tau_h = column(trials, "tau_e", device), column(trials, "tau_h", device)
-        self.delta_bounds = [torch.tensor(bounds, device=device).view(-1, 1, 1)
-                             for bounds in zip(*(delta_bounds(t) for t in trials), strict=True)]
+        self.tau_e = column(trials, "tau_e", device)
+        self.part_bounds, self.delta_bounds, self.activation_bounds = (
+            [torch.tensor(bounds, device=device).view(-1, 1, 1) for bounds in zip(*of_trials, strict=True)]
+            for of_trials in ([part_bounds(t) for t in trials], [t.delta_bounds for t in trials],
+                              [activation_bounds(t) for t in trials]))
 
     def error(self, error: torch.Tensor) -> torch.Tensor:
         """clip_{tau_e}(e) (Algorithm 1, line 12); a ternarized error is bounded as a delta, its size being lost."""
@@ -107,20 +116,33 @@ class Component(GaussianMechanism):
 
     def bounded(self, deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        n = len(self.part_bounds)
+        convolved = [d * (bound / layer.squared_norms(d, h).sqrt_()).clamp_(max=1.0) for layer, d, h, bound in
+                     zip(self.net.layers[:n], deltas[:n], activations[:n], self.part_bounds, strict=True)]
         # With DFA and spectrally normalised feedback no delta of a hidden layer is longer than its bound already;
         # back-propagated, ternary and optically noisy ones are.
-        return ([scale(d, bound) for d, bound in zip(deltas, self.delta_bounds, strict=True)],
-                [scale(h, self.tau_h) for h in activations])
+        dense = [scale(d, bound) for d, bound in zip(deltas[n:], self.delta_bounds, strict=True)]
+        clipped = [scale(h, bound) for h, bound in zip(activations[n:], self.activation_bounds, strict=True)]
+        return [*convolved, *dense], [*activations[:n], *clipped]
 
 
-def delta_bounds(trial: TrialConfig) -> list[float]:
-    """Bound on ||delta^l|| of every layer under component clipping."""
-    hidden = trial.feedback_norm * trial.tau_e * ACTIVATION_SLOPES[trial.activation]
-    return [hidden] * len(trial.hidden) + [trial.tau_e]
+def part_bounds(trial: TrialConfig) -> list[float]:
+    """Bound on a record's part in each convolution under component clipping: C/sqrt(L)."""
+    n = len(trial.layers)
+    return [trial.target_norm / math.sqrt(n)] * (n - len(trial.delta_bounds))
+
+
+def activation_bounds(trial: TrialConfig) -> list[float]:
+    """tau_h of each fully connected layer; with a target C, from ||delta^l|| sqrt(1 + tau_h^2) <= C/sqrt(L) (Lee &
+    Kifer 2020, section 4.2)."""
+    if not trial.target_norm:
+        return [trial.tau_h] * len(trial.delta_bounds)
+    part = trial.target_norm / math.sqrt(len(trial.layers))
+    return [math.sqrt((part / bound) ** 2 - 1) for bound in trial.delta_bounds]
 
 
 def contribution_bound(trial: TrialConfig) -> float:
     """C: no record contributes more to the sum, in the Euclidean norm over all weights and biases."""
     if trial.mechanism == "per_example":
         return trial.clipping_norm
-    return math.sqrt(sum(bound**2 for bound in delta_bounds(trial)) * (1 + trial.tau_h**2))
+    return trial.target_norm or math.sqrt(sum(bound**2 for bound in trial.delta_bounds) * (1 + trial.tau_h**2))

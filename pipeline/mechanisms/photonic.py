@@ -24,7 +24,7 @@ import torch
 from pipeline.config import TrialConfig
 from pipeline.mechanisms.base import Mechanism, mean_outer_products
 from pipeline.mechanisms.optics import OpticalNoise, column
-from pipeline.networks import Mlp, Parameters
+from pipeline.networks import Network, Parameters
 
 
 def offset_and_clip(h: torch.Tensor, nu: torch.Tensor, c: torch.Tensor, floor: bool = False) -> torch.Tensor:
@@ -50,7 +50,7 @@ def clip(h: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
 class Photonic(Mechanism):
     """Eq. 8 for R trials with their own sigma, tau_f, tau_h, tau_h_min and gamma_min."""
 
-    def __init__(self, trials: Sequence[TrialConfig], net: Mlp, device: torch.device) -> None:
+    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device) -> None:
         shared = trials[0]
 
         super().__init__(trials, net, device)
@@ -68,9 +68,9 @@ class Photonic(Mechanism):
         """scale_s(signal) + g for every layer's signal [R, m, n_l] (Eq. 8 and 10)."""
         return self.optics.perturb(signals)
 
-    def derivative(self, h: torch.Tensor) -> torch.Tensor:
+    def derivative(self, h: torch.Tensor, layer: int) -> torch.Tensor:
         """phi'(z) from h; at least gamma_min where that variant is enforced (phi' >= 0 for all activations here)."""
-        d = self.net.derivative(h)
+        d = self.net.derivative(h, layer)
         return d if self.gamma_min is None else torch.maximum(d, self.gamma_min)
 
     def update(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:

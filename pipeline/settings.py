@@ -1,0 +1,106 @@
+"""Documented, validated fields of a configuration: what `config.TrialConfig` is made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be run; the message names the field, the value and what would be accepted."""
+
+
+def _always(config: Any) -> bool:
+    return True
+
+
+def setting(
+    default: Any,
+    doc: str,
+    *,
+    choices: tuple[str, ...] | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    open_low: bool = False,
+    open_high: bool = False,
+    per_trial: bool = False,
+    applies: Callable[[Any], bool] = _always,
+) -> Any:
+    """A documented field of `config.TrialConfig`.
+
+    Args:
+        default: value where the experiment file is silent; its type is the field's type.
+        doc: one line for the reader (`photonic fields` prints it).
+        choices, low, high, open_low, open_high: what is accepted.
+        per_trial: trials that differ only in such fields share tensor shapes and train in one pack.
+        applies: whether the field affects the result at all; where it does not, it is no part of the identity.
+    """
+    meta = dict(doc=doc, choices=choices, low=low, high=high, open_low=open_low, open_high=open_high,
+                per_trial=per_trial, applies=applies)
+    return dataclasses.field(default=default, metadata=meta)
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON has it."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def digest(values: Mapping[str, Any]) -> str:
+    """16 hexadecimal digits of the SHA-256 of `values`, sorted by name."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def listed_or(choices: tuple[str, ...]) -> str:
+    """`'a' or 'b'`."""
+    return " or ".join(f"'{c}'" for c in choices)
+
+
+def coerce(f: dataclasses.Field, value: Any) -> Any:
+    """`value` as the type of the field's default; only conversions that lose nothing.
+
+    Raises:
+        ConfigError: for a value of another type.
+    """
+    kind = type(f.default)
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind is str and isinstance(value, str):
+        return value
+    if not isinstance(value, bool):
+        if kind is int and isinstance(value, int):
+            return value
+        if kind is float and isinstance(value, int | float) and math.isfinite(value):
+            return float(value) + 0.0  # -0.0 is 0.0
+        if kind is float and isinstance(value, str):
+            hint = " (YAML reads 1e-5 as text; write 1.0e-5)" if re.fullmatch(r"[-+]?\d+e[-+]?\d+", value) else ""
+            raise ConfigError(f"{f.name}: must be a number, got the text {value!r}{hint}")
+        if kind is tuple and isinstance(value, list | tuple):
+            return tuple(value)
+    wanted = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text",
+              tuple: "a list of whole numbers"}[kind]
+    hint = "; several values go to grid" if isinstance(value, list) else ""
+    raise ConfigError(f"{f.name}: must be {wanted}, got {value!r}{hint}")
+
+
+def check(f: dataclasses.Field, value: Any) -> None:
+    """Raises:
+        ConfigError: for a value outside what the field accepts.
+    """
+    meta = f.metadata
+    if meta["choices"] and value not in meta["choices"]:
+        raise ConfigError(f"{f.name}: must be one of {', '.join(meta['choices'])}, got {value!r}")
+    if isinstance(value, tuple):
+        if not value or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in value):
+            raise ConfigError(f"{f.name}: must be a list of at least one positive width, got {list(value)!r}")
+        return
+    low, high = meta["low"], meta["high"]
+    if low is not None and (value < low or (meta["open_low"] and value == low)):
+        raise ConfigError(f"{f.name}: must be {'>' if meta['open_low'] else '>='} {low:g}, got {value}")
+    if high is not None and (value > high or (meta["open_high"] and value == high)):
+        raise ConfigError(f"{f.name}: must be {'<' if meta['open_high'] else '<='} {high:g}, got {value}")

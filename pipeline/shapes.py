@@ -1,0 +1,87 @@
+"""Shapes of layers, from the settings alone (no torch): what counting, planning and networks have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+POOL = 2  # rows and columns of a pooling window, and its stride
+
+
+@dataclass(frozen=True)
+class DenseShape:
+    """A fully connected layer from n_in to n_out units."""
+
+    n_in: int
+    n_out: int
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        return self.n_out, self.n_in
+
+    @property
+    def multiplications(self) -> int:
+        """Of one record's forward pass."""
+        return self.n_out * self.n_in
+
+
+@dataclass(frozen=True)
+class ConvShape:
+    """A convolution (stride 1, zero padding that keeps the size, odd kernel) and the 2 x 2 max pool behind it.
+
+    Attributes:
+        in_channels, height, width: of what enters.
+        out_channels: filters.
+        kernel: rows and columns of a filter.
+    """
+
+    in_channels: int
+    height: int
+    width: int
+    out_channels: int
+    kernel: int
+
+    @property
+    def pooled(self) -> tuple[int, int, int]:
+        """(channels, rows, columns) of the pooled output; an odd last row or column is left out."""
+        return self.out_channels, self.height // POOL, self.width // POOL
+
+    @property
+    def n_in(self) -> int:
+        return self.in_channels * self.height * self.width
+
+    @property
+    def n_out(self) -> int:
+        return math.prod(self.pooled)
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        return self.out_channels, self.in_channels, self.kernel, self.kernel
+
+    @property
+    def multiplications(self) -> int:
+        """Of one record's forward pass, the padding's zeros included."""
+        return self.height * self.width * math.prod(self.weight_shape)
+
+
+LayerShape = DenseShape | ConvShape
+
+
+def n_parameters(layers: Sequence[LayerShape]) -> int:
+    """Weights and biases."""
+    return sum(math.prod(layer.weight_shape) + layer.weight_shape[0] for layer in layers)
+
+
+def dense_shapes(sizes: Sequence[int]) -> tuple[DenseShape, ...]:
+    """Fully connected layers from n_0 to n_1, n_1 to n_2, ..."""
+    return tuple(DenseShape(n_in, n_out) for n_in, n_out in zip(sizes, sizes[1:], strict=False))
+
+
+def conv_shapes(image: tuple[int, int, int], channels: Sequence[int], kernel: int) -> tuple[ConvShape, ...]:
+    """Convolutions one behind the other, from an image (channels, rows, columns)."""
+    shapes = []
+    for n in channels:
+        shapes.append(ConvShape(*image, n, kernel))
+        image = shapes[-1].pooled
+    return tuple(shapes)

@@ -1,0 +1,253 @@
+"""Convolutions against torch.autograd, layer by layer and as networks under every feedback, in float64."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pipeline import layers
+from pipeline.alignment import true_gradient
+from pipeline.feedback import BackPropagation, DirectFeedback, output_error
+from pipeline.layers import Conv, pool, unpool
+from pipeline.mechanisms.base import sum_outer_products
+from pipeline.mechanisms.gaussian import contribution_norms
+from pipeline.networks import Network
+from pipeline.shapes import ConvShape, conv_shapes, dense_shapes
+
+R, M = 2, 5
+SHAPES = [ConvShape(1, 8, 8, 4, 5), ConvShape(6, 4, 4, 5, 5), ConvShape(3, 7, 5, 2, 3), ConvShape(2, 2, 3, 3, 5),
+          ConvShape(4, 6, 6, 3, 1)]
+
+
+@pytest.fixture(params=["one by one", "as groups"])
+def replicas(request, monkeypatch):
+    """How replicas are taken: as on a CPU, or all at once as on a GPU."""
+    if request.param == "as groups":
+        monkeypatch.setattr(layers, "_each_replica", lambda function, *tensors: list(function(*tensors)))
+
+
+def drawn(shape, ties=False, dtype=torch.float64, seed=0):
+    """A layer, its input, weight, bias and delta; with ties, few different values."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def tensor(*size):
+        if ties:
+            return torch.randint(-1, 2, size, generator=generator).to(dtype)
+        return torch.randn(size, generator=generator, dtype=dtype)
+
+    rows = shape.weight_shape[0]
+    return (Conv(shape), tensor(R, M, shape.n_in), tensor(R, rows, shape.in_channels * shape.kernel**2),
+            tensor(R, rows), tensor(R, M, shape.n_out))
+
+
+def by_torch(shape, h, weight, bias):
+    """z of one replica, from leaves h [m, n_in], weight [C_out, C_in k^2] and bias [C_out]."""
+    image = h.view(len(h), shape.in_channels, shape.height, shape.width)
+    z = F.conv2d(image, weight.view(shape.weight_shape), bias, padding="same")
+    return F.max_pool2d(z, 2).flatten(1)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_convolution_equals_autograd(shape, ties, replicas):
+    layer, h, weight, bias, delta = drawn(shape, ties)
+    z, back = layer.forward(h, weight, bias), layer.back(delta, weight)
+    out_weight, out_bias = torch.empty_like(weight), torch.empty_like(bias)
+    layer.write_sum(delta, h, out_weight, out_bias)
+    for r in range(R):
+        leaves = [x[r].clone().requires_grad_() for x in (h, weight, bias)]
+        expected = by_torch(shape, *leaves)
+        torch.testing.assert_close(z[r], expected.detach())
+        expected.backward(delta[r])
+        for ours, leaf in zip((back[r], out_weight[r], out_bias[r]), leaves, strict=True):
+            torch.testing.assert_close(ours, leaf.grad)
+
+
+@pytest.mark.parametrize("chunk", [1, 2**23])
+@pytest.mark.parametrize("by_gram", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_norms_equal_those_of_the_gradient_of_each_record(shape, by_gram, chunk, replicas, monkeypatch):
+    monkeypatch.setattr(layers, "CHUNK_ELEMENTS", {"cpu": chunk})
+    layer, h, weight, bias, delta = drawn(shape)
+    layer.by_gram = by_gram
+    layer.forward(h, weight, bias)
+    squares = layer.squared_norms(delta, h)
+    assert squares.shape == (R, M, 1)
+    for r in range(R):
+        for i in range(M):
+            leaves = [x[r].clone().requires_grad_() for x in (weight, bias)]
+            by_torch(shape, h[r, i: i + 1], *leaves).backward(delta[r, i: i + 1])
+            torch.testing.assert_close(squares[r, i, 0], sum(leaf.grad.square().sum() for leaf in leaves))
+
+
+def test_the_cheaper_way_to_a_norm_is_taken():
+    assert [Conv(ConvShape(*shape)).by_gram for shape in
+            ((1, 28, 28, 64, 5), (64, 14, 14, 64, 5), (3, 32, 32, 64, 5), (64, 16, 16, 64, 5))] == [
+                False, True, False, True]
+
+
+@pytest.mark.parametrize("noise", [1e-2, 1e-3, 1e-4])
+def test_no_record_is_taken_for_shorter_than_it_is_where_positions_cancel(noise):
+    """Equal patches but for noise, with deltas that add up to zero: in float32, what is left is below rounding."""
+    shape = ConvShape(16, 8, 8, 16, 5)
+    layer, generator = Conv(shape), torch.Generator().manual_seed(0)
+    assert layer.by_gram
+    h = torch.randn(1, 500, 16, 1, generator=generator).expand(-1, -1, -1, 64).flatten(2)
+    h = h + noise * torch.randn(h.shape, generator=generator)
+    _, layer.places = pool(torch.zeros(1, 500, 16, 8, 8))
+    delta = torch.zeros(1, 500, 16, 4, 4)
+    delta[..., 1:3, 1] = torch.randn(1, 500, 16, 2, generator=generator)
+    delta[..., 1:3, 2] = -delta[..., 1:3, 1]
+    full = unpool(delta, layer.places, 8, 8)[0].double()
+    patches = F.unfold(h[0].double().view(-1, 16, 8, 8), 5, padding=2)
+    exact = torch.bmm(full.flatten(2), patches.transpose(1, 2)).flatten(1).square().sum(dim=1)
+    assert (layer.squared_norms(delta.flatten(2), h)[0, :, 0] >= exact * (1 - 1e-5)).all()
+
+
+@pytest.mark.parametrize("size", [(4, 6), (5, 7), (2, 3)])
+def test_pool_finds_the_maxima_and_the_places_of_torch_and_the_first_of_equal_ones(size):
+    z = torch.randint(0, 3, (3, 4, *size), generator=torch.Generator().manual_seed(0)).double()
+    maxima, places = pool(z)
+    expected, theirs = F.max_pool2d(z, 2, return_indices=True)
+    assert torch.equal(maxima, expected) and torch.equal(places, theirs)
+    assert torch.equal(unpool(maxima, places, *size), F.max_unpool2d(expected, theirs, 2, output_size=size))
+
+
+# A network of two convolutions and three fully connected layers; one odd size, one kernel wider than a map.
+IMAGE, HIDDEN, CLASSES = (2, 8, 9), (6, 5), 4
+NETWORK = (*conv_shapes(IMAGE, (3, 4), 3), *dense_shapes((16, *HIDDEN, CLASSES)))
+ACTIVATIONS = ("tanh", "tanh", "sigmoid", "sigmoid")
+
+
+class FixedMatrices:
+    """A projector with given matrices B [R, n_classes, n_out_total], in their own precision."""
+
+    def __init__(self, total):
+        generator = torch.Generator().manual_seed(1)
+        self.matrices = torch.randn(R, CLASSES, total, generator=generator, dtype=torch.float64)
+
+    def project(self, e):
+        return torch.bmm(e, self.matrices)
+
+
+@pytest.fixture
+def step():
+    """A network, its activations, and the error and labels of a batch."""
+    net = Network(NETWORK, ACTIVATIONS, [1, 2], dtype=torch.float64)
+    net.parameters.flat.mul_(2)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(R, M, net.sizes[0], generator=generator, dtype=torch.float64)
+    y = torch.randint(CLASSES, (R, M), generator=generator)
+    activations, logits = net.forward(x)
+    return net, activations, logits, y
+
+
+def feedback_of(algorithm, net):
+    widths = {"dfa": net.sizes[1:-1], "hybrid": HIDDEN}
+    return BackPropagation() if algorithm == "bp" else DirectFeedback(FixedMatrices(sum(widths[algorithm])),
+                                                                      widths[algorithm])
+
+
+def deltas_of(algorithm, step):
+    net, activations, logits, y = step
+    feedback = feedback_of(algorithm, net)
+    return feedback.deltas(feedback.signals(output_error(logits, y)[0]), net, activations, net.derivative), feedback
+
+
+def leaves_of(net, r):
+    return [[p[r].clone().requires_grad_() for p in group] for group in (net.parameters.weights, net.parameters.biases)]
+
+
+def torch_layers(x, weights, biases):
+    """z^1..z^L of one replica by torch, phi before the pool as papers have it; z of a convolution is pooled phi^-1."""
+    h, pre = x, []
+    for layer, (shape, w, b) in enumerate(zip(NETWORK, weights, biases, strict=True)):
+        if isinstance(shape, ConvShape):
+            image = h.view(len(h), shape.in_channels, shape.height, shape.width)
+            h = F.max_pool2d(torch.tanh(F.conv2d(image, w.view(shape.weight_shape), b, padding=1)), 2).flatten(1)
+            pre.append(torch.atanh(h))
+        else:
+            pre.append(h @ w.T + b)
+            h = getattr(torch, ACTIVATIONS[layer])(pre[-1]) if layer < len(ACTIVATIONS) else None
+    return pre
+
+
+def test_back_propagation_through_a_convnet_equals_autograd(step):
+    net, activations, logits, y = step
+    ours = net.blank_parameters(R, dtype=torch.float64)
+    true_gradient(net, output_error(logits, y)[0], activations, ours)
+    for r in range(R):
+        weights, biases = leaves_of(net, r)
+        z = torch_layers(activations[0][r], weights, biases)[-1]
+        torch.testing.assert_close(logits[r], z.detach())
+        F.cross_entropy(z, y[r]).backward()
+        for update, leaf in zip(ours.weights + ours.biases, weights + biases, strict=True):
+            torch.testing.assert_close(update[r], leaf.grad)
+
+
+def test_hybrid_is_dfa_above_and_the_gradient_of_what_it_hands_to_the_first_fully_connected_layer_below(step):
+    net, activations, logits, y = step
+    deltas, feedback = deltas_of("hybrid", step)
+    ours = net.blank_parameters(R, dtype=torch.float64)
+    sum_outer_products(net, deltas, activations, ours)
+    e = output_error(logits, y)[0]
+    for r in range(R):
+        weights, biases = leaves_of(net, r)
+        z = torch_layers(activations[0][r], weights, biases)
+        carried = (e[r] @ feedback.projector.matrices[r]).split(HIDDEN, dim=-1)
+        signals = []
+        for hidden, b_e in zip(z[2:4], carried, strict=True):
+            s = torch.sigmoid(hidden.detach())
+            signals.append(b_e * s * (1 - s))
+        for delta, expected in zip(deltas[2:], [*signals, e[r]], strict=True):
+            torch.testing.assert_close(delta[r], expected)
+        (z[2] * signals[0]).sum().backward()
+        for layer in range(3):  # the first fully connected one, too, learns from that delta
+            torch.testing.assert_close(ours.weights[layer][r], weights[layer].grad)
+            torch.testing.assert_close(ours.biases[layer][r], biases[layer].grad)
+
+
+def test_dfa_hands_every_convolution_its_own_projection_of_the_error(step):
+    net, activations, logits, y = step
+    deltas, feedback = deltas_of("dfa", step)
+    ours = net.blank_parameters(R, dtype=torch.float64)
+    sum_outer_products(net, deltas, activations, ours)
+    e = output_error(logits, y)[0]
+    for r in range(R):
+        carried = [*(e[r] @ feedback.projector.matrices[r]).split(net.sizes[1:-1], dim=-1), e[r]]
+        for layer, (shape, signal) in enumerate(zip(NETWORK, carried, strict=True)):
+            weights, biases = leaves_of(net, r)
+            h = activations[layer][r]
+            z = (by_torch(shape, h, weights[layer], biases[layer]) if isinstance(shape, ConvShape)
+                 else h @ weights[layer].T + biases[layer])
+            slope = {"tanh": lambda v: 1 - torch.tanh(v)**2, "sigmoid": lambda v: torch.sigmoid(v) * torch.sigmoid(-v)}
+            delta = signal * (slope[ACTIVATIONS[layer]](z.detach()) if layer < len(ACTIVATIONS) else 1)
+            torch.testing.assert_close(deltas[layer][r], delta)
+            (z * delta).sum().backward()
+            torch.testing.assert_close(ours.weights[layer][r], weights[layer].grad)
+            torch.testing.assert_close(ours.biases[layer][r], biases[layer].grad)
+
+
+@pytest.mark.parametrize("algorithm", ["bp", "dfa", "hybrid"])
+def test_contributions_are_as_long_as_the_updates_of_batches_of_one_record(algorithm, step):
+    net, activations, _, _ = step
+    deltas, _ = deltas_of(algorithm, step)
+    norms = contribution_norms(net, deltas, activations)
+    total = net.blank_parameters(R, dtype=torch.float64)
+    sum_outer_products(net, deltas, activations, total)
+    added = torch.zeros_like(total.flat)
+    one = net.blank_parameters(R, dtype=torch.float64)
+    for i in range(M):
+        net.forward(activations[0][:, i: i + 1])
+        sum_outer_products(net, [d[:, i: i + 1] for d in deltas], [h[:, i: i + 1] for h in activations], one)
+        torch.testing.assert_close(one.flat.norm(dim=1), norms[:, i, 0])
+        added += one.flat
+    torch.testing.assert_close(added, total.flat)
+
+
+def test_bfloat16_convolutions_round_factors_and_results_only():
+    layer, h, weight, bias, delta = drawn(SHAPES[1], dtype=torch.float32)
+    rounded = Conv(SHAPES[1], torch.bfloat16)
+    for ours, exact in ((rounded.forward(h, weight, bias), layer.forward(h, weight, bias)),
+                        (rounded.back(delta, weight), layer.back(delta, weight))):
+        assert ours.dtype == torch.float32
+        assert 1e-4 < (ours - exact).norm() / exact.norm() < 0.01

@@ -1,0 +1,120 @@
+"""Lee & Kifer's figures: which trials they show, at which sigma, with which epsilon."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.figures import MissingSeries
+from analysis.leekifer import curves, leekifer_figure, to_markdown
+from analysis.report import report
+from analysis.runs import MixedTrials, load_runs
+from pipeline.accounting import account
+from pipeline.config import TrialConfig
+from pipeline.exhibits import misfit, update_sigma
+from pipeline.experiment import Experiment, Resources, load_experiment
+from pipeline.records import EpochRecord, Outcome
+from pipeline.tracking import Store
+
+FOLDER = Path(__file__).parent.parent / "experiments"
+BP = TrialConfig(dataset="digits", algorithm="bp", mechanism="per_example", clipping_norm=1.5, noise_multiplier=4.0,
+                 batch_size=60, sampler="without_replacement", epochs=3, optimizer="adam")
+DFA = replace(BP, algorithm="dfa", projector="", mechanism="component", target_norm=1.5, clipping_norm=1.0)
+PLAIN = replace(BP, mechanism="none")
+TRIALS = [replace(t, seed=seed) for t in (BP, replace(BP, noise_multiplier=8.0), DFA, PLAIN) for seed in (0, 1)]
+
+
+def accuracy(trial, epoch):
+    return 0.1 * epoch + 0.02 * trial.seed + (0.3 if trial.mechanism == "none" else 0)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        store = Store(root=tmp_path_factory.mktemp("store"))
+        store.open_sweep("leekifer")
+        for t in TRIALS:
+            store.start(t)
+            for epoch in (1, 2, 3):
+                metrics = {e.metric_name: e.value for e in account(t, epoch)}
+                metrics["validation/accuracy"] = accuracy(t, epoch)
+                last = {"test/accuracy": 0.5} if epoch == 3 else {}
+                store.log([EpochRecord(t.trial_key, epoch, {**metrics, **last}, {},
+                                       Outcome("finished", {}, ()) if last else None)])
+        yield store
+
+
+def test_sigma_is_that_of_the_mean_update():
+    assert update_sigma(BP.canonical()) == pytest.approx(4.0 * 1.5 / 60)
+    assert update_sigma(DFA.canonical()) == pytest.approx(4.0 * 1.5 / 60)
+    assert update_sigma(PLAIN.canonical()) == 0
+
+
+@pytest.mark.parametrize("figure, sigmas", [(2, {0, 0.01, 0.03, 0.05}), (3, {0, 0.01, 0.03, 0.05}),
+                                            (4, {0, 0.01, 0.05})])
+@pytest.mark.parametrize("scale", ["", "_reduced"])
+def test_the_experiment_files_have_the_papers_noise(figure, sigmas, scale):
+    trials = load_experiment(FOLDER / f"leekifer_figure{figure}{scale}.yaml").trials
+    assert {round(update_sigma(t.canonical()), 9) for t in trials} == sigmas
+    assert {t.optimizer for t in trials} == {"adam"} and {t.learning_rate for t in trials} == {0.001}
+    assert {t.sampler for t in trials} == {"without_replacement"}
+
+
+def test_curves_have_the_accuracy_and_both_epsilons_of_every_epoch(store):
+    table = curves(store, load_runs(store, TRIALS))
+    assert len(table) == 3 * len(TRIALS) and set(table["accuracy_of"]) == {"validation"}
+    row = table[(table["algorithm"] == "dfa") & (table["seed"] == 1) & (table["epoch"] == 2)].iloc[0]
+    assert row["accuracy"] == pytest.approx(22) and row["sigma"] == pytest.approx(0.1)
+    expected = {e.variant: e.value for e in account(DFA, 2)}
+    assert row["epsilon_published"] == pytest.approx(expected["rdp/classic"])
+    assert row["epsilon_tight"] == pytest.approx(expected["pld"])
+    assert table.loc[table["sigma"] == 0, "epsilon_published"].isna().all()
+    assert table.loc[table["sigma"] > 0, "epsilon_published"].notna().all()
+
+
+def test_a_panel_per_sigma_with_the_published_epsilon_on_top(store):
+    table = curves(store, load_runs(store, TRIALS))
+    figure = leekifer_figure(table)
+    figure.canvas.draw()
+    panels = [ax for ax in figure.axes if ax.get_title()]
+    assert [ax.get_title().rpartition("σ = ")[2] for ax in panels] == ["0.1", "0.2"]
+    assert {line.get_label() for line in panels[0].lines} >= {"DP-BP", "DP-DFA", "BP, non-private"}
+    assert "DP-DFA" not in {line.get_label() for line in panels[1].lines}
+    top = panels[0].child_axes[0]
+    after_three = max(e.value for e in account(BP, 3) if e.variant == "rdp/classic")
+    assert top.get_xticks()[-1] == 3 and top.get_xticklabels()[-1].get_text() == f"{after_three:.2f}"
+
+
+def test_the_report_ranks_methods_and_names_both_epsilons(store, tmp_path):
+    trials = tuple(TRIALS)
+    files = report(Experiment("leekifer", "", trials, Resources(), ("leekifer",), Path("some.yaml")), store, tmp_path)
+    assert {f"leekifer.{kind}" for kind in ("csv", "md", "svg", "pdf", "png")} <= {path.name for path in files}
+    text = (tmp_path / "leekifer.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if "σ" not in line and line.startswith("| scikit")]
+    assert rows[0].split(" | ")[2:6] == ["BP, non-private", "61.00", "2", "3"]
+    assert "DP-DFA" in text and "classic conversion" in text
+    assert pd.read_csv(tmp_path / "leekifer.csv")["epsilon_tight"].notna().sum() == 18
+
+
+def test_misfits_are_named():
+    assert misfit("leekifer", TRIALS) == ""
+    assert "there are none" in misfit("leekifer", [PLAIN])
+    assert "sampler poisson" in misfit("leekifer", [replace(BP, sampler="poisson")])
+    assert "noise_multiplier 0" in misfit("leekifer", [replace(BP, noise_multiplier=0.0)])
+    assert "learning_rate" in misfit("leekifer", [BP, replace(BP, learning_rate=0.5)])
+
+
+def test_series_that_are_missing_or_mixed_are_refused(store):
+    runs = load_runs(store, TRIALS)
+    with pytest.raises(MissingSeries, match="rdp/classic of every private trial"):
+        curves(store, runs.assign(mechanism="per_example", noise_multiplier=1.0, clipping_norm=1.0))
+    with pytest.raises(MixedTrials, match="learning_rate"):
+        curves(store, runs.assign(learning_rate=range(len(runs))))
+    table = curves(store, runs)
+    with pytest.raises(MissingSeries, match="needs private trials"):
+        leekifer_figure(table[table["sigma"] == 0])
+    assert to_markdown(table[table["seed"] == 0]).count(" | 1 | 3 | ") == 4
