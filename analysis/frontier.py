@@ -192,7 +192,7 @@ def _markdown_table(points: pd.DataFrame) -> str:
 def _column(row: tuple) -> str:
     """`ε ≤ 3` for a target, which is met to within 1% from below; else the value."""
     name, _, number = row.setting.rpartition("=")
-    return f"ε ≤ {number}" if name == "epsilon" else f"ε = {row.epsilon:.4g}"
+    return f"ε ≤ {number}" if name.endswith("epsilon") else f"ε = {row.epsilon:.4g}"
 
 
 def _uncertainty(points: pd.DataFrame) -> str:
@@ -218,7 +218,8 @@ def _front(points: pd.DataFrame) -> str:
 
 def _setting_name(setting: str) -> str:
     name, _, number = setting.rpartition("=")
-    return setting if setting == NON_PRIVATE else f"{ {'': 'σ =', 'epsilon': 'ε ≤', 'z': 'z ='}[name]} {number}"
+    shown = {"": "σ =", "epsilon": "ε ≤", "label_epsilon": "label ε ≤", "z": "z ="}
+    return setting if setting == NON_PRIVATE else f"{shown[name]} {number}"
 
 
 def _require_one(runs: pd.DataFrame, name: str) -> None:

@@ -39,8 +39,8 @@ def load_runs(store: Store, trials: Sequence[TrialConfig] | None = None, source:
     """One row per trial of the sweep that `store` has open.
 
     Columns: trial_key, status, run_id, every field of `TrialConfig` (empty where it does not apply to the trial),
-    `setting` ('non-private', sigma as text, 'epsilon=3' or 'z=1.1'), the latest value of every metric by its
-    MLflow name, the tags `privacy.*` and git_commit. Accuracies are fractions.
+    `setting` ('non-private', sigma as text, 'label_epsilon=3', 'epsilon=3' or 'z=1.1'), the latest value of every
+    metric by its MLflow name, the tags `privacy.*` and git_commit. Accuracies are fractions.
 
     Args:
         trials: the trials that must be there, finished or diverged, and alone are returned, in this order; by
@@ -87,7 +87,7 @@ def load_history(store: Store, runs: pd.DataFrame, key: str) -> pd.DataFrame:
 
 
 def by_noise(settings: Sequence[str]) -> list[str]:
-    """Distinct settings: non-private first, then by sigma, target epsilon, and noise multiplier."""
+    """Distinct settings: non-private first, then by sigma, target (certified, label), and noise multiplier."""
     def place(setting: str) -> tuple[bool, str, float]:
         name, _, number = setting.rpartition("=")
         return (False, "", 0.0) if setting == NON_PRIVATE else (True, name, float(number))

@@ -92,13 +92,14 @@ def trial_name(trial: TrialConfig, also: Sequence[str] = ()) -> str:
 def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
     """The row space attack on the first fully connected layers and, where an epsilon is certified, the audit of the
     mechanism's release."""
+    trial = with_noise(trial)
     first = len(trial.layers) - len(trial.hidden)
     for layer in range(first, first + ATTACKED):
         found = row_space_audit(trial, data, layer, steps)
         epsilons = sorted(claimed(trial, trial.epochs), key=lambda e: e.value)[:1] if layer == first else []
         yield Finding((name, f"row space, layer {layer}", f"{found.auc:.3f}", f"{found.tpr():.1%}", "-", "-",
                        _verdict(found)), {f"audit/row_space_auc/layer_{layer}": found.auc}, tuple(epsilons))
-    if trial.mechanism in GAUSSIAN and with_noise(trial).noise_multiplier:
+    if trial.mechanism in GAUSSIAN and trial.noise_multiplier:
         release = audit_release(trial, RUNS, trial.delta)
         verdict = "EXCEEDS certified" if release.exceeds else "below certified"
         yield Finding((name, f"two neighbours, one step ({release.statistic})", f"{release.auc:.3f}",

@@ -208,6 +208,7 @@ def _numbers(value: float | None | dict[str, float | None]) -> str:
 
 def _account_trials(path: Path, by_epoch: bool) -> int:
     from pipeline.accounting import account, privacy_tags
+    from pipeline.accounting.certified import with_noise
     from pipeline.accounting.photonic import assumptions
     from pipeline.artifacts import run_name
 
@@ -215,7 +216,7 @@ def _account_trials(path: Path, by_epoch: bool) -> int:
     trials = experiment.candidates or experiment.trials
     for trial in {dataclasses.replace(trial, seed=0): trial for trial in trials}.values():
         print(f"{run_name(trial, experiment.varied).rpartition(' ')[0]}, any seed, after {trial.epochs} epochs")
-        for assumption in assumptions(trial) if trial.mechanism == "photonic" else []:
+        for assumption in assumptions(with_noise(trial)) if trial.mechanism == "photonic" else []:
             print(f"  {'holds ' if assumption.holds else 'FAILS '} {assumption.name}: {assumption.reason}")
         for epsilon in account(trial, trial.epochs):
             print(f"  {epsilon}")

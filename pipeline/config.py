@@ -25,6 +25,7 @@ INPUTS = ("centered", "standardized", "unit")
 OPTIMIZERS = ("sgd", "adam")
 LEAST_NOISE = 0.2  # of noise_multiplier, where there is noise
 LEAST_CANARIES = 30  # fewer make fewer than 6 guesses, and even 5 right ones bound nothing
+LEAST_LABEL_EPSILON = 1e-3  # of target_label_epsilon, where there is one
 PRECISIONS = ("float32", "bfloat16")
 NOISE_SOURCES = ("research", "secure")
 
@@ -117,6 +118,15 @@ class TrialConfig:
     output_noise: bool = setting(
         True, "scale and noise for the output layer's error as well; without it nothing at all is claimed",
         applies=lambda c: _photonic(c) and c.algorithm != "bp")
+    joint_release: bool = setting(
+        False, "the projections of all layers are scaled and get noise as one vector, of norm tau_f at most, and the "
+        "output layer's error is decoded from it", applies=lambda c: c.joint_release)
+    denoise: bool = setting(
+        False, "what was projected is put back on the column space of B, which takes away the noise outside it",
+        applies=lambda c: c.denoise)
+    target_label_epsilon: float = setting(
+        0.0, "label epsilon that the whole run may cost; sets sigma of the photonic mechanism. 0 leaves that to sigma",
+        low=0, high=1e6, per_trial=True, applies=lambda c: c.target_label_epsilon != 0)
     tau_e: float = setting(
         0.1, "component clipping: bound on ||e||", low=0, open_low=True, per_trial=True, applies=_component)
     feedback_norm: float = setting(
@@ -216,6 +226,35 @@ class TrialConfig:
                               f"contributions does not cover rounding, got '{self.matmul_precision}'")
         if self.mechanism == "photonic" and self.tau_h_min > self.tau_h:
             raise ConfigError(f"tau_h_min: must be at most tau_h = {self.tau_h}, got {self.tau_h_min}")
+        self._check_release()
+
+    def _check_release(self) -> None:
+        """What is released of the optical signals, and the noise that a label epsilon asks for."""
+        for name in ("joint_release", "denoise", "target_label_epsilon"):
+            if getattr(self, name) and self.mechanism != "photonic":
+                raise ConfigError(f"{name}: is of mechanism 'photonic', got mechanism '{self.mechanism}'")
+        for name in ("joint_release", "denoise"):
+            if getattr(self, name) and self.algorithm == "bp":
+                raise ConfigError(f"{name}: must be false with bp, whose error is released once and never projected, "
+                                  "got true")
+            if getattr(self, name) and self.projector == "opu_hardware":
+                raise ConfigError(f"{name}: needs the feedback matrix B, which is not known of a real OPU, got "
+                                  "projector 'opu_hardware'; use 'opu_simulated'")
+        if self.joint_release and not self.output_noise:
+            raise ConfigError("output_noise: must be true with joint_release, which decodes the output layer's error "
+                              "from the noisy projection, got false")
+        if self.joint_release and sum(self.hidden) < self.layer_sizes[-1]:
+            raise ConfigError(f"hidden: must sum to at least the {self.layer_sizes[-1]} classes with joint_release, or "
+                              f"their error cannot be decoded from the projection, got {list(self.hidden)}")
+        if 0 < self.target_label_epsilon < LEAST_LABEL_EPSILON:
+            raise ConfigError(f"target_label_epsilon: must be 0 (sigma is given) or at least {LEAST_LABEL_EPSILON}, "
+                              f"below which nothing can be learnt, got {self.target_label_epsilon}")
+        if self.target_label_epsilon and self.sigma:
+            raise ConfigError(f"target_label_epsilon: sets sigma; give one of the two, got target_label_epsilon "
+                              f"{self.target_label_epsilon} and sigma {self.sigma}")
+        if self.target_label_epsilon and not self.output_noise and self.algorithm != "bp":
+            raise ConfigError("target_label_epsilon: cannot be met with output_noise false, which leaves the output "
+                              f"layer's error bare and label epsilon infinite, got {self.target_label_epsilon}")
 
     def _check_network(self) -> None:
         if not _convnet(self):

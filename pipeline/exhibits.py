@@ -9,15 +9,17 @@ from pipeline.config import GAUSSIAN, TrialConfig
 
 EXHIBITS = ("table1", "figure2", "frontier", "leekifer")
 # What may differ between the points of one algorithm on a frontier: the noise that sets epsilon, by kind of epsilon.
-FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"), "label": ("sigma",)}
+FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"), "label": ("target_label_epsilon", "sigma")}
 
 
 def noise_setting(fields: Mapping[str, Any]) -> str:
-    """How much noise a trial gets, from its canonical fields: `non-private`, `sigma=0.1`, `epsilon=3` or `z=1.1`."""
+    """How much noise a trial gets, from its canonical fields: `non-private`, `sigma=0.1`,
+    `label_epsilon=3`, `epsilon=3` or `z=1.1`."""
     if fields["mechanism"] == "none":
         return "non-private"
     if fields["mechanism"] not in GAUSSIAN:
-        return f"sigma={fields['sigma']:g}"
+        target = fields.get("target_label_epsilon") or 0.0  # a field only where it sets the noise
+        return f"label_epsilon={target:g}" if target > 0 else f"sigma={fields['sigma']:g}"
     if fields["target_epsilon"]:
         return f"epsilon={fields['target_epsilon']:g}"
     return f"z={fields['noise_multiplier']:g}"
@@ -56,9 +58,9 @@ def misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
         return "is of one data set, but the trials use several"
     if exhibit == "frontier":
         return _frontier_misfit(configs)
-    if any(config.mechanism in GAUSSIAN for config in configs):
-        return ("has one cell for each algorithm and sigma, but trials here differ in target_epsilon or "
-                "noise_multiplier, which `frontier` shows")
+    if any(config.mechanism in GAUSSIAN or config.target_label_epsilon for config in configs):
+        return ("has one cell for each algorithm and sigma, but trials here differ in target_epsilon, "
+                "noise_multiplier or target_label_epsilon, which `frontier` shows")
     if varied := varied_fields(configs):
         return f"has one cell for each algorithm and sigma, but trials there also differ in {', '.join(varied)}"
     if exhibit == "figure2" and not all(config.validation_fraction for config in configs):
@@ -87,7 +89,8 @@ def _frontier_misfit(configs: Sequence[TrialConfig]) -> str:
     kinds = {kind: [c for c in configs if epsilon_kind(c) == kind] for kind in FRONTIER_NOISE}
     if not any(kinds.values()):
         return ("needs trials with a certified epsilon (mechanism per_example or component, and noise) or a label "
-                "epsilon (mechanism photonic with sigma > 0 and noise on every layer), but there are none")
+                "epsilon (mechanism photonic with target_label_epsilon, or sigma > 0 and noise on every layer), but "
+                "there are none")
     for kind, shown in kinds.items():
         noise = FRONTIER_NOISE[kind]
         if varied := _differing(shown, lambda c: c.algorithm, ("seed", *noise)):
@@ -104,5 +107,5 @@ def epsilon_kind(config: TrialConfig) -> str:
     """The kind of finite epsilon that a trial has: `certified`, `label`, or empty for none that guarantees anything."""
     if config.mechanism in GAUSSIAN and (config.target_epsilon or config.noise_multiplier):
         return "certified"
-    noisy = config.mechanism == "photonic" and config.sigma > 0
+    noisy = config.mechanism == "photonic" and (config.target_label_epsilon or config.sigma)
     return "label" if noisy and (config.output_noise or config.algorithm == "bp") else ""

@@ -67,6 +67,8 @@ def back_propagate(deltas: list[torch.Tensor], net: Network, activations: list[t
 class BackPropagation:
     """delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l), delta^L = e (Eq. 3)."""
 
+    matrices = None  # it has none of its own
+
     def signals(self, error: torch.Tensor) -> list[torch.Tensor]:
         """The error alone: [e], [R, m, n_L]."""
         return [error]
@@ -85,10 +87,14 @@ class DirectFeedback:
         widths: n_l of the hidden layers that get it, up to n_{L-1}; what is below them is back-propagated.
         threshold: t [R, 1, 1] to ternarize the error that is projected (TDFA and PDFA); None projects e itself.
             The output layer always learns from e.
+
+    Attributes:
+        matrices: the projector's B [R, n_L, n_1 + ... + n_{L-1}]; None where it is not known.
     """
 
     def __init__(self, projector: Projector, widths: tuple[int, ...], threshold: torch.Tensor | None = None) -> None:
         self.projector, self.widths, self.threshold = projector, widths, threshold
+        self.matrices = projector.matrices
 
     def signals(self, error: torch.Tensor) -> list[torch.Tensor]:
         """B^{l+1} e, ..., B^L e, e: [R, m, n_l] for every layer served; all but the last view one projection."""

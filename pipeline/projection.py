@@ -36,9 +36,14 @@ class Projector(ABC):
         std: standard deviation of the entries of B.
         device: where errors come from and projections go to.
 
+    Attributes:
+        matrices: B [R, n_classes, n_out_total]; None where it is not known, as of a real device.
+
     Raises:
         ValueError: for an empty size, no seed, a seed beyond 32 bits, or std <= 0.
     """
+
+    matrices: Tensor | None = None
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu") -> None:
@@ -75,7 +80,7 @@ class Projector(ABC):
         Raises:
             RuntimeError: where the matrix is unknown, as of a real device.
         """
-        if not hasattr(self, "matrices"):
+        if self.matrices is None:
             raise RuntimeError(f"{type(self).__name__}: its matrix is not known, so its norm cannot be set")
         for block in self.matrices.split(list(widths), dim=2):
             block.mul_(beta / torch.linalg.matrix_norm(block, ord=2, dim=(1, 2), keepdim=True))
@@ -99,7 +104,7 @@ class GaussianProjector(Projector):
         super().__init__(n_classes, n_out_total, seeds, std, device)
         drawn = [torch.randn(n_classes, n_out_total, generator=torch.Generator("cpu").manual_seed(seed))
                  for seed in seeds]
-        self.matrices = (std * torch.stack(drawn)).to(self.device)  # [R, n_classes, n_out_total]
+        self.matrices = (std * torch.stack(drawn)).to(self.device)
 
     def _project(self, e: Tensor) -> Tensor:
         return matmul(e, self.matrices)
@@ -148,7 +153,7 @@ class SimulatedOpuProjector(Projector):
         self._devices = [_simulated_device(n_classes, n_out_total, seed) for seed in seeds]
         self._opus: list[Any] = []
         real = np.stack([simulated.random_matrix.real for simulated in self._devices])
-        self.matrices = (self._factor * torch.from_numpy(real)).to(self.device)  # [R, n_classes, n_out_total]
+        self.matrices = (self._factor * torch.from_numpy(real)).to(self.device)
 
     def _project(self, e: Tensor) -> Tensor:
         if self._check_next:

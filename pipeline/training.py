@@ -145,7 +145,8 @@ class Training:
                                     device, secure=c.secure)
         self.net = make_network(c, seeds, device)
         self.feedback = make_feedback(pack, self.net.sizes, device)
-        self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, device)
+        self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, device,
+                                        self.feedback.matrices)
         self.update, self.gradient = (self.net.blank_parameters(len(trials), device) for _ in range(2))
         self.net.parameters.flat.grad = self.update.flat
         self.optimizer = make_optimizer(c, self.net.parameters.flat)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -7,9 +8,11 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from pipeline.accounting import account
+from pipeline.accounting import account, privacy_tags
 from pipeline.accounting import label as lab
+from pipeline.accounting.certified import with_noise
 from pipeline.accounting.curves import gdp_eps
+from pipeline.accounting.photonic import assumptions
 from pipeline.config import TrialConfig
 
 PHOTONIC = dict(mechanism="photonic", sigma=0.5, tau_f=1.5)
@@ -45,6 +48,38 @@ def test_bp_perturbs_once_and_a_bare_output_layer_hides_nothing():
     for change in (dict(output_noise=False), dict(sigma=0.0)):
         found = labels(TrialConfig(**{**PHOTONIC, **change}))
         assert all(math.isinf(e.value) and "without noise" in e.note for e in found.values()) and len(found) == 2
+
+
+def test_joint_release_is_one_release_and_denoise_is_free():
+    one = lab.label_mu(TrialConfig(**PHOTONIC, joint_release=True))
+    assert one == pytest.approx(2 * 1.5 / 0.5)
+    assert lab.label_mu(TrialConfig(**PHOTONIC, joint_release=True, denoise=True, hidden=[16] * 5)) == one
+    assert lab.label_mu(TrialConfig(**PHOTONIC, denoise=True)) == lab.label_mu(TrialConfig(**PHOTONIC))
+    found = labels(TrialConfig(**PHOTONIC, joint_release=True), epochs=4)
+    assert found["gdp"].value == pytest.approx(gdp_eps(one * 2, 1e-5), rel=1e-12)
+
+
+@pytest.mark.parametrize("changes", [dict(joint_release=True), dict(denoise=True)])
+def test_prop_3_does_not_describe_them_and_the_notes_say_so(changes):
+    trial = TrialConfig(**PHOTONIC, **changes)
+    assert {e.kind for e in account(trial, 1)} == {"label"} != {e.kind for e in account(TrialConfig(**PHOTONIC), 1)}
+    assert f"nothing is claimed: {next(iter(changes))}: " in privacy_tags(trial)["privacy.notes"]
+    (assumption,) = assumptions(trial)
+    assert not assumption.holds and "Prop. 3 does not describe that" in assumption.reason
+
+
+@pytest.mark.parametrize("sampler", ["shuffled", "without_replacement"])
+@pytest.mark.parametrize("target", [1e-3, 0.5, 8.0, 1e6])
+def test_a_target_is_met_from_below_and_within_one_percent(sampler, target):
+    trial = TrialConfig(mechanism="photonic", tau_f=1.5, target_label_epsilon=target, sampler=sampler, epochs=3)
+    found = labels(trial)["gdp"].value
+    assert 0.99 * target <= found <= target
+    resolved = with_noise(trial)
+    assert (resolved.target_label_epsilon, labels(resolved)["gdp"].value) == (0, found)
+    assert labels(trial, 1)["gdp"].value < found, "earlier epochs have spent less"
+    assert account(trial, 3) == account(resolved, 3) and privacy_tags(trial) == privacy_tags(resolved)
+    joint = with_noise(dataclasses.replace(trial, joint_release=True))
+    assert joint.sigma == pytest.approx(resolved.sigma / math.sqrt(3)), "three releases become one"
 
 
 def test_binomial_participations_by_simulation_free_sum():

@@ -6,6 +6,8 @@ import pytest
 from pipeline.config import ConfigError, TrialConfig
 from pipeline.shapes import n_parameters
 
+PRIVATE = {"mechanism": "photonic"}
+
 
 def test_every_field_is_documented():
     for f in dataclasses.fields(TrialConfig):
@@ -39,6 +41,21 @@ def test_every_field_is_documented():
     ({"canaries": 100}, r"canaries: need sampler 'poisson', .*, got sampler 'shuffled'"),
     ({"canaries": 100, "sampler": "without_replacement"}, r"canaries: need .*, got sampler 'without_replacement'"),
     ({"canaries": 100, "sampler": "poisson", "mechanism": "photonic"}, r"sampler: nothing is claimed or proved"),
+    ({"joint_release": True}, r"joint_release: is of mechanism 'photonic', got mechanism 'none'"),
+    ({"denoise": True, "mechanism": "per_example"}, r"denoise: is of mechanism 'photonic', got mechanism 'per_"),
+    ({"target_label_epsilon": 1}, r"target_label_epsilon: is of mechanism 'photonic', got mechanism 'none'"),
+    ({**PRIVATE, "joint_release": True, "algorithm": "bp"}, r"joint_release: must be false with bp, whose error is"),
+    ({**PRIVATE, "denoise": True, "algorithm": "bp"}, r"denoise: must be false with bp, whose error is released once"),
+    ({**PRIVATE, "denoise": True, "algorithm": "pdfa", "projector": "opu_hardware"},
+     r"denoise: needs the feedback matrix B, which is not known of a real OPU, got projector 'opu_hardware'"),
+    ({**PRIVATE, "joint_release": True, "output_noise": False}, r"output_noise: must be true with joint_release"),
+    ({**PRIVATE, "joint_release": True, "hidden": [4, 5]}, r"hidden: must sum to at least the 10 classes with joint"),
+    ({**PRIVATE, "target_label_epsilon": 3, "sigma": 0.1}, r"target_label_epsilon: sets sigma; give one of the two"),
+    ({**PRIVATE, "target_label_epsilon": 3, "output_noise": False}, r"target_label_epsilon: cannot be met with output"),
+    ({**PRIVATE, "target_label_epsilon": float("inf")}, r"target_label_epsilon: must be a finite number, got inf"),
+    ({**PRIVATE, "target_label_epsilon": -1}, r"target_label_epsilon: must be >= 0, got -1"),
+    ({**PRIVATE, "target_label_epsilon": 1e7}, r"target_label_epsilon: must be <= 1e\+06, got 10000000.0"),
+    ({**PRIVATE, "target_label_epsilon": 1e-9}, r"target_label_epsilon: must be 0 .* or at least 0.001, below which"),
     ({"dataset": "digits", "validation_fraction": 1e-5}, r"validation_fraction: leaves no validation record"),
     ({"train_records": 60_001}, r"train_records: must be at most the 60000 of fashion_mnist, got 60001"),
     ({"train_records": 100}, r"batch_size: must be at most the 90 training records of fashion_mnist, got 256"),
@@ -79,11 +96,13 @@ OTHER = dict(dataset="mnist", validation_fraction=0.2, inputs="unit", input_norm
              clipping_norm=2.0, noise_multiplier=2.0, target_epsilon=3.0, delta=1e-6, sampler="without_replacement",
              noise="secure", canaries=1000, batch_size=128, epochs=3, optimizer="adam", learning_rate=0.1, momentum=0.5,
              averaging=0.9, matmul_precision="bfloat16", alignment_batches=1, seed=7, train_records=30_000,
-             channels=(16,), kernel=3, conv_activation="relu", target_norm=2.0)
+             channels=(16,), kernel=3, conv_activation="relu", target_norm=2.0, joint_release=True, denoise=True,
+             target_label_epsilon=3.0)
 CONVOLUTIONAL = {"channels", "kernel", "conv_activation"}
 PHOTONIC = {"sigma", "tau_f", "tau_h", "tau_h_min", "gamma_min", "activation_floor", "output_noise", "delta",
-            "noise"}
+            "noise", "joint_release", "denoise", "target_label_epsilon"}
 GAUSSIAN = {"sigma", "noise_multiplier", "target_epsilon", "delta", "noise"}
+RELEASE = ("joint_release", "denoise", "target_label_epsilon")
 USES = {"none": set(), "photonic": PHOTONIC, "component": GAUSSIAN | {"tau_h", "tau_e", "feedback_norm", "target_norm"},
         "per_example": GAUSSIAN | {"clipping_norm"}}
 
@@ -99,6 +118,10 @@ def test_trial_key_changes_with_every_field_that_matters(mechanism):
         changed = {**base, name: value}
         if name == "mechanism" and mechanism == "none":
             changed[name] = "photonic"
+        if name in RELEASE and mechanism != "photonic":
+            with pytest.raises(ConfigError, match=f"^{name}: is of mechanism 'photonic'"):
+                TrialConfig(**changed)
+            continue
         if name == "matmul_precision" and mechanism in ("component", "per_example"):
             with pytest.raises(ConfigError, match="matmul_precision: must be 'float32'"):
                 TrialConfig(**changed)
@@ -144,6 +167,8 @@ def test_layers_of_a_convnet_and_the_records_that_it_trains_on():
 
 def test_packs_group_by_shape_and_not_by_noise_clipping_or_seed():
     one = TrialConfig(mechanism="photonic", tau_h_min=0.2)
+    assert dataclasses.replace(one, target_label_epsilon=2.0).pack_key == one.pack_key
+    assert dataclasses.replace(one, joint_release=True).pack_key != one.pack_key
     same = dict(sigma=0.1, tau_f=2.0, tau_h=2.0, tau_h_min=0.5, gamma_min=0.1, seed=3)
     assert dataclasses.replace(one, **same).pack_key == one.pack_key
     for name, value in dict(batch_size=128, hidden=(512,), algorithm="bp", epochs=3, learning_rate=0.1).items():

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.artifacts import run_name
 from pipeline.config import ConfigError
 from pipeline.experiment import load_experiment
 
@@ -107,6 +108,9 @@ def test_certified_trials_make_a_frontier_and_nothing_else(tmp_path):
     assert load(tmp_path, f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2]}}").report == ()
     label = load(tmp_path, "base: {mechanism: photonic}\ngrid: {sigma: [0, 1, 2], algorithm: [dfa, pdfa]}")
     assert label.report == ("table1", "figure2", "frontier")
+    targets = load(tmp_path, "base: {mechanism: photonic, joint_release: true}\ngrid: {target_label_epsilon: [1, 3]}")
+    assert targets.report == ("frontier",) and targets.varied == ()
+    assert [run_name(t) for t in targets.trials] == ["dfa label_epsilon=1 seed=0", "dfa label_epsilon=3 seed=0"]
     bare = load(tmp_path, "base: {mechanism: photonic, output_noise: false, algorithm: dfa}\ngrid: {sigma: [0, 1]}")
     assert bare.report == ("table1",)
 
@@ -116,6 +120,7 @@ def test_certified_trials_make_a_frontier_and_nothing_else(tmp_path):
     (f"{CERTIFIED}{{target_epsilon: [0]}}", r"needs trials with a certified epsilon"),
     (f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2]}}", r"has one curve .* trials also differ in clipping_norm"),
     (f"{CERTIFIED}{{noise_multiplier: [1, 2], algorithm: [pdfa], sigma: [0.1, 0.2]}}", r"has one curve .* in sigma"),
+    ("base: {mechanism: photonic, sigma: 1}\ngrid: {joint_release: [true, false]}", r"has .* differ in joint_release"),
     ("base: {target_epsilon: 1, mechanism: per_example}\ngrid: {sampler: [poisson, shuffled]}",
      r"has one curve .* differ in sampler"),
     ("base: {target_epsilon: 1, mechanism: per_example}\ncases:\n  - base: {sampler: poisson, algorithm: bp}\n"
@@ -130,7 +135,7 @@ def test_trials_without_a_frontier(tmp_path, text, message):
 
 @pytest.mark.parametrize("exhibit", ["table1", "figure2"])
 def test_exhibits_of_sigma_refuse_certified_trials(tmp_path, exhibit):
-    with pytest.raises(ConfigError, match=f"^report: {exhibit} has one cell .* target_epsilon or noise_multiplier"):
+    with pytest.raises(ConfigError, match=f"^report: {exhibit} has one cell .* target_epsilon, noise_multiplier"):
         load(tmp_path, f"{CERTIFIED}{{{CURVES}}}\nreport: [{exhibit}]")
 
 

@@ -103,6 +103,25 @@ def test_label_points_have_the_relation_of_labels_and_no_claimed_epsilon(runs):
     assert [set(p["kind"]) for p in frontier.frontiers(runs)] == [{"certified"}, {"label"}]
 
 
+def test_label_targets_are_points_named_by_their_target(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    trials = [photonic(0.0, target_label_epsilon=target, joint_release=True) for target in (3.0, 0.5)]
+    store = Store(root=tmp_path)
+    store.open_sweep("targets")
+    for trial in (*trials, LABEL[2]):
+        store.start(trial)
+        store.log([EpochRecord(trial.trial_key, 1, {
+            "test/accuracy": 0.6, "epsilon/label/gdp": 0.995 * (trial.target_label_epsilon or 2)},
+            {}, Outcome("finished", {}, ()))])
+    runs = load_runs(store, trials)
+    points = frontier.frontier(runs, "label")
+    assert points["setting"].tolist() == ["label_epsilon=0.5", "label_epsilon=3"]
+    assert "|  | ε ≤ 0.5 | ε ≤ 3 |" in frontier.to_markdown([points], runs)
+    assert "PDFA label ε ≤ 3" in frontier.caption(points, runs.assign(status="diverged"))
+    with pytest.raises(MixedTrials, match="only seed, target_label_epsilon, sigma may differ, got joint_release"):
+        frontier.frontier(load_runs(store), "label")
+
+
 def test_seeds_that_cost_differently_share_the_largest_epsilon(runs):
     early = runs.copy()
     early.loc[0, ["epsilon/certified/pld", "epsilon/certified/rdp/improved"]] = 0.4

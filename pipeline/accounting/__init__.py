@@ -7,7 +7,7 @@ from pipeline.accounting.certified import certified, event_of, selected, with_no
 from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.label import label_epsilons
-from pipeline.accounting.photonic import RELATION, VARIANTS, abridged, assumptions, claimed, missing
+from pipeline.accounting.photonic import RELATION, VARIANTS, abridged, claimed, missing, not_described
 from pipeline.config import GAUSSIAN, TrialConfig
 
 # Mironov 2012, "On significance of the least significant bits for differential privacy".
@@ -23,6 +23,7 @@ def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     Raises:
         ValueError: unless epochs_done >= 1.
     """
+    config = with_noise(config)
     return [*claimed(config, epochs_done), *column_epsilons(config), *label_epsilons(config, epochs_done),
             *certified(config, epochs_done)]
 
@@ -45,8 +46,9 @@ def _audit(config: TrialConfig) -> str:
 
 
 def _tags(config: TrialConfig) -> dict[str, str]:
+    config = with_noise(config)
     if config.mechanism in GAUSSIAN:
-        return _tags_of_gaussian(with_noise(config))
+        return _tags_of_gaussian(config)
     private = config.mechanism != "none"
     return {
         "privacy.certified": "false",
@@ -101,8 +103,8 @@ def _why_not_certified(config: TrialConfig) -> str:
 
 
 def _why_infinite(config: TrialConfig) -> list[str]:
-    if config.algorithm == "bp":
-        return [f"nothing is claimed: {assumptions(config)[0].reason}"]
+    if reason := not_described(config):
+        return [f"nothing is claimed: {reason}"]
     infinite: dict[tuple[str, ...], list[str]] = {}
     for variant in VARIANTS:
         reasons = tuple(a.reason for a in missing(config, variant))

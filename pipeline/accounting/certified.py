@@ -24,6 +24,7 @@ from pipeline.accounting.gaussian import (
     noise_multiplier_for,
     sensitivity,
 )
+from pipeline.accounting.label import with_sigma
 from pipeline.accounting.selection import selected_by_composition, selected_by_random_stopping
 from pipeline.config import GAUSSIAN, TrialConfig
 from pipeline.exhibits import epsilon_kind
@@ -51,13 +52,14 @@ def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
 
 @lru_cache(maxsize=1024)
 def with_noise(config: TrialConfig) -> TrialConfig:
-    """The trial with the noise multiplier that its `target_epsilon` takes; other trials as they are.
+    """The trial with the noise multiplier that its `target_epsilon` takes, or the sigma that its `target_label_epsilon`
+    does; other trials as they are.
 
     Raises:
         ValueError: if no noise multiplier attains the target.
     """
     if config.mechanism not in GAUSSIAN or not config.target_epsilon:
-        return config
+        return with_sigma(config)
     event = event_of(config, config.epochs)
     z = noise_multiplier_for(config.target_epsilon, event, config.delta) * sensitivity(1.0, event.relation)
     return dataclasses.replace(config, noise_multiplier=z, target_epsilon=0.0)

@@ -26,6 +26,7 @@ from pipeline.accounting.photonic import (
     a1_alt,
     a3_saturating,
     layers_of,
+    not_described,
     prop3_first,
     prop3_second,
 )
@@ -118,9 +119,9 @@ _BOUNDS = {"replace-one": corrected_column_replace_one, "add/remove": corrected_
 def column_epsilons(config: TrialConfig) -> list[Epsilon]:
     """Epsilon of the worst single column in a single step, under both relations; [] where there is no mechanism.
 
-    Empty for bp as well, whose noise is shared by all layers.
+    Empty as well where Prop. 3 does not describe the noise (`not_described`).
     """
-    if config.mechanism != "photonic" or config.algorithm == "bp":
+    if config.mechanism != "photonic" or not_described(config):
         return []
     return [
         Epsilon(max(_epsilon(bound, config.delta, m=config.batch_size, n_out=layer.n_out, sigma=layer.sigma,

@@ -2,7 +2,9 @@
 
 h and phi' are then fixed and an update is post-processing of scale(B e_i) + g_i: a Gaussian mechanism of sensitivity
 2 tau_B and noise sigma for every layer in which the record takes part. Layers have independent noise and compose; the
-output layer is one of them, and without noise of its own nothing is private. BP perturbs its error once for all layers.
+output layer is one of them, and without noise of its own nothing is private. BP perturbs its error once for all layers,
+and `joint_release` the stacked projection, of norm tau_B at most, from which the output layer's error is decoded: one
+release. `denoise` is post-processing of what is released, B being public, and changes nothing here.
 
 Participations: at most one per epoch where an epoch is a partition; K ~ Bin(steps, m/N) where batches are drawn anew.
 Batches are drawn without looking at the labels, so K may be revealed, and the loss averages over it,
@@ -14,10 +16,12 @@ with no amplification claimed. Putting the expected K in the place of K is not p
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from functools import lru_cache
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 
 from pipeline.accounting.curves import classic_conversion, gdp_delta, gdp_eps, smallest_epsilon
 from pipeline.accounting.epsilon import Epsilon
@@ -43,8 +47,37 @@ def label_mu(config: TrialConfig) -> float:
     if config.mechanism != "photonic":
         raise ValueError(f"mechanism: must be photonic, got {config.mechanism}")
     bare = config.sigma == 0 or not (config.output_noise or config.algorithm == "bp")
-    releases = 1 if config.algorithm == "bp" else len(config.hidden) + 1
-    return math.inf if bare else 2 * config.tau_f / config.sigma * math.sqrt(releases)
+    return math.inf if bare else _sensitivity(config) / config.sigma
+
+
+def _sensitivity(config: TrialConfig) -> float:
+    """2 tau_B of every release of one participation, composed over releases."""
+    releases = 1 if config.algorithm == "bp" or config.joint_release else len(config.hidden) + 1
+    return 2 * config.tau_f * math.sqrt(releases)
+
+
+@lru_cache(maxsize=1024)
+def with_sigma(config: TrialConfig) -> TrialConfig:
+    """The trial with the sigma that its `target_label_epsilon` takes; other trials as they are.
+
+    The `gdp` label epsilon of all epochs is then at most the target and at least 0.99 of it. Epsilon grows with mu from
+    0 without bound, so every target > 0 can be met where no error stays bare (which the configuration refuses).
+    """
+    target = config.target_label_epsilon
+    if not target:
+        return config
+    draws, q, _ = _participations(config, config.epochs)
+
+    def excess(log_mu: float) -> float:
+        return binomial_gdp_eps(math.exp(log_mu), draws, q, config.delta) - 0.995 * target
+
+    low = high = 0.0
+    while excess(low) > 0:
+        low -= 1.0
+    while excess(high) < 0:
+        high += 1.0
+    mu = math.exp(optimize.brentq(excess, low, high, xtol=1e-9))
+    return dataclasses.replace(config, sigma=_sensitivity(config) / mu, target_label_epsilon=0.0)
 
 
 def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
@@ -59,20 +92,24 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
         raise ValueError(f"epochs_done: must be >= 1, got {epochs_done}")
     if config.mechanism != "photonic":
         return []
-    mu = label_mu(config)
-    if config.sampler == "shuffled":
-        draws, q, how = epochs_done, 1.0, "a record takes part once per epoch"
-    elif config.sampler == "without_replacement":
-        draws, q = epochs_done * config.steps_per_epoch, config.batch_size / config.split_sizes[0]
-        how = f"participations are binomial ({draws} draws, q = {q:.4g})"
-    else:
-        raise ValueError(f"sampler: participations are known of shuffled and without_replacement, got {config.sampler}")
+    draws, q, how = _participations(config, epochs_done)
+    mu = label_mu(with_sigma(config))
     note = f"features public, labels private; {how}"
     note += "; infinite: an error is used without noise" if math.isinf(mu) else ""
     return [Epsilon(value, "label", variant, RELATION, config.sampler, config.delta, conversion, note)
             for variant, value, conversion in (
                 ("gdp", binomial_gdp_eps(mu, draws, q, config.delta), "exact"),
                 ("rdp", binomial_rdp_eps(mu, draws, q, config.delta), "classic"))]
+
+
+def _participations(config: TrialConfig, epochs_done: int) -> tuple[int, float, str]:
+    """(draws, q, in words): a record takes part Bin(draws, q) times."""
+    if config.sampler == "shuffled":
+        return epochs_done, 1.0, "a record takes part once per epoch"
+    if config.sampler == "without_replacement":
+        draws, q = epochs_done * config.steps_per_epoch, config.batch_size / config.split_sizes[0]
+        return draws, q, f"participations are binomial ({draws} draws, q = {q:.4g})"
+    raise ValueError(f"sampler: participations are known of shuffled and without_replacement, got {config.sampler}")
 
 
 def binomial_gdp_eps(mu: float, draws: int, q: float, delta: float) -> float:

@@ -204,13 +204,27 @@ def assumptions(config: TrialConfig) -> list[Assumption]:
     return list(_assumptions(config))
 
 
+def not_described(config: TrialConfig) -> str:
+    """Why Prop. 3 and its variants do not describe the trial's noise, which they take to be independent in every
+    component of every layer; empty where they do."""
+    if config.algorithm == "bp":
+        return ("bp: the noise enters once, with the output error, and is propagated from layer to layer; Prop. 3 does "
+                "not describe that")
+    if config.denoise:
+        return ("denoise: the noise that is left lies in the column space of B and is correlated between the rows of a "
+                "column; Prop. 3 does not describe that")
+    if config.joint_release:
+        return ("joint_release: the output layer's error is decoded from the hidden layers' projections and has their "
+                "noise, and one bound holds for all of them together; Prop. 3 does not describe that")
+    return ""
+
+
 @lru_cache(maxsize=1024)
 def _assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
     if config.mechanism != "photonic":
         return ()
-    if config.algorithm == "bp":
-        return (Assumption(FEEDBACK, False, "bp: the noise enters once, with the output error, and is propagated from "
-                                            "layer to layer; Prop. 3 does not describe that"),)
+    if reason := not_described(config):
+        return (Assumption(FEEDBACK, False, reason),)
     return (
         Assumption(FEEDBACK, True, "every layer's projected error gets a noise of its own"),
         Assumption(SIGMA, config.sigma > 0, f"sigma = {config.sigma:g}"),
@@ -263,14 +277,14 @@ def missing(config: TrialConfig, variant: Variant) -> list[Assumption]:
 def claimed(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     """The five formulas, each with T = epochs (as P1 counts) and with T = iterations (as P2 counts).
 
-    Empty for mechanism `none`, and for bp, which the formulas do not describe.
+    Empty without the photonic mechanism, and for what the formulas do not describe (`not_described`).
 
     Raises:
         ValueError: unless epochs_done >= 1.
     """
     if epochs_done < 1:
         raise ValueError(f"epochs_done: must be >= 1, got {epochs_done}")
-    if config.mechanism != "photonic" or config.algorithm == "bp":
+    if config.mechanism != "photonic" or not_described(config):
         return []
     layers = layers_of(config)
     counts = {"epochs": epochs_done, "iterations": epochs_done * config.steps_per_epoch}

@@ -15,6 +15,6 @@ MECHANISMS: dict[str, type[Mechanism]] = {"none": NoMechanism, "photonic": Photo
                                           "per_example": PerExample}
 
 
-def make_mechanism(pack: Pack, net: Network, device: torch.device) -> Mechanism:
-    """The mechanism that the pack's trials share, with every trial's own parameters."""
-    return MECHANISMS[pack.shared.mechanism](pack.trials, net, device)
+def make_mechanism(pack: Pack, net: Network, device: torch.device, matrices: torch.Tensor | None = None) -> Mechanism:
+    """The mechanism that the pack's trials share, with every trial's own parameters (arguments as `Mechanism`'s)."""
+    return MECHANISMS[pack.shared.mechanism](pack.trials, net, device, matrices)

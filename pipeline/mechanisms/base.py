@@ -18,10 +18,12 @@ class Mechanism(ABC):
         trials: of one pack, each with its own parameters.
         net: the networks that they train.
         device: where tensors live.
+        matrices: the feedback matrices B [R, n_classes, n_1 + ... + n_{L-1}], where they are known.
     """
 
-    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device) -> None:
-        self.net, self.batch_size = net, trials[0].batch_size
+    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
+                 matrices: torch.Tensor | None = None) -> None:
+        self.net, self.batch_size, self.matrices = net, trials[0].batch_size, matrices
 
     def error(self, error: torch.Tensor) -> torch.Tensor:
         """The output error [R, m, n_L] that feedback starts from."""

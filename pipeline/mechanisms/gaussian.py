@@ -56,8 +56,9 @@ class GaussianMechanism(Mechanism):
         bounds: C of every trial.
     """
 
-    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device) -> None:
-        super().__init__(trials, net, device)
+    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
+                 matrices: torch.Tensor | None = None) -> None:
+        super().__init__(trials, net, device, matrices)
         self.bounds = [contribution_bound(t) for t in trials]
         # Optical noise lies on what is projected; the output layer's error is not.
         self.optics = (OpticalNoise(trials, net.sizes[1:-1], trials[0].batch_size, device)
@@ -87,8 +88,9 @@ class GaussianMechanism(Mechanism):
 class PerExample(GaussianMechanism):
     """u_i <- min(1, C/||u_i||) u_i."""
 
-    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device) -> None:
-        super().__init__(trials, net, device)
+    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
+                 matrices: torch.Tensor | None = None) -> None:
+        super().__init__(trials, net, device, matrices)
         self.clipping_norm = column(trials, "clipping_norm", device)
 
     def bounded(self, deltas: list[torch.Tensor],
@@ -101,8 +103,9 @@ class Component(GaussianMechanism):
     """||delta^l|| <= beta tau_e gamma_l (output layer tau_e), ||h^{l-1}|| <= tau_h; a record's part in a convolution is
     shortened to C/sqrt(L)."""
 
-    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device) -> None:
-        super().__init__(trials, net, device)
+    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
+                 matrices: torch.Tensor | None = None) -> None:
+        super().__init__(trials, net, device, matrices)
         self.ternary = trials[0].algorithm in TERNARY
         self.tau_e = column(trials, "tau_e", device)
         self.part_bounds, self.delta_bounds, self.activation_bounds = (

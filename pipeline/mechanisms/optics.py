@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from pipeline.config import TrialConfig
+from pipeline.networks import matmul
 from pipeline.randomness import GaussianNoise
 
 
@@ -65,3 +66,52 @@ class OpticalNoise:
             blocks[-1] = blocks[-1].clone()
             blocks.append(self.noise.next())
         return (blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=1))[:, :rows]
+
+
+class DecodedNoise:
+    """`OpticalNoise` where B is known: one release for all layers, less noise, or both (docs/privacy.md, section 5).
+
+    joint_release: v = [B^2; ...; B^L] e is released as one vector, scale_{tau_f}(v) + g, and the error that the output
+    layer learns from is its least-squares decoding B^+ (scale_{tau_f}(v) + g).
+
+    denoise: what was released is projected on the column space of its B, P = Q Q^T with Q [n, r] orthonormal, r <= n_L.
+    Since P v = v and ||Q^T v|| = ||v||, P (scale(v) + g) = Q (scale(Q^T v) + Q^T g), and Q^T g is N(0, sigma^2 I_r)
+    exactly: so r numbers are drawn in place of n, and all else is computed from the r perturbed numbers.
+
+    Args:
+        trials: with their own tau_f and sigma, and common joint_release and denoise, at least one of them set.
+        widths: n_l of the signals that get noise, from the first on; the rest passes.
+        hidden: n_1, ..., n_{L-1}, of the signals that B projects.
+        rows: records per batch.
+        matrices: B of every trial [R, n_L, n_1 + ... + n_{L-1}].
+
+    Raises:
+        ValueError: without matrices.
+    """
+
+    def __init__(self, trials: Sequence[TrialConfig], widths: Sequence[int], hidden: Sequence[int], rows: int,
+                 matrices: torch.Tensor | None) -> None:
+        if matrices is None:
+            raise ValueError("matrices: joint_release and denoise need the feedback matrix B, got None")
+        self.hidden, self.joint = list(hidden), trials[0].joint_release
+        if self.joint:
+            self.decoder = torch.linalg.pinv(matrices.double()).to(matrices.dtype)  # rows e B, so that e = (e B) B^+
+            widths = [sum(hidden)]
+        self.bases = []
+        if trials[0].denoise:
+            blocks = [matrices] if self.joint else matrices.split(self.hidden, dim=2)
+            self.bases = [torch.linalg.qr(b.mT.double())[0].to(b.dtype) for b in blocks]  # [R, n, r]
+            widths = [*(basis.shape[2] for basis in self.bases), *widths[len(self.bases):]]
+        self.optics = OpticalNoise(trials, widths, rows, matrices.device)
+
+    def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The signals [R, m, n_l], the output layer's error last, as they may be used."""
+        sent = [torch.cat(signals[:-1], dim=-1)] if self.joint else signals
+        known = len(self.bases)
+        inside = [matmul(v, basis) for v, basis in zip(sent, self.bases, strict=False)]
+        released = self.optics.perturb([*inside, *sent[known:]])
+        outside = [matmul(v, basis.mT) for v, basis in zip(released, self.bases, strict=False)]
+        released = [*outside, *released[known:]]
+        if not self.joint:
+            return released
+        return [*released[0].split(self.hidden, dim=-1), matmul(released[0], self.decoder)]

@@ -10,6 +10,10 @@ Choices where the paper is silent, all of them part of what the claimed epsilon 
   bare, and then nothing at all can be claimed.
 - BP has one error to perturb: scale and noise enter once, on e, at the top of the network.
 
+Settings that the paper does not have, for labels alone (docs/privacy.md, section 5), and which need B: `joint_release`
+scales and perturbs the projections of all layers as one vector and decodes the output layer's error from that;
+`denoise` puts what was perturbed back on the column space of B.
+
 A departure from the paper: it counts the biases among the weights, so that the constant 1 which they multiply would be
 clipped to c like any activation. Here it stays 1, so a bias learns sqrt(n_{l-1})/tau_h times faster than Eq. 8 says.
 """
@@ -23,7 +27,7 @@ import torch
 
 from pipeline.config import TrialConfig
 from pipeline.mechanisms.base import Mechanism, mean_outer_products
-from pipeline.mechanisms.optics import OpticalNoise, column
+from pipeline.mechanisms.optics import DecodedNoise, OpticalNoise, column
 from pipeline.networks import Network, Parameters
 
 
@@ -50,10 +54,11 @@ def clip(h: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
 class Photonic(Mechanism):
     """Eq. 8 for R trials with their own sigma, tau_f, tau_h, tau_h_min and gamma_min."""
 
-    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device) -> None:
+    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
+                 matrices: torch.Tensor | None = None) -> None:
         shared = trials[0]
 
-        super().__init__(trials, net, device)
+        super().__init__(trials, net, device, matrices)
         self.gamma_min = column(trials, "gamma_min", device) if any(t.gamma_min for t in trials) else None
         self.floor = shared.activation_floor
         low, high = (column(trials, field, device) for field in ("tau_h_min", "tau_h"))
@@ -62,7 +67,11 @@ class Photonic(Mechanism):
         # BP carries one signal, the error; DFA one for every layer, the output layer's error last.
         widths = net.sizes[-1:] if shared.algorithm == "bp" else net.sizes[1:]
         bare_output = not shared.output_noise and shared.algorithm != "bp"
-        self.optics = OpticalNoise(trials, widths[:-1] if bare_output else widths, shared.batch_size, device)
+        noisy = widths[:-1] if bare_output else widths
+        if shared.joint_release or shared.denoise:
+            self.optics = DecodedNoise(trials, noisy, net.sizes[1:-1], shared.batch_size, matrices)
+        else:
+            self.optics = OpticalNoise(trials, noisy, shared.batch_size, device)
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
         """scale_s(signal) + g for every layer's signal [R, m, n_l] (Eq. 8 and 10)."""
