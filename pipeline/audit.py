@@ -12,7 +12,8 @@ from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.photonic import claimed
 from pipeline.artifacts import run_name
 from pipeline.attacks import RowSpaceAudit, row_space_audit
-from pipeline.config import GAUSSIAN, ConfigError, TrialConfig
+from pipeline.choices import GAUSSIAN
+from pipeline.config import ConfigError, TrialConfig
 from pipeline.data import Dataset, load
 from pipeline.experiment import Experiment
 from pipeline.release import audit_release

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.choices import (
+    ACTIVATION_SLOPES,
+    ACTIVATIONS,
+    ALGORITHMS,
+    GAUSSIAN,
+    INPUTS,
+    MECHANISMS,
+    NETWORKS,
+    NOISE_SOURCES,
+    OPTIMIZERS,
+    OPU_PROJECTORS,
+    PRECISIONS,
+    PROJECTORS,
+    SAMPLERS,
+    TERNARY,
+)
+from pipeline.combinations import check_combinations
 from pipeline.datasets import DATASETS
-from pipeline.settings import ConfigError, check, coerce, digest, listed_or, plain, setting
+from pipeline.settings import ConfigError, check, coerce, digest, plain, setting
 from pipeline.shapes import LayerShape, conv_shapes, dense_shapes
 
 __all__ = ["ConfigError", "TrialConfig"]
-
-ALGORITHMS = ("bp", "dfa", "tdfa", "pdfa", "hybrid")
-MECHANISMS = ("none", "photonic", "component", "per_example")
-PROJECTORS = ("none", "gaussian", "opu_simulated", "opu_hardware")
-SAMPLERS = ("shuffled", "without_replacement", "poisson")
-NETWORKS = ("mlp", "convnet")
-ACTIVATION_SLOPES = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}  # gamma: the supremum of phi', whose infimum is 0
-ACTIVATIONS = tuple(ACTIVATION_SLOPES)
-INPUTS = ("centered", "standardized", "unit")
-OPTIMIZERS = ("sgd", "adam")
-LEAST_NOISE = 0.2  # of noise_multiplier, where there is noise
-LEAST_CANARIES = 30  # fewer make fewer than 6 guesses, and even 5 right ones bound nothing
-LEAST_LABEL_EPSILON = 1e-3  # of target_label_epsilon, where there is one
-PRECISIONS = ("float32", "bfloat16")
-NOISE_SOURCES = ("research", "secure")
-
-TERNARY = ("tdfa", "pdfa")
-GAUSSIAN = ("component", "per_example")
-OPU_PROJECTORS = ("opu_simulated", "opu_hardware")
-
 
 def _photonic(c: TrialConfig) -> bool:
     return c.mechanism == "photonic"
@@ -182,108 +178,7 @@ class TrialConfig:
             object.__setattr__(self, "projector", default)
         for f in dataclasses.fields(self):
             check(f, getattr(self, f.name))
-        self._check_combinations()
-
-    def _check_combinations(self) -> None:
-        accepted = {"bp": ("none",), "pdfa": OPU_PROJECTORS}.get(self.algorithm, ("gaussian",))
-        if self.projector not in accepted:
-            raise ConfigError(f"projector: {self.algorithm} takes {listed_or(accepted)}, got "
-                              f"'{self.projector}' (tdfa through an OPU is what is called pdfa)")
-        self._check_network()
-        if self.train_records > (there_are := DATASETS[self.dataset].n_train):
-            raise ConfigError(f"train_records: must be at most the {there_are} of {self.dataset}, "
-                              f"got {self.train_records}")
-        n_train, n_validation = self.split_sizes
-        if self.batch_size > n_train:
-            raise ConfigError(f"batch_size: must be at most the {n_train} training records of {self.dataset}, "
-                              f"got {self.batch_size}")
-        if self.validation_fraction and n_validation < 1:
-            raise ConfigError(f"validation_fraction: leaves no validation record, got {self.validation_fraction}; "
-                              "0 does without")
-        if self.mechanism == "photonic" and self.sampler == "poisson":
-            raise ConfigError("sampler: nothing is claimed or proved of the photonic mechanism with poisson batches; "
-                              "use 'shuffled' or 'without_replacement', or mechanism 'per_example'")
-        if 0 < self.canaries < LEAST_CANARIES or self.canaries > n_train:
-            raise ConfigError(f"canaries: must be 0, or at least {LEAST_CANARIES}, with fewer of which nothing can be "
-                              f"bounded, and at most the {n_train} training records, got {self.canaries}")
-        if self.canaries and self.sampler != "poisson":
-            raise ConfigError("canaries: need sampler 'poisson', which never draws a record that is left out and draws "
-                              "all others as before; with others another record would take its place, got sampler "
-                              f"'{self.sampler}'")
-        if self.mechanism == "component" and self.projector == "opu_hardware":
-            raise ConfigError("mechanism: component clipping needs the norm of the feedback matrix, which is not known "
-                              "of a real OPU, got projector 'opu_hardware'; use 'per_example'")
-        if self.mechanism == "component":
-            self._check_target_norm()
-        if self.mechanism in GAUSSIAN and self.target_epsilon and self.noise_multiplier:
-            raise ConfigError(f"target_epsilon: sets the noise multiplier; give one of the two, got target_epsilon "
-                              f"{self.target_epsilon} and noise_multiplier {self.noise_multiplier}")
-        if self.mechanism in GAUSSIAN and 0 < self.noise_multiplier < LEAST_NOISE:
-            raise ConfigError(f"noise_multiplier: must be 0 (no noise, no guarantee) or at least {LEAST_NOISE}, below "
-                              f"which nothing useful can be accounted for, got {self.noise_multiplier}")
-        if self.mechanism in GAUSSIAN and self.matmul_precision != "float32":
-            raise ConfigError(f"matmul_precision: must be 'float32' with mechanism '{self.mechanism}', whose bound on "
-                              f"contributions does not cover rounding, got '{self.matmul_precision}'")
-        if self.mechanism == "photonic" and self.tau_h_min > self.tau_h:
-            raise ConfigError(f"tau_h_min: must be at most tau_h = {self.tau_h}, got {self.tau_h_min}")
-        self._check_release()
-
-    def _check_release(self) -> None:
-        """What is released of the optical signals, and the noise that a label epsilon asks for."""
-        for name in ("joint_release", "denoise", "target_label_epsilon"):
-            if getattr(self, name) and self.mechanism != "photonic":
-                raise ConfigError(f"{name}: is of mechanism 'photonic', got mechanism '{self.mechanism}'")
-        for name in ("joint_release", "denoise"):
-            if getattr(self, name) and self.algorithm == "bp":
-                raise ConfigError(f"{name}: must be false with bp, whose error is released once and never projected, "
-                                  "got true")
-            if getattr(self, name) and self.projector == "opu_hardware":
-                raise ConfigError(f"{name}: needs the feedback matrix B, which is not known of a real OPU, got "
-                                  "projector 'opu_hardware'; use 'opu_simulated'")
-        if self.joint_release and not self.output_noise:
-            raise ConfigError("output_noise: must be true with joint_release, which decodes the output layer's error "
-                              "from the noisy projection, got false")
-        if self.joint_release and sum(self.hidden) < self.layer_sizes[-1]:
-            raise ConfigError(f"hidden: must sum to at least the {self.layer_sizes[-1]} classes with joint_release, or "
-                              f"their error cannot be decoded from the projection, got {list(self.hidden)}")
-        if 0 < self.target_label_epsilon < LEAST_LABEL_EPSILON:
-            raise ConfigError(f"target_label_epsilon: must be 0 (sigma is given) or at least {LEAST_LABEL_EPSILON}, "
-                              f"below which nothing can be learnt, got {self.target_label_epsilon}")
-        if self.target_label_epsilon and self.sigma:
-            raise ConfigError(f"target_label_epsilon: sets sigma; give one of the two, got target_label_epsilon "
-                              f"{self.target_label_epsilon} and sigma {self.sigma}")
-        if self.target_label_epsilon and not self.output_noise and self.algorithm != "bp":
-            raise ConfigError("target_label_epsilon: cannot be met with output_noise false, which leaves the output "
-                              f"layer's error bare and label epsilon infinite, got {self.target_label_epsilon}")
-
-    def _check_network(self) -> None:
-        if not _convnet(self):
-            if self.algorithm == "hybrid":
-                raise ConfigError("algorithm: hybrid back-propagates through convolutions, of which network 'mlp' has "
-                                  "none, got 'hybrid'; use network 'convnet', or algorithm 'dfa'")
-            return
-        if self.kernel % 2 == 0:
-            raise ConfigError(f"kernel: must be odd, so that padding keeps the size of an image, got {self.kernel}")
-        if not all(layer.n_out for layer in self.layers):
-            raise ConfigError(f"channels: every convolution halves rows and columns, of which {self.dataset} has "
-                              f"{DATASETS[self.dataset].shape[1]}; got {len(self.channels)} convolutions, which leave "
-                              "nothing")
-        if self.mechanism == "photonic":
-            raise ConfigError("mechanism: Eq. 8 clips every component of h by the width of its layer, and nothing is "
-                              "claimed of weights that convolutions share, got 'photonic' with network 'convnet'; use "
-                              f"{listed_or(GAUSSIAN)}")
-
-    def _check_target_norm(self) -> None:
-        if not self.target_norm:
-            if _convnet(self):
-                raise ConfigError("target_norm: must be > 0 with mechanism 'component' and network 'convnet', as the "
-                                  "part of a record in a convolution is clipped to target_norm/sqrt(L), got 0.0")
-            return
-        least = max(self.delta_bounds) * math.sqrt(len(self.layers))
-        if self.target_norm <= least:
-            raise ConfigError(f"target_norm: must be > {least:.4g}, which ||delta|| <= {max(self.delta_bounds):.4g} in "
-                              f"each of {len(self.layers)} layers takes without any activation (lower tau_e or "
-                              f"feedback_norm to lower it), got {self.target_norm}")
+        check_combinations(self)
 
     @property
     def split_sizes(self) -> tuple[int, int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipeline.config import GAUSSIAN, TrialConfig
+from pipeline.choices import GAUSSIAN
+from pipeline.config import TrialConfig
 
 EXHIBITS = ("table1", "figure2", "frontier", "leekifer")
 # What may differ between the points of one algorithm on a frontier: the noise that sets epsilon, by kind of epsilon.

@@ -14,7 +14,8 @@ from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import with_noise
 from pipeline.alignment import cosines, true_gradient
 from pipeline.canaries import Canaries
-from pipeline.config import TERNARY, TrialConfig
+from pipeline.choices import TERNARY
+from pipeline.config import TrialConfig
 from pipeline.data import Dataset
 from pipeline.feedback import BackPropagation, DirectFeedback, Feedback, output_error
 from pipeline.mechanisms import make_mechanism

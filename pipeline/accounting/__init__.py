@@ -8,7 +8,8 @@ from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.photonic import RELATION, VARIANTS, abridged, claimed, missing, not_described
-from pipeline.config import GAUSSIAN, TrialConfig
+from pipeline.choices import GAUSSIAN
+from pipeline.config import TrialConfig
 
 # Mironov 2012, "On significance of the least significant bits for differential privacy".
 REAL_NUMBERS = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; Mironov "

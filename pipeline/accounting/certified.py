@@ -26,7 +26,8 @@ from pipeline.accounting.gaussian import (
 )
 from pipeline.accounting.label import with_sigma
 from pipeline.accounting.selection import selected_by_composition, selected_by_random_stopping
-from pipeline.config import GAUSSIAN, TrialConfig
+from pipeline.choices import GAUSSIAN
+from pipeline.config import TrialConfig
 from pipeline.exhibits import epsilon_kind
 from pipeline.stopping import Selection
 

@@ -18,7 +18,8 @@ from functools import lru_cache
 import numpy as np
 
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.config import ACTIVATION_SLOPES, TrialConfig
+from pipeline.choices import ACTIVATION_SLOPES
+from pipeline.config import TrialConfig
 
 Curve = float | np.ndarray
 Bound = Callable[..., Curve]

@@ -26,7 +26,8 @@ from collections.abc import Sequence
 
 import torch
 
-from pipeline.config import TERNARY, TrialConfig
+from pipeline.choices import TERNARY
+from pipeline.config import TrialConfig
 from pipeline.mechanisms.base import Mechanism, sum_outer_products
 from pipeline.mechanisms.optics import OpticalNoise, column, scale
 from pipeline.networks import Network, Parameters

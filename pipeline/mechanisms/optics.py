@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from pipeline.config import TrialConfig
-from pipeline.networks import matmul
+from pipeline.layers import matmul
 from pipeline.randomness import GaussianNoise
 
 
