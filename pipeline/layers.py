@@ -19,8 +19,8 @@ from pipeline.shapes import POOL, ConvShape, DenseShape, LayerShape
 # Convolutions would round factors to 10 bits on a GPU, even in float32, and no bound on contributions covers that.
 torch.backends.cudnn.allow_tf32 = False
 
-# Of the largest tensor that holds something for every record of a chunk; on a CPU what a cache holds, measured up to five
-# times as fast as 2^23.
+# Of the largest tensor that holds something for every record of a chunk; on a CPU what a cache holds, measured up to
+# five times as fast as 2^23.
 CHUNK_ELEMENTS = {"cpu": 2**20, "cuda": 2**28}
 GRAM_ROUNDING = 2  # rounding units of a Gram norm, relative to what it is if all positions are aligned
 
