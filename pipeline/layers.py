@@ -22,7 +22,10 @@ torch.backends.cudnn.allow_tf32 = False
 # Of the largest tensor that holds something for every record of a chunk; on a CPU what a cache holds, measured up to
 # five times as fast as 2^23.
 CHUNK_ELEMENTS = {"cpu": 2**20, "cuda": 2**28}
-GRAM_ROUNDING = 2  # rounding units of a Gram norm, relative to what it is if all positions are aligned
+# What rounding may take from a record's norm where positions cancel, in rounding units of what the norm is if all of
+# them (and the 1 that the bias multiplies) are aligned: of the norm where the gradient is formed, of its square by Gram
+# matrices.
+GRADIENT_ROUNDING, GRAM_ROUNDING = 64, 2
 
 Matmul = Callable[..., torch.Tensor]
 
@@ -121,8 +124,8 @@ class Conv:
     def squared_norms(self, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
         """[R, m, 1]: squared norm of every record's gradient, weights and bias together, a few records at a time.
 
-        Exact but for rounding, of which Gram matrices make more where positions cancel; what they may lose is added,
-        so that no record is taken for shorter than it is.
+        Exact but for rounding; what that may lose where positions cancel is added, so that no record is taken for
+        shorter than it is.
         """
         pooled = self._pooled(delta)
         of_bias = pooled.flatten(3).sum(dim=-1).square().sum(dim=-1, keepdim=True)
@@ -178,8 +181,10 @@ class Conv:
     def _norms_by_gradient(self, delta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
         """||sum_p delta_p x_p^T||^2 [c], with the gradient of each of c records formed; p is a position, x_p its
         patch."""
-        patches = F.unfold(image, self.shape.kernel, padding=self.shape.kernel // 2)
-        return torch.bmm(delta.flatten(2), patches.transpose(1, 2)).flatten(1).square().sum(dim=1)
+        patches, of_delta = F.unfold(image, self.shape.kernel, padding=self.shape.kernel // 2), delta.flatten(2)
+        squares = torch.bmm(of_delta, patches.transpose(1, 2)).flatten(1).square().sum(dim=1)
+        if_aligned = ((patches.square().sum(dim=1) + 1) * of_delta.square().sum(dim=1)).sqrt_().sum(dim=1)
+        return squares.add_(if_aligned.mul_(GRADIENT_ROUNDING * torch.finfo(squares.dtype).eps).square_())
 
     def _norms_by_gram(self, delta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
         """The same as sum_{p,q} <delta_p, delta_q> <x_p, x_q>; patches overlap, so that their products are sums of
@@ -190,7 +195,7 @@ class Conv:
         patches = _sum_of_shifts(_sum_of_shifts(pixels, 1, 3, reach), 2, 4, reach).flatten(1)
         of_delta = _gram(delta)
         squares = (patches * of_delta.flatten(1)).sum(dim=1)
-        if_aligned = (_diagonal(patches) * _diagonal(of_delta)).sqrt_().sum(dim=1).square()
+        if_aligned = ((_diagonal(patches) + 1) * _diagonal(of_delta)).sqrt_().sum(dim=1).square()
         return squares.add_(if_aligned, alpha=GRAM_ROUNDING * torch.finfo(squares.dtype).eps).clamp_(min=0)
 
 

@@ -39,8 +39,8 @@ def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu") -> Iter
         device: where to train.
 
     Yields:
-        One record per trial and epoch, epoch by epoch. A trial's last record carries its outcome; a trial whose loss
-        or weights stop being finite ends there as `diverged`, and the others go on.
+        One record per trial and epoch, epoch by epoch. A trial's last record carries its outcome; a trial whose
+        weights stop being finite ends there as `diverged`, and the others go on.
     """
     training = Training(pack, data, torch.device(device))
     try:
@@ -166,7 +166,7 @@ class Training:
         began = time.perf_counter()
         losses, alignment = self._train_epoch()
         self.epoch += 1
-        finite = torch.isfinite(losses) & self._weights_finite()
+        finite = self._weights_finite()  # of what is released; the loss of private records decides nothing
         last = self.epoch == self.pack.shared.epochs
         with self.average.applied() if self.average else contextlib.nullcontext():
             parts = ["validation"] if self.pack.shared.split_sizes[1] else ["test"]
@@ -268,7 +268,8 @@ class Training:
         tags = {}
         if self.epoch == 1:
             tags = {**privacy_tags(trial), "device": _device_name(self.device)}
-        metrics |= {e.metric_name: e.value for e in account(trial, self.epoch)}
+        # When to stop was seen in what was released, so that a trial that ends early costs what all of it would.
+        metrics |= {e.metric_name: e.value for e in account(trial, self.epoch if finite else trial.epochs)}
         outcome = None
         if last or not finite:
             test = counts["test"]

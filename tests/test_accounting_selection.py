@@ -41,6 +41,13 @@ def test_samplers_of_one_relation_compose():
     assert (both.sampler, both.conversion) == ("shuffled, without_replacement", "pld")
 
 
+def test_repeated_trials_count_as_often_as_they_were_run_also_among_others():
+    often = se.selected_by_composition([SHUFFLED, FIXED, SHUFFLED, SHUFFLED, FIXED], 1e-5)
+    once = se.selected_by_composition([dataclasses.replace(SHUFFLED, epochs=30), dataclasses.replace(FIXED, steps=400)],
+                                      1e-5)
+    assert often.value == pytest.approx(once.value, rel=2e-3)
+
+
 def test_a_trial_without_noise_costs_everything():
     bare = dataclasses.replace(SHUFFLED, noise_multiplier=0.0)
     assert se.selected_by_composition([SHUFFLED, bare], 1e-5).value == math.inf

@@ -15,6 +15,7 @@ from pipeline.data import load
 from pipeline.packs import Pack
 from pipeline.randomness import GaussianNoise
 from pipeline.sampling import ABSENT, BatchSampler, split
+from pipeline.scores import one_run_audit
 from pipeline.training import Training, train
 
 CPU = torch.device("cpu")
@@ -180,3 +181,10 @@ def test_notes_say_what_the_bound_is_worth():
 def test_every_mechanism_with_poisson_batches_can_be_audited(digits):
     for change in (dict(mechanism="none"), dict(mechanism="component", noise_multiplier=1.0)):
         assert BOUND in last_metrics(dataclasses.replace(BASE, **change), digits)
+
+
+def test_equal_scores_are_not_told_apart_by_the_coins():
+    included = np.arange(100) % 2 == 0
+    for coins in (included, ~included, np.sort(included), np.sort(included)[::-1]):
+        expected = int((~coins[:10]).sum() + coins[-10:].sum())  # guesses by place alone
+        assert one_run_audit(coins, np.zeros(100), 20, 1e-5).right == expected

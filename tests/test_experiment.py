@@ -83,7 +83,7 @@ def test_ranges(tmp_path):
     ("report: [figure2]", r"report: figure2 shows the alignment of pdfa, but no trial"),
     ("resources: {gpu: -1}", r"resources.gpu: must be a number >= 0, got -1"),
     ("resources: {tpu: 1}", r"resources: unknown entry 'tpu'"),
-    ("report: [table9]", r"report: must be a list of table1, figure2, frontier, got \['table9'\]"),
+    ("report: [table9]", r"report: must be a list of table1, figure2, frontier, leekifer, got \['table9'\]"),
 ])
 def test_refused_in_one_line_with_the_place(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:

@@ -12,6 +12,7 @@ from torch.func import functional_call, grad, vmap
 from pipeline.config import TrialConfig
 from pipeline.data import load
 from pipeline.feedback import BackPropagation, output_error
+from pipeline.mechanisms import MECHANISMS
 from pipeline.mechanisms.gaussian import Component, PerExample, contribution_bound, contribution_norms
 from pipeline.networks import Mlp, Parameters
 from pipeline.packs import Pack
@@ -204,3 +205,20 @@ def test_absent_records_contribute_nothing(digits):
         updates.append(training.update.flat.clone())
     torch.testing.assert_close(*updates, rtol=1e-4, atol=1e-7)
     assert updates[0].norm() > 0
+
+
+@pytest.mark.parametrize("mechanism", ["per_example", "component"])
+def test_a_record_that_overflows_contributes_nothing_and_leaves_the_others_alone(mechanism):
+    """Error zero, activations whose squares overflow: 0 inf = nan in the norm would tell that the record took part."""
+    trial = TrialConfig(dataset="digits", hidden=SIZES[1:-1], mechanism=mechanism, batch_size=4)
+    net = Mlp(SIZES, "relu", [0])
+    made = MECHANISMS[mechanism]((trial,), net, torch.device("cpu"))
+    deltas = [torch.randn(1, 4, n) for n in SIZES[1:]]
+    activations = [torch.randn(1, 4, n) for n in SIZES[:-1]]
+    alone, among = (net.blank_parameters(1, "cpu") for _ in range(2))
+    kept = torch.tensor([1.0, 1.0, 0.0, 1.0]).view(1, 4, 1)
+    made.update([d * kept for d in deltas], [h * kept for h in activations], alone)
+    for d, h in zip(deltas, activations, strict=True):
+        d[:, 2], h[:, 2] = 0, math.inf
+    made.update(deltas, activations, among)
+    assert torch.isfinite(among.flat).all() and torch.equal(among.flat, alone.flat)

@@ -1,5 +1,7 @@
 """Convolutions against torch.autograd, layer by layer and as networks under every feedback, in float64."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -101,6 +103,32 @@ def test_no_record_is_taken_for_shorter_than_it_is_where_positions_cancel(noise)
     patches = F.unfold(h[0].double().view(-1, 16, 8, 8), 5, padding=2)
     exact = torch.bmm(full.flatten(2), patches.transpose(1, 2)).flatten(1).square().sum(dim=1)
     assert (layer.squared_norms(delta.flatten(2), h)[0, :, 0] >= exact * (1 - 1e-5)).all()
+
+
+@pytest.mark.parametrize("residual", [1e-5, 1e-6, 1e-7, 0.0])
+@pytest.mark.parametrize("shape", [ConvShape(1, 28, 28, 16, 5), ConvShape(3, 16, 16, 64, 5),
+                                   ConvShape(16, 8, 8, 16, 5)])
+def test_what_is_summed_of_a_clipped_record_stays_within_the_bound_where_positions_cancel(shape, residual):
+    """Flat images with deltas that add up to nearly zero, clipped to C = 1: the sum as it is computed, not as it is."""
+    layer, generator, m = Conv(shape), torch.Generator().manual_seed(0), 6
+    flat = torch.rand(1, m, shape.in_channels, 1, 1, generator=generator) + 0.5
+    h = flat.expand(-1, -1, -1, shape.height, shape.width).reshape(1, m, -1).clone()
+    weight = 0.1 * torch.randn(1, shape.out_channels, math.prod(shape.weight_shape[1:]), generator=generator)
+    layer.forward(h, weight, torch.zeros(1, shape.out_channels))
+    mask = torch.zeros(shape.pooled[1:])
+    edge = 2 if shape.height > 8 else 1
+    mask[edge:-edge, edge:-edge] = 1
+    delta = torch.randn(1, m, *shape.pooled, generator=generator, dtype=torch.float64) * mask
+    delta = delta - mask * delta.sum((-1, -2), keepdim=True) / mask.sum()
+    delta += residual * mask * torch.randn(1, m, shape.out_channels, 1, 1, generator=generator)
+    delta = (1e6 * delta).float().reshape(1, m, -1)
+    clipped = delta * (1 / layer.squared_norms(delta, h).sqrt()).clamp(max=1)
+    for i in range(m):
+        alone = torch.zeros_like(clipped)
+        alone[:, i] = clipped[:, i]
+        out = torch.zeros_like(weight), torch.zeros(1, shape.out_channels)
+        layer.write_sum(alone, h, *out)
+        assert sum(x.double().square().sum() for x in out).sqrt() <= 1 + 1e-5
 
 
 @pytest.mark.parametrize("size", [(4, 6), (5, 7), (2, 3)])

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.accounting import account
 from pipeline.config import TrialConfig
 from pipeline.data import load
 from pipeline.packs import Pack
@@ -195,3 +196,12 @@ def test_averaged_iterates_are_what_is_evaluated_and_kept_and_leave_training_alo
     kept = torch.from_numpy(mean.outcome.weights["layer_1.weight"])
     torch.testing.assert_close(kept, expected[0], rtol=1e-4, atol=1e-6)
     assert (kept - torch.from_numpy(last.outcome.weights["layer_1.weight"])).abs().max() > 1e-3
+
+
+def test_a_certified_trial_that_diverges_costs_what_the_whole_run_would(digits):
+    trial = TrialConfig(dataset="digits", algorithm="bp", mechanism="per_example", noise_multiplier=1.0,
+                        sampler="poisson", batch_size=64, epochs=6, learning_rate=1e38)
+    last = list(train(Pack((trial,)), digits))[-1]
+    assert last.outcome.status == "diverged" and last.epoch < 6
+    expected = {e.metric_name: e.value for e in account(trial, 6)}
+    assert expected and all(last.metrics[name] == value for name, value in expected.items())

@@ -80,10 +80,22 @@ class GaussianMechanism(Mechanism):
 
     def update(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
         """Write the released update to `out`: bounded contributions, summed, with noise, over the public m."""
-        sum_outer_products(self.net, *self.bounded(deltas, activations), out)
+        sum_outer_products(self.net, *only_finite(*self.bounded(deltas, activations)), out)
         self.noise.flat.copy_(self.source.next())
         for total, noise in zip(out.weights + out.biases, self.noise.weights + self.noise.biases, strict=True):
             total.add_(noise).div_(self.batch_size)
+
+
+def only_finite(deltas: list[torch.Tensor],
+                activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The factors, those of a record zero where one of them, or the norm it was shortened by, is not finite.
+
+    Such a record contributes nothing. Without this it would turn the whole sum into nan, and so tell that it took part.
+    """
+    finite = torch.stack([torch.isfinite(x.sum(dim=-1)) for x in (*deltas, *activations)]).all(dim=0).unsqueeze(-1)
+    if finite.device.type == "cpu" and bool(finite.all()):  # a GPU is not made to wait for the answer
+        return deltas, activations
+    return ([torch.where(finite, d, 0.0) for d in deltas], [torch.where(finite, h, 0.0) for h in activations])
 
 
 class PerExample(GaussianMechanism):
