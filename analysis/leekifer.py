@@ -127,5 +127,5 @@ def to_markdown(table: pd.DataFrame) -> str:
     return (f"Accuracy ({of} records) by method after the last epoch. ε is certified of the whole run at δ = "
             f"{deltas(table)}, replace-one, batches drawn without replacement: `published` by the RDP bound and "
             "classic conversion of Lee & Kifer 2020, `tight` by privacy loss distributions. It covers one trial each, "
-            "not the choice among them; the noise comes from a recorded seed, so these trials simulate the guarantee.\n\n"
-            + "\n".join(lines) + "\n")
+            "not the choice among them; the noise comes from a recorded seed, so these trials simulate the "
+            "guarantee.\n\n" + "\n".join(lines) + "\n")

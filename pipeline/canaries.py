@@ -22,7 +22,8 @@ from pipeline.scores import auc, one_run_audit
 class Canaries:
     """k canaries of each of R trials, which records and labels from its `audit` stream.
 
-    In secure trials the coins come from the operating system, and are kept only in memory.
+    In secure trials the coins come from the operating system, and are kept in memory and, until the trial ends, in its
+    checkpoint: after a restart the same canaries must be in.
 
     Args:
         trials: of one pack.
@@ -42,7 +43,7 @@ class Canaries:
                  n_classes: int) -> None:
         self.trials = tuple(trials)
         self.labels = labels.repeat(len(self.trials), 1)
-        self.remaining, indices, included = [], [], []
+        self.remaining, self._places, indices, included = [], [], [], []
         for r, (trial, own) in enumerate(zip(self.trials, records, strict=True)):
             rng, k = numpy_generator(trial.seed, "audit"), trial.canaries
             places = rng.choice(len(own), k, replace=False)
@@ -51,10 +52,17 @@ class Canaries:
             chosen = torch.from_numpy(own[places]).to(labels.device)
             self.labels[r, chosen] = (labels[chosen] + shift) % n_classes
             self.remaining.append(own.copy())
-            self.remaining[-1][places[~coins]] = ABSENT
+            self._places.append(places)
             indices.append(chosen)
             included.append(coins)
-        self.indices, self.included = torch.stack(indices), np.stack(included)
+        self.indices, self._all = torch.stack(indices), records
+        self.include(np.stack(included))
+
+    def include(self, included: np.ndarray) -> None:
+        """Let those canaries take part, bool [R, k], and no others; `remaining` changes in place."""
+        self.included = included
+        for remaining, own, places, coins in zip(self.remaining, self._all, self._places, included, strict=True):
+            remaining[places] = np.where(coins, own[places], ABSENT)
 
     def labels_of(self, indices: torch.Tensor) -> torch.Tensor:
         """Labels [R, m] of records [R, m], as each trial trains on them."""

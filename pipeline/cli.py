@@ -1,4 +1,4 @@
-"""The command line: `photonic sweep | report | account | audit | fields | ui`."""
+"""The command line: `photonic sweep | status | report | account | audit | fields | ui`."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _expected_errors() -> tuple[type[Exception], ...]:
     """Errors whose message is meant for the user. Modules that were never imported have raised none."""
     expected = [("pipeline.tracking", "TrackingError"), ("pipeline.resources", "ResourceError"),
-                ("pipeline.projection", "OpuUnavailable"), ("pipeline.data", "DataError"),
-                ("analysis.runs", "ReportError"),
+                ("pipeline.lock", "SweepRunning"), ("pipeline.projection", "OpuUnavailable"),
+                ("pipeline.data", "DataError"), ("analysis.runs", "ReportError"),
                 ("pipeline.accounting.check", "CheckError")]
     return (ConfigError, *(getattr(sys.modules[module], name) for module, name in expected if module in sys.modules))
 
@@ -75,7 +75,15 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--workers", type=int, metavar="N", help="cores to use on this machine (default: all)")
     sweep.add_argument("--address", help="Ray cluster that this machine is part of: 'auto' or 'host:port' "
                                          "(default: RAY_ADDRESS, else a local one is started)")
+    sweep.add_argument("--checkpoint-seconds", type=float, metavar="S",
+                       help="least time between two checkpoints of a pack (default: resources.checkpoint_seconds, 30)")
     with_data(sweep)
+
+    status = command("status", _status, "which trials are done, running, failed, diverged or missing, and why")
+    status.add_argument("file", type=Path, nargs="?", metavar="FILE",
+                        help="experiment file (default: all experiments in the store, as far as it knows them)")
+    with_store(status)
+    status.add_argument("--json", action="store_true", help="as JSON, for scripts")
 
     report = command("report", _report, "tables and figures of an experiment that was swept")
     with_file(report)
@@ -115,6 +123,9 @@ def _sweep(options: argparse.Namespace) -> int:
     experiment = load_experiment(options.file)
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers: must be at least 1, got {options.workers}")
+    if options.checkpoint_seconds is not None:
+        resources = dataclasses.replace(experiment.resources, checkpoint_seconds=options.checkpoint_seconds)
+        experiment = dataclasses.replace(experiment, resources=resources)
     if options.dry_run:
         return _dry_run(experiment, options.workers)
     from pipeline.sweep import run_sweep
@@ -166,6 +177,17 @@ def _differences(trial: TrialConfig, experiment: Experiment) -> str:
     own, compared = trial.canonical(), (*experiment.trials, *experiment.candidates)
     return " ".join(f"{f.name}={own[f.name]}" for f in dataclasses.fields(trial)
                     if f.name in own and len({getattr(t, f.name) for t in compared}) > 1)
+
+
+def _status(options: argparse.Namespace) -> int:
+    from pipeline.status import as_json, as_text, status
+    from pipeline.tracking import Store
+
+    experiment = load_experiment(options.file) if options.file else None
+    store = Store(root=options.mlruns, create=False)
+    states = [status(store, name, experiment) for name in ([experiment.name] if experiment else store.sweeps())]
+    print(as_json(states) if options.json else as_text(states))
+    return 0
 
 
 def _report(options: argparse.Namespace) -> int:

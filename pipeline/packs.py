@@ -38,7 +38,7 @@ class Pack:
         return self.shared.needs_opu
 
 
-def plan(trials: Sequence[TrialConfig], resources: Resources, workers: int) -> list[Pack]:
+def plan(trials: Sequence[TrialConfig], resources: Resources, workers: int, kept: Sequence[Pack] = ()) -> list[Pack]:
     """Group trials into packs.
 
     The result of a trial does not depend on its pack, so this decides speed alone: trials of one `pack_key` are cut
@@ -49,11 +49,13 @@ def plan(trials: Sequence[TrialConfig], resources: Resources, workers: int) -> l
         trials: the trials to train.
         resources: what a pack gets; `pack_size` 0 takes `default_pack_size`.
         workers: packs that can train at the same time.
+        kept: packs that stay as they are, because they have a checkpoint; their trials are in no other.
     """
     groups: dict[str, list[TrialConfig]] = {}
-    for trial in trials:
+    together = {trial.trial_key for pack in kept for trial in pack.trials}
+    for trial in (trial for trial in trials if trial.trial_key not in together):
         groups.setdefault(trial.pack_key, []).append(trial)
-    packs = []
+    packs = list(kept)
     for group in groups.values():
         limit = resources.pack_size or default_pack_size(group[0], len(trials), workers, resources.gpu > 0)
         count = math.ceil(len(group) / limit)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -111,3 +111,20 @@ class GaussianNoise:
             self.position = 0
         self.position += 1
         return self.block[:, self.position - 1]
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What goes on with the same values: the generators' states [R, bytes] and what is unread of the block
+        [R, steps, *shape]. Nothing of secure noise, which goes on with fresh noise."""
+        if None in self.generators:
+            return {}
+        return {"generators": torch.stack([generator.get_state() for generator in self.generators]),
+                "unread": self.block[:, self.position:]}
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on where `state` was taken."""
+        if None in self.generators:
+            return
+        for generator, own in zip(self.generators, state["generators"], strict=True):
+            generator.set_state(own.clone())
+        self.position = self.block.shape[1] - state["unread"].shape[1]
+        self.block[:, self.position:] = state["unread"].to(self.block.device)

@@ -59,46 +59,47 @@ class SweepResult:
 
 
 class Recorder:
-    """Writes every epoch of every trial once, whatever workers do.
+    """Hands every epoch of every trial to the store, whatever workers do; the store takes each once.
 
     Args:
         failure_log: file for the tracebacks of failed packs; written only if there are any.
         tags: tags of every trial.
         name: what to call a trial.
+        done: trial_keys of trials that were done before; what their packs still hand in of them is passed over.
     """
 
     def __init__(self, store: Store, progress: SweepProgress, result: SweepResult, failure_log: Path,
-                 tags: Mapping[str, str], name: Callable[[TrialConfig], str] = run_name) -> None:
+                 tags: Mapping[str, str], name: Callable[[TrialConfig], str] = run_name,
+                 done: Iterable[str] = ()) -> None:
         self._store, self._progress, self._result = store, progress, result
         self._failure_log, self._tags, self._name = failure_log, tags, name
         self._started: set[str] = set()
-        self._ended: set[str] = set()
-        self._logged: set[tuple[str, int]] = set()
+        self._ended: set[str] = set(done)
 
     def start(self, pack: Pack) -> None:
         """A worker starts to train a pack, for the first time or, after a worker died, again."""
         for config in pack.trials:
-            if config.trial_key not in self._started:
+            if config.trial_key not in self._started and config.trial_key not in self._ended:
                 self._store.start(config, tags=self._tags, name=self._name(config))
                 self._started.add(config.trial_key)
                 self._progress.start(config)
 
     def restart(self, pack: Pack) -> None:
-        """A worker died; the pack will be trained again from its first epoch."""
+        """A worker died; the pack will be trained again, from its checkpoint or from its first epoch."""
         self._progress.say(f"a worker died; starting again: {self._names(pack)}")
 
     def record(self, pack: Pack, records: Iterable[EpochRecord], seconds: float) -> None:
-        """Epochs of a pack; those that a worker which died had handed in are not written again."""
+        """Epochs of a pack, perhaps some that were handed in before."""
         self._result.compute_seconds += seconds
-        records = [r for r in records
-                   if (r.trial_key, r.epoch) not in self._logged and r.trial_key not in self._ended]
+        records = [r for r in records if r.trial_key not in self._ended]
+        for note in dict.fromkeys(r.tags["checkpoint"] for r in records if "checkpoint" in r.tags):
+            self._progress.say(f"{note}: {self._names(pack)}")
         try:
             self._store.log(records)
         except ValueError as error:  # a metric that cannot be stored is the pack's failure, not the sweep's
             self.fail(pack, one_line(error), traceback.format_exc())
             return
         for record in records:
-            self._logged.add((record.trial_key, record.epoch))
             if record.outcome:
                 self._ended.add(record.trial_key)
                 self._result.finished += record.outcome.status == "finished"
@@ -119,7 +120,8 @@ class Recorder:
                 self._progress.fail(config.trial_key, reason)
 
     def _names(self, pack: Pack) -> str:
-        return ", ".join(self._name(config) for config in pack.trials)
+        """Of the pack's trials that have not ended."""
+        return ", ".join(self._name(config) for config in pack.trials if config.trial_key not in self._ended)
 
 
 def git_commit() -> str:

@@ -10,7 +10,8 @@ The public numbers of a schedule are the same for all three: rate q = m/N, expec
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,3 +87,12 @@ class BatchSampler:
         width = max(drawn.shape[1] for drawn in per_trial)
         padded = [np.pad(drawn, ((0, 0), (0, width - drawn.shape[1])), constant_values=ABSENT) for drawn in per_trial]
         return torch.from_numpy(np.stack(padded, axis=1).astype(np.int64)).to(self.device)
+
+    def state(self) -> list[dict[str, Any]]:
+        """Per trial, the state of its generator as JSON values; nothing of secure trials."""
+        return [rng.bit_generator.state for rng in self.generators if rng]
+
+    def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """Go on with the epoch after which `state` was taken."""
+        for rng, own in zip((rng for rng in self.generators if rng), state, strict=True):
+            rng.bit_generator.state = own

@@ -2,7 +2,8 @@
 
 The only module that imports Ray. A Ray Tune trial is a pack and one of its steps is an epoch; its worker hands
 `EpochRecord`s to the driver, which is the only writer of the tracking store. Resuming needs nothing of Ray's own:
-the plan of a sweep is the grid minus what the store has, so that the same command goes on where it was ended.
+the plan of a sweep is the grid minus what the store has, and packs that have a checkpoint stay together and go on from
+it, so that the same command goes on where it was ended.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ import ray
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler
 
+from pipeline.checkpoints import Checkpoints
 from pipeline.config import ConfigError, TrialConfig
 from pipeline.experiment import Experiment, Resources
+from pipeline.lock import sweeping
 from pipeline.packs import Pack, plan
 from pipeline.progress import SweepProgress
 from pipeline.recorder import Recorder, SweepResult, git_commit
@@ -50,7 +53,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     """Train the trials of `experiment` that are not done, and track them. Run it again to go on or to try again.
 
     Args:
-        root: folder of the tracking store, of Ray's files while it runs, and of the log of failures.
+        root: folder of the tracking store, of checkpoints and Ray's files while it runs, and of the log of failures.
         tracking_uri: another tracking store (see `Store`).
         data_folder: folder of the datasets (see `pipeline.data.load`).
         address: a Ray cluster; by default RAY_ADDRESS, else Ray is started on this machine. A Ray that the caller
@@ -67,6 +70,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         ResourceError: a trial asks for more than any node offers, found before anything is trained, or a node that
             is needed was lost.
         TrackingError: the tracking store failed; what it holds by then stays, and the next sweep takes it up.
+        SweepRunning: another process is running this sweep.
         ConfigError: `workers` together with a cluster, or an address that cannot be used.
         DataError: a data set that cannot be had, found before anything is trained.
     """
@@ -80,16 +84,18 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     name = functools.partial(run_name, also=experiment.varied)
     progress = SweepProgress(missing, result.skipped, quiet, name=name)
     if missing:
-        with progress, running_ray(missing, resources, address, workers):
+        with sweeping(root, experiment.name), progress, running_ray(missing, resources, address, workers):
             check_resources(missing, resources, offers())
+            checkpoints = Checkpoints(root / "checkpoints" / experiment.name, resources.checkpoint_seconds)
             if trainer is None:
                 fetch_datasets(missing, data_folder)
                 trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
-                                            threads=max(1, int(resources.cpu)), data_folder=data_folder)
+                                            threads=max(1, int(resources.cpu)), data_folder=data_folder,
+                                            checkpoints=checkpoints)
             at_once = slots(bundle(resources, False), ray.cluster_resources())
-            packs = plan(missing, resources, at_once)
+            packs = plan(missing, resources, at_once, checkpoints.resumable(experiment.trials, done, progress.say))
             with recorded(store, experiment, result) as commit:
-                recorder = Recorder(store, progress, result, failure_log, {"git_commit": commit}, name)
+                recorder = Recorder(store, progress, result, failure_log, {"git_commit": commit}, name, done)
                 watchdog = Watchdog(lambda: check_resources(missing, resources, offers()), idle_seconds)
                 _fit(packs, at_once, resources, trainer, Driver(packs, recorder, watchdog), root / "ray")
     result.wall_seconds = time.monotonic() - begin

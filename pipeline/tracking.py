@@ -10,6 +10,7 @@ through an MLflow server (MLFLOW_TRACKING_URI).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
@@ -92,19 +93,23 @@ class Store:
         self._experiment_id: str | None = None
         self._parent_id: str | None = None
         self._trials: dict[str, tuple[str, TrialConfig]] = {}
+        self._logged: dict[str, dict[tuple[str, int], float]] = {}  # of started trials: (metric, epoch) -> value
+        self._create = create
         if not create and self._database is not None and not self._database.exists():
             raise TrackingError(f"tracking store {self.uri}: does not exist (run the sweep first)")
         self._connect()
 
     @_reports_errors
     def _connect(self) -> None:
-        self.root.mkdir(parents=True, exist_ok=True)
+        if self._create:
+            self.root.mkdir(parents=True, exist_ok=True)
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         from mlflow.tracking import MlflowClient
 
         logging.getLogger("alembic").setLevel(logging.WARNING)
-        with self._lock:  # processes that create the same new database at once leave it broken
+        # Processes that create the same new database at once leave it broken.
+        with self._lock if self._create else contextlib.nullcontext():
             is_new = self._database is not None and not self._database.exists()
             if is_new:
                 self._database.parent.mkdir(parents=True, exist_ok=True)
@@ -144,6 +149,19 @@ class Store:
         self._write(self._parent_id, params={k: v for k, v in texts.items() if k not in logged},
                     tags={**note, **(tags or {}), **changed})
         self._client.update_run(self._parent_id, status="RUNNING")
+
+    @_reports_errors
+    def sweeps(self) -> list[str]:
+        """Names of all sweeps in the store, the oldest first."""
+        return [e.name for e in sorted(self._client.search_experiments(), key=lambda e: e.creation_time)
+                if self.find(e.name)]
+
+    @_reports_errors
+    def planned(self) -> int | None:
+        """Trials of the open sweep when it was last run."""
+        data = self._client.get_run(self._parent()).data if self._parent_id else None
+        text = data and data.tags.get("latest.trials", data.params.get("trials"))
+        return int(text) if text else None
 
     @_reports_errors
     def find(self, name: str) -> bool:
@@ -194,6 +212,8 @@ class Store:
                 identity = {"trial_key": key, "status": "running", "mlflow.parentRunId": self._parent()}
                 run = self._client.create_run(self._experiment(), run_name=name or run_name(config), tags=identity)
         run_id = run.info.run_id
+        self._logged[key] = {(name, epoch): value for name in run.data.metrics
+                             for epoch, value in self.history(run_id, name)}
         # Params again for a run taken up: its process may have ended between creating it and this line.
         self._write(run_id, params={k: param_text(v) for k, v in config.canonical().items()},
                     tags={**(tags or {}), "status": "running"})
@@ -203,6 +223,10 @@ class Store:
     @_reports_errors
     def log(self, records: Iterable[EpochRecord]) -> None:
         """Write records of started trials, and close those that have an outcome. May be repeated after an error.
+
+        A value that the trial's run has already is not written again, so that an epoch which is handed in twice, or
+        trained twice, stands there once. Another value is written; of two, `history` takes the later. Times (`time/`)
+        are never the same, and the first one stays.
 
         Raises:
             ValueError: for a metric that is not finite; then nothing at all is written.
@@ -220,8 +244,12 @@ class Store:
             groups.setdefault(record.trial_key, []).append(record)
         for key, group in groups.items():
             run_id = self._trials[key][0]
-            points = [(name, float(value), r.epoch) for r in group for name, value in r.metrics.items()]
+            logged = self._logged[key]
+            points = [(name, float(value), r.epoch) for r in group for name, value in r.metrics.items()
+                      if logged.get((name, r.epoch)) != float(value)
+                      and not (name.startswith("time/") and (name, r.epoch) in logged)]
             self._write(run_id, points, tags={name: text for r in group for name, text in r.tags.items()})
+            logged.update(((name, epoch), value) for name, value, epoch in points)
             for outcome in (r.outcome for r in group if r.outcome):
                 self._finish(key, outcome)
 
@@ -233,6 +261,7 @@ class Store:
         self._client.set_terminated(run_id, "FINISHED")
         # The tag comes last: a trial counts as done only when all of it is stored.
         self._client.set_tag(run_id, "status", outcome.status)
+        self._logged[key] = {}  # a trial that is done is not written again
 
     @_reports_errors
     def fail(self, trial_key: str, reason: str) -> None:

@@ -1,13 +1,16 @@
-"""What a worker of a sweep does: train packs, epoch by epoch."""
+"""What a worker of a sweep does: train packs, epoch by epoch, from their checkpoints where there are any."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pipeline.checkpoints import Checkpoint, CheckpointError, Checkpoints
 from pipeline.packs import Pack
 from pipeline.records import EpochRecord
 
@@ -30,18 +33,62 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
                 if record.outcome:
                     live.remove(record.trial_key)
             yield {"records": records}
+        # Whoever asks for more has the last records: the trainer may now throw away what it kept in case they got lost.
+        next(source, None)
     except Exception as error:
         yield {"records": records, "error": one_line(error), "traceback": traceback.format_exc()}
 
 
-def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | None) -> Iterator[EpochRecord]:
-    """The default trainer: `pipeline.training.train` on the pack's dataset."""
+def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | None,
+               checkpoints: Checkpoints) -> Iterator[EpochRecord]:
+    """The default trainer: `pipeline.training.train` on the pack's dataset, from and to checkpoints.
+
+    What was handed in before the checkpoint is handed in again, in case it was lost on its way. The records of secure
+    trials are held back until a checkpoint, or the end, has them: epochs that are lost cannot be repeated, and those
+    that take their place carry other noise, so that handing in both would publish more than is accounted for.
+
+    Yields:
+        Records, epoch by epoch. Where the pack had a checkpoint, those of one epoch have the tag `checkpoint`, which
+        says what became of it.
+    """
     import torch  # here and not above: the driver needs no torch
 
-    from pipeline.training import train
+    from pipeline.state import capture, restore
+    from pipeline.training import Training
 
     torch.set_num_threads(threads)
-    return train(pack, _dataset(pack.shared.dataset, data_folder, device), device)
+    training = Training(pack, _dataset(pack.shared.dataset, data_folder, device), torch.device(device))
+    try:
+        history, note = [], ""
+        try:
+            if saved := checkpoints.load(pack, device):
+                restore(training, saved.arrays, saved.values)
+                history = list(saved.records)
+                yield from _noted(history, f"resumed from epoch {training.epoch}")
+        except CheckpointError as error:
+            note = f"checkpoint refused, started again: {error}"
+        held, saved_at = [], time.monotonic()
+        while training.epoch < pack.shared.epochs and training.active:
+            records = training.run_epoch()
+            history += records
+            held += _noted(records, note)
+            ended = training.epoch == pack.shared.epochs or not training.active
+            due = not ended and time.monotonic() - saved_at >= checkpoints.seconds
+            if due:
+                checkpoints.save(pack, Checkpoint(device, *capture(training), history))
+                saved_at = time.monotonic()
+            if due or ended or not pack.shared.secure:
+                yield from held
+                held, note = [], ""
+        checkpoints.remove(pack)
+    finally:
+        training.close()
+
+
+def _noted(records: list[EpochRecord], note: str) -> list[EpochRecord]:
+    """The records, those of the last epoch with `note` in the tag `checkpoint`, if there is a note."""
+    return [dataclasses.replace(record, tags={**record.tags, "checkpoint": note})
+            if note and record.epoch == records[-1].epoch else record for record in records]
 
 
 @functools.lru_cache(maxsize=2)

@@ -13,8 +13,8 @@ feedback mechanisms.base mechanisms.none mechanisms.optics mechanisms.photonic m
 accounting.epsilon accounting.photonic accounting.curves accounting.column accounting.label accounting.leekifer
 accounting.gaussian accounting.selection accounting.audit accounting.certified accounting accounting.check
 scores canaries
-alignment training attacks release
-estimate artifacts audit tracking ui resources progress worker recorder sweep cli""".split()
+alignment training state attacks release
+estimate artifacts audit tracking ui lock checkpoints status resources progress worker recorder sweep cli""".split()
 LIBRARIES = {"ray": "sweep", "mlflow": "tracking", "lightonml": "projection"}
 # These know configurations and records, and nothing of how an algorithm works.
 IGNORANT = {"tracking": set(), "sweep": {"training", "data", "projection"}, "analysis": set()}

@@ -31,3 +31,11 @@ def test_default_size_leaves_work_for_every_worker_and_fits_caches():
 def test_a_pack_of_different_shapes_is_refused():
     with pytest.raises(ValueError, match="one pack_key, got 2"):
         Pack((TrialConfig(), TrialConfig(batch_size=128)))
+
+
+def test_packs_that_have_a_checkpoint_stay_as_they_are():
+    kept = Pack((TRIALS[3], TRIALS[0]))
+    packs = plan(TRIALS[1:], Resources(pack_size=4), workers=2, kept=[kept])
+    assert kept in packs
+    keys = sorted(t.trial_key for p in packs for t in p.trials)
+    assert keys == sorted(t.trial_key for t in TRIALS), "every trial once, the done one of the kept pack too"

@@ -135,6 +135,25 @@ def test_an_unfinished_run_is_reused_across_stores(store, root, client, request)
     assert other.history(first, "validation/accuracy") == [(1, 0.7), (2, 0.2)]
 
 
+def test_an_epoch_stands_once_however_often_it_is_handed_in(store, root, client, request):
+    def epoch(number, seconds, **metrics):
+        return EpochRecord(PDFA.trial_key, number, {"time/epoch_seconds": seconds, **metrics})
+
+    run_id = store.start(PDFA)
+    store.log([epoch(1, 0.1, loss=1 / 3), epoch(2, 0.2, loss=0.5)])
+    store.log([epoch(1, 0.9, loss=1 / 3)])  # a worker died and trained it again
+    later = Store(root=root)  # another process, after this one was killed
+    later.open_sweep(request.node.name)
+    assert later.start(PDFA) == run_id
+    later.log([epoch(1, 0.8, loss=1 / 3), epoch(2, 0.8, loss=0.5), epoch(3, 0.3, loss=0.25)])
+    points = {name: [(p.step, p.value) for p in client.get_metric_history(run_id, name)]
+              for name in ("loss", "time/epoch_seconds")}
+    assert points == {"loss": [(1, 1 / 3), (2, 0.5), (3, 0.25)], "time/epoch_seconds": [(1, 0.1), (2, 0.2), (3, 0.3)]}
+    later.log([epoch(2, 0.8, loss=0.75, accuracy=0.5)])  # trained otherwise: not hidden, and the later value counts
+    assert later.history(run_id, "loss") == [(1, 1 / 3), (2, 0.75), (3, 0.25)]
+    assert later.history(run_id, "accuracy") == [(2, 0.5)]
+
+
 def test_a_run_that_lost_its_params_gets_them(store, client):
     tags = {"trial_key": BP.trial_key, "status": "running"}
     run = client.create_run(store._experiment_id, tags=tags)  # as if killed between creating the run and its params

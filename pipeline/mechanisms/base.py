@@ -9,6 +9,7 @@ import torch
 
 from pipeline.config import TrialConfig
 from pipeline.networks import Network, Parameters
+from pipeline.randomness import GaussianNoise
 
 
 class Mechanism(ABC):
@@ -36,6 +37,10 @@ class Mechanism(ABC):
     def derivative(self, h: torch.Tensor, layer: int) -> torch.Tensor:
         """phi'(z^l) as the update uses it, from h^l = phi(z^l); l from 1."""
         return self.net.derivative(h, layer)
+
+    def noise_sources(self) -> list[GaussianNoise]:
+        """All that draws noise here, always in the same order."""
+        return []
 
     @abstractmethod
     def update(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:

@@ -73,6 +73,10 @@ class GaussianMechanism(Mechanism):
         """The device's noise on what an OPU projects; it buys nothing here, and is bounded with all else."""
         return signals if self.optics is None else self.optics.perturb(signals)
 
+    def noise_sources(self) -> list[GaussianNoise]:
+        """The optical noise, where there is any, and that of the release."""
+        return [*(self.optics.noise_sources() if self.optics else []), self.source]
+
     @abstractmethod
     def bounded(self, deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

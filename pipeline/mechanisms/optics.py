@@ -59,6 +59,10 @@ class OpticalNoise:
             released = [g.addcmul_(v, scale_factor(v, self.tau_f)) for g, v in zip(noise, perturbed, strict=True)]
         return [*released, *signals[len(self.widths):]]
 
+    def noise_sources(self) -> list[GaussianNoise]:
+        """The noise, where there is any."""
+        return [] if self.noise is None else [self.noise]
+
     def _noise(self, rows: int) -> torch.Tensor:
         """Noise [R, rows, sum n_l]; batches of random size take what they need of a block, or of several."""
         blocks = [self.noise.next()]
@@ -115,3 +119,7 @@ class DecodedNoise:
         if not self.joint:
             return released
         return [*released[0].split(self.hidden, dim=-1), matmul(released[0], self.decoder)]
+
+    def noise_sources(self) -> list[GaussianNoise]:
+        """The noise, where there is any."""
+        return self.optics.noise_sources()

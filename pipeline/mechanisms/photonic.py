@@ -29,6 +29,7 @@ from pipeline.config import TrialConfig
 from pipeline.mechanisms.base import Mechanism, mean_outer_products
 from pipeline.mechanisms.optics import DecodedNoise, OpticalNoise, column
 from pipeline.networks import Network, Parameters
+from pipeline.randomness import GaussianNoise
 
 
 def offset_and_clip(h: torch.Tensor, nu: torch.Tensor, c: torch.Tensor, floor: bool = False) -> torch.Tensor:
@@ -76,6 +77,10 @@ class Photonic(Mechanism):
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
         """scale_s(signal) + g for every layer's signal [R, m, n_l] (Eq. 8 and 10)."""
         return self.optics.perturb(signals)
+
+    def noise_sources(self) -> list[GaussianNoise]:
+        """The optical noise, where there is any."""
+        return self.optics.noise_sources()
 
     def derivative(self, h: torch.Tensor, layer: int) -> torch.Tensor:
         """phi'(z) from h; at least gamma_min where that variant is enforced (phi' >= 0 for all activations here)."""

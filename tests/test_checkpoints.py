@@ -1,0 +1,273 @@
+"""Checkpoints without Ray: a trial that was stopped and restored ends with the bits of one that was not."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+from pipeline import checkpoints as module
+from pipeline.checkpoints import Checkpoint, CheckpointError, Checkpoints
+from pipeline.config import TrialConfig
+from pipeline.data import load
+from pipeline.packs import Pack
+from pipeline.randomness import GaussianNoise
+from pipeline.records import EpochRecord, Outcome
+from pipeline.state import capture, restore
+from pipeline.training import Training, train
+from pipeline.worker import train_pack
+
+MECHANISMS = {
+    "none": {},
+    "photonic": {"mechanism": "photonic", "sigma": 0.05},
+    "component": {"mechanism": "component", "noise_multiplier": 1.0, "tau_h": 2.0},
+    "per_example": {"mechanism": "per_example", "noise_multiplier": 1.0, "sigma": 0.05},
+}
+TINY = {"dataset": "digits", "hidden": (16, 16), "batch_size": 128, "epochs": 3, "learning_rate": 0.1}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits")
+
+
+def pack_of(replicas=1, **settings) -> Pack:
+    return Pack(tuple(TrialConfig(**{**TINY, "seed": seed, **settings}) for seed in range(replicas)))
+
+
+def comparable(record: EpochRecord):
+    """All of a record but the time it took and what became of its checkpoint; weights as bytes."""
+    metrics = {k: v for k, v in record.metrics.items() if not k.startswith("time/")}
+    tags = {k: v for k, v in record.tags.items() if k != "checkpoint"}
+    outcome = record.outcome and (record.outcome.status, record.outcome.per_class,
+                                  {k: v.tobytes() for k, v in record.outcome.weights.items()})
+    return record.trial_key, record.epoch, metrics, tags, outcome
+
+
+def run_epochs(training: Training, n: int) -> list[EpochRecord]:
+    return [record for _ in range(n) for record in training.run_epoch()]
+
+
+def assert_resumes_bit_by_bit(pack: Pack, data, folder) -> None:
+    whole = list(train(pack, data))
+    assert len(whole) == len(pack.trials) * pack.shared.epochs
+    for stop in range(1, pack.shared.epochs):
+        first = Training(pack, data, torch.device("cpu"))
+        records = run_epochs(first, stop)
+        Checkpoints(folder, 0).save(pack, Checkpoint("cpu", *capture(first), records))
+        run_epochs(first, 1)  # what the stopped one does after its checkpoint leaves the other alone
+        saved = Checkpoints(folder, 0).load(pack, "cpu")
+        second = Training(pack, data, torch.device("cpu"))
+        restore(second, saved.arrays, saved.values)
+        again = [*saved.records, *run_epochs(second, pack.shared.epochs - stop)]
+        assert [comparable(r) for r in again] == [comparable(r) for r in whole]
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("algorithm", ["bp", "dfa", "tdfa", "pdfa"])
+def test_restored_training_has_the_same_bits(algorithm, mechanism, replicas, digits, tmp_path):
+    assert_resumes_bit_by_bit(pack_of(replicas, algorithm=algorithm, **MECHANISMS[mechanism]), digits, tmp_path)
+
+
+@pytest.mark.parametrize("settings", [
+    {"optimizer": "adam", "learning_rate": 0.01, "averaging": 0.9},
+    {"momentum": 0.0, "sampler": "without_replacement"},
+    {"algorithm": "pdfa", **MECHANISMS["photonic"], "joint_release": True, "denoise": True},
+    {**MECHANISMS["per_example"], "sampler": "poisson", "canaries": 40},
+    {"algorithm": "hybrid", "network": "convnet", "channels": (4,), "kernel": 3, "batch_size": 256},
+], ids=["adam-averaged", "plain-sgd", "decoded", "poisson-canaries", "hybrid-convnet"])
+def test_restored_training_has_the_same_bits_whatever_else_has_state(settings, digits, tmp_path):
+    assert_resumes_bit_by_bit(pack_of(3, **settings), digits, tmp_path)
+
+
+@pytest.mark.parametrize("mechanism", ["photonic", "per_example"])
+def test_what_is_unread_of_a_block_of_noise_is_not_lost(mechanism, digits, tmp_path, monkeypatch):
+    """GPUs draw the noise of several steps at once, and an epoch ends in the middle of a block."""
+    monkeypatch.setattr(GaussianNoise, "STEPS_PER_BLOCK", {"cpu": 16})
+    pack = pack_of(2, algorithm="dfa", **MECHANISMS[mechanism])
+    assert pack.shared.steps_per_epoch % 16
+    assert_resumes_bit_by_bit(pack, digits, tmp_path)
+
+
+def test_a_diverged_trial_stays_ended_and_its_outcome_comes_back(digits, tmp_path):
+    pack = pack_of(3)
+    training = Training(pack, digits, torch.device("cpu"))
+    training.net.parameters.weights[0][1, 0, 0] = math.nan
+    records = training.run_epoch()
+    Checkpoints(tmp_path, 0).save(pack, Checkpoint("cpu", *capture(training), records))
+    saved = Checkpoints(tmp_path, 0).load(pack, "cpu")
+    assert [r.outcome and r.outcome.status for r in saved.records] == [None, "diverged", None]
+    assert all(np.array_equal(saved.records[1].outcome.weights[name], weights, equal_nan=True)
+               for name, weights in records[1].outcome.weights.items())
+    other = Training(pack, digits, torch.device("cpu"))
+    restore(other, saved.arrays, saved.values)
+    assert other.active == [0, 2]
+    assert [comparable(r) for r in run_epochs(other, 2)] == [comparable(r) for r in run_epochs(training, 2)]
+
+
+def test_secure_trials_leave_neither_seed_nor_generator_and_go_on_with_fresh_noise(digits, tmp_path):
+    seed = 987654321987654321
+    pack = Pack((TrialConfig(**TINY, **MECHANISMS["per_example"], noise="secure", sampler="poisson", canaries=40,
+                             algorithm="pdfa", seed=seed),))
+    training = Training(pack, digits, torch.device("cpu"))
+    records, store = training.run_epoch(), Checkpoints(tmp_path, 0)
+    store.save(pack, Checkpoint("cpu", *capture(training), records))
+    with safe_open(store.path(pack), framework="numpy") as file:
+        assert set(file.keys()) == {"weights", "optimizer.momentum_buffer", "canaries"}
+        content = json.loads(file.metadata()["training"])
+    assert content["values"] == {"epoch": 1, "active": [0], "sampler": []}
+    assert str(seed) not in store.path(pack).read_bytes().decode("latin-1")
+
+    saved = store.load(pack, "cpu")
+    resumed = [Training(pack, digits, torch.device("cpu")) for _ in range(2)]
+    for other in resumed:
+        restore(other, saved.arrays, saved.values)
+        assert np.array_equal(other.canaries.included, training.canaries.included)
+        assert np.array_equal(other.sampler.records[0], training.sampler.records[0])
+        assert torch.equal(other.net.parameters.flat, training.net.parameters.flat)
+    drawn = [other.mechanism.source.next() for other in (training, *resumed)]
+    assert not torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[1], drawn[2])
+    expected = 1.0 * resumed[0].mechanism.bounds[0]
+    assert drawn[1].std().item() == pytest.approx(expected, rel=0.1)
+
+
+def saved_pack(folder):
+    pack = pack_of(2)
+    record = EpochRecord(pack.trials[0].trial_key, 1, {"train/loss": 1 / 3}, {}, Outcome("finished", {}, ()))
+    Checkpoints(folder, 0).save(pack, Checkpoint("cpu", {"weights": np.arange(4096, dtype=np.float32)},
+                                                 {"epoch": 1, "active": [0, 1]}, [record]))
+    return pack, Checkpoints(folder, 0).path(pack)
+
+
+def test_what_was_saved_is_what_is_loaded_and_one_file_replaces_the_other(tmp_path):
+    pack, path = saved_pack(tmp_path)
+    saved_pack(tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
+    saved = Checkpoints(tmp_path, 0).load(pack, "cpu")
+    assert saved.records[0].metrics == {"train/loss": 1 / 3} and saved.values["active"] == [0, 1]
+    assert np.array_equal(saved.arrays["weights"], np.arange(4096))
+    assert Checkpoints(tmp_path, 0).load(pack_of(3), "cpu") is None
+    Checkpoints(tmp_path, 0).remove(pack)
+    assert not list(tmp_path.iterdir())
+
+
+def damage(kind, path, monkeypatch):
+    content = path.read_bytes()
+    if kind == "half-written":
+        path.write_bytes(content[: len(content) // 2])
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "a flipped bit":
+        path.write_bytes(content[:-100] + bytes([content[-100] ^ 1]) + content[-99:])
+    elif kind == "a changed record":
+        path.write_bytes(content.replace(b"0.3333333333333333", b"0.4333333333333333"))
+    elif kind == "other code":
+        monkeypatch.setitem(module.SOFTWARE, "code", "another")
+
+
+@pytest.mark.parametrize(("kind", "says"), [
+    ("half-written", "damaged"), ("empty", "damaged"), ("a flipped bit", "checksum"), ("a changed record", "checksum"),
+    ("other code", r"other software wrote it \(code [0-9a-f]{16} and not another\)")])
+def test_a_checkpoint_that_cannot_be_trusted_is_refused(kind, says, tmp_path, monkeypatch):
+    pack, path = saved_pack(tmp_path)
+    damage(kind, path, monkeypatch)
+    with pytest.raises(CheckpointError, match=says) as error:
+        Checkpoints(tmp_path, 0).load(pack, "cpu")
+    assert "\n" not in str(error.value)
+
+
+def test_a_checkpoint_of_another_device_or_other_trials_is_refused(tmp_path):
+    pack, path = saved_pack(tmp_path)
+    with pytest.raises(CheckpointError, match="trained on 'cpu', and this is 'cuda'"):
+        Checkpoints(tmp_path, 0).load(pack, "cuda")
+    other = Pack(pack.trials[::-1])
+    path.rename(Checkpoints(tmp_path, 0).path(other))
+    with pytest.raises(CheckpointError, match="other trials"):
+        Checkpoints(tmp_path, 0).load(other, "cpu")
+
+
+def test_an_interrupted_save_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    pack, path = saved_pack(tmp_path)
+    before = path.read_bytes()
+
+    def no_space(*arguments):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(module.os, "fsync", no_space)
+    with pytest.raises(OSError, match="No space left"):
+        saved_pack(tmp_path)
+    assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == before
+
+
+def test_packs_with_a_checkpoint_stay_together_and_orphans_go(tmp_path):
+    pack, path = saved_pack(tmp_path)
+    first, second = (t.trial_key for t in pack.trials)
+    (tmp_path / "abc.tmp").write_bytes(b"half")
+    (tmp_path / "0123456789abcdef.safetensors").write_bytes(b"junk")
+    said, store = [], Checkpoints(tmp_path, 0)
+    assert [(f.trial_keys, f.epoch) for f in store.found() if not f.problem] == [((first, second), 1)]
+    wider = pack_of(4).trials
+    assert store.resumable(wider, {first}, said.append) == [pack], "a trial that is done stays in its pack"
+    assert list(tmp_path.iterdir()) == [path]
+    assert len(said) == 1 and "0123456789abcdef.safetensors given up" in said[0] and "damaged" in said[0]
+
+    assert store.resumable(wider[1:], set(), said.append) == []
+    assert "no longer in the experiment" in said[1] and not list(tmp_path.iterdir())
+    saved_pack(tmp_path)
+    assert store.resumable(wider, {first, second}, said.append) == [] and len(said) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def trained(pack, store):
+    return train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=store)
+
+
+def test_worker_hands_in_all_epochs_from_the_first_says_so_and_cleans_up(digits, tmp_path):
+    pack, store = pack_of(2, **MECHANISMS["photonic"]), Checkpoints(tmp_path, 0)
+    source = trained(pack, store)
+    for _ in range(3):  # the first record of the second epoch, whose checkpoint is written by then
+        next(source)
+    source.close()
+    assert store.load(pack, "cpu").values["epoch"] == 2
+    again = list(trained(pack, store))
+    assert [comparable(r) for r in again] == [comparable(r) for r in train(pack, digits)]
+    assert [r.tags.get("checkpoint") for r in again] == [None] * 2 + ["resumed from epoch 2"] * 2 + [None] * 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_worker_starts_again_where_the_checkpoint_is_damaged(digits, tmp_path, monkeypatch):
+    pack, store = pack_of(1), Checkpoints(tmp_path, 0)
+    next(source := trained(pack, store))
+    source.close()
+    damage("a flipped bit", store.path(pack), monkeypatch)
+    again = list(trained(pack, store))
+    assert [comparable(r) for r in again] == [comparable(r) for r in train(pack, digits)]
+    assert again[0].tags["checkpoint"].startswith("checkpoint refused, started again: ")
+    assert not any("checkpoint" in r.tags for r in again[1:])
+
+
+def test_short_trials_write_no_checkpoint(tmp_path):
+    assert len(list(trained(pack_of(1), Checkpoints(tmp_path / "none", 30)))) == 3
+    assert not (tmp_path / "none").exists()
+
+
+def test_secure_records_wait_for_a_checkpoint_or_the_end(digits, tmp_path):
+    pack = pack_of(1, **MECHANISMS["per_example"], noise="secure")
+    held = trained(pack, Checkpoints(tmp_path, 1e9))
+    assert next(held).epoch == 1 and not list(tmp_path.iterdir())
+    assert held.gi_frame.f_locals["training"].epoch == 3, "nothing was handed in before the end"
+    held.close()
+    saved = trained(pack, Checkpoints(tmp_path, 0))
+    assert next(saved).epoch == 1 and saved.gi_frame.f_locals["training"].epoch == 1
+    saved.close()
+    again = list(trained(pack, Checkpoints(tmp_path, 0)))
+    assert [r.epoch for r in again] == [1, 2, 3] and again[-1].outcome.status == "finished"
+
+
+def test_settings_of_checkpoints_are_no_part_of_a_trial():
+    assert "checkpoint" not in json.dumps(TrialConfig().canonical())
+    assert not [f.name for f in dataclasses.fields(TrialConfig) if "checkpoint" in f.name]

@@ -1,0 +1,123 @@
+"""`photonic status`: what became of every trial, why, and how to go on; it reads, and changes nothing."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pipeline import sweep
+from pipeline.checkpoints import Checkpoint, Checkpoints
+from pipeline.cli import main
+from pipeline.experiment import load_experiment
+from pipeline.lock import sweeping
+from pipeline.packs import Pack
+from pipeline.recorder import SweepResult
+from pipeline.records import EpochRecord, Outcome
+from pipeline.tracking import Store
+
+FILE = """
+name: mixed
+base: {dataset: digits, hidden: [8], epochs: 4}
+grid: {seed: {range: [0, 6]}}
+"""
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """(file, experiment): trials 0 to 4 finished, diverged, failed, interrupted and running; 5 is missing."""
+    file = tmp_path / "mixed.yaml"
+    file.write_text(FILE)
+    experiment = load_experiment(file)
+    store, root = Store(root=tmp_path / "mlruns"), tmp_path / "mlruns"
+
+    def epoch(trial, n, status=None):
+        outcome = status and Outcome(status, {"layer_1.bias": np.zeros(2, np.float32)}, ())
+        store.log([EpochRecord(trial.trial_key, n, {"time/epoch_seconds": 0.1, "train/loss": 1 / n}, {}, outcome)])
+
+    finished, diverged, failed, interrupted, running, _ = experiment.trials
+    for trials in ((interrupted,), (finished, diverged, failed, running)):
+        store = Store(root=root)
+        store.open_sweep("mixed", params={"trials": 6})
+        for trial in trials:
+            store.start(trial)
+            epoch(trial, 1)
+        if interrupted in trials:
+            epoch(interrupted, 2)
+            store.close_sweep("KILLED")
+    for n in (2, 3, 4):
+        epoch(finished, n, "finished" if n == 4 else None)
+    epoch(diverged, 2, "diverged")
+    store.fail(failed.trial_key, "ValueError: no (somewhere.py:3)")
+    checkpoint = Checkpoint("cpu", {}, {"epoch": 2, "active": [0]}, [])
+    Checkpoints(root / "checkpoints" / "mixed", 30).save(Pack((interrupted,)), checkpoint)
+    (root / "checkpoints" / "mixed" / "0.safetensors").write_bytes(b"junk")
+    return file, experiment
+
+
+def status(capsys, tmp_path, *arguments):
+    assert main(["status", *map(str, arguments), "--mlruns", str(tmp_path / "mlruns")]) == 0
+    return capsys.readouterr().out
+
+
+def test_every_trial_has_a_status_an_epoch_and_a_reason(mixed, tmp_path, capsys):
+    file, experiment = mixed
+    keys = [trial.trial_key for trial in experiment.trials]
+    before = sorted(path for path in tmp_path.rglob("*") if path.suffix not in (".db-wal", ".db-shm"))
+    text = status(capsys, tmp_path, file)
+    assert text.splitlines() == [
+        "mixed: 6 trials: 1 finished, 1 diverged, 1 failed, 2 interrupted, 1 missing; not running here",
+        f"  diverged    dfa non-private seed=1 ({keys[1]}), epoch 2 of 4: its loss or a weight stopped being finite",
+        f"  failed      dfa non-private seed=2 ({keys[2]}), epoch 1 of 4: ValueError: no (somewhere.py:3)",
+        f"  interrupted dfa non-private seed=3 ({keys[3]}), epoch 2 of 4, checkpoint of epoch 2",
+        f"  interrupted dfa non-private seed=4 ({keys[4]}), epoch 1 of 4: no process on this host runs its sweep",
+        f"  missing     dfa non-private seed=5 ({keys[5]})",
+        text.splitlines()[-2],
+        f"  to go on: photonic sweep {file}",
+    ]
+    assert text.splitlines()[-2].startswith("  checkpoint that cannot be used: 0.safetensors: it is damaged (")
+    assert before == sorted(path for path in tmp_path.rglob("*") if path.suffix not in (".db-wal", ".db-shm"))
+
+
+def test_without_a_file_all_sweeps_and_as_json_for_scripts(mixed, tmp_path, capsys):
+    _, experiment = mixed
+    other = Store(root=tmp_path / "mlruns")
+    other.open_sweep("other", params={"trials": 3})
+    with sweeping(tmp_path / "mlruns", "mixed"):
+        states = {state["name"]: state for state in json.loads(status(capsys, tmp_path, "--json"))}
+    assert set(states) == {"mixed", "other"} and states["mixed"]["running"] and not states["mixed"]["go_on"]
+    assert states["mixed"]["counts"] == {"done": 2, "running": 1, "finished": 1, "diverged": 1, "failed": 1,
+                                         "interrupted": 1, "missing": 1}
+    assert {t["trial_key"]: t["epoch"] for t in states["mixed"]["trials"]} == {
+        trial.trial_key: epoch for trial, epoch in zip(experiment.trials, (4, 2, 1, 2, 1), strict=False)}
+    assert not states["other"]["running"] and states["other"]["counts"]["missing"] == 3
+    assert states["other"]["go_on"] == "photonic sweep FILE"
+    assert len(states["mixed"]["refused"]) == 1
+
+
+@pytest.mark.parametrize("uri", [None, "sqlite:///{folder}/elsewhere.db"])
+def test_a_store_that_is_not_there_is_not_created(uri, tmp_path, capsys, monkeypatch):
+    if uri:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(folder=tmp_path))
+    assert main(["status", "--mlruns", str(tmp_path / "mlruns")]) == 2
+    assert "does not exist (run the sweep first)" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("result", "code"), [
+    (SweepResult(3, finished=2, diverged=1), 0),
+    (SweepResult(3, finished=2, failed={"key": "ValueError: no"}), 1),
+    (SweepResult(3, finished=1, failed={"key": "ValueError: no"}), 130),
+])
+def test_exit_code_says_how_a_sweep_ended(result, code, tmp_path, monkeypatch):
+    file, given = tmp_path / "mixed.yaml", []
+    file.write_text(FILE)
+    monkeypatch.setattr(sweep, "run_sweep", lambda experiment, **options: given.append(experiment) or result)
+    assert main(["sweep", str(file), "--checkpoint-seconds", "5"]) == code
+    assert given[0].resources.checkpoint_seconds == 5 and given[0].trials == load_experiment(file).trials
+
+
+def test_checkpoint_seconds_must_be_a_number_not_below_zero(tmp_path, capsys):
+    file = tmp_path / "mixed.yaml"
+    file.write_text(FILE)
+    assert main(["sweep", str(file), "--checkpoint-seconds", "-1"]) == 2
+    assert "resources.checkpoint_seconds: must be a number >= 0, got -1.0" in capsys.readouterr().err
