@@ -1,0 +1,76 @@
+"""`make bench` at a tiny size: what it promises to measure is there, and what it compares with is what it says."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests/benchmarks"))
+import bench  # noqa: E402
+import rounds  # noqa: E402
+import steps  # noqa: E402
+
+from pipeline.config import TrialConfig  # noqa: E402
+
+PROMISED = {"dfa_private_step_over_floor_fp32", "pdfa_private_step_over_floor_fp32",
+            "dfa_private_step_over_floor_reduced", "pdfa_private_step_over_floor_reduced",
+            "dfa_private_pack16_step_over_floor_fp32", "bp_per_example_step_over_floor_fp32",
+            "tdfa_component_step_over_floor_fp32", "bp_plain_step_over_floor_reduced", "small_pack4_speedup",
+            "dpsgd_speedup_over_opacus_ghost", "dpsgd_speedup_over_opacus_hooks", "pld_3000_steps_seconds",
+            "pld_3000_steps_cached_seconds", "mlflow_trial_seconds", "table1_wall_over_compute"}
+
+
+@pytest.mark.slow
+def test_a_tiny_benchmark_measures_and_writes_all_that_it_promises(tmp_path):
+    done = subprocess.run([sys.executable, ROOT / "tests/benchmarks/bench.py", "--tiny", "--out", tmp_path],
+                          cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
+                          capture_output=True)
+    assert done.returncode == 0, done.stderr
+    numbers = json.loads((tmp_path / "bench.json").read_text())
+    assert set(numbers) >= PROMISED
+    assert all(value > 0 for value in numbers.values())
+    assert done.stdout.strip() == bench.table(numbers)
+    facts = json.loads((tmp_path / "bench_machine.json").read_text())
+    assert facts["torch"] == torch.__version__ and facts["threads"] == 1
+    assert "2 trials" in facts["table1_sweep"] and "digits" in facts["table1_sweep"]
+
+
+def test_a_table_says_which_targets_are_met():
+    lines = bench.table({"dfa_private_step_over_floor_fp32": 1.5, "dfa_private_step_over_floor_reduced": 2.01,
+                         "dpsgd_speedup_over_opacus_ghost": 2.9, "mlflow_trial_seconds": 0.5}).splitlines()[2:]
+    assert [line.split("|")[-2].strip() for line in lines] == ["met", "missed", "missed", ""]
+
+
+def test_without_opacus_nothing_is_measured(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert bench.main(["--out", str(tmp_path)]) == 1
+    assert capsys.readouterr().err.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+def test_the_floor_has_all_products_of_a_step_and_no_more():
+    base = TrialConfig(dataset="digits", hidden=(24, 16), batch_size=32)
+    forward = 64 * 24 + 24 * 16 + 16 * 10
+    for algorithm, feedback in (("dfa", 10 * (24 + 16)), ("bp", 10 * 16 + 16 * 24)):
+        config = TrialConfig.from_mapping({**base.canonical(), "algorithm": algorithm, "projector": ""})
+        multiplications = sum(m * k * n for (m, k, n), *_ in steps.products(config))
+        assert multiplications == 32 * (2 * forward + feedback)
+
+
+def test_a_quotient_is_taken_within_each_round():
+    assert rounds.quotient({"a": [2.0, 60.0, 9.0], "b": [1.0, 20.0, 4.0]}, "a", "b") == 2.25
+
+
+def test_everyone_has_a_turn_in_every_round_and_calls_are_timed():
+    turns = []
+    times = rounds.take_turns({"long": lambda: (turns.append("long"), sum(range(200_000))),
+                               "short": lambda: (turns.append("short"), sum(range(2_000)))}, 3, 0.0)
+    assert [len(seconds) for seconds in times.values()] == [3, 3]
+    order = [name for name, before in zip(turns, [None, *turns], strict=False) if name != before]
+    assert order == ["long", "short"] * 4
+    assert rounds.quotient(times, "long", "short") > 10
