@@ -181,3 +181,14 @@ def test_a_trial_with_a_target_trains_with_the_noise_that_it_takes():
     assert spent[1] == pytest.approx(found) and spent[0] < spent[1]
     assert not any(name.startswith(("epsilon/claimed", "epsilon/column")) for r in records for name in r.metrics)
     assert "nothing is claimed: denoise" in records[0].tags["privacy.notes"]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_signals_shorter_than_tau_f_pass_at_their_own_length(name):
+    trial = dataclasses.replace(BASE, **SETTINGS[name], algorithm="tdfa", projector="", tau_f=1e6)
+    error = torch.randn(1, M, CLASSES, generator=torch.Generator().manual_seed(2))
+    feedback, mechanism = make(trial)
+    sent = feedback.signals(error)
+    received = mechanism.perturb(sent)
+    for before, after in zip(sent[:-1], received[:-1], strict=True):
+        torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
