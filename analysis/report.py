@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis import figures, frontier, leekifer, selection, tables
 from analysis.runs import FIELDS, load_history, load_runs, require_replicates
-from pipeline.exhibits import epsilon_kind
+from pipeline.exhibits import certified_trials
 from pipeline.experiment import Experiment
 from pipeline.tracking import Store
 
@@ -41,7 +41,7 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
     runs.assign(**lists).to_csv(files[0], index=False, lineterminator="\n")
     for name in experiment.report:
         files += EXHIBITS[name](runs, store, folder)
-    certified = [trial for trial in experiment.trials if epsilon_kind(trial) == "certified"]
+    certified = certified_trials(experiment.trials)
     if certified and all(trial.validation_fraction for trial in certified):
         files += write_selection(experiment, runs, store, folder)
     store.log_report(files)

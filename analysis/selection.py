@@ -11,7 +11,7 @@ from analysis.runs import require_accuracy
 from pipeline.accounting import Epsilon, selected
 from pipeline.accounting.certified import certified
 from pipeline.accounting.gaussian import UnsupportedAccounting
-from pipeline.exhibits import epsilon_kind
+from pipeline.exhibits import certified_trials
 from pipeline.experiment import Experiment
 from pipeline.tracking import run_name
 
@@ -71,7 +71,7 @@ def choose(experiment: Experiment, runs: pd.DataFrame) -> Choice:
     Raises:
         ReportError: for a certified trial without validation or test accuracy.
     """
-    trials = {trial.trial_key: trial for trial in experiment.trials if epsilon_kind(trial) == "certified"}
+    trials = {trial.trial_key: trial for trial in certified_trials(experiment.trials)}
     scored = runs[runs["trial_key"].isin(list(trials))]
     for name in (SCORE, "test/accuracy"):
         require_accuracy(scored, name)

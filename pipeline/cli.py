@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipeline.config import ConfigError, TrialConfig
-from pipeline.exhibits import epsilon_kind
+from pipeline.exhibits import certified_trials
 from pipeline.experiment import Experiment, load_experiment
 from pipeline.stopping import Selection
 
@@ -252,7 +252,7 @@ def _account_trials(path: Path, by_epoch: bool) -> int:
 
 def _print_selected(experiment: Experiment) -> None:
     """What the best trial costs: by the file's rule and, of drawn trials, if the others are published too."""
-    certified = [trial for trial in experiment.trials if epsilon_kind(trial) == "certified"]
+    certified = certified_trials(experiment.trials)
     if len(certified) < 2 and not experiment.candidates:
         return
     from pipeline.accounting import selected

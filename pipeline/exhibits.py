@@ -104,6 +104,11 @@ def _frontier_misfit(configs: Sequence[TrialConfig]) -> str:
     return ""
 
 
+def certified_trials(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
+    """Those that have a certified epsilon."""
+    return [trial for trial in trials if epsilon_kind(trial) == "certified"]
+
+
 def epsilon_kind(config: TrialConfig) -> str:
     """The kind of finite epsilon that a trial has: `certified`, `label`, or empty for none that guarantees anything."""
     if config.mechanism in GAUSSIAN and (config.target_epsilon or config.noise_multiplier):

@@ -26,7 +26,7 @@ class Outcome:
     """How a trial ended.
 
     Attributes:
-        status: `finished`, or `diverged` (the loss or a weight stopped being finite; metrics until then are kept).
+        status: `finished`, or `diverged` (a weight stopped being finite; metrics until then are kept).
         weights: final parameters by name (`layer_1.weight` [n_out, n_in], `layer_1.bias` [n_out], ...).
         per_class: accuracy by class, on validation and test.
     """

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.config import ConfigError, TrialConfig
-from pipeline.exhibits import epsilon_kind
+from pipeline.exhibits import certified_trials
 
 RULES = ("composition", "random_stopping")
 LOGARITHMIC, GEOMETRIC, POISSON = 0.0, 1.0, math.inf
@@ -86,7 +86,7 @@ def check_candidates(candidates: Sequence[TrialConfig], selection: Selection) ->
     Raises:
         ConfigError: naming the field that stands against it.
     """
-    certified = [c for c in candidates if epsilon_kind(c) == "certified"]
+    certified = certified_trials(candidates)
     if not certified:
         raise ConfigError(f"selection.rule: '{selection.rule}' needs trials with a certified epsilon (mechanism "
                           "per_example or component, and noise), got none")

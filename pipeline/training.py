@@ -44,7 +44,7 @@ def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu") -> Iter
     """
     training = Training(pack, data, torch.device(device))
     try:
-        while training.epoch < pack.shared.epochs and training.active:
+        while not training.ended:
             yield from training.run_epoch()
     finally:
         training.close()
@@ -130,12 +130,14 @@ class Training:
     Attributes:
         epoch: epochs done.
         active: replicas that have not diverged, in order.
+        followed: whose accuracy every epoch has: `validation`, or `test` where nothing is held out.
     """
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device) -> None:
         c, trials = pack.shared, pack.trials
         self.pack, self.data, self.device = pack, data, device
         seeds = [t.seed for t in trials]
+        self.followed = "validation" if c.split_sizes[1] else "test"
         parts = [split(data.spec.n_train, c.split_sizes[1], seed, sum(c.split_sizes)) for seed in seeds]
         self.validation = torch.from_numpy(np.stack([part[1] for part in parts])).to(device)
         self.train_inputs, self.test_inputs = Inputs(data.train_x, c, data), Inputs(data.test_x, c, data)
@@ -161,6 +163,11 @@ class Training:
         if isinstance(self.feedback, DirectFeedback):
             self.feedback.projector.close()
 
+    @property
+    def ended(self) -> bool:
+        """Whether no epoch is left, or no trial."""
+        return self.epoch == self.pack.shared.epochs or not self.active
+
     def run_epoch(self) -> list[EpochRecord]:
         """Train one epoch; the records of the trials that were active at its start."""
         began = time.perf_counter()
@@ -169,8 +176,8 @@ class Training:
         finite = self._weights_finite()  # of what is released; the loss of private records decides nothing
         last = self.epoch == self.pack.shared.epochs
         with self.average.applied() if self.average else contextlib.nullcontext():
-            parts = ["validation"] if self.pack.shared.split_sizes[1] else ["test"]
-            parts += ["test"] if "test" not in parts and (last or not bool(finite[self.active].all())) else []
+            trial_ends = last or not bool(finite[self.active].all())
+            parts = dict.fromkeys((self.followed, "test") if trial_ends else (self.followed,))
             counts = {part: self._count_correct(part) for part in parts}
             scores = self._canary_scores() if last and self.canaries else None
             seconds = (time.perf_counter() - began) / len(self.pack.trials)
@@ -262,8 +269,7 @@ class Training:
         """`counts`: of `_count_correct`, [2, n_classes] of every part that was evaluated."""
         trial = self.pack.trials[r]
         metrics = {"train/loss": loss, "time/epoch_seconds": seconds}
-        metrics |= {f"{part}/accuracy": accuracy(of_part) for part, of_part in counts.items()
-                    if part == "validation" or not self.pack.shared.split_sizes[1]}
+        metrics[f"{self.followed}/accuracy"] = accuracy(counts[self.followed])
         metrics |= {f"alignment/layer_{k + 1}": v for k, v in enumerate(alignment.tolist())}
         tags = {}
         if self.epoch == 1:

@@ -68,16 +68,15 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
         except CheckpointError as error:
             note = f"checkpoint refused, started again: {error}"
         held, saved_at = [], time.monotonic()
-        while training.epoch < pack.shared.epochs and training.active:
+        while not training.ended:
             records = training.run_epoch()
             history += records
             held += _noted(records, note)
-            ended = training.epoch == pack.shared.epochs or not training.active
-            due = not ended and time.monotonic() - saved_at >= checkpoints.seconds
+            due = not training.ended and time.monotonic() - saved_at >= checkpoints.seconds
             if due:
                 checkpoints.save(pack, Checkpoint(device, *capture(training), history))
                 saved_at = time.monotonic()
-            if due or ended or not pack.shared.secure:
+            if due or training.ended or not pack.shared.secure:
                 yield from held
                 held, note = [], ""
         checkpoints.remove(pack)

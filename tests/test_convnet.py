@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from test_gaussian import updates_of_a_batch_and_of_the_same_in_a_larger_tensor
 
 from pipeline.accounting.certified import certified, event_of
 from pipeline.artifacts import write_artifacts
@@ -194,11 +195,7 @@ def test_a_trials_result_does_not_depend_on_its_pack(algorithm, config, digits):
 
 def test_absent_records_contribute_nothing_and_an_empty_batch_releases_noise(digits):
     config = dataclasses.replace(CLIPPED, sampler="poisson")
-    present, updates = torch.tensor([[5, 9, 40]]), []
-    for indices in (present, torch.nn.functional.pad(present, (0, 13), value=-1)):
-        training = Training(Pack((config,)), digits, CPU)
-        training.step(indices)
-        updates.append(training.update.flat.clone())
+    updates = updates_of_a_batch_and_of_the_same_in_a_larger_tensor(config, digits)
     torch.testing.assert_close(*updates, rtol=1e-4, atol=1e-7)
     assert updates[0].norm() > 0
     training = Training(Pack((dataclasses.replace(config, noise_multiplier=1.0),)), digits, CPU)

@@ -195,14 +195,18 @@ def test_every_layer_learns_without_noise(algorithm, base, digits):
     assert all(weight.norm() > 0 for weight in training.update.weights)
 
 
-def test_absent_records_contribute_nothing(digits):
-    config = dataclasses.replace(DPSGD, sampler="poisson", algorithm="pdfa", projector="", sigma=0.2)
-    present = torch.tensor([[5, 9, 40]])
-    updates = []
+def updates_of_a_batch_and_of_the_same_in_a_larger_tensor(config, digits):
+    present, updates = torch.tensor([[5, 9, 40]]), []
     for indices in (present, torch.nn.functional.pad(present, (0, 13), value=-1)):
         training = Training(Pack((config,)), digits, CPU)
         training.step(indices)
         updates.append(training.update.flat.clone())
+    return updates
+
+
+def test_absent_records_contribute_nothing(digits):
+    config = dataclasses.replace(DPSGD, sampler="poisson", algorithm="pdfa", projector="", sigma=0.2)
+    updates = updates_of_a_batch_and_of_the_same_in_a_larger_tensor(config, digits)
     torch.testing.assert_close(*updates, rtol=1e-4, atol=1e-7)
     assert updates[0].norm() > 0
 

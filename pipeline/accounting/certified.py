@@ -28,7 +28,7 @@ from pipeline.accounting.label import with_sigma
 from pipeline.accounting.selection import selected_by_composition, selected_by_random_stopping
 from pipeline.choices import GAUSSIAN
 from pipeline.config import TrialConfig
-from pipeline.exhibits import epsilon_kind
+from pipeline.exhibits import certified_trials
 from pipeline.stopping import Selection
 
 IN_THE_BATCH = "none (the record is in the batch)"  # of one step, seen by whoever knows that
@@ -105,7 +105,7 @@ def selected(trials: Sequence[TrialConfig], selection: Selection) -> Epsilon:
         ValueError: where no trial is certified.
         UnsupportedAccounting: where they differ in data set, delta or neighbouring relation.
     """
-    trials = [trial for trial in trials if epsilon_kind(trial) == "certified"]
+    trials = certified_trials(trials)
     if not trials:
         raise ValueError("trials: must be at least one with a certified epsilon, got none")
     for name in ("dataset", "delta"):
