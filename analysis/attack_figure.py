@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from analysis.figures import theme
+from analysis.style import theme
 from pipeline.attacks import auc
 
 Residuals = tuple[np.ndarray, np.ndarray]

@@ -1,4 +1,4 @@
-"""Accuracy against epsilon: the points of a privacy-utility frontier, and what can be measured of it."""
+"""Accuracy and alignment against epsilon: the points of a privacy-utility frontier, and what is measured of it."""
 
 from __future__ import annotations
 
@@ -7,27 +7,32 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from analysis.metrics import METRICS, Metric
+from analysis.pareto import hypervolume, pareto_front, reference_epsilon
 from analysis.runs import (
     ALGORITHM_LABELS,
     DATASET_LABELS,
     FIELDS,
-    NON_PRIVATE,
     MixedTrials,
     ReportError,
-    by_noise,
-    require_accuracy,
     require_replicates,
+    setting_label,
 )
-from analysis.statistics import mean_interval
+from analysis.statistics import SUMMARY, plus_minus, summarize
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.exhibits import FRONTIER_NOISE
 
 KINDS = tuple(FRONTIER_NOISE)
-COLUMNS = ["algorithm", "epsilon", "accuracy_mean", "accuracy_low", "accuracy_high", "n", "kind", "relation",
-           "sampler", "delta", "setting"]
+GUARANTEED = ("certified", "label")
+COLUMNS = ["algorithm", "epsilon", "metric", *SUMMARY, "kind", "formula", "relation", "sampler", "delta", "setting",
+           "on_front", "on_overall_front"]
+VOLUME_COLUMNS = ["kind", "formula", "metric", "algorithm", "hypervolume", "points", "reference_epsilon",
+                  "reference_value"]
+ALL = "all"  # algorithms together
 NO_VALUE = "–"
 NEIGHBOURS = {"add/remove": "one record, added or removed", "replace-one": "one record, replaced",
               LABEL_RELATION: "the label of one record"}
+PROTECTED = {"certified": "features and labels", "label": "labels only", "claimed": "no guarantee"}
 GUARANTEES = {
     "certified": (
         "ε certifies the whole run: between two training sets that are equal but for {neighbours}, whoever sees all "
@@ -39,187 +44,216 @@ GUARANTEES = {
         "weights of every step tells them apart no better than (ε, δ)-differential privacy permits. Features count as "
         "public: of them, or of whether a record took part, nothing is guaranteed. It covers one trial each, not the "
         "choice among trials, and noise from a recorded seed only simulates it."),
+    "claimed": (
+        "This ε is no guarantee: it is the value of a formula printed in Ohana et al. 2021 ({formula}), whatever of "
+        "its assumptions these trials meet, and one observed update can tell who was in its batch at any σ. It can be "
+        "compared with the paper's claims and with nothing else."),
 }
 
 
-def frontier(runs: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """The points of one kind of epsilon: test accuracy at the last epoch, in percent, by algorithm and epsilon.
+def frontier(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
+    """The points of one kind of epsilon: a metric at the last epoch, by algorithm and epsilon.
 
     One row per algorithm and noise setting, by algorithm and growing epsilon, with the columns `COLUMNS`: mean and 95%
-    interval over n seeds; epsilon, relation, sampler and delta as they must be read. Epsilon is that of the last epoch
-    by the tightest accountant that was logged; if seeds differ (one diverged early), the largest, which holds for all.
-    A diverged trial counts with the weights it ended with.
+    intervals over n seeds; epsilon, relation, sampler and delta as they must be read; whether the mean is on the Pareto
+    front of its algorithm, and on that of all. Epsilon is that of the last epoch by the tightest accountant that was
+    logged; if seeds differ (one diverged early), the largest, which holds for all. A diverged trial counts with the
+    weights it ended with.
 
     Args:
         runs: from `load_runs`; trials without a finite epsilon of this kind are left out (`caption` names them).
-        kind: 'certified' or 'label'; other kinds guarantee nothing that a frontier could show.
+        kind: 'certified', 'label', or 'claimed', which guarantees nothing; of other kinds there is no frontier.
+        metric: one of `METRICS`; a trial that has none (see `Metric.of`) is left out.
+        formula: of a claimed epsilon, `saturating/epochs` for example, since formulas do not bound one quantity.
 
     Raises:
-        ReportError: for another kind, no trial that has it, or a trial without `test/accuracy`.
+        ReportError: for another kind, no trial that has it, or a trial without the metric.
         MixedTrials: if relations or deltas differ, or, within one algorithm, other fields than seed and noise do.
     """
     if kind not in KINDS:
         raise ReportError(f"kind: must be one of {', '.join(KINDS)}, got {kind!r}")
-    runs = runs.assign(epsilon=tightest(runs, kind)).dropna(subset="epsilon")
+    runs = runs.assign(epsilon=tightest(runs, kind, formula)).dropna(subset="epsilon")
     if runs.empty:
-        raise ReportError(f"frontier: needs trials with a finite epsilon/{kind}, found none")
-    require_accuracy(runs)
+        raise ReportError(f"frontier: needs trials with a finite {_key(kind, formula).rstrip('/')}, found none")
     runs = runs.assign(relation=LABEL_RELATION if kind == "label" else runs["privacy.relation"])
     for name in ("relation", "delta"):
         _require_one(runs, name)
     require_replicates(runs)
     _require_one_curve(runs, FRONTIER_NOISE[kind])
+    runs = runs.assign(value=METRICS[metric].of(runs)).dropna(subset="value")
     rows = []
-    for algorithm in ALGORITHM_LABELS:
-        for setting in by_noise(runs.loc[runs["algorithm"] == algorithm, "setting"]):
-            cell = runs[(runs["algorithm"] == algorithm) & (runs["setting"] == setting)]
-            first = cell.iloc[0]
-            rows.append((algorithm, cell["epsilon"].max(), *mean_interval(cell["test/accuracy"] * 100), kind,
-                         first["relation"], first["sampler"], first["delta"], setting))
-    points = pd.DataFrame(rows, columns=COLUMNS)
+    for (algorithm, setting), cell in runs.groupby(["algorithm", "setting"]):
+        first = cell.iloc[0]
+        rows.append({"algorithm": algorithm, "epsilon": cell["epsilon"].max(), "metric": metric,
+                     **summarize(cell["value"]), "kind": kind, "formula": formula, "relation": first["relation"],
+                     "sampler": first["sampler"], "delta": first["delta"], "setting": setting})
+    points = pd.DataFrame(rows)
     order = {algorithm: place for place, algorithm in enumerate(ALGORITHM_LABELS)}
-    return points.sort_values(["algorithm", "epsilon"], ignore_index=True,
-                              key=lambda column: column.map(order) if column.name == "algorithm" else column)
+    points = points.sort_values(["algorithm", "epsilon"], ignore_index=True,
+                                key=lambda column: column.map(order) if column.name == "algorithm" else column)
+    own = [pareto_front(group["epsilon"], group["mean"]) for _, group in points.groupby("algorithm", sort=False)]
+    return points.assign(on_front=np.concatenate(own),
+                         on_overall_front=pareto_front(points["epsilon"], points["mean"]))[COLUMNS]
 
 
-def frontiers(runs: pd.DataFrame) -> list[pd.DataFrame]:
-    """`frontier` of every kind that the runs have, `certified` first.
+def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str] = GUARANTEED) -> list[pd.DataFrame]:
+    """`frontier` of every kind that the runs have, in the order of `kinds`; of `claimed`, one per formula.
 
     Raises:
         ReportError: if there is none, and as `frontier`.
     """
-    found = [frontier(runs, kind) for kind in KINDS if tightest(runs, kind).notna().any()]
+    found = [frontier(runs, kind, metric, formula) for kind in kinds for formula in _formulas(runs, kind)]
     if not found:
-        raise ReportError(f"frontier: needs trials with a finite {' or '.join(f'epsilon/{k}' for k in KINDS)}, "
+        raise ReportError(f"frontier: needs trials with a finite {' or '.join(f'epsilon/{k}' for k in kinds)}, "
                           "found none")
     return found
 
 
-def tightest(runs: pd.DataFrame, kind: str) -> pd.Series:
+def tightest(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
     """The least logged `epsilon/<kind>/<accountant>` of every trial; empty where there is none, as for an infinite one.
 
-    All accountants that are logged are proved for the trial, so the least of their values holds too.
+    All accountants that are logged are proved for the trial, so the least of their values holds too. Of `claimed`,
+    nothing is, and the value is that of one formula.
     """
-    logged = [name for name in runs.columns if name.startswith(f"epsilon/{kind}/")]
+    logged = [name for name in runs.columns if name.startswith(_key(kind, formula))]
     return runs[logged].astype(float).min(axis=1)
 
 
-def pareto_front(epsilon: Sequence[float], accuracy: Sequence[float]) -> np.ndarray:
-    """Which points no other point beats: none has at most their epsilon and at least their accuracy, and one better.
+def hypervolumes(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> pd.DataFrame:
+    """The area that each algorithm's means dominate, and that all together do: `VOLUME_COLUMNS`, largest first.
 
-    Args:
-        epsilon, accuracy: [n]; equal points stand or fall together.
-
-    Returns:
-        [n] bool.
-
-    Raises:
-        ValueError: unless both are finite and of one length, and every epsilon > 0.
+    The axes are ln epsilon and the metric (accuracies in percent). The reference point, one for all algorithms of a
+    kind, is the least power of ten above every epsilon, and chance for accuracy, 0 for the worst class and alignment.
     """
-    e, a = _points(epsilon, accuracy)
-    no_worse = (e[None, :] <= e[:, None]) & (a[None, :] >= a[:, None])
-    better = (e[None, :] < e[:, None]) | (a[None, :] > a[:, None])
-    return ~(no_worse & better).any(axis=1)
+    rows = []
+    for frame in points:
+        first = frame.iloc[0]
+        reference = (reference_epsilon(frame["epsilon"]), METRICS[first["metric"]].floor(runs["dataset"].iloc[0]))
+        curves = {ALL: frame, **dict(list(frame.groupby("algorithm", sort=False)))}
+        volumes = [(hypervolume(part["epsilon"], part["mean"], *reference), algorithm, len(part))
+                   for algorithm, part in curves.items()]
+        rows += [(first["kind"], first["formula"], first["metric"], algorithm, volume, count, *reference)
+                 for volume, algorithm, count in sorted(volumes, key=lambda v: -v[0])]
+    return pd.DataFrame(rows, columns=VOLUME_COLUMNS)
 
 
-def hypervolume(epsilon: Sequence[float], accuracy: Sequence[float], reference_epsilon: float,
-                reference_accuracy: float) -> float:
-    """Area between a frontier and a reference point that is worse in both, with log epsilon as the axis.
+def title(points: pd.DataFrame) -> str:
+    """What kind of epsilon an axis has, in two lines: `certified ε: features and labels`, relation, sampler, delta."""
+    first = points.iloc[0]
+    samplers = " or ".join(sorted(set(points["sampler"])))
+    head = f"{first['kind']} ε: {PROTECTED[first['kind']]}{_formula(first['formula'])}"
+    return f"{head}\n{first['relation']}, {samplers} batches, δ = {first['delta']:g}"
 
-    integral of max(0, best accuracy at epsilon' <= epsilon, minus reference_accuracy) d(ln epsilon) up to
-    reference_epsilon: in units of accuracy times nats. Larger is better; 0 if no point beats the reference.
 
-    Args:
-        epsilon, accuracy: [n].
+def _formula(formula: str) -> str:
+    """`, saturating formula, T = epochs` of `saturating/epochs`."""
+    name, _, count = formula.partition("/")
+    return f", {name.replace('_', ' ')} formula, T = {count}" if formula else ""
 
-    Raises:
-        ValueError: as `pareto_front`, also for the reference.
-    """
-    e, a = _points(epsilon, accuracy)
-    _points([reference_epsilon], [reference_accuracy])
-    counted = (e < reference_epsilon) & (a > reference_accuracy)
-    order = np.argsort(e[counted], kind="stable")
-    e, a = e[counted][order], a[counted][order]
-    widths = np.diff(np.log(np.append(e, reference_epsilon)))
-    return float(widths @ (np.maximum.accumulate(a) - reference_accuracy)) if e.size else 0.0
+
+def _key(kind: str, formula: str) -> str:
+    return f"epsilon/{kind}/{formula}"
+
+
+def _formulas(runs: pd.DataFrame, kind: str) -> list[str]:
+    """The formulas of a claimed epsilon that any trial has, and nothing in place of accountants; [] for no trial."""
+    if kind != "claimed":
+        return [""] if tightest(runs, kind).notna().any() else []
+    logged = [name for name in sorted(runs.columns) if name.startswith(_key(kind, "")) and runs[name].notna().any()]
+    return [name.removeprefix(_key(kind, "")) for name in logged]
 
 
 def to_csv(points: Sequence[pd.DataFrame]) -> str:
     """The tidy points of all kinds, one row each."""
     table = pd.concat(points)[COLUMNS]
-    rounded = table.round({name: 4 for name in ("epsilon", "accuracy_mean", "accuracy_low", "accuracy_high")})
-    return rounded.to_csv(index=False, lineterminator="\n")
+    return table.round(dict.fromkeys(["epsilon", *SUMMARY], 4)).to_csv(index=False, lineterminator="\n")
 
 
 def to_markdown(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> str:
-    """Per kind a caption and a table with algorithms as rows, epsilons as columns and mean accuracies as cells."""
-    return "\n".join(f"{caption(frame, runs)}\n\n{_markdown_table(frame)}" for frame in points)
+    """Per kind a caption, a table with algorithms as rows, epsilons as columns and means as cells, and the dominated
+    areas."""
+    volumes = hypervolumes(points, runs)
+    return "\n".join(f"{caption(frame, runs)}\n\n{_markdown_table(frame)}\n{_areas(part)}" for frame, (_, part) in
+                     zip(points, volumes.groupby(["kind", "formula"], sort=False), strict=True))
 
 
 def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
     """What a reader must know of the points of one kind: what their epsilon guarantees, and what it does not."""
     first = points.iloc[0]
+    metric = METRICS[first["metric"]]
     neighbours, samplers = NEIGHBOURS[first["relation"]], " or ".join(sorted(set(points["sampler"])))
-    kept = runs.loc[tightest(runs, first["kind"]).notna()]
+    kept = runs.loc[tightest(runs, first["kind"], first["formula"]).notna()]
     epochs = " or ".join(f"{value:g}" for value in sorted(set(kept["epochs"])))
-    head = (f"Test accuracy (%) on {DATASET_LABELS[kept['dataset'].iloc[0]]} after {epochs} epochs against "
-            f"{first['kind']} ε at δ = {first['delta']:g} (relation {first['relation']}, sampler {samplers}).")
-    return " ".join([head, GUARANTEES[first["kind"]].format(neighbours=neighbours), _uncertainty(points),
-                     *_diverged(kept), *_left_out(runs, points), _front(points)])
+    head = (f"{metric.phrase[0].upper()}{metric.phrase[1:]} on {DATASET_LABELS[kept['dataset'].iloc[0]]} after "
+            f"{epochs} epochs against {first['kind']} ε{_formula(first['formula'])} at δ = {first['delta']:g} "
+            f"(relation {first['relation']}, sampler {samplers}).")
+    guarantee = GUARANTEES[first["kind"]].format(neighbours=neighbours, formula=first["formula"])
+    return " ".join([head, guarantee, _uncertainty(points), *_unmeasured(metric, kept), *_diverged(kept),
+                     *_left_out(runs, kept, first["kind"]), _front(points)])
 
 
-def _left_out(runs: pd.DataFrame, points: pd.DataFrame) -> list[str]:
+def _unmeasured(metric: Metric, kept: pd.DataFrame) -> list[str]:
+    lost = int(metric.of(kept).isna().sum())
+    return [f"{lost} of {len(kept)} trials have no measured {metric.name} and are left out."] if lost else []
+
+
+def _left_out(runs: pd.DataFrame, kept: pd.DataFrame, kind: str) -> list[str]:
     """A sentence on the trials that have no finite epsilon of this kind, if there are any."""
-    absent = runs[tightest(runs, points["kind"].iloc[0]).isna()]
-    if absent.empty:
-        return []
-    names = dict.fromkeys(f"{ALGORITHM_LABELS[a]} {_setting_name(s)}"
+    absent = runs.drop(kept.index)
+    names = dict.fromkeys(f"{ALGORITHM_LABELS[a]} {setting_label(s)}"
                           for a, s in zip(absent["algorithm"], absent["setting"], strict=True))
-    return [f"Without such an ε and left out: {', '.join(names)}."]
+    return [f"Without a finite {kind} ε and left out: {', '.join(names)}."] if names else []
 
 
 def _markdown_table(points: pd.DataFrame) -> str:
     by_column = points.assign(column=[_column(row) for row in points.itertuples()])
     by_column = by_column.sort_values("epsilon", kind="stable")
     columns = list(dict.fromkeys(by_column["column"]))
-    cells = {(row.algorithm, row.column): f"{row.accuracy_mean:.2f}" for row in by_column.itertuples()}
+    digits = METRICS[points["metric"].iloc[0]].digits
+    cells = {(row.algorithm, row.column): plus_minus(row.mean, row.high, digits) for row in by_column.itertuples()}
     present = [a for a in ALGORITHM_LABELS if a in set(points["algorithm"])]
     lines = [["", *columns], ["---", *("---:" for _ in columns)],
              *([ALGORITHM_LABELS[a], *(cells.get((a, c), NO_VALUE) for c in columns)] for a in present)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def _areas(volumes: pd.DataFrame) -> str:
+    """The dominated areas of one kind, largest first."""
+    first = volumes.iloc[0]
+    names = [ALGORITHM_LABELS.get(a, "all together") for a in volumes["algorithm"]]
+    lines = [["hypervolume", *names], ["---", *("---:" for _ in names)],
+             [first["metric"].replace("_", " "), *(f"{value:.4g}" for value in volumes["hypervolume"])]]
+    return (f"Hypervolume: area between the means and the reference point (ε = {first['reference_epsilon']:g}, "
+            f"{first['reference_value']:g}), in units of the metric times nats of ln ε; larger is better.\n\n"
+            + "".join(f"| {' | '.join(line)} |\n" for line in lines))
+
+
 def _column(row: tuple) -> str:
     """`ε ≤ 3` for a target, which is met to within 1% from below; else the value."""
     name, _, number = row.setting.rpartition("=")
-    return f"ε ≤ {number}" if name.endswith("epsilon") else f"ε = {row.epsilon:.4g}"
+    return f"ε ≤ {number}" if name.endswith("epsilon") and row.kind in GUARANTEED else f"ε = {row.epsilon:.4g}"
 
 
 def _uncertainty(points: pd.DataFrame) -> str:
     fewest, most = points["n"].min(), points["n"].max()
     if most == 1:
         return "One seed each (n = 1), so no interval can be given."
-    return (f"Mean over n = {most if fewest == most else f'{fewest} to {most}'} seeds; bars are 95% t intervals over "
-            f"seeds{'' if fewest > 1 else ', none where n = 1'}.")
+    return (f"Mean over n = {most if fewest == most else f'{fewest} to {most}'} seeds; ± and thin bars are 95% "
+            "t intervals over seeds, thick bars 95% percentile bootstrap intervals, which up to three seeds are their "
+            f"range{'' if fewest > 1 else '; none where n = 1'}.")
 
 
 def _diverged(runs: pd.DataFrame) -> list[str]:
     diverged = runs[runs["status"] == "diverged"]
-    names = dict.fromkeys(f"{ALGORITHM_LABELS[a]} {_setting_name(s)}"
+    names = dict.fromkeys(f"{ALGORITHM_LABELS[a]} {setting_label(s)}"
                           for a, s in zip(diverged["algorithm"], diverged["setting"], strict=True))
     return [f"Diverged trials count with the weights they ended with: {', '.join(names)}."] if names else []
 
 
 def _front(points: pd.DataFrame) -> str:
-    best = points[pareto_front(points["epsilon"], points["accuracy_mean"])]
+    best = points[points["on_overall_front"]]
     names = ", ".join(f"{ALGORITHM_LABELS[row.algorithm]} at {_column(row)}" for row in best.itertuples())
     return f"On the Pareto front of these means: {names}."
-
-
-def _setting_name(setting: str) -> str:
-    name, _, number = setting.rpartition("=")
-    shown = {"": "σ =", "epsilon": "ε ≤", "label_epsilon": "label ε ≤", "z": "z ="}
-    return setting if setting == NON_PRIVATE else f"{shown[name]} {number}"
 
 
 def _require_one(runs: pd.DataFrame, name: str) -> None:
@@ -235,14 +269,3 @@ def _require_one_curve(runs: pd.DataFrame, noise: Sequence[str]) -> None:
         if differ:
             values = "; ".join(f"{name}: {', '.join(str(v) for v in group[name].unique())}" for name in differ)
             raise MixedTrials(f"{algorithm}: along one curve only seed, {', '.join(noise)} may differ, got {values}")
-
-
-def _points(epsilon: Sequence[float], accuracy: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    e, a = np.asarray(epsilon, dtype=float), np.asarray(accuracy, dtype=float)
-    if e.ndim != 1 or e.shape != a.shape:
-        raise ValueError(f"accuracy: must have one value per epsilon, got shapes {e.shape} and {a.shape}")
-    if not (np.isfinite(e).all() and (e > 0).all()):
-        raise ValueError(f"epsilon: must be finite and > 0, got {e.tolist()}")
-    if not np.isfinite(a).all():
-        raise ValueError(f"accuracy: must be finite, got {a.tolist()}")
-    return e, a

@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analysis.figures import MARKERS, PALETTE, MissingSeries, theme
+from analysis.figures import MissingSeries
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, load_history, require_replicates
+from analysis.style import MARKERS, PALETTE, theme
 from pipeline.exhibits import update_sigma
 from pipeline.tracking import Store
 

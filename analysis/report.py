@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
 
-from analysis import figures, frontier, leekifer, selection, tables
+from analysis import figures, frontier, frontier_figure, heatmaps, leekifer, selection, style, sweeps, tables
 from analysis.runs import FIELDS, load_history, load_runs, require_replicates
-from pipeline.exhibits import certified_trials
+from analysis.statistics import SUMMARY
+from pipeline.exhibits import FRONTIERS, HEATMAPS, SWEPT, certified_trials
 from pipeline.experiment import Experiment
 from pipeline.tracking import Store
 
@@ -66,19 +69,35 @@ def write_table1(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
 
 
 def write_figure2(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
-    """`figure2.svg`, `figure2.pdf` and `figure2.png`."""
+    """`figure2.csv`, and `figure2.svg`, `.pdf` and `.png`."""
     require_replicates(runs)
     shown = runs[runs["algorithm"].isin(figures.LEFT_ALGORITHMS)]
     accuracy = load_history(store, shown, "validation/accuracy")
     alignment = load_history(store, shown[shown["algorithm"] == "pdfa"], figures.ALIGNMENT)
-    return figures.save(figures.figure2(accuracy, alignment), folder, "figure2")
+    figure = figures.figure2(accuracy, alignment)
+    return _figure("figure2", figures.figure2_table(accuracy, alignment), figure, folder)
 
 
-def write_frontier(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
-    """`frontier.csv`, `frontier.md`, and `frontier.svg`, `.pdf` and `.png`."""
-    points = frontier.frontiers(runs)
-    contents = {"frontier.csv": frontier.to_csv(points), "frontier.md": frontier.to_markdown(points, runs)}
-    return _write(contents, folder) + figures.save(figures.frontier_figure(points), folder, "frontier")
+def write_frontier(runs: pd.DataFrame, store: Store, folder: Path, *, name: str, metric: str,
+                   kinds: Sequence[str] = frontier.GUARANTEED) -> list[Path]:
+    """`<name>.csv`, `.md`, `.svg`, `.pdf` and `.png`, and `<name>_hypervolume.csv`."""
+    points = frontier.frontiers(runs, metric, kinds)
+    volumes = frontier.hypervolumes(points, runs).round({"hypervolume": 4}).to_csv(index=False, lineterminator="\n")
+    contents = {f"{name}.csv": frontier.to_csv(points), f"{name}.md": frontier.to_markdown(points, runs),
+                f"{name}_hypervolume.csv": volumes}
+    return _write(contents, folder) + style.save(frontier_figure.frontier_figure(points), folder, name)
+
+
+def write_heatmap(runs: pd.DataFrame, store: Store, folder: Path, *, name: str, metric: str) -> list[Path]:
+    """`<name>.csv`, `.svg`, `.pdf` and `.png`."""
+    table = heatmaps.heatmap_table(runs, metric)
+    return _figure(name, table, heatmaps.heatmap_figure(table), folder)
+
+
+def write_sweep(runs: pd.DataFrame, store: Store, folder: Path, *, name: str, field: str) -> list[Path]:
+    """`<name>.csv`, `.svg`, `.pdf` and `.png`."""
+    table = sweeps.sweep_table(runs, field)
+    return _figure(name, table, sweeps.sweep_figure(table, field), folder)
 
 
 def write_leekifer(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
@@ -86,12 +105,18 @@ def write_leekifer(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]
     table = leekifer.curves(store, runs)
     contents = {"leekifer.csv": table.round(6).to_csv(index=False, lineterminator="\n"),
                 "leekifer.md": leekifer.to_markdown(table)}
-    return _write(contents, folder) + figures.save(leekifer.leekifer_figure(table), folder, "leekifer")
+    return _write(contents, folder) + style.save(leekifer.leekifer_figure(table), folder, "leekifer")
 
 
 def _json(value: object) -> str | None:
     """A tuple as JSON; nothing where the field does not apply."""
     return json.dumps(list(value)) if isinstance(value, tuple) else None
+
+
+def _figure(name: str, table: pd.DataFrame, figure: Figure, folder: Path) -> list[Path]:
+    """A figure beside the tidy data behind it."""
+    contents = {f"{name}.csv": table.round(dict.fromkeys(SUMMARY, 4)).to_csv(index=False, lineterminator="\n")}
+    return _write(contents, folder) + style.save(figure, folder, name)
 
 
 def _write(contents: dict[str, str], folder: Path) -> list[Path]:
@@ -103,6 +128,9 @@ def _write(contents: dict[str, str], folder: Path) -> list[Path]:
 EXHIBITS: dict[str, Callable[[pd.DataFrame, Store, Path], list[Path]]] = {
     "table1": write_table1,
     "figure2": write_figure2,
-    "frontier": write_frontier,
+    **{name: partial(write_frontier, name=name, metric=metric) for name, metric in FRONTIERS.items()},
+    "frontier_claimed": partial(write_frontier, name="frontier_claimed", metric="accuracy", kinds=("claimed",)),
+    **{name: partial(write_heatmap, name=name, metric=metric) for name, metric in HEATMAPS.items()},
+    **{name: partial(write_sweep, name=name, field=field) for name, field in SWEPT.items()},
     "leekifer": write_leekifer,
 }

@@ -107,8 +107,18 @@ def require_accuracy(runs: pd.DataFrame, name: str = "test/accuracy") -> None:
         raise ReportError(f"{name}: missing for {len(lost)} of {len(runs)} trials, the first is {first}")
 
 
-def require_replicates(runs: pd.DataFrame) -> None:
+def setting_label(setting: str) -> str:
+    """`σ = 0.1`, `ε ≤ 3` (a target is met from below), `label ε ≤ 3`, `z = 1.1` or `non-private`."""
+    name, _, number = setting.rpartition("=")
+    shown = {"": "σ =", "epsilon": "ε ≤", "label_epsilon": "label ε ≤", "z": "z ="}
+    return setting if setting == NON_PRIVATE else f"{shown[name]} {number}"
+
+
+def require_replicates(runs: pd.DataFrame, along: Sequence[str] = ()) -> None:
     """Check that one (algorithm, setting) holds trials of one configuration and different seeds, on one dataset.
+
+    Args:
+        along: further fields that set cells apart.
 
     Raises:
         MixedTrials: naming the fields that differ; averaging such trials would hide what made the difference.
@@ -116,7 +126,7 @@ def require_replicates(runs: pd.DataFrame) -> None:
     datasets = sorted(runs["dataset"].unique())
     if len(datasets) > 1:
         raise MixedTrials(f"dataset: must be the same in one table or figure, got {', '.join(datasets)}")
-    for (algorithm, setting), group in runs.groupby(["algorithm", "setting"]):
+    for (algorithm, setting, *_), group in runs.groupby(["algorithm", "setting", *along]):
         differ = [name for name in FIELDS if name != "seed" and group[name].nunique(dropna=False) > 1]
         if differ:
             values = "; ".join(f"{name}: {', '.join(str(v) for v in group[name].unique())}" for name in differ)

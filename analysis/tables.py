@@ -15,10 +15,11 @@ from analysis.runs import (
     by_noise,
     require_accuracy,
     require_replicates,
+    setting_label,
 )
-from analysis.statistics import mean_interval
+from analysis.statistics import mean_interval, plus_minus
 
-COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_low", "accuracy_high", "n", "paper"]
+COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_low", "accuracy_high", "n", "paper", "difference"]
 NO_VALUE = "–"
 
 
@@ -27,8 +28,8 @@ def table1(runs: pd.DataFrame) -> pd.DataFrame:
 
     A diverged trial counts with the test accuracy of the weights it ended with, where a record without a finite
     output counts as wrong (leaving the trial out would flatter its setting); `caption` names it.
-    `paper` is empty where the paper has no such cell, or where trials differ from the paper's in dataset, network,
-    batch size or epochs.
+    `paper` and `difference`, ours less the paper's, are empty where the paper has no such cell, or where trials differ
+    from the paper's in dataset, network, batch size or epochs.
 
     Raises:
         ReportError: for no trial at all, or one without `test/accuracy`.
@@ -45,7 +46,8 @@ def table1(runs: pd.DataFrame) -> pd.DataFrame:
         for setting in by_noise(runs.loc[runs["algorithm"] == algorithm, "setting"]):
             cell = runs.loc[(runs["algorithm"] == algorithm) & (runs["setting"] == setting), "test/accuracy"]
             published = paper.TABLE1.get((algorithm, setting), math.nan) if is_papers_setting else math.nan
-            rows.append((algorithm, setting, *mean_interval(cell * 100), published))
+            interval = mean_interval(cell * 100)
+            rows.append((algorithm, setting, *interval, published, interval.mean - published))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -73,11 +75,21 @@ def to_csv(table: pd.DataFrame) -> str:
 
 
 def to_markdown(table: pd.DataFrame, text: str) -> str:
-    """A Markdown table with algorithms as rows, settings as columns and cells `ours (paper)`, below its caption."""
+    """Two Markdown tables below their caption: algorithms as rows, settings as columns and cells `ours (paper)`; and a
+    row for each cell with its interval, n and difference from the paper."""
     settings, rows = _grid(table)
-    header = ["", *(s if s == NON_PRIVATE else f"σ = {s}" for s in settings)]
-    lines = [header, ["---", *("---:" for _ in settings)], *rows]
-    return f"{text}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    grid = [["", *map(setting_label, settings)], ["---", *("---:" for _ in settings)], *rows]
+    header = ["", "noise", "mean", "95% interval", "n", "paper", "difference"]
+    cells = [header, ["---", "---", *["---:"] * 5], *(_long_row(row) for row in table.itertuples())]
+    return "\n".join([f"{text}\n", *(f"| {' | '.join(line)} |" for line in grid), "",
+                      *(f"| {' | '.join(line)} |" for line in cells), ""])
+
+
+def _long_row(row: tuple) -> list[str]:
+    interval = NO_VALUE if math.isnan(row.accuracy_low) else f"{row.accuracy_low:.2f} to {row.accuracy_high:.2f}"
+    against = [NO_VALUE] * 2 if math.isnan(row.paper) else [f"{row.paper:.2f}", f"{row.difference:+.2f}"]
+    return [ALGORITHM_LABELS[row.algorithm], setting_label(row.setting), f"{row.accuracy_mean:.2f}", interval,
+            f"{row.n}", *against]
 
 
 def to_latex(table: pd.DataFrame, text: str, label: str = "tab:table1") -> str:
@@ -93,14 +105,14 @@ def to_latex(table: pd.DataFrame, text: str, label: str = "tab:table1") -> str:
 def _grid(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Settings, and a row of label and cells per algorithm."""
     settings = by_noise(table["setting"])
-    cells = {(row.algorithm, row.setting): _cell(row.accuracy_mean, row.paper) for row in table.itertuples()}
+    cells = {(row.algorithm, row.setting): _cell(row) for row in table.itertuples()}
     present = [algorithm for algorithm in ALGORITHM_LABELS if algorithm in set(table["algorithm"])]
     return settings, [[ALGORITHM_LABELS[a], *(cells.get((a, s), NO_VALUE) for s in settings)] for a in present]
 
 
-def _cell(ours: float, published: float) -> str:
-    text = NO_VALUE if math.isnan(ours) else f"{ours:.2f}"
-    return text if math.isnan(published) else f"{text} ({published:.2f})"
+def _cell(row: tuple) -> str:
+    ours = plus_minus(row.accuracy_mean, row.accuracy_high)
+    return ours if math.isnan(row.paper) else f"{ours} ({row.paper:.2f})"
 
 
 def _uncertainty(table: pd.DataFrame) -> str:
@@ -109,7 +121,7 @@ def _uncertainty(table: pd.DataFrame) -> str:
         return "One seed each (n = 1), so no interval can be given."
     seeds = f"n = {most}" if fewest == most else f"n = {fewest} to {most}"
     half_width = ((table["accuracy_high"] - table["accuracy_low"]) / 2).max()
-    return (f"Mean over {seeds} seeds; 95% t intervals over seeds (in the CSV file) are at most "
+    return (f"Mean over {seeds} seeds; ± is the 95% t interval over seeds, at most "
             f"±{half_width:.2f} points{'' if fewest > 1 else ', none where n = 1'}.")
 
 
@@ -118,7 +130,7 @@ def _divergence(runs: pd.DataFrame) -> list[str]:
     if diverged.empty:
         return []
     counts = diverged.groupby(["algorithm", "setting"], sort=False).size()
-    names = ", ".join(f"{ALGORITHM_LABELS[a]} {s if s == NON_PRIVATE else f'σ = {s}'} ({count})"
+    names = ", ".join(f"{ALGORITHM_LABELS[a]} {setting_label(s)} ({count})"
                       for (a, s), count in counts.items())
     return [f"Diverged trials: {names}; they count with the weights they ended with, records without a finite output "
             "as wrong."]

@@ -8,9 +8,14 @@ from typing import Any
 from pipeline.choices import GAUSSIAN
 from pipeline.config import TrialConfig
 
-EXHIBITS = ("table1", "figure2", "frontier", "leekifer")
+# Exhibits of curves over a field, and of a grid of sigma and tau_h, by what they show.
+SWEPT = {"tau_h_sweep": "tau_h", "batch_size_sweep": "batch_size", "clipping_norm_sweep": "clipping_norm"}
+HEATMAPS = {"alignment_heatmap": "alignment", "accuracy_heatmap": "accuracy"}
+FRONTIERS = {"frontier": "accuracy", "frontier_worst_class": "worst_class", "frontier_alignment": "alignment"}
+EXHIBITS = ("table1", "figure2", *FRONTIERS, "frontier_claimed", *HEATMAPS, *SWEPT, "leekifer")
 # What may differ between the points of one algorithm on a frontier: the noise that sets epsilon, by kind of epsilon.
-FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"), "label": ("target_label_epsilon", "sigma")}
+FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"), "label": ("target_label_epsilon", "sigma"),
+                  "claimed": ("target_label_epsilon", "sigma")}
 
 
 def noise_setting(fields: Mapping[str, Any]) -> str:
@@ -57,8 +62,14 @@ def misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
         return _leekifer_misfit(configs)
     if len({config.dataset for config in configs}) > 1:
         return "is of one data set, but the trials use several"
-    if exhibit == "frontier":
-        return _frontier_misfit(configs)
+    if exhibit == "frontier_claimed":
+        return _claimed_misfit(configs)
+    if exhibit in FRONTIERS:
+        return _frontier_misfit(configs, FRONTIERS[exhibit])
+    if exhibit in HEATMAPS:
+        return _heatmap_misfit(configs, HEATMAPS[exhibit])
+    if exhibit in SWEPT:
+        return _sweep_misfit(configs, SWEPT[exhibit])
     if any(config.mechanism in GAUSSIAN or config.target_label_epsilon for config in configs):
         return ("has one cell for each algorithm and sigma, but trials here differ in target_epsilon, "
                 "noise_multiplier or target_label_epsilon, which `frontier` shows")
@@ -86,22 +97,82 @@ def _leekifer_misfit(configs: Sequence[TrialConfig]) -> str:
     return ""
 
 
-def _frontier_misfit(configs: Sequence[TrialConfig]) -> str:
-    kinds = {kind: [c for c in configs if epsilon_kind(c) == kind] for kind in FRONTIER_NOISE}
+def _frontier_misfit(configs: Sequence[TrialConfig], metric: str) -> str:
+    kinds = {kind: [c for c in configs if epsilon_kind(c) == kind] for kind in ("certified", "label")}
     if not any(kinds.values()):
         return ("needs trials with a certified epsilon (mechanism per_example or component, and noise) or a label "
                 "epsilon (mechanism photonic with target_label_epsilon, or sigma > 0 and noise on every layer), but "
                 "there are none")
-    for kind, shown in kinds.items():
-        noise = FRONTIER_NOISE[kind]
-        if varied := _differing(shown, lambda c: c.algorithm, ("seed", *noise)):
-            return (f"has one curve for each algorithm, along which {' and '.join(noise)} may differ, but there trials "
-                    f"also differ in {', '.join(varied)}")
-        if len({c.delta for c in shown}) > 1:
-            return "needs one delta, but the trials have several"
-        if kind == "certified" and len({c.sampler == "poisson" for c in shown}) > 1:
-            return "needs one neighbouring relation, but poisson is of add/remove and other samplers of replace-one"
+    reasons = [_curve_misfit(kind, shown) for kind, shown in kinds.items() if shown]
+    if metric == "alignment":
+        reasons += [_alignment_misfit(shown) for shown in kinds.values()]
+    return next(filter(None, reasons), "")
+
+
+def _claimed_misfit(configs: Sequence[TrialConfig]) -> str:
+    shown = [c for c in configs if is_claimed(c)]
+    if not shown:
+        return ("needs trials with a claimed epsilon (mechanism photonic, sigma > 0, noise on every layer, feedback by "
+                "dfa, tdfa or pdfa, neither joint_release nor denoise), but there are none")
+    return _curve_misfit("claimed", shown)
+
+
+def _curve_misfit(kind: str, shown: Sequence[TrialConfig]) -> str:
+    """Why trials of one kind of epsilon make no curve for each algorithm on one axis."""
+    noise = FRONTIER_NOISE[kind]
+    if varied := _differing(shown, lambda c: c.algorithm, ("seed", *noise)):
+        return (f"has one curve for each algorithm, along which {' and '.join(noise)} may differ, but there trials "
+                f"also differ in {', '.join(varied)}")
+    if len({c.delta for c in shown}) > 1:
+        return "needs one delta, but the trials have several"
+    if kind == "certified" and len({c.sampler == "poisson" for c in shown}) > 1:
+        return "needs one neighbouring relation, but poisson is of add/remove and other samplers of replace-one"
     return ""
+
+
+def _alignment_misfit(shown: Sequence[TrialConfig]) -> str:
+    return "" if all(c.alignment_batches for c in shown) else (
+        "shows alignment, which trials with alignment_batches 0 do not measure")
+
+
+def _heatmap_misfit(configs: Sequence[TrialConfig], metric: str) -> str:
+    shown = [c for c in configs if in_heatmap(c.canonical())]
+    if min(len({c.sigma for c in shown}), len({c.tau_h for c in shown})) < 2:
+        return ("needs trials with mechanism photonic, at two values or more of both sigma and tau_h, got sigma "
+                f"{_values(shown, 'sigma')} and tau_h {_values(shown, 'tau_h')}")
+    if varied := _differing(shown, lambda c: (c.algorithm, c.sigma, c.tau_h), ("seed",)):
+        return (f"has one cell for each algorithm, sigma and tau_h, but trials there also differ in "
+                f"{', '.join(varied)}")
+    return _alignment_misfit(shown) if metric == "alignment" else ""
+
+
+def _sweep_misfit(configs: Sequence[TrialConfig], field: str) -> str:
+    shown = [c for c in configs if field in c.canonical()]
+    curves: dict[Any, set] = {}
+    for c in shown:
+        curves.setdefault((c.algorithm, noise_setting(c.canonical())), set()).add(getattr(c, field))
+    if max(map(len, curves.values()), default=0) < 2:
+        return f"needs trials of one algorithm and noise at two values or more of {field}, got {_values(shown, field)}"
+    if varied := _differing(shown, lambda c: (c.algorithm, noise_setting(c.canonical()), getattr(c, field)),
+                            ("seed",)):
+        return (f"has one point for each algorithm, noise and {field}, but trials there also differ in "
+                f"{', '.join(varied)}")
+    return _alignment_misfit(shown)
+
+
+def _values(configs: Sequence[TrialConfig], field: str) -> str:
+    return ", ".join(f"{value:g}" for value in sorted({getattr(c, field) for c in configs})) or "none"
+
+
+def in_heatmap(fields: Mapping[str, Any]) -> bool:
+    """Whether a trial has a place on the grid of sigma and tau_h, from its canonical fields."""
+    return noise_setting(fields).startswith("sigma=")
+
+
+def is_claimed(config: TrialConfig) -> bool:
+    """Whether one of the formulas printed in Ohana et al. 2021 gives a finite epsilon for the trial."""
+    return (config.mechanism == "photonic" and config.sigma + config.target_label_epsilon > 0 and config.output_noise
+            and config.algorithm != "bp" and not config.joint_release and not config.denoise)
 
 
 def certified_trials(trials: Sequence[TrialConfig]) -> list[TrialConfig]:

@@ -15,7 +15,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from mlflow.tracking import MlflowClient
 
-from analysis import figures, paper, tables
+from analysis import figures, paper, style, tables
 from analysis.report import EXHIBITS, report
 from analysis.runs import DuplicateTrials, MissingTrials, MixedTrials, by_noise, load_history, load_runs
 from analysis.statistics import mean_interval
@@ -216,16 +216,16 @@ def test_published_table():
 def test_table1(runs):
     table = tables.table1(runs)
     assert list(table.columns) == ["algorithm", "setting", "accuracy_mean", "accuracy_low", "accuracy_high", "n",
-                                   "paper"]
+                                   "paper", "difference"]
     assert list(table["setting"]) == SETTINGS * 4 and list(table["algorithm"]) == np.repeat(ALGORITHMS, 7).tolist()
     row = table.set_index(["algorithm", "setting"]).loc[("pdfa", "0.1")]
-    assert row.tolist() == pytest.approx([50.5, 50.5 - 6.3531, 50.5 + 6.3531, 2, 82.63], abs=1e-4)
+    assert row.tolist() == pytest.approx([50.5, 50.5 - 6.3531, 50.5 + 6.3531, 2, 82.63, 50.5 - 82.63], abs=1e-4)
     assert table.set_index(["algorithm", "setting"]).loc[("bp", "0.2"), "n"] == 2  # the diverged trial counts
 
 
 def test_the_caption_says_what_a_reader_must_know(runs):
     text = tables.caption(runs, tables.table1(runs))
-    for fact in ("Fashion-MNIST after 3 epochs", "Mean over n = 2 seeds", "95% t intervals", "at most ±6.35",
+    for fact in ("Fashion-MNIST after 3 epochs", "Mean over n = 2 seeds", "95% t interval", "at most ±6.35",
                  "Ohana et al. 2021, Table 1", "Diverged trials: BP σ = 0.2 (1)", "BP: 0.01;",
                  "DFA, TDFA, PDFA: 0.01 non-private, 1 with the mechanism", "0.0001 for BP", "simulated OPU",
                  "σ is a noise level, not a privacy level", "(kind “claimed”) is no guarantee"):
@@ -249,7 +249,7 @@ def test_another_dataset_is_not_compared_with_the_paper(runs):
     text = tables.caption(other, table)
     assert "on scikit-learn's digits" in text and "Table 1" not in text and "The paper states" not in text
     assert "(" not in tables.to_markdown(table, "")
-    assert tables.to_csv(table).splitlines()[1].endswith(",2,")
+    assert tables.to_csv(table).splitlines()[1].endswith(",2,,")
     assert set(tables.DATASET_LABELS) == set(DATASETS)
 
 
@@ -287,8 +287,8 @@ def test_only_seeds_are_averaged(runs):
 
 def test_csv_is_tidy(runs):
     text = tables.to_csv(tables.table1(runs))
-    assert text.splitlines()[0] == "algorithm,setting,accuracy_mean,accuracy_low,accuracy_high,n,paper"
-    assert text.splitlines()[1] == "bp,non-private,95.5,89.1469,101.8531,2,88.33"
+    assert text.splitlines()[0] == "algorithm,setting,accuracy_mean,accuracy_low,accuracy_high,n,paper,difference"
+    assert text.splitlines()[1] == "bp,non-private,95.5,89.1469,101.8531,2,88.33,7.17"
     read = pd.read_csv(io.StringIO(text))
     assert len(read) == 28 and read["n"].dtype == int
 
@@ -297,9 +297,12 @@ def test_markdown(runs):
     lines = tables.to_markdown(tables.table1(runs), "A caption.").splitlines()
     assert lines[0] == "A caption."
     assert lines[2] == "|  | non-private | σ = 0 | σ = 0.01 | σ = 0.03 | σ = 0.05 | σ = 0.1 | σ = 0.2 |"
-    assert [line.split("|")[1].strip() for line in lines[4:]] == ["BP", "DFA", "TDFA", "PDFA"]
-    assert lines[7].endswith("| 50.50 (82.63) | 40.50 (80.94) |")
-    assert {line.count("|") for line in lines[2:]} == {9}
+    assert [line.split("|")[1].strip() for line in lines[4:8]] == ["BP", "DFA", "TDFA", "PDFA"]
+    assert lines[7].endswith("| 50.50 ± 6.35 (82.63) | 40.50 ± 6.35 (80.94) |")
+    assert {line.count("|") for line in lines[2:8]} == {9}
+    assert lines[9] == "|  | noise | mean | 95% interval | n | paper | difference |"
+    assert len(lines) == 11 + 28 and {line.count("|") for line in lines[9:]} == {8}
+    assert "| PDFA | σ = 0.1 | 50.50 | 44.15 to 56.85 | 2 | 82.63 | -32.13 |" in lines
 
 
 def test_markdown_of_an_incomplete_grid(runs):
@@ -363,7 +366,7 @@ def test_right_panel(histories):
     assert (np.diff(luminance) > 0.05).all()  # told apart without colour vision too
     legend = [text.get_text() for text in ax.get_legend().get_texts()]
     assert legend == ["non-private", *(f"σ = {s}" for s in SETTINGS[1:])]
-    assert ax.get_legend().get_title().get_text() == "n = 2 seeds\nmean, min–max"
+    assert ax.get_legend().get_title().get_text() == "n = 2 seeds\nmean, 95% bootstrap band"
 
 
 def test_legends_are_beside_the_data_and_nothing_is_cut_off(histories):
@@ -397,8 +400,8 @@ def test_figures_are_saved_as_text_and_reproducibly(histories, tmp_path):
 
     before = dict(matplotlib.rcParams)
     (tmp_path / "again").mkdir()
-    first = figures.save(figures.figure2(*histories), tmp_path, "figure2")
-    second = figures.save(figures.figure2(*histories), tmp_path / "again", "figure2")
+    first = style.save(figures.figure2(*histories), tmp_path, "figure2")
+    second = style.save(figures.figure2(*histories), tmp_path / "again", "figure2")
     assert [path.name for path in first] == ["figure2.svg", "figure2.pdf", "figure2.png"]
     assert ">Validation accuracy (%)</text>" in first[0].read_text(encoding="utf-8")
     assert b"/Type3" not in first[1].read_bytes() and first[1].read_bytes().startswith(b"%PDF")
@@ -416,7 +419,8 @@ def test_every_exhibit_of_an_experiment_file_can_be_drawn():
 
 def test_report_writes_and_logs_everything(grid_store, tmp_path):
     files = report(an_experiment("grid", GRID), grid_store, tmp_path / "reports" / "grid")
-    names = ["runs.csv", "table1.csv", "table1.md", "table1.tex", "figure2.svg", "figure2.pdf", "figure2.png"]
+    names = ["runs.csv", "table1.csv", "table1.md", "table1.tex",
+             *(f"figure2.{extension}" for extension in ("csv", "svg", "pdf", "png"))]
     assert [path.name for path in files] == names and all(path.stat().st_size > 300 for path in files)
     client = MlflowClient(tracking_uri=grid_store.uri)
     logged = client.list_artifacts(grid_store._parent_id, "report")

@@ -54,7 +54,8 @@ def test_sweep_then_again_then_wider_then_report(tmp_path):
     report = photonic("report", file, cwd=tmp_path)
     assert report.returncode == 0, report.stderr
     table = (tmp_path / "reports/tiny/table1.csv").read_text().splitlines()
-    assert table[0] == "algorithm,setting,accuracy_mean,accuracy_low,accuracy_high,n,paper" and len(table) == 10
+    assert table[0] == "algorithm,setting,accuracy_mean,accuracy_low,accuracy_high,n,paper,difference"
+    assert len(table) == 10
     assert (tmp_path / "reports/tiny/figure2.png").stat().st_size > 10_000
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from analysis import figures, frontier
+from analysis import frontier, frontier_figure
 from analysis.report import report
 from analysis.runs import MixedTrials, ReportError, by_noise, load_runs
 from pipeline.config import TrialConfig
@@ -55,10 +56,13 @@ def records(config):
             tags = {"privacy.relation": "add/remove"}
         elif config.sigma:
             metrics |= {"epsilon/label/gdp": LABEL_EPSILON[config.sigma] * epoch / 2,
-                        "epsilon/claimed/second/iterations": 0.001}
+                        "epsilon/claimed/second/iterations": 0.001,
+                        "epsilon/claimed/saturating/epochs": 100 * LABEL_EPSILON[config.sigma]}
             tags = {"privacy.relation": "replace-one"}
         if epoch == 2:
             metrics["test/accuracy"] = accuracy(config)
+            metrics["test/worst_class_accuracy"] = accuracy(config) / 2
+            metrics |= {"alignment/layer_1": accuracy(config), "alignment/layer_2": 0.2, "alignment/layer_3": 0.9}
         yield EpochRecord(config.trial_key, epoch, metrics, tags if epoch == 1 else {},
                           Outcome("finished", {}, ()) if epoch == 2 else None)
 
@@ -89,7 +93,7 @@ def test_a_point_is_the_mean_over_seeds_at_the_last_epoch_of_the_tightest_accoun
     row = points[(points["algorithm"] == "dfa") & (points["epsilon"] == 3)].iloc[0]
     mean = 100 * (0.5 + 0.1 * math.log10(3) - 0.05 + 0.01)
     half = 12.7062  # t quantile with one degree of freedom; seeds are 2 points apart, s/sqrt(2) = 1
-    assert [row["accuracy_mean"], row["accuracy_low"], row["accuracy_high"]] == pytest.approx(
+    assert [row["mean"], row["low"], row["high"]] == pytest.approx(
         [mean, mean - half, mean + half], abs=1e-3)
     assert (row["n"], row["kind"], row["relation"], row["sampler"], row["delta"], row["setting"]) == (
         2, "certified", "add/remove", "poisson", 1e-5, "epsilon=3")
@@ -99,7 +103,7 @@ def test_label_points_have_the_relation_of_labels_and_no_claimed_epsilon(runs):
     points = frontier.frontier(runs, "label")
     assert points["epsilon"].tolist() == [2, 4] and points["setting"].tolist() == ["20", "10"]
     assert set(points["relation"]) == {"replace-one label"} and set(points["n"]) == {1}
-    assert points[["accuracy_low", "accuracy_high"]].isna().all().all()
+    assert points[["low", "high", "bootstrap_low", "bootstrap_high"]].isna().all().all()
     assert [set(p["kind"]) for p in frontier.frontiers(runs)] == [{"certified"}, {"label"}]
 
 
@@ -128,9 +132,9 @@ def test_seeds_that_cost_differently_share_the_largest_epsilon(runs):
     assert frontier.frontier(early, "certified")["epsilon"].iloc[0] == 1.0
 
 
-@pytest.mark.parametrize("kind", ["claimed", "audited", ""])
-def test_kinds_that_guarantee_nothing_are_refused(runs, kind):
-    with pytest.raises(ReportError, match=f"kind: must be one of certified, label, got '{kind}'"):
+@pytest.mark.parametrize("kind", ["audited", "column", ""])
+def test_kinds_that_have_no_frontier_are_refused(runs, kind):
+    with pytest.raises(ReportError, match=f"kind: must be one of certified, label, claimed, got '{kind}'"):
         frontier.frontier(runs, kind)
 
 
@@ -162,37 +166,65 @@ def test_settings_sort_by_what_they_set():
         "non-private", "0.03", "0.2", "epsilon=3", "epsilon=10", "z=1.1"]
 
 
-# closed forms
+# other metrics, and the epsilon that guarantees nothing
 
-def test_pareto_front():
-    epsilon, accuracy = [1, 2, 2, 3, 4, 1], [0.5, 0.7, 0.6, 0.7, 0.8, 0.5]
-    assert frontier.pareto_front(epsilon, accuracy).tolist() == [True, True, False, False, True, True]
-    assert frontier.pareto_front([], []).tolist() == []
-    assert frontier.pareto_front([1, 2, 3], [3, 2, 1]).tolist() == [True, False, False]
-
-
-def test_hypervolume_of_steps():
-    e = math.e
-    assert frontier.hypervolume([1.0], [0.8], e**2, 0.5) == pytest.approx(2 * 0.3)
-    # Two steps; a dominated point, one beyond the reference and one below it add nothing; order does not matter.
-    epsilon, accuracy = [e, 1.0, e**1.5, e**5, 0.1], [0.9, 0.8, 0.85, 0.99, 0.4]
-    assert frontier.hypervolume(epsilon, accuracy, e**2, 0.5) == pytest.approx(0.3 + 0.4)
-    assert frontier.hypervolume([1.0], [0.4], e, 0.5) == frontier.hypervolume([], [], e, 0.5) == 0
-    # Only the front counts, and a log axis does not know the unit of epsilon.
-    front = frontier.pareto_front(epsilon, accuracy)
-    assert frontier.hypervolume(np.array(epsilon)[front], np.array(accuracy)[front], e**2, 0.5) == pytest.approx(0.7)
-    assert frontier.hypervolume(np.array(epsilon) * 7, accuracy, 7 * e**2, 0.5) == pytest.approx(0.7)
+def test_worst_class_and_alignment_have_frontiers_of_their_own(runs):
+    accuracy, worst, alignment = (frontier.frontier(runs, "certified", metric)
+                                  for metric in ("accuracy", "worst_class", "alignment"))
+    assert worst["mean"].to_numpy() == pytest.approx(accuracy["mean"] / 2)
+    # The mean of both hidden layers; the output layer, at 0.9, is left out.
+    assert alignment["mean"].to_numpy() == pytest.approx((accuracy["mean"] / 100 + 0.2) / 2)
+    ax = frontier_figure.frontier_axes(worst, Figure().subplots())
+    assert ax.get_ylabel() == "Test accuracy of the worst class (%)"
+    with pytest.raises(ReportError, match="test/worst_class_accuracy: missing for 24 of 24"):
+        frontier.frontier(runs.drop(columns="test/worst_class_accuracy"), "certified", "worst_class")
 
 
-@pytest.mark.parametrize(("epsilon", "accuracy", "message"), [
-    ([0.0], [0.5], "epsilon: must be finite and > 0"), ([math.inf], [0.5], "epsilon: must be finite"),
-    ([1.0], [math.nan], "accuracy: must be finite"), ([1.0, 2.0], [0.5], r"shapes \(2,\) and \(1,\)")])
-def test_points_that_have_no_place_are_refused(epsilon, accuracy, message):
-    for function in (frontier.pareto_front, lambda e, a: frontier.hypervolume(e, a, 10, 0.1)):
-        with pytest.raises(ValueError, match=message):
-            function(epsilon, accuracy)
-    with pytest.raises(ValueError, match="epsilon: must be finite and > 0"):
-        frontier.hypervolume([1.0], [0.5], 0.0, 0.1)
+def test_trials_without_alignment_are_left_out_and_counted(runs):
+    lost = runs.copy()
+    lost.loc[0, "alignment/layer_1"] = math.nan
+    points = frontier.frontier(lost, "certified", "alignment")
+    assert points["n"].tolist() == [1] + [2] * 11
+    assert "1 of 24 trials have no measured alignment and are left out." in frontier.caption(points, lost)
+    with pytest.raises(ReportError, match="alignment: measured in none of 24 trials"):
+        frontier.frontier(lost.drop(columns="alignment/layer_2"), "certified", "alignment")
+
+
+def test_a_claimed_epsilon_has_a_panel_for_each_formula_and_says_that_it_is_no_guarantee(runs):
+    saturating, second = frontier.frontiers(runs, kinds=("claimed",))
+    assert saturating["epsilon"].tolist() == [200, 400] and second["epsilon"].tolist() == [0.001, 0.001]
+    assert set(saturating["relation"]) == {"replace-one"} and set(saturating["formula"]) == {"saturating/epochs"}
+    ax = frontier_figure.frontier_axes(saturating, Figure().subplots())
+    assert ax.get_title().startswith("claimed ε: no guarantee, saturating formula, T = epochs\n")
+    assert ax.get_legend().get_title().get_text().startswith("claimed ε: no guarantee\n")
+    for fact in ("This ε is no guarantee", "claimed ε, saturating formula, T = epochs"):
+        assert fact in frontier.caption(saturating, runs), fact
+    with pytest.raises(ReportError, match="formula: must be one on an axis"):
+        frontier_figure.frontier_axes(pd.concat([saturating, second]), Figure().subplots())
+
+
+def test_points_say_on_which_front_they_are(runs):
+    points = frontier.frontier(runs, "certified").set_index(["algorithm", "epsilon"])
+    assert points["on_front"].all()  # accuracy grows with epsilon
+    assert points.index[points["on_overall_front"]].tolist() == [("bp", 1.0), ("bp", 3.0), ("bp", 8.0)]
+    worse = runs.copy()
+    worse.loc[worse["setting"] == "epsilon=8", "test/accuracy"] = 0.01
+    points = frontier.frontier(worse, "certified")
+    assert points["epsilon"][~points["on_front"]].tolist() == [8] * 4
+    ax = frontier_figure.frontier_axes(points, Figure().subplots())
+    hollow = [line for line in ax.lines if line.get_markerfacecolor() == "white"]
+    assert [line.get_xdata().tolist() for line in hollow] == [[8]] * 4
+
+
+def test_hypervolumes_share_a_documented_reference(runs):
+    table = frontier.hypervolumes(frontier.frontiers(runs), runs)
+    certified = table[table["kind"] == "certified"].set_index("algorithm")
+    assert certified.index.tolist()[:2] in (["all", "bp"], ["bp", "all"]) and certified.index[-1] == "pdfa"
+    assert set(certified["reference_epsilon"]) == {10} and set(certified["reference_value"]) == {10}
+    above = [51 + 10 * math.log10(epsilon) - 10 for epsilon in TARGETS]  # bp: mean accuracy less that of chance
+    expected = np.dot(above, np.log([3, 8 / 3, 10 / 8]))
+    assert certified.loc["bp", "hypervolume"] == pytest.approx(expected) == certified.loc["all", "hypervolume"]
+    assert "(ε = 10, 10), in units of the metric times nats" in frontier.to_markdown(frontier.frontiers(runs), runs)
 
 
 # texts
@@ -202,8 +234,9 @@ def test_tables(runs):
     table = pd.read_csv(io.StringIO(frontier.to_csv(points)))
     assert list(table.columns) == frontier.COLUMNS and table["kind"].tolist() == ["certified"] * 12 + ["label"] * 2
     lines = frontier.to_markdown(points, runs).splitlines()
-    assert lines[2] == "|  | ε ≤ 1 | ε ≤ 3 | ε ≤ 8 |" and lines[4] == "| BP | 51.00 | 55.77 | 60.03 |"
-    assert "|  | ε = 2 | ε = 4 |" in lines and lines[-1].startswith("| PDFA | 38.01 | 41.02 |")
+    assert lines[2] == "|  | ε ≤ 1 | ε ≤ 3 | ε ≤ 8 |"
+    assert lines[4] == "| BP | 51.00 ± 12.71 | 55.77 ± 12.71 | 60.03 ± 12.71 |"
+    assert "|  | ε = 2 | ε = 4 |" in lines and any(line.startswith("| PDFA | 38.01 | 41.02 |") for line in lines)
 
 
 def test_captions_say_what_epsilon_guarantees(runs):
@@ -226,24 +259,28 @@ def test_captions_say_what_epsilon_guarantees(runs):
 # figure
 
 def test_axes(runs):
-    ax = figures.frontier_axes(frontier.frontier(runs, "certified"), Figure().subplots())
+    ax = frontier_figure.frontier_axes(frontier.frontier(runs, "certified"), Figure().subplots())
     curves = {line.get_label(): line for line in ax.lines if not line.get_label().startswith("_")}
     assert list(curves) == ["BP", "DFA", "TDFA", "PDFA"] and ax.get_xscale() == "log"
     assert [curve.get_marker() for curve in curves.values()] == ["o", "s", "D", "^"]
     assert curves["DFA"].get_xdata().tolist() == [1, 3, 8]
     assert curves["DFA"].get_ydata()[1] == pytest.approx(100 * (0.46 + 0.1 * math.log10(3)))
-    bars = [container for container in ax.containers if container.has_yerr]
-    assert len(bars) == 4 and np.ptp(bars[0][2][0].get_segments()[0][:, 1]) == pytest.approx(2 * 12.7062, abs=1e-3)
+    bars = [bars for bars in ax.collections if isinstance(bars, LineCollection)]
+    thin, thick = (np.ptp(bars[k].get_segments()[0][:, 1]) for k in (0, 1))
+    assert len(bars) == 8 and (thin, thick) == pytest.approx((2 * 12.7062, 2), abs=1e-3)
+    assert bars[0].get_linewidth()[0] < bars[1].get_linewidth()[0]
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "3", "8"]
-    assert ax.get_title() == "certified ε: add/remove, poisson batches, δ = 1e-05"
-    assert ax.get_legend().get_title().get_text() == "n = 2 seeds\nmean, 95% t interval"
+    assert ax.get_title() == "certified ε: features and labels\nadd/remove, poisson batches, δ = 1e-05"
+    assert ax.get_legend().get_title().get_text() == (
+        "certified ε: features and labels\nn = 2 seeds\nmean, 95% intervals:\nthick bootstrap, thin t")
 
 
 def test_two_kinds_are_two_panels_and_one_seed_has_no_bars(runs):
-    figure = figures.frontier_figure(frontier.frontiers(runs))
+    figure = frontier_figure.frontier_figure(frontier.frontiers(runs))
     left, right = figure.axes
     assert left.get_xlabel() == "ε (certified, add/remove)" and right.get_xlabel() == "ε (label, replace-one label)"
-    assert not right.containers and right.get_legend().get_title().get_text() == "n = 1 seed"
+    assert right.get_legend().get_title().get_text() == "label ε: labels only\nn = 1 seed"
+    assert not any(len(bars.get_segments()) for bars in right.collections if isinstance(bars, LineCollection))
     figure.draw_without_rendering()
     for ax, other in ((left, right.get_tightbbox().x0), (right, figure.bbox.width)):
         assert ax.get_window_extent().x1 <= ax.get_legend().get_window_extent().x0
@@ -252,10 +289,10 @@ def test_two_kinds_are_two_panels_and_one_seed_has_no_bars(runs):
 
 
 def test_no_accuracy_beyond_100_and_no_crowded_labels(runs):
-    points = frontier.frontier(runs, "certified").assign(accuracy_high=140.0, accuracy_low=-40.0)
-    assert figures.frontier_axes(points, Figure().subplots()).get_ylim() == (0, 100.5)
+    points = frontier.frontier(runs, "certified").assign(high=140.0, low=-40.0)
+    assert frontier_figure.frontier_axes(points, Figure().subplots()).get_ylim() == (-2, 102)
     close = points[:3].assign(epsilon=[1.0, 1.02, 10.0])
-    ax = figures.frontier_axes(close, Figure().subplots())
+    ax = frontier_figure.frontier_axes(close, Figure().subplots())
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "10"]
 
 
@@ -265,12 +302,13 @@ def test_an_axis_has_one_kind(runs):
                            (points[1].assign(delta=[1e-5, 1e-6]), "delta: must be one"),
                            (points[1].assign(epsilon=0.0), "epsilon > 0"), (points[1][:0], "epsilon > 0")):
         with pytest.raises(ReportError, match=message):
-            figures.frontier_axes(frame, Figure().subplots())
+            frontier_figure.frontier_axes(frame, Figure().subplots())
 
 
 def test_report(store, tmp_path):
     experiment = Experiment("both", "", (*GRID, *LABEL, PLAIN), Resources(), ("frontier",), Path("some.yaml"))
     files = report(experiment, store, tmp_path)
-    assert [path.name for path in files] == ["runs.csv", *(f"frontier.{e}" for e in ("csv", "md", "svg", "pdf", "png")),
+    assert [path.name for path in files] == ["runs.csv", "frontier.csv", "frontier.md", "frontier_hypervolume.csv",
+                                              *(f"frontier.{e}" for e in ("svg", "pdf", "png")),
                                               "selection.csv", "selection.md"]
-    assert all(path.stat().st_size > 300 for path in files)
+    assert all(path.stat().st_size > 200 for path in files)

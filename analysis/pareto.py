@@ -1,0 +1,63 @@
+"""Pareto fronts of epsilon (less is better) and a value (more is better), and the area that they dominate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def pareto_front(epsilon: Sequence[float], value: Sequence[float]) -> np.ndarray:
+    """Which points no other point beats: none has at most their epsilon and at least their value, and one better.
+
+    Args:
+        epsilon, value: [n]; equal points stand or fall together.
+
+    Returns:
+        [n] bool.
+
+    Raises:
+        ValueError: unless both are finite and of one length, and every epsilon > 0.
+    """
+    e, a = _points(epsilon, value)
+    no_worse = (e[None, :] <= e[:, None]) & (a[None, :] >= a[:, None])
+    better = (e[None, :] < e[:, None]) | (a[None, :] > a[:, None])
+    return ~(no_worse & better).any(axis=1)
+
+
+def hypervolume(epsilon: Sequence[float], value: Sequence[float], reference_epsilon: float,
+                reference_value: float) -> float:
+    """Area between a frontier and a reference point that is worse in both, with log epsilon as the axis.
+
+    integral of max(0, best value at epsilon' <= epsilon, minus reference_value) d(ln epsilon) up to
+    reference_epsilon: in units of the value times nats. Larger is better; 0 if no point beats the reference.
+
+    Args:
+        epsilon, value: [n].
+
+    Raises:
+        ValueError: as `pareto_front`, also for the reference.
+    """
+    e, a = _points(epsilon, value)
+    _points([reference_epsilon], [reference_value])
+    counted = (e < reference_epsilon) & (a > reference_value)
+    order = np.argsort(e[counted], kind="stable")
+    e, a = e[counted][order], a[counted][order]
+    widths = np.diff(np.log(np.append(e, reference_epsilon)))
+    return float(widths @ (np.maximum.accumulate(a) - reference_value)) if e.size else 0.0
+
+
+def reference_epsilon(epsilon: Sequence[float]) -> float:
+    """The least power of ten above all epsilons, so that sweeps of one range share their reference."""
+    return 10.0 ** (np.floor(np.log10(np.max(epsilon))) + 1)
+
+
+def _points(epsilon: Sequence[float], value: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    e, a = np.asarray(epsilon, dtype=float), np.asarray(value, dtype=float)
+    if e.ndim != 1 or e.shape != a.shape:
+        raise ValueError(f"value: must have one per epsilon, got shapes {e.shape} and {a.shape}")
+    if not (np.isfinite(e).all() and (e > 0).all()):
+        raise ValueError(f"epsilon: must be finite and > 0, got {e.tolist()}")
+    if not np.isfinite(a).all():
+        raise ValueError(f"value: must be finite, got {a.tolist()}")
+    return e, a

@@ -1,0 +1,140 @@
+"""The look of all figures, in one place: theme, colour, marker and line of every algorithm, intervals, files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
+from matplotlib.transforms import ScaledTranslation
+
+from analysis.runs import ALGORITHM_LABELS
+
+PALETTE = {a: sns.color_palette("colorblind")[i]
+           for a, i in {"bp": 0, "dfa": 2, "tdfa": 4, "pdfa": 3, "hybrid": 1}.items()}
+# Colour is never the only difference. In learning curves, as in the papers, a dashed line is a trial without privacy.
+MARKERS = {"bp": "o", "dfa": "s", "tdfa": "D", "pdfa": "^", "hybrid": "v"}
+LINES = {"bp": "-", "dfa": (0, (6, 1.5)), "tdfa": (0, (6, 1.5, 1, 1.5)), "pdfa": (0, (1.5, 1)),
+         "hybrid": (0, (6, 1.5, 1, 1.5, 1, 1.5))}
+FORMATS = ("svg", "pdf", "png")
+SHIFT = 3.0  # points (1/72 inch) between the curves of two algorithms
+INTERVALS = "mean, 95% intervals:\nthick bootstrap, thin t"
+_NO_DATE = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}  # equal runs give equal files
+
+
+@contextmanager
+def theme() -> Iterator[None]:
+    """The look of all figures: ticks, paper-sized text that stays text in SVG and PDF."""
+    text = {"svg.fonttype": "none", "svg.hashsalt": "photonic", "pdf.fonttype": 42, "savefig.dpi": 300}
+    with rc_context({**sns.axes_style("ticks"), **sns.plotting_context("paper"), "legend.frameon": False, **text}):
+        yield
+
+
+def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
+    """Write `<stem>.svg`, `.pdf` and `.png` (300 dpi)."""
+    paths = [folder / f"{stem}.{extension}" for extension in FORMATS]
+    with theme():
+        for path in paths:
+            figure.savefig(path, metadata=_NO_DATE[path.suffix[1:]])
+    return paths
+
+
+def look(algorithm: str) -> dict[str, object]:
+    """Colour, marker, line and label of an algorithm, as `Axes.plot` takes them."""
+    return {"color": PALETTE[algorithm], "marker": MARKERS[algorithm], "linestyle": LINES[algorithm],
+            "label": ALGORITHM_LABELS[algorithm], "markersize": 4.5, "linewidth": 1.3}
+
+
+def present(table: pd.DataFrame) -> list[str]:
+    """The algorithms of a table, in the order of all figures."""
+    return [algorithm for algorithm in ALGORITHM_LABELS if algorithm in set(table["algorithm"])]
+
+
+def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float,
+          hollow: pd.Series | None = None) -> None:
+    """Means over column `x`, and where n > 1 both intervals of `analysis.statistics.summarize` as bars.
+
+    Args:
+        shift: of the curve to the right, in points (1/72 inch), so that bars at one x do not cover each other.
+        hollow: bool by row of `points`: which markers are not filled.
+    """
+    points = points.sort_values(x)
+    at = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
+    ax.plot(points[x], points["mean"], zorder=3, transform=at, **look(algorithm))
+    if hollow is not None:
+        beaten = points[hollow.reindex(points.index)]
+        ax.plot(beaten[x], beaten["mean"], zorder=4, transform=at,
+                **{**look(algorithm), "linestyle": "none", "label": None, "markerfacecolor": "white"})
+    known = points[points["n"] > 1]
+    for low, high, width in (("low", "high", 0.9), ("bootstrap_low", "bootstrap_high", 2.8)):
+        bars = np.stack([known[[x, low]], known[[x, high]]], axis=1)
+        ax.add_collection(LineCollection(bars, colors=[PALETTE[algorithm]], linewidths=width, alpha=0.5, zorder=2,
+                                         transform=at))
+        ax.update_datalim(bars.reshape(-1, 2))
+    ax.update_datalim(points[[x, "mean"]].to_numpy())
+    ax.autoscale_view()
+
+
+def shifts(table: pd.DataFrame) -> dict[str, float]:
+    """The place of every algorithm's curve, in points to the right of the x that they share."""
+    algorithms = present(table)
+    return {a: SHIFT * (place - (len(algorithms) - 1) / 2) for place, a in enumerate(algorithms)}
+
+
+def handles(table: pd.DataFrame) -> list[Line2D]:
+    """Entries of a legend, one per algorithm of a table."""
+    return [Line2D([], [], **look(algorithm)) for algorithm in present(table)]
+
+
+def seeds(counts: pd.Series, intervals: str = INTERVALS) -> str:
+    """`n = 3 seeds` and what is drawn of them, from the seeds of every mean."""
+    few, many = counts.min(), counts.max()
+    if many == 1:
+        return "n = 1 seed"
+    return f"n = {many if few == many else f'{few} to {many}'} seeds\n{intervals}"
+
+
+def log_axis(ax: Axes, values: Sequence[float]) -> None:
+    """A logarithmic x axis with ticks at the values."""
+    ax.set_xscale("log")
+    ticks = _apart(values)
+    ax.set_xticks(ticks, [_tick(tick) for tick in ticks])
+    ax.xaxis.set_minor_locator(NullLocator())
+
+
+def within(ax: Axes, low: float, high: float) -> None:
+    """Cut the y axis where an interval reaches beyond what the quantity can be, with a margin for markers there; give
+    equal values an axis on which they look equal."""
+    bottom, top = ax.get_ylim()
+    margin = 0.02 * (high - low)
+    if top - bottom < 2 * margin:
+        bottom, top = bottom - margin, top + margin
+    ax.set_ylim(max(bottom, low - margin), min(top, high + margin))
+
+
+def _tick(value: float) -> str:
+    """`0.5`, `1024`, or `$2 \\times 10^{6}$` where digits would not fit."""
+    if value < 1e5:
+        return f"{value:g}"
+    digits, exponent = f"{value:.1e}".split("e")
+    return rf"${float(digits):g} \times 10^{{{int(exponent)}}}$"
+
+
+def _apart(values: Sequence[float]) -> list[float]:
+    """The values, of two digits unless they are whole and small, that leave room for their labels on a log axis."""
+    rounded = sorted({float(v) if float(v).is_integer() and v < 1e5 else float(f"{v:.2g}") for v in values})
+    ticks = rounded[:1]
+    least = 0.08 if rounded[-1] < 1e5 else 0.2
+    for value in rounded[1:]:
+        if np.log(value / ticks[-1]) >= least * np.log(rounded[-1] / rounded[0]):
+            ticks.append(value)
+    return ticks
