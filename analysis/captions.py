@@ -1,4 +1,4 @@
-"""One sentence for each exhibit: what it shows and how to read it, for whoever sets it in a page."""
+"""Of each exhibit the title and one sentence: what it shows and how to read it, for whoever sets it in a page."""
 
 from __future__ import annotations
 
@@ -31,3 +31,24 @@ CAPTIONS = {
     "leekifer": "Accuracy by epoch of back-propagation, direct feedback alignment and their hybrid under certified "
                 "noise, dashed without privacy, with the certified ε on top (Figures 2 to 4 of Lee & Kifer 2020).",
 }
+
+TITLES = {
+    "table1": "Test accuracy by noise level",
+    "figure2": "Learning curves and alignment",
+    "frontier": "Accuracy against ε",
+    "frontier_worst_class": "Accuracy of the worst class against ε",
+    "frontier_alignment": "Alignment against ε",
+    "frontier_claimed": "Accuracy against the ε that is claimed: no guarantee",
+    "alignment_heatmap": "Alignment by noise and activation bound",
+    "accuracy_heatmap": "Accuracy by noise and activation bound",
+    "tau_h_sweep": "Accuracy and alignment by activation bound",
+    "batch_size_sweep": "Accuracy and alignment by batch size",
+    "clipping_norm_sweep": "Accuracy and alignment by clipping norm",
+    "leekifer": "Accuracy by epoch, and ε spent",
+    "selection": "The best trial, and its price",
+}
+
+
+def titled(title: str, markdown: str) -> str:
+    """The Markdown of an exhibit under its title, as `analysis.page` reads it."""
+    return f"## {title}\n\n{markdown}"

@@ -163,9 +163,9 @@ def _formulas(runs: pd.DataFrame, kind: str) -> list[str]:
     return [name.removeprefix(_key(kind, "")) for name in logged]
 
 
-def to_csv(points: Sequence[pd.DataFrame]) -> str:
-    """The tidy points of all kinds, one row each."""
-    table = pd.concat(points)[COLUMNS]
+def to_csv(points: Sequence[pd.DataFrame], also: Sequence[str] = ()) -> str:
+    """The tidy points of all kinds, one row each; `also` are further columns."""
+    table = pd.concat(points)[[*COLUMNS, *also]]
     return table.round(dict.fromkeys(["epsilon", *SUMMARY], 4)).to_csv(index=False, lineterminator="\n")
 
 

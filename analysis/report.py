@@ -11,6 +11,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import figures, frontier, frontier_figure, heatmaps, leekifer, selection, style, sweeps, tables
+from analysis.captions import CAPTIONS, TITLES, titled
+from analysis.overview import overview
+from analysis.page import render
 from analysis.runs import FIELDS, load_history, load_runs, require_replicates
 from analysis.statistics import SUMMARY
 from pipeline.exhibits import FRONTIERS, HEATMAPS, SWEPT, certified_trials
@@ -26,9 +29,9 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
         out: folder of the report, created if need be; by default `reports/<name>`.
 
     Returns:
-        The files written: `runs.csv`, one row per trial, those of the exhibits, and, where trials are
-        certified and have validation accuracy, `selection.csv` and `selection.md`: the best trial, and what it costs
-        to have chosen it.
+        The files written: `runs.csv`, one row per trial, those of the exhibits, where trials are certified and have
+        validation accuracy `selection.csv` and `selection.md` (the best trial, and what it costs to have chosen it),
+        and last `index.html`, a page of its own that shows all of it.
 
     Raises:
         MissingTrials: if the sweep is not complete.
@@ -44,18 +47,20 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
     runs.assign(**lists).to_csv(files[0], index=False, lineterminator="\n")
     for name in experiment.report:
         files += EXHIBITS[name](runs, store, folder)
-    certified = certified_trials(experiment.trials)
+    choice, certified = None, certified_trials(experiment.trials)
     if certified and all(trial.validation_fraction for trial in certified):
-        files += write_selection(experiment, runs, store, folder)
+        choice = selection.choose(experiment, runs)
+        files += write_selection(choice, store, folder)
+    files += write({"index.html": render(overview(experiment, runs, store, choice, files))}, folder)
     store.log_report(files)
     return files
 
 
-def write_selection(experiment: Experiment, runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
+def write_selection(choice: selection.Choice, store: Store, folder: Path) -> list[Path]:
     """`selection.csv` and `selection.md`; the epsilon of the choice also goes to the sweep's parent run."""
-    choice = selection.choose(experiment, runs)
     store.log_sweep(choice.metrics, choice.tags)
-    return _write({"selection.csv": selection.to_csv(choice), "selection.md": selection.to_markdown(choice)}, folder)
+    return write({"selection.csv": selection.to_csv(choice),
+                   "selection.md": titled(TITLES["selection"], selection.to_markdown(choice))}, folder)
 
 
 def write_table1(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
@@ -63,13 +68,14 @@ def write_table1(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
     require_replicates(runs)
     table = tables.table1(runs)
     caption = tables.caption(runs, table)
-    contents = {"table1.csv": tables.to_csv(table), "table1.md": tables.to_markdown(table, caption),
+    contents = {"table1.csv": tables.to_csv(table),
+                "table1.md": titled(TITLES["table1"], tables.to_markdown(table, caption)),
                 "table1.tex": tables.to_latex(table, caption)}
-    return _write(contents, folder)
+    return write(contents, folder)
 
 
 def write_figure2(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
-    """`figure2.csv`, and `figure2.svg`, `.pdf` and `.png`."""
+    """`figure2.csv`, `.md`, `.svg`, `.pdf` and `.png`."""
     require_replicates(runs)
     shown = runs[runs["algorithm"].isin(figures.LEFT_ALGORITHMS)]
     accuracy = load_history(store, shown, "validation/accuracy")
@@ -83,19 +89,20 @@ def write_frontier(runs: pd.DataFrame, store: Store, folder: Path, *, name: str,
     """`<name>.csv`, `.md`, `.svg`, `.pdf` and `.png`, and `<name>_hypervolume.csv`."""
     points = frontier.frontiers(runs, metric, kinds)
     volumes = frontier.hypervolumes(points, runs).round({"hypervolume": 4}).to_csv(index=False, lineterminator="\n")
-    contents = {f"{name}.csv": frontier.to_csv(points), f"{name}.md": frontier.to_markdown(points, runs),
+    contents = {f"{name}.csv": frontier.to_csv(points),
+                f"{name}.md": titled(TITLES[name], frontier.to_markdown(points, runs)),
                 f"{name}_hypervolume.csv": volumes}
-    return _write(contents, folder) + style.save(frontier_figure.frontier_figure(points), folder, name)
+    return write(contents, folder) + style.save(frontier_figure.frontier_figure(points), folder, name)
 
 
 def write_heatmap(runs: pd.DataFrame, store: Store, folder: Path, *, name: str, metric: str) -> list[Path]:
-    """`<name>.csv`, `.svg`, `.pdf` and `.png`."""
+    """`<name>.csv`, `.md`, `.svg`, `.pdf` and `.png`."""
     table = heatmaps.heatmap_table(runs, metric)
     return _figure(name, table, heatmaps.heatmap_figure(table), folder)
 
 
 def write_sweep(runs: pd.DataFrame, store: Store, folder: Path, *, name: str, field: str) -> list[Path]:
-    """`<name>.csv`, `.svg`, `.pdf` and `.png`."""
+    """`<name>.csv`, `.md`, `.svg`, `.pdf` and `.png`."""
     table = sweeps.sweep_table(runs, field)
     return _figure(name, table, sweeps.sweep_figure(table, field), folder)
 
@@ -104,8 +111,8 @@ def write_leekifer(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]
     """`leekifer.csv`, `leekifer.md`, and `leekifer.svg`, `.pdf` and `.png`."""
     table = leekifer.curves(store, runs)
     contents = {"leekifer.csv": table.round(6).to_csv(index=False, lineterminator="\n"),
-                "leekifer.md": leekifer.to_markdown(table)}
-    return _write(contents, folder) + style.save(leekifer.leekifer_figure(table), folder, "leekifer")
+                "leekifer.md": titled(TITLES["leekifer"], leekifer.to_markdown(table))}
+    return write(contents, folder) + style.save(leekifer.leekifer_figure(table), folder, "leekifer")
 
 
 def _json(value: object) -> str | None:
@@ -114,12 +121,14 @@ def _json(value: object) -> str | None:
 
 
 def _figure(name: str, table: pd.DataFrame, figure: Figure, folder: Path) -> list[Path]:
-    """A figure beside the tidy data behind it."""
-    contents = {f"{name}.csv": table.round(dict.fromkeys(SUMMARY, 4)).to_csv(index=False, lineterminator="\n")}
-    return _write(contents, folder) + style.save(figure, folder, name)
+    """A figure beside the tidy data behind it and its caption."""
+    contents = {f"{name}.csv": table.round(dict.fromkeys(SUMMARY, 4)).to_csv(index=False, lineterminator="\n"),
+                f"{name}.md": titled(TITLES[name], CAPTIONS[name] + "\n")}
+    return write(contents, folder) + style.save(figure, folder, name)
 
 
-def _write(contents: dict[str, str], folder: Path) -> list[Path]:
+def write(contents: dict[str, str], folder: Path) -> list[Path]:
+    """Text files by name, written into `folder`."""
     for name, text in contents.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in contents]

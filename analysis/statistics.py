@@ -60,6 +60,28 @@ def bootstrap_interval(values: Sequence[float], confidence: float = 0.95, resamp
     return MeanInterval(mean, float(low), float(high), n)
 
 
+def welch_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> MeanInterval:
+    """Difference of the means of two independent samples, b less a, with Welch's t interval; n is the smaller sample's.
+
+    With v = s_a^2/n_a + s_b^2/n_b, the half width is t_df sqrt(v), df = v^2/((s_a^2/n_a)^2/(n_a - 1) +
+    (s_b^2/n_b)^2/(n_b - 1)) (Welch 1947); low and high are NaN where a sample has one value.
+
+    Raises:
+        ValueError: as `mean_interval`.
+    """
+    mean_a, mean_b = mean_interval(a), mean_interval(b)
+    difference, n = mean_b.mean - mean_a.mean, min(mean_a.n, mean_b.n)
+    if n == 1:
+        return MeanInterval(difference, float("nan"), float("nan"), n)
+    parts = [float(np.var(sample, ddof=1)) / len(sample) for sample in (a, b)]
+    variance = sum(parts)
+    if variance == 0:
+        return MeanInterval(difference, difference, difference, n)
+    freedom = variance**2 / sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, (a, b), strict=True))
+    half = float(t.ppf((1 + confidence) / 2, freedom) * np.sqrt(variance))
+    return MeanInterval(difference, difference - half, difference + half, n)
+
+
 def summarize(values: Sequence[float]) -> dict[str, float]:
     """Mean, 95% t interval (`low`, `high`), 95% bootstrap interval (`bootstrap_low`, `bootstrap_high`) and n: the
     columns that tidy tables have of every mean."""

@@ -60,16 +60,17 @@ def present(table: pd.DataFrame) -> list[str]:
 
 
 def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float,
-          hollow: pd.Series | None = None) -> None:
+          hollow: pd.Series | None = None, **own: object) -> None:
     """Means over column `x`, and where n > 1 both intervals of `analysis.statistics.summarize` as bars.
 
     Args:
         shift: of the curve to the right, in points (1/72 inch), so that bars at one x do not cover each other.
         hollow: bool by row of `points`: which markers are not filled.
+        own: properties of the line in which it differs from the algorithm's look.
     """
     points = points.sort_values(x)
     at = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
-    ax.plot(points[x], points["mean"], zorder=3, transform=at, **look(algorithm))
+    ax.plot(points[x], points["mean"], zorder=3, transform=at, **{**look(algorithm), **own})
     if hollow is not None:
         beaten = points[hollow.reindex(points.index)]
         ax.plot(beaten[x], beaten["mean"], zorder=4, transform=at,

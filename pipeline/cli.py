@@ -11,11 +11,15 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.config import ConfigError, TrialConfig
 from pipeline.exhibits import certified_trials
-from pipeline.experiment import Experiment, load_experiment
+from pipeline.experiment import Experiment, load_experiment, parse_experiment
 from pipeline.stopping import Selection
+
+if TYPE_CHECKING:
+    from pipeline.tracking import Store
 
 # Exit codes: 0 done, 1 some trial failed, a reference case was missed or an audit exceeds what is certified,
 # 2 refused or impossible (one line says why), 130 interrupted.
@@ -85,10 +89,14 @@ def _parser() -> argparse.ArgumentParser:
     with_store(status)
     status.add_argument("--json", action="store_true", help="as JSON, for scripts")
 
-    report = command("report", _report, "tables and figures of an experiment that was swept")
-    with_file(report)
+    report = command("report", _report, "page, tables and figures of a swept experiment, or of how two differ")
+    report.add_argument("target", metavar="FILE|NAME", help="experiment file, or the name of a sweep in the store")
+    report.add_argument("other", nargs="?", metavar="FILE|NAME", help="another, to compare it with")
     with_store(report)
-    report.add_argument("--out", type=Path, metavar="DIR", help="folder to write (default: reports/<name>)")
+    report.add_argument("--mlruns-b", type=Path, metavar="DIR",
+                        help="folder of the tracking store of the second, for example of another commit's checkout")
+    report.add_argument("--out", type=Path, metavar="DIR",
+                        help="folder to write (default: reports/<name> or reports/<name>-and-<name>)")
 
     account = command("account", _account, "the epsilon of an experiment's trials, and of the best")
     account.add_argument("file", type=Path, nargs="?", metavar="FILE", help="experiment file")
@@ -191,17 +199,38 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from analysis.report import report
     from pipeline.tracking import Store
 
-    experiment = load_experiment(options.file)
-    files = report(experiment, Store(root=options.mlruns, create=False), options.out)
+    if options.mlruns_b and not options.other:
+        raise ConfigError(f"--mlruns-b: is of a second experiment, of which there is none, got {options.mlruns_b}")
+    store = Store(root=options.mlruns, create=False)
+    experiment = _swept(options.target, store)
+    if options.other:
+        from analysis.comparison_report import compare_report
+
+        folder = options.mlruns_b
+        store_b = Store(f"sqlite:///{folder.absolute() / 'mlflow.db'}", folder, create=False) if folder else store
+        files = compare_report(experiment, _swept(options.other, store_b), store, store_b, options.out)
+    else:
+        from analysis.report import report
+
+        files = report(experiment, store, options.out)
     for table in (path for path in files if path.suffix == ".md"):
         print(table.read_text(encoding="utf-8"))
-    print("written, and logged to the sweep's MLflow run:")
+    print("written:" if options.other else "written, and logged to the sweep's MLflow run:")
     for path in files:
         print(f"  {path}")
     return 0
+
+
+def _swept(target: str, store: Store) -> Experiment:
+    """The experiment of a file or, where there is none, of the sweep of that name, as it was swept last."""
+    if Path(target).exists() or Path(target).suffix in (".yaml", ".yml"):
+        return load_experiment(target)
+    if not store.find(target):
+        raise ConfigError(f"{target}: must be an experiment file or the name of a sweep in {store.uri}, which has "
+                          f"{', '.join(store.sweeps()) or 'none'}")
+    return parse_experiment(store.experiment(), Path(f"{target}.yaml"))
 
 
 def _account(options: argparse.Namespace) -> int:

@@ -78,6 +78,7 @@ class Experiment:
         report: exhibits that `photonic report` draws.
         selection: by which rule the best trial is chosen and paid for.
         candidates: what the trials were drawn from; empty for a fixed grid.
+        text: the file's content.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Experiment:
     source: Path
     selection: Selection = Selection()
     candidates: tuple[TrialConfig, ...] = ()
+    text: str = ""
 
     @property
     def varied(self) -> tuple[str, ...]:
@@ -103,17 +105,24 @@ def load_experiment(path: str | Path) -> Experiment:
     """
     path = Path(path)
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), UniqueKeyLoader)
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such experiment file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from None
+    return parse_experiment(text, path)
+
+
+def parse_experiment(text: str, path: Path) -> Experiment:
+    """As `load_experiment`, of the text of a file that need not be there."""
+    try:
+        content = yaml.load(text, UniqueKeyLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
         raise ConfigError(f"{path}:{where} not valid YAML: {getattr(error, 'problem', error)}") from None
     try:
-        return _experiment(content, path)
+        return dataclasses.replace(_experiment(content, path), text=text)
     except ConfigError as error:
         raise ConfigError(f"{error} ({path})") from None
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 from pipeline.config import TrialConfig
@@ -132,3 +134,9 @@ def git_commit() -> str:
                               check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+def versions() -> str:
+    """`python 3.11.7, torch 2.13.0, ray 2.60.0, mlflow 3.17.2`, as they are here."""
+    packages = (f"{name} {version(name)}" for name in ("torch", "ray", "mlflow"))
+    return ", ".join([f"python {platform.python_version()}", *packages])

@@ -36,7 +36,7 @@ from pipeline.experiment import Experiment, Resources
 from pipeline.lock import sweeping
 from pipeline.packs import Pack, plan
 from pipeline.progress import SweepProgress
-from pipeline.recorder import Recorder, SweepResult, git_commit
+from pipeline.recorder import Recorder, SweepResult, git_commit, versions
 from pipeline.resources import ResourceError, bundle, check_address, check_resources, local_offer, slots
 from pipeline.tracking import Store, run_name
 from pipeline.worker import Trainer, epochs, one_line, train_pack
@@ -95,7 +95,8 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
             at_once = slots(bundle(resources, False), ray.cluster_resources())
             packs = plan(missing, resources, at_once, checkpoints.resumable(experiment.trials, done, progress.say))
             with recorded(store, experiment, result) as commit:
-                recorder = Recorder(store, progress, result, failure_log, {"git_commit": commit}, name, done)
+                tags = {"git_commit": commit, "versions": versions()}
+                recorder = Recorder(store, progress, result, failure_log, tags, name, done)
                 watchdog = Watchdog(lambda: check_resources(missing, resources, offers()), idle_seconds)
                 _fit(packs, at_once, resources, trainer, Driver(packs, recorder, watchdog), root / "ray")
     result.wall_seconds = time.monotonic() - begin
@@ -109,6 +110,8 @@ def recorded(store: Store, experiment: Experiment, result: SweepResult) -> Itera
     commit, status = git_commit(), "FAILED"
     store.open_sweep(experiment.name, experiment.description, params={"trials": len(experiment.trials)},
                      tags={"git_commit": commit})
+    if experiment.text:  # one that was made in Python has no file
+        store.log_experiment(experiment.text)
     try:
         yield commit
         status = "KILLED" if result.remaining else "FAILED" if result.failed else "FINISHED"

@@ -33,6 +33,7 @@ __all__ = ["DONE", "STATUSES", "Store", "TrackedRun", "TrackingError", "run_name
 
 PAGE_SIZE = 500  # runs per page of a search
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 800, 100, 100  # per log_batch call: MLflow takes 1000 entries in all
+EXPERIMENT = "experiment.yaml"  # artifact of the parent run: the experiment file as it was swept last
 MAX_TAG_LENGTH = 5000  # characters, the limit that every MLflow server accepts
 
 _ENVIRONMENT = {  # read by MLflow when it is imported; what the user has set stays
@@ -328,6 +329,25 @@ class Store:
         """Files as artifacts `report/` of the parent run."""
         for path in files:
             self._client.log_artifact(self._parent(), str(path), artifact_path="report")
+
+    @_reports_errors
+    def log_experiment(self, text: str) -> None:
+        """The text of the experiment file, to the parent run."""
+        self._client.log_text(self._parent(), text, EXPERIMENT)
+
+    @_reports_errors
+    def experiment(self) -> str:
+        """The text of the experiment file of the open sweep, as it was swept last.
+
+        Raises:
+            TrackingError: if the sweep was tracked without it.
+        """
+        if EXPERIMENT not in {file.path for file in self._client.list_artifacts(self._parent())}:
+            raise TrackingError(f"tracking store {self.uri}: the sweep has no experiment file (an older version of "
+                                "this software tracked it); name the file itself")
+        with tempfile.TemporaryDirectory() as folder:
+            path = self._client.download_artifacts(self._parent(), EXPERIMENT, folder)
+            return Path(path).read_text(encoding="utf-8")
 
     @_reports_errors
     def log_sweep(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,8 +52,11 @@ def test_sweep_then_again_then_wider_then_report(tmp_path):
     assert incomplete.returncode == 2 and "6 of 9 trials" in incomplete.stderr
     wider = photonic("sweep", file, cwd=tmp_path)
     assert wider.returncode == 0 and "9 trials: 6 done before, 3 finished" in wider.stdout + wider.stderr
-    report = photonic("report", file, cwd=tmp_path)
+    report = photonic("report", "tiny", cwd=tmp_path)  # by name: the store has the file as it was swept last
     assert report.returncode == 0, report.stderr
+    page = (tmp_path / "reports/tiny/index.html").read_text(encoding="utf-8")
+    assert "sigma: [0.1, 0.2]" in page
+    assert re.search(r"Trained with python [\d.]+, torch \S+, ray \S+, mlflow \S+<", page)
     table = (tmp_path / "reports/tiny/table1.csv").read_text().splitlines()
     assert table[0] == "algorithm,setting,accuracy_mean,accuracy_low,accuracy_high,n,paper,difference"
     assert len(table) == 10

@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from analysis import heatmaps, metrics, style, sweeps
-from analysis.captions import CAPTIONS
+from analysis.captions import CAPTIONS, TITLES
 from analysis.report import EXHIBITS
 from analysis.runs import MixedTrials, ReportError, _row
 from analysis.statistics import SUMMARY, bootstrap_interval, mean_interval, plus_minus, summarize
@@ -241,7 +241,7 @@ def test_a_file_that_asks_for_what_does_not_fit_is_refused_with_the_reason(tmp_p
 # what all have in common
 
 def test_every_exhibit_has_a_caption_of_one_sentence():
-    assert list(CAPTIONS) == list(EXHIBITS)
+    assert list(CAPTIONS) == list(EXHIBITS) and set(EXHIBITS) < set(TITLES)
     for caption in CAPTIONS.values():
         assert caption.endswith(".") and ". " not in caption.replace("et al. ", "") and "\n" not in caption
 
@@ -255,10 +255,11 @@ def test_every_algorithm_has_a_colour_marker_and_line_of_its_own():
 @pytest.mark.parametrize(("name", "trials"), [("alignment_heatmap", GRID), ("batch_size_sweep", BY_BATCH)])
 def test_a_figure_lies_beside_its_tidy_data(name, trials, tmp_path):
     files = EXHIBITS[name](tracked(trials), None, tmp_path)
-    assert [path.name for path in files] == [f"{name}.{extension}" for extension in ("csv", "svg", "pdf", "png")]
+    assert [path.name for path in files] == [f"{name}.{extension}" for extension in ("csv", "md", "svg", "pdf", "png")]
     table = pd.read_csv(files[0])
     assert len(table) == (12 if name == "alignment_heatmap" else 24) and set(SUMMARY) <= set(table.columns)
-    assert "<text" in files[1].read_text(encoding="utf-8") and b"/Type3" not in files[2].read_bytes()
+    assert CAPTIONS[name] in files[1].read_text(encoding="utf-8")
+    assert "<text" in files[2].read_text(encoding="utf-8") and b"/Type3" not in files[3].read_bytes()
 
 
 def test_large_values_get_ticks_that_fit():

@@ -1,0 +1,208 @@
+"""One self-contained HTML page: exhibits with their captions, figures and data, and tables, from `template/`.
+
+A page loads nothing: styles, script, figures and data stand in it, and its content security policy forbids the rest.
+An exhibit is what files of one stem make together, by this convention: `<stem>.md` has a title (`## ...`), captions and
+tables, `<stem>.svg` the figure, `<stem>.csv`, `.tex` the data to take away.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+from matplotlib.colors import to_hex
+
+from analysis.runs import ALGORITHM_LABELS
+from analysis.style import PALETTE
+
+TEMPLATE = Path(__file__).parent / "template"
+DATA = {"csv": "text/csv", "tex": "text/plain", "yaml": "text/plain"}  # offered as downloads
+SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+ElementTree.register_namespace("", SVG)
+ElementTree.register_namespace("xlink", XLINK)
+
+
+class Cell(NamedTuple):
+    """A cell of a table: its text, and what it is sorted by where that is not its text."""
+
+    text: str
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells by row; `numeric` says which columns are numbers."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    numeric: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Download:
+    """A text file to take away."""
+
+    name: str
+    text: str
+
+    @property
+    def href(self) -> str:
+        """The file as a data: link."""
+        content = base64.b64encode(self.text.encode()).decode()
+        return f"data:{DATA[self.name.rpartition('.')[2]]};charset=utf-8;base64,{content}"
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """What stands under one title.
+
+    Attributes:
+        id: unique on the page.
+        body: paragraphs and tables, in their order.
+        figure: an SVG that can stand in HTML; empty for none.
+    """
+
+    id: str
+    title: str
+    body: tuple[str | Table, ...] = ()
+    figure: Markup = Markup()
+    downloads: tuple[Download, ...] = ()
+
+
+class Statement(NamedTuple):
+    """What one kind of epsilon guarantees, in words."""
+
+    kind: str
+    text: str
+    guarantees: bool
+
+
+@dataclass(frozen=True)
+class Page:
+    """The content of a page; what is empty is left out.
+
+    Attributes:
+        what: what the page is, above its title.
+        facts: (name, value) at its head.
+        grid, settings: (field, values): what varies, and everything.
+        privacy: kinds of epsilon in words; `epsilons` lists the numbers, `notes` what they rest on.
+        trials: the table to sort and filter; `trials_note` says how to read it.
+        problems: sentences on what diverged or failed.
+        commands: shell commands that repeat all of it; `versions` the software it ran on.
+        source: the experiment file.
+    """
+
+    title: str
+    what: str
+    description: str = ""
+    facts: Sequence[tuple[str, str]] = ()
+    grid: Sequence[tuple[str, str]] = ()
+    settings: Sequence[tuple[str, str]] = ()
+    exhibits: Sequence[Exhibit] = ()
+    privacy: Sequence[Statement] = ()
+    epsilons: Table | None = None
+    notes: Sequence[str] = ()
+    trials: Table | None = None
+    trials_note: str = ""
+    trials_data: Download | None = None
+    problems: Sequence[str] = ()
+    commands: Sequence[str] = ()
+    versions: Sequence[str] = ()
+    source: Sequence[Download] = field(default=())
+
+
+def render(page: Page) -> str:
+    """The page as HTML; all its texts are escaped."""
+    styles, script = ((TEMPLATE / f"page.{suffix}").read_text(encoding="utf-8") for suffix in ("css", "js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment = Environment(loader=FileSystemLoader(TEMPLATE), autoescape=True, undefined=StrictUndefined,
+                              trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    environment.filters.update(inline=_inline, marked=_marked)
+    return environment.get_template("page.html").render(
+        page=page, styles=Markup(styles), script=Markup(script), script_digest=digest,
+        palette={name: to_hex(color) for name, color in PALETTE.items()}, is_table=lambda part: isinstance(part, Table))
+
+
+def exhibits(files: Iterable[Path]) -> list[Exhibit]:
+    """The exhibits that these files make, in their order; files without a caption or figure make none."""
+    stems: dict[str, dict[str, Path]] = {}
+    for path in files:
+        stems.setdefault(path.stem, {})[path.suffix[1:]] = path
+    return [_exhibit(stem, parts) for stem, parts in stems.items() if "md" in parts or "svg" in parts]
+
+
+def _exhibit(stem: str, parts: dict[str, Path]) -> Exhibit:
+    text = parts["md"].read_text(encoding="utf-8") if "md" in parts else ""
+    title, body = blocks(text)
+    title = title or stem.replace("_", " ").capitalize()
+    figure = Markup()
+    if "svg" in parts:
+        figure = inline_svg(parts["svg"].read_text(encoding="utf-8"), f"figure-{stem}", title)
+    downloads = tuple(Download(path.name, path.read_text(encoding="utf-8"))
+                      for suffix, path in parts.items() if suffix in DATA)
+    return Exhibit(f"exhibit-{stem}", title, body, figure, downloads)
+
+
+def blocks(markdown: str) -> tuple[str, tuple[str | Table, ...]]:
+    """Title, and the paragraphs and tables of the Markdown that `analysis` writes; blank lines part them."""
+    title, body = "", []
+    for block in filter(None, map(str.strip, re.split(r"\n\s*\n", markdown))):
+        if block.startswith("## "):
+            title = block.removeprefix("## ")
+        else:
+            body.append(_table(block) if block.startswith("|") else " ".join(block.split()))
+    return title, tuple(body)
+
+
+def _table(block: str) -> Table:
+    header, rule, *rows = ([cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+                           for line in block.splitlines())
+    numeric = tuple(cell.endswith(":") for cell in rule)
+    return Table(tuple(header), tuple(tuple(map(Cell, row)) for row in rows), numeric)
+
+
+def inline_svg(text: str, prefix: str, label: str) -> Markup:
+    """A stand-alone SVG as one that can stand beside others in HTML, as wide as there is room, at most as drawn.
+
+    Its ids, and what refers to them, begin with `prefix`, and its style sheet applies to itself alone.
+    """
+    root = ElementTree.fromstring(text)
+    for metadata in root.findall(f"{{{SVG}}}metadata"):
+        root.remove(metadata)
+    for element in root.iter():
+        if element.tag == f"{{{SVG}}}style":
+            element.text = re.sub(r"(^|})\s*([^{}]+){", rf"\1#{prefix} \2{{", element.text or "")
+        for name, value in element.attrib.items():
+            if name == "id":
+                element.set(name, f"{prefix}-{value}")
+            elif name in ("href", f"{{{XLINK}}}href") and value.startswith("#"):
+                element.set(name, f"#{prefix}-{value[1:]}")
+            else:
+                element.set(name, re.sub(r"url\(#", f"url(#{prefix}-", value))
+    width = root.attrib.pop("width")
+    root.attrib.pop("height")
+    root.attrib.update({"id": prefix, "role": "img", "aria-label": label, "style": f"--drawn: {width}"})
+    return Markup(ElementTree.tostring(root, encoding="unicode"))
+
+
+def _inline(text: str) -> Markup:
+    """Text with `code`; a symbol stays on the line of its value."""
+    text = re.sub(r"(?<=[σεδzn]) ([=≤]) (?=[\d.])", "\u00a0\\1\u00a0", text)
+    parts = (Markup("<code>{}</code>").format(part) if odd % 2 else escape(part)
+             for odd, part in enumerate(text.split("`")))
+    return Markup("").join(parts)
+
+
+def _marked(text: str) -> Markup:
+    """A cell's text; the name of an algorithm gets its colour in the figures."""
+    algorithm = next((a for a, label in ALGORITHM_LABELS.items() if text in (label, a)), None)
+    mark = Markup('<i class="mark" style="--mark: var(--{})"></i>').format(algorithm) if algorithm else ""
+    return mark + _inline(text)

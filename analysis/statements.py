@@ -1,0 +1,106 @@
+"""What the epsilons of a report guarantee: in words by kind, in numbers by accountant, and what they rest on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis.page import Cell, Statement, Table
+from pipeline.accounting.epsilon import KINDS, Epsilon
+from pipeline.accounting.label import RELATION as LABEL_RELATION
+
+# By kind: whether it guarantees anything of a model, and the statement (docs/privacy.md proves them).
+GUARANTEES = {
+    "certified": (True, "Features and labels of every record are protected: whoever sees the weights after every step "
+                  "tells two neighbouring training sets apart no better than (ε, δ)-differential privacy permits. It "
+                  "covers one trial, not the choice among trials."),
+    "selected": (True, "As certified, and it also covers having picked the best trial of the sweep. It does not cover "
+                 "the validation scores by which that trial was picked."),
+    "label": (True, "Labels alone are protected; features count as public, and of them, or of whether a record took "
+              "part, nothing is guaranteed. It covers one trial, not the choice among trials."),
+    "audited": (False, "A lower bound, measured by attack with 95% confidence, and no guarantee: the true ε is at "
+                "least this. A low value proves nothing; one above certified would prove an error."),
+    "column": (False, "Holds for one column of one layer in one step (the corrected Proposition 3 of Ohana et al. "
+               "2021). Nothing about the model follows."),
+    "claimed": (False, "No guarantee: the value of the formula printed in Ohana et al. 2021. The photonic mechanism "
+                "has no finite ε for features at any σ, as one observed update tells who was in its batch."),
+}
+NONE = "No guarantee: these trials log no ε of any kind ({count}). The notes say why."
+AUDIT_RELATION = "add/remove"  # of the canaries of a trial that has no relation of its own (sampler poisson)
+
+
+def kinds_of(runs: pd.DataFrame) -> list[str]:
+    """The kinds of epsilon that any trial has logged, the strongest first."""
+    logged = {name.split("/")[1] for name in _epsilons(runs)}
+    return [kind for kind in GUARANTEES if kind in logged]
+
+
+def statements(runs: pd.DataFrame, chosen: Epsilon | None = None) -> list[Statement]:
+    """A statement for every kind that occurs, and one for trials without any epsilon.
+
+    Args:
+        runs: from `load_runs`.
+        chosen: the epsilon of the choice of the best trial, if one covers it.
+    """
+    kinds = set(kinds_of(runs)) | ({chosen.kind} if chosen else set())
+    found = [Statement(kind, text, guarantees) for kind, (guarantees, text) in GUARANTEES.items() if kind in kinds]
+    bare = int(runs[_epsilons(runs)].isna().all(axis=1).sum())
+    if bare:
+        found.append(Statement("no ε", NONE.format(count=f"{bare} of {len(runs)}"), False))
+    return found
+
+
+def epsilons(runs: pd.DataFrame, chosen: Epsilon | None = None) -> Table | None:
+    """Every epsilon with all that is needed to read it: a row per kind, accountant, relation, sampler and delta, with
+    the least and greatest value over trials at their last epoch. None where there is no epsilon."""
+    rows = []
+    if chosen and chosen.is_metric:
+        rows.append((chosen.kind, chosen.variant, chosen.value, chosen.value, chosen.relation, chosen.sampler,
+                     chosen.delta, 1))
+    for name in sorted(_epsilons(runs), key=lambda name: (list(GUARANTEES).index(name.split("/")[1]), name)):
+        _, kind, *variant = name.split("/", 2)
+        logged = runs[runs[name].notna()]
+        tracked = logged.reindex(columns=["privacy.relation"])["privacy.relation"]
+        relations = tracked.map(lambda relation, kind=kind: _relation(kind, relation))
+        for (relation, sampler, delta), group in logged.groupby([relations, "sampler", "delta"], dropna=False):
+            rows.append((kind, "".join(variant), group[name].min(), group[name].max(), relation, sampler, delta,
+                         len(group)))
+    if not rows:
+        return None
+    cells = [tuple(map(Cell, (kind, variant.replace("_", " "), _range(low, high), relation, sampler, f"{delta:g}",
+                              str(count)))) for kind, variant, low, high, relation, sampler, delta, count in rows]
+    header = ("kind", "accountant or formula", "ε", "neighbouring relation", "sampler", "δ", "trials")
+    return Table(header, tuple(cells), (False, False, True, False, False, True, True))
+
+
+def notes(runs: pd.DataFrame) -> list[str]:
+    """What the trials' epsilons rest on, or why there is none, each note once with the number of its trials."""
+    columns = [name for name in ("privacy.notes", "privacy.audited") if name in runs.columns]
+    counts = Counter(note for name in columns for note in runs[name].dropna())
+    return [f"{count} {'trial' if count == 1 else 'trials'}: {note}" for note, count in counts.items()]
+
+
+def _epsilons(runs: pd.DataFrame) -> Sequence[str]:
+    """Columns of epsilons that any trial has."""
+    return [name for name in runs.columns
+            if name.startswith("epsilon/") and name.split("/")[1] in KINDS and runs[name].notna().any()]
+
+
+def _relation(kind: str, relation: object) -> str:
+    if kind == "label":
+        return LABEL_RELATION
+    if not isinstance(relation, str):
+        return "not tracked"
+    return AUDIT_RELATION if kind == "audited" and relation == "none" else relation
+
+
+def _range(low: float, high: float) -> str:
+    least, most = short(low), short(high)
+    return least if least == most else f"{least} to {most}"
+
+
+def short(value: float) -> str:
+    """An epsilon in three digits or, above a thousand, in whole numbers: `0.523`, `1,204`."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

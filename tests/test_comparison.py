@@ -1,0 +1,207 @@
+"""Two experiments side by side: which trials match, and what their differences are."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import ttest_ind, ttest_rel
+
+from analysis.comparison import PAIRED, WELCH, Side, accuracies, compare, overlay, to_markdown
+from analysis.comparison_report import _labels, difference_figure, overlay_figure
+from analysis.runs import MixedTrials, ReportError, load_runs
+from analysis.statistics import welch_interval
+from pipeline.cli import main
+from pipeline.experiment import parse_experiment
+from pipeline.records import EpochRecord, Outcome
+from pipeline.tracking import Store
+
+FILE = """
+base: {{dataset: digits, hidden: [16], batch_size: 64, epochs: 1, validation_fraction: 0}}
+cases:
+  - grid: {{algorithm: [bp, dfa], seed: {{range: [0, {seeds}]}}}}
+  - base: {{mechanism: per_example, sampler: poisson, learning_rate: {rate}}}
+    grid: {{algorithm: [bp, dfa], target_epsilon: {targets}, seed: {{range: [0, {seeds}]}}}}
+report: []
+"""
+A = FILE.format(seeds=2, rate=0.1, targets="[2, 4]")
+FASTER = FILE.format(seeds=2, rate=0.2, targets="[2, 4, 8]")
+MORE_SEEDS = FILE.format(seeds=3, rate=0.1, targets="[2, 4]")
+NOISE = np.random.default_rng(0).normal(scale=0.01, size=(2, 100))
+
+
+def accuracy(config, number):
+    """Falls with the place of the algorithm; seeds differ, together in both experiments and apart."""
+    shared, own = NOISE[0][config.seed], NOISE[1][10 * number + config.seed] / 4
+    return 0.5 + 0.05 * (config.algorithm == "bp") + 0.2 * config.learning_rate + shared + own
+
+
+def fill(root, name, text, number):
+    experiment = parse_experiment(text, Path(f"{name}.yaml"))
+    store = Store(root=root)
+    store.open_sweep(name)
+    store.log_experiment(text)
+    for config in experiment.trials:
+        store.start(config, {"git_commit": str(number) * 40})
+        metrics = {"test/accuracy": accuracy(config, number), "alignment/layer_1": 0.1 * number}
+        if config.target_epsilon:
+            metrics["epsilon/certified/pld"] = config.target_epsilon
+        store.log([EpochRecord(config.trial_key, 1, metrics, {"privacy.relation": "add/remove"},
+                               Outcome("finished", {}, ()))])
+    return Side(name, experiment, load_runs(store, experiment.trials))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("stores")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sides(root):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        found = {"a": fill(root / "one", "a", A, 1), "faster": fill(root / "one", "faster", FASTER, 2),
+                 "more": fill(root / "one", "more", MORE_SEEDS, 3)}
+        shutil.copytree(root / "one", root / "two")  # of another checkout
+        yield found
+
+
+def cell(found, metric="test/accuracy", **wanted):
+    table = found.table[found.table["metric"] == metric]
+    for name, value in wanted.items():
+        table = table[table[name] == value]
+    assert len(table) == 1
+    return table.iloc[0]
+
+
+def expected(side, algorithm, setting):
+    runs = side.runs[(side.runs["algorithm"] == algorithm) & (side.runs["setting"] == setting)]
+    return 100 * runs.sort_values("seed")["test/accuracy"].to_numpy()
+
+
+def test_trials_are_matched_by_all_but_what_differs(sides):
+    found = compare(sides["a"], sides["faster"])
+    assert found.differs == {"learning_rate": ("0.1", "0.2")}
+    assert found.unmatched == (0, 4)  # epsilon 8
+    settings = list(zip(accuracies(found)["algorithm_a"], accuracies(found)["setting_b"], strict=True))
+    assert settings == [(a, s) for s in ("non-private",) for a in ("bp", "dfa")] + [
+        (a, s) for a in ("bp", "dfa") for s in ("epsilon=2", "epsilon=4")]
+    row = cell(found, algorithm_a="dfa", setting_a="epsilon=4")
+    a, b = (expected(side, "dfa", "epsilon=4") for side in (sides["a"], sides["faster"]))
+    assert [row["a_mean"], row["b_mean"], row["difference"]] == pytest.approx([a.mean(), b.mean(), (b - a).mean()])
+    assert (row["n_a"], row["n_b"]) == (2, 2)
+    row = cell(found, "alignment/layer_1", algorithm_a="dfa", setting_a="epsilon=4")
+    assert row["difference"] == pytest.approx(0.1)
+
+
+def test_equal_seeds_are_paired_and_others_are_not(sides):
+    row = cell(compare(sides["a"], sides["faster"]), algorithm_a="bp", setting_a="epsilon=2")
+    a, b = (expected(side, "bp", "epsilon=2") for side in (sides["a"], sides["faster"]))
+    paired, apart = ttest_rel(b, a).confidence_interval(), ttest_ind(b, a, equal_var=False).confidence_interval()
+    assert row["interval"] == PAIRED and [row["low"], row["high"]] == pytest.approx([paired.low, paired.high])
+    assert paired.high - paired.low < apart.high - apart.low  # what seeds share falls out
+    row = cell(compare(sides["a"], sides["more"]), algorithm_a="bp", setting_a="epsilon=2")
+    b = expected(sides["more"], "bp", "epsilon=2")
+    apart = ttest_ind(b, a, equal_var=False).confidence_interval()
+    assert row["interval"] == WELCH and [row["low"], row["high"]] == pytest.approx([apart.low, apart.high])
+    assert (row["n_a"], row["n_b"]) == (2, 3)
+
+
+def test_welch_of_samples_without_spread_or_of_one_value():
+    assert welch_interval([1.0, 1.0], [2.0, 2.0, 2.0])[:3] == (1, 1, 1)
+    one = welch_interval([1.0], [2.0, 3.0])
+    assert one.mean == 1.5 and np.isnan([one.low, one.high]).all() and one.n == 1
+    with pytest.raises(ValueError, match="finite"):
+        welch_interval([1.0, np.nan], [2.0])
+
+
+def test_one_seed_has_a_difference_and_no_interval(sides):
+    one = [dataclasses.replace(sides[name], runs=sides[name].runs[sides[name].runs["seed"] == 0])
+           for name in ("a", "faster")]
+    found = compare(*one)
+    assert accuracies(found)[["low", "high"]].isna().all().all() and set(accuracies(found)["interval"]) == {""}
+    assert "No interval can be given where n = 1" in to_markdown(found)
+    difference_figure(found).draw_without_rendering()
+
+
+def test_what_cannot_be_compared_is_refused_in_one_line(sides):
+    a, faster = sides["a"], sides["faster"]
+    plain = dataclasses.replace(a, runs=a.runs[a.runs["mechanism"] == "none"])
+    private = dataclasses.replace(faster, runs=faster.runs[faster.runs["mechanism"] != "none"])
+    with pytest.raises(ReportError, match="a and faster: no trial of one matches one of the other"):
+        compare(plain, private)
+    louder = dataclasses.replace(a, runs=a.runs.assign(target_epsilon=a.runs["target_epsilon"] * 10))
+    with pytest.raises(MixedTrials, match="only the seed may differ.*target_epsilon: 20, 40"):
+        compare(louder, faster)
+    blind = dataclasses.replace(faster, runs=faster.runs.drop(columns="test/accuracy"))
+    with pytest.raises(ReportError, match="test/accuracy: missing"):
+        compare(a, blind)
+
+
+def test_the_markdown_says_what_differs_and_what_to_make_of_it(sides):
+    text = to_markdown(compare(sides["a"], sides["faster"]))
+    for fact in ("difference is faster less a", "`learning_rate`: 0.1 against 0.2", "paired by seed",
+                 "of 6 intervals about 0.3 would miss 0 by chance alone",
+                 "left out: 0 trials of a, 4 of faster", "| algorithm | noise | a % | faster % | difference |"):
+        assert fact in text, fact
+    assert text.count("| BP | ε ≤ ") == 2
+
+
+def test_frontiers_are_overlaid_in_one_colour_per_algorithm(sides):
+    found = compare(sides["a"], sides["faster"])
+    pairs = overlay(found)
+    assert [len(frame) for frame in pairs[0]] == [4, 6] and len(pairs) == 1
+    lines = {line.get_label(): line for line in overlay_figure(found, pairs).axes[0].lines}
+    assert {"BP, a", "DFA, a", "BP, faster", "DFA, faster"} <= set(lines)
+    one, other = lines["BP, a"], lines["BP, faster"]
+    assert one.get_color() == other.get_color() and (one.get_linestyle(), other.get_linestyle()) == ("-", "--")
+    assert other.get_markerfacecolor() == "white" != one.get_markerfacecolor()
+    moved = dataclasses.replace(sides["faster"], runs=sides["faster"].runs.assign(delta=1e-6))
+    assert overlay(dataclasses.replace(found, b=moved)) == []  # another delta is another axis
+
+
+def test_two_sweeps_by_name_and_two_stores(root, tmp_path, capsys):
+    one, two = root / "one", root / "two"
+    assert main(["report", "a", "faster", "--mlruns", str(one), "--out", str(tmp_path / "c")]) == 0
+    names = {path.name for path in (tmp_path / "c").iterdir()}
+    kinds = ("csv", "md", "svg", "pdf", "png")
+    assert names == {*(f"{stem}.{kind}" for stem in ("comparison", "frontiers") for kind in kinds), "index.html"}
+    table = pd.read_csv(tmp_path / "c/comparison.csv")
+    assert len(table) == 12 and set(table["metric"]) == {"test/accuracy", "alignment/layer_1"}
+    html = (tmp_path / "c/index.html").read_text(encoding="utf-8")
+    assert html.count("<figure>") == 2 and "<h1>a and faster</h1>" in html
+    capsys.readouterr()
+    assert main(["report", "a", "a", "--mlruns", str(one), "--mlruns-b", str(two), "--out", str(tmp_path / "d")]) == 0
+    out = capsys.readouterr().out
+    assert "difference is a (B) less a (A)" in out and "settings of matched trials are equal" in out
+    assert (pd.read_csv(tmp_path / "d/comparison.csv")[["difference", "low", "high"]] == 0).all().all()
+    assert main(["report", "a", "a", "--mlruns", str(one)]) == 2
+    assert "must be two sweeps" in capsys.readouterr().err
+    assert main(["report", "a", "--mlruns", str(one), "--mlruns-b", str(two)]) == 2
+    assert "--mlruns-b: is of a second experiment" in capsys.readouterr().err
+
+
+def test_one_experiment_at_two_commits_is_named_by_them(sides):
+    a = sides["a"]
+    old, mixed = (a.runs.assign(git_commit=found) for found in ("4" * 40, ["4" * 40] + ["5" * 40] * (len(a.runs) - 1)))
+    assert _labels(a.experiment, a.experiment, [old, a.runs]) == ("a at 4444444444", "a at 1111111111")
+    assert _labels(a.experiment, a.experiment, [mixed, a.runs]) == ("a (A)", "a (B)")
+    assert _labels(a.experiment, sides["more"].experiment, [old, a.runs]) == ("a", "more")
+
+
+def test_a_sweep_is_reported_by_its_name_alone(root, tmp_path, capsys):
+    assert main(["report", "a", "--mlruns", str(root / "one"), "--out", str(tmp_path)]) == 0
+    assert len(pd.read_csv(tmp_path / "runs.csv")) == 12 and "a.yaml" in (tmp_path / "index.html").read_text("utf-8")
+    capsys.readouterr()
+    assert main(["report", "b", "--mlruns", str(root / "one")]) == 2
+    assert "which has a, faster, more" in capsys.readouterr().err
+    assert main(["report", "b.yaml", "--mlruns", str(root / "one")]) == 2
+    assert "b.yaml: no such experiment file" in capsys.readouterr().err
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.tracking.EXPERIMENT", "elsewhere.yaml")
+        assert main(["report", "a", "--mlruns", str(root / "one")]) == 2
+    assert "the sweep has no experiment file" in capsys.readouterr().err

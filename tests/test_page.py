@@ -1,0 +1,323 @@
+"""The page of a report: what stands in it, and how it behaves in a real Chromium."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import re
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from browser import Browser, chromium
+from test_palette import contrast, luminance
+
+from analysis import page as pages
+from analysis.captions import TITLES
+from analysis.report import report
+from analysis.runs import load_runs
+from analysis.statements import epsilons, notes, statements
+from pipeline.experiment import parse_experiment
+from pipeline.records import EpochRecord, Outcome
+from pipeline.tracking import Store
+
+HOSTILE = '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 1">&amp; "quoted"'
+FILE = f"""
+name: hostile
+description: >
+  {HOSTILE}
+base: {{dataset: digits, hidden: [16], batch_size: 64, epochs: 2}}   # {HOSTILE}
+cases:
+  - grid: {{algorithm: [bp, pdfa], seed: [0, 1]}}
+  - base: {{mechanism: photonic}}
+    grid: {{algorithm: [bp, pdfa], sigma: [2, 10], seed: [0, 1]}}
+report: [table1, figure2, frontier]
+"""
+COMMIT = "0123456789" * 4
+VERSIONS = "python 3.1, torch 2.2, ray 3.3, mlflow 4.4"
+NOTE = "not certified: <b>the noise lies in the span</b>"
+
+
+def records(config, diverges):
+    """Accuracy falls with the place of the algorithm and with sigma; epsilons where there is noise."""
+    final = 0.9 - 0.1 * ("bp", "pdfa").index(config.algorithm) - config.sigma / 50 + 0.01 * config.seed
+    for epoch in (1, 2):
+        metrics = {"validation/accuracy": final - 0.1 / epoch, "alignment/layer_1": 0.25, "alignment/layer_2": 0.5,
+                   "time/epoch_seconds": 1.0}
+        if config.sigma:
+            metrics |= {"epsilon/label/gdp": 8 * epoch / config.sigma, "epsilon/label/rdp": 9 * epoch / config.sigma,
+                        "epsilon/claimed/saturating/epochs": 5000.0 * epoch}
+        last = epoch == 2
+        if last:
+            metrics["test/accuracy"] = final
+        status = "diverged" if diverges else "finished"
+        yield EpochRecord(config.trial_key, epoch, metrics,
+                          {"privacy.relation": "replace-one" if config.sigma else "none", "privacy.notes": NOTE}
+                          if epoch == 1 else {}, Outcome(status, {}, ()) if last else None)
+
+
+@pytest.fixture(scope="module")
+def experiment():
+    return parse_experiment(FILE, Path("somewhere/hostile.yaml"))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory, experiment):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        store = Store(root=tmp_path_factory.mktemp("store"))
+        store.open_sweep("hostile")
+        for config in experiment.trials:
+            store.start(config, {"git_commit": f"{COMMIT}-dirty", "versions": VERSIONS})
+        store.log(r for config in experiment.trials for r in records(config, config is experiment.trials[-1]))
+        yield store
+
+
+@pytest.fixture(scope="module")
+def files(store, experiment, tmp_path_factory):
+    return report(experiment, store, tmp_path_factory.mktemp("reports"))
+
+
+@pytest.fixture(scope="module")
+def html(files):
+    return files[-1].read_text(encoding="utf-8")
+
+
+# content
+
+def test_every_exhibit_stands_on_the_page_with_its_caption_figure_and_data(files, html):
+    assert files[-1].name == "index.html"
+    shown = pages.exhibits(files)
+    drawn = [path.stem for path in files if path.suffix == ".svg"]
+    assert [e.id for e in shown] == [f"exhibit-{stem}" for stem in ("table1", "figure2", "frontier")]
+    assert [e.id.removeprefix("exhibit-") for e in shown if e.figure] == drawn == ["figure2", "frontier"]
+    for exhibit in shown:
+        assert any(isinstance(part, str) and len(part) > 80 for part in exhibit.body), exhibit.title
+        assert exhibit.downloads[0].name.endswith(".csv")
+        assert f'<section class="exhibit" id="{exhibit.id}">\n<h2>{exhibit.title}</h2>' in html
+    assert shown[0].title == TITLES["table1"] and [d.name for d in shown[0].downloads] == ["table1.csv", "table1.tex"]
+
+
+def test_a_file_that_no_code_here_knows_becomes_an_exhibit(tmp_path):
+    table = "| a | b |\n| --- | ---: |\n| x | 1 |\n"
+    for name, text in (("heat_map.md", f"## Noise by <clip>\n\nA `b` caption.\n\n{table}"),
+                       ("heat_map.csv", "a,b\nx,1\n"), ("plain.md", "Only text.\n"), ("runs.csv", "a\n1\n")):
+        (tmp_path / name).write_text(text)
+    found = pages.exhibits([tmp_path / name for name in ("runs.csv", "heat_map.csv", "heat_map.md", "plain.md")])
+    assert [(e.title, len(e.body), [d.name for d in e.downloads]) for e in found] == [
+        ("Noise by <clip>", 2, ["heat_map.csv"]), ("Plain", 1, [])]
+    table = found[0].body[1]
+    assert (table.header, table.numeric, table.rows[0][1].text) == (("a", "b"), (False, True), "1")
+    html = pages.render(pages.Page(title="t", what="w", exhibits=found))
+    assert "Noise by &lt;clip&gt;" in html and "A <code>b</code> caption." in html
+
+
+def test_downloads_are_the_files(files, html):
+    links = dict(re.findall(r'download="([^"]+)" href="data:[\w/]+;charset=utf-8;base64,([^"]+)"', html))
+    assert set(links) == {"runs.csv", "table1.csv", "table1.tex", "figure2.csv", "frontier.csv", "hostile.yaml"}
+    for path in files:
+        if path.name in links:
+            assert base64.b64decode(links[path.name]) == path.read_bytes(), path.name
+    assert base64.b64decode(links["hostile.yaml"]).decode() == FILE
+
+
+def test_a_figures_data_hold_its_curves(files):
+    table = pd.read_csv(next(path for path in files if path.name == "figure2.csv"))
+    assert set(table["panel"]) == {"left", "right"}
+    row = table[(table["panel"] == "left") & (table["algorithm"] == "pdfa") & (table["setting"] == "2")
+                & (table["epoch"] == 2)]
+    mean = 100 * (0.9 - 0.1 - 0.04 + 0.01 / 2 - 0.05)
+    assert row[["mean", "n"]].to_numpy().tolist() == [pytest.approx([mean, 2])]
+
+
+def test_what_users_wrote_is_escaped(html):
+    assert "<script>window" not in html and "<img" not in html and "<b>the noise" not in html
+    assert html.count("&lt;script&gt;window.hacked") == 3  # description, and twice in the file
+
+
+def test_the_page_says_what_was_run_and_how_to_run_it_again(html):
+    text = re.sub(r"<[^>]+>", " ", html)
+    for fact in ("11 finished, 1 diverged", "0123456789-dirty", "scikit-learn&#39;s digits", f"git checkout {COMMIT}\n",
+                 ".venv/bin/photonic sweep hostile.yaml\n", f"Trained with {VERSIONS}.", "files differed from the "
+                 "commit", "diverged after epoch 2 of 2", "non-private, σ\u00a0=\u00a02, σ\u00a0=\u00a010"):
+        assert fact in text, fact
+
+
+def test_only_the_kinds_that_occur_are_explained_and_claimed_is_no_guarantee(store, experiment, html):
+    runs = load_runs(store, experiment.trials)
+    found = {s.kind: s for s in statements(runs)}
+    assert list(found) == ["label", "claimed", "no ε"]
+    assert found["label"].guarantees and not found["claimed"].guarantees and not found["no ε"].guarantees
+    assert found["claimed"].text.startswith("No guarantee") and "(4 of 12)" in found["no ε"].text
+    assert not {"certified", "selected", "column", "audited"} & {s.kind for s in statements(runs)}
+    with_all = runs.assign(**{"epsilon/certified/pld": 3.0, "epsilon/column/x": 1.0, "epsilon/audited/one_run": 0.5})
+    assert [s.kind for s in statements(with_all)] == ["certified", "label", "audited", "column", "claimed"]
+    rows = [[cell.text for cell in row] for row in epsilons(runs).rows]
+    assert rows == [["label", "gdp", "1.6 to 8", "replace-one label", "shuffled", "1e-05", "8"],
+                    ["label", "rdp", "1.8 to 9", "replace-one label", "shuffled", "1e-05", "8"],
+                    ["claimed", "saturating/epochs", "10,000", "replace-one", "shuffled", "1e-05", "8"]]
+    assert notes(runs) == [f"12 trials: {NOTE}"]
+    assert "ε claimed (no guarantee)" in html
+
+
+def test_pages_of_equal_runs_are_equal(store, experiment, files, tmp_path):
+    again = report(dataclasses.replace(experiment, report=()), store, tmp_path / "a")[-1].read_bytes()
+    assert again == report(dataclasses.replace(experiment, report=()), store, tmp_path / "b")[-1].read_bytes()
+
+
+def test_ids_of_inlined_figures_are_unique_and_still_refer_to_their_own(files):
+    svg = next(path for path in files if path.name == "figure2.svg").read_text(encoding="utf-8")
+    both = pages.inline_svg(svg, "one", "A") + pages.inline_svg(svg, "two", "B")
+    ids = re.findall(r'\bid="([^"]+)"', both)
+    assert len(set(ids)) == len(ids) > 100
+    used = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', both))
+    assert len(used) > 10 and {a or b for a, b in used} <= set(ids)
+    assert "<style type=\"text/css\">#one *{" in both and "<metadata" not in both and "<text" in both
+    assert 'aria-label="A"' in both and " width=" not in both.partition(">")[0]
+
+
+# in the browser
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    program = chromium()
+    if program is None:
+        pytest.skip("the page is not opened: no Chromium is installed")
+    browser = Browser(program, tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
+
+
+def complaints(browser):
+    """What the console says, and requests other than for the page itself and data in it."""
+    found = []
+    time.sleep(0.2)
+    browser.run("1")  # reads what has been reported until now
+    for event in browser.events:
+        if event["method"] in ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"):
+            found.append(str(event["params"]))
+        elif event["method"] == "Network.requestWillBeSent":
+            url = event["params"]["request"]["url"]
+            found += [] if url.startswith("data:") or url.endswith("/index.html") else [url]
+    return found
+
+
+@pytest.fixture
+def opened(browser, files):
+    browser.look(1200)
+    browser.open(files[-1])
+    return browser
+
+
+def test_it_loads_without_a_complaint_or_a_request(opened):
+    assert complaints(opened) == []
+    assert opened.run("typeof window.hacked") == "undefined"
+    assert opened.run("document.title") == "hostile: Experiment report"
+
+
+def test_what_should_not_be_there_would_be_noticed_and_is_not_run(browser, html, tmp_path):
+    doctored = tmp_path / "index.html"
+    doctored.write_text(html.replace("</main>", '</main><script>window.hacked = 1</script><img src="http://127.0.0.1:9/a">'))
+    browser.look(1200)
+    browser.open(doctored)
+    assert any("Content Security Policy" in text for text in complaints(browser))
+    assert browser.run("typeof window.hacked") == "undefined"
+
+
+def test_figures_are_there_with_text(opened):
+    figures = opened.run("""[...document.querySelectorAll("figure svg")].map((svg) => {
+        const box = svg.getBoundingClientRect(), card = svg.parentElement.getBoundingClientRect();
+        return [box.width, box.height, box.right <= card.right, svg.querySelectorAll("text").length];
+    })""")
+    assert len(figures) == 2
+    for width, height, inside, texts in figures:
+        assert width > 300 and height > 200 and inside and texts > 10
+    assert opened.run("""document.querySelectorAll("[id]").length
+        === new Set([...document.querySelectorAll("[id]")].map((e) => e.id)).size""")
+
+
+def column(browser, name):
+    return browser.run(f"""(() => {{
+        const table = document.querySelector("table.sortable"), heads = [...table.tHead.rows[0].cells];
+        const place = heads.findIndex((head) => head.innerText.trim() === "{name}");
+        return [...table.tBodies[0].rows].filter((row) => !row.hidden).map((row) => row.cells[place].innerText.trim());
+    }})()""")
+
+
+def head(name):
+    return f"""[...document.querySelectorAll("table.sortable th")].find((th) => th.innerText.trim() === "{name}")"""
+
+
+def test_the_table_is_sorted_by_click_and_by_key(opened):
+    before = [float(text) for text in column(opened, "test %")]
+    assert len(before) == 12 and before != sorted(before)
+    for expected, reverse in (("ascending", False), ("descending", True), ("ascending", False)):
+        opened.run(f"{head('test %')}.querySelector('button').click()")
+        assert opened.run(f"{head('test %')}.getAttribute('aria-sort')") == expected
+        assert [float(text) for text in column(opened, "test %")] == sorted(before, reverse=reverse)
+    opened.run(f"{head('ε label')}.querySelector('button').focus()")
+    for reverse in (False, True):
+        opened.press("Enter")
+        shown = column(opened, "ε label")
+        assert shown[8:] == ["–"] * 4  # what has none comes last, either way
+        assert [float(text) for text in shown[:8]] == sorted(map(float, shown[:8]), reverse=reverse)
+    assert opened.run(f"{head('test %')}.getAttribute('aria-sort')") == "none"
+    opened.run(f"{head('noise')}.querySelector('button').click()")
+    assert list(dict.fromkeys(column(opened, "noise"))) == [
+        "non-private", "σ\u00a0=\u00a02", "σ\u00a0=\u00a010"]  # by sigma, not by letter
+
+
+def test_the_table_is_filtered_by_words(opened):
+    opened.run("document.getElementById('filter').focus()")
+    for key in "bp =10":
+        opened.press(key)
+    assert column(opened, "algorithm") == ["BP"] * 2 and set(column(opened, "noise")) == {"σ\u00a0=\u00a010"}
+    assert opened.run("document.getElementById('count').textContent") == "2 of 12"
+    opened.run("document.getElementById('filter').select()")
+    for key in "diverged":
+        opened.press(key)
+    assert column(opened, "status") == ["diverged"]
+
+
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+LUMINANCE = """(() => {
+    const parse = (text) => text.match(/[\\d.]+/g).slice(0, 3).map((v) => v / 255);
+    const paper = parse(getComputedStyle(document.body).backgroundColor);
+    const texts = ["body", "h1", ".lede", ".caption", "figcaption", "dt", "td", "th", "nav a", ".statements dt.none",
+        "output"];
+    return [paper, texts.map((s) => [s, parse(getComputedStyle(document.querySelector(s)).color)]),
+            parse(getComputedStyle(document.querySelector(".card")).backgroundColor)];
+})()"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_is_readable_in_light_and_dark(browser, files, dark):
+    browser.look(1200, dark)
+    browser.open(files[-1])
+    paper, texts, card = browser.run(LUMINANCE)
+    assert (luminance(paper) < 0.1) == dark
+    for name, color in texts:
+        assert contrast(color, paper) >= 4.5, name
+    assert contrast((0.15, 0.15, 0.15), card) > 10  # figures keep a light ground for their dark text and lines
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_nothing_scrolls_sideways_but_what_is_meant_to(browser, files, width):
+    browser.look(width)
+    browser.open(files[-1])
+    assert browser.run(OVERFLOW) == 0
+    assert browser.run("""Math.min(...[...document.querySelectorAll("main p, figcaption, td, dd")]
+        .map((e) => parseFloat(getComputedStyle(e).fontSize)))""") >= 13
+    browser.run("document.querySelector('main').style.width = '2000px'")
+    assert browser.run(OVERFLOW) > 0
+
+
+def test_in_print_all_trials_are_there_and_no_buttons(browser, files):
+    browser.look(720, media="print")
+    browser.open(files[-1])
+    shown = browser.run("""[".button", ".tools", "nav"].filter((s) => document.querySelector(s).offsetHeight > 0)""")
+    assert shown == [] and browser.run(OVERFLOW) == 0
+    assert browser.run("""(s => s.scrollHeight <= s.clientHeight)(document.querySelector("#trials .scroll"))""")
+
+
