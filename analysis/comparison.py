@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.frontier import GUARANTEED, NO_VALUE, frontier
+from analysis.frontiers import GUARANTEED, NO_VALUE, frontier
 from analysis.overview import value_text
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, MixedTrials, ReportError, setting_label
 from analysis.statistics import MeanInterval, mean_interval, welch_interval

@@ -10,7 +10,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import comparison, frontier, style
+from analysis import comparison, frontiers, style
 from analysis.captions import titled
 from analysis.comparison import Comparison, Side, accuracies, names_of
 from analysis.overview import abridged, value_text
@@ -109,7 +109,7 @@ def _write_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.Dat
                      f"(relation {a['relation'].iloc[0]}, sampler {samplers}): {found.a.label} solid, {found.b.label} "
                      "dashed with open markers; bars are 95% intervals over seeds, thin Student's t, thick bootstrap, "
                      "where n > 1.")
-    contents = {"frontiers.csv": frontier.to_csv([table], ["experiment"]),
+    contents = {"frontiers.csv": frontiers.to_csv([table], ["experiment"]),
                 "frontiers.md": titled("Accuracy against ε, overlaid", "\n\n".join(parts) + "\n")}
     return write(contents, folder) + style.save(overlay_figure(found, pairs), folder, "frontiers")
 

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis import style
-from analysis.frontier import title
+from analysis.frontiers import title
 from analysis.metrics import METRICS
 from analysis.runs import ReportError
 
@@ -24,7 +24,7 @@ def frontier_figure(points: Sequence[pd.DataFrame]) -> Figure:
     guarantee different things.
 
     Args:
-        points: from `analysis.frontier.frontiers`.
+        points: from `analysis.frontiers.frontiers`.
     """
     columns = min(2, len(points))
     rows = -(-len(points) // columns)
@@ -46,7 +46,7 @@ def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
     not cover each other.
 
     Args:
-        points: from `analysis.frontier.frontier`.
+        points: from `analysis.frontiers.frontier`.
 
     Raises:
         ReportError: for no point, an epsilon of 0, or points of several kinds, formulas, relations, deltas or metrics.

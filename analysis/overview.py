@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.frontier import NO_VALUE, tightest
+from analysis.frontiers import NO_VALUE, tightest
 from analysis.page import Cell, Download, Page, Table, exhibits
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, by_noise, setting_label
 from analysis.selection import Choice

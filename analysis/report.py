@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis import figures, frontier, frontier_figure, heatmaps, leekifer, selection, style, sweeps, tables
+from analysis import figures, frontier_figure, frontiers, heatmaps, leekifer, selection, style, sweeps, tables
 from analysis.captions import CAPTIONS, TITLES, titled
 from analysis.overview import overview
 from analysis.page import render
@@ -85,12 +85,12 @@ def write_figure2(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
 
 
 def write_frontier(runs: pd.DataFrame, store: Store, folder: Path, *, name: str, metric: str,
-                   kinds: Sequence[str] = frontier.GUARANTEED) -> list[Path]:
+                   kinds: Sequence[str] = frontiers.GUARANTEED) -> list[Path]:
     """`<name>.csv`, `.md`, `.svg`, `.pdf` and `.png`, and `<name>_hypervolume.csv`."""
-    points = frontier.frontiers(runs, metric, kinds)
-    volumes = frontier.hypervolumes(points, runs).round({"hypervolume": 4}).to_csv(index=False, lineterminator="\n")
-    contents = {f"{name}.csv": frontier.to_csv(points),
-                f"{name}.md": titled(TITLES[name], frontier.to_markdown(points, runs)),
+    points = frontiers.frontiers(runs, metric, kinds)
+    volumes = frontiers.hypervolumes(points, runs).round({"hypervolume": 4}).to_csv(index=False, lineterminator="\n")
+    contents = {f"{name}.csv": frontiers.to_csv(points),
+                f"{name}.md": titled(TITLES[name], frontiers.to_markdown(points, runs)),
                 f"{name}_hypervolume.csv": volumes}
     return write(contents, folder) + style.save(frontier_figure.frontier_figure(points), folder, name)
 

@@ -9,14 +9,13 @@ from typing import Any
 import pandas as pd
 
 from pipeline.artifacts import FIELDS, param_value
+from pipeline.choices import ALGORITHM_LABELS, MECHANISMS
 from pipeline.config import TrialConfig
+from pipeline.datasets import DATASET_LABELS
 from pipeline.exhibits import noise_setting
 from pipeline.tracking import DONE, Store, TrackedRun, run_name
 
 NON_PRIVATE = "non-private"
-ALGORITHM_LABELS = {"bp": "BP", "dfa": "DFA", "tdfa": "TDFA", "pdfa": "PDFA", "hybrid": "BP/DFA"}
-DATASET_LABELS = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10",
-                  "digits": "scikit-learn's digits"}
 
 
 class ReportError(ValueError):
@@ -50,6 +49,7 @@ def load_runs(store: Store, trials: Sequence[TrialConfig] | None = None, source:
     Raises:
         MissingTrials: if any of `trials` has not ended.
         DuplicateTrials: if a trial has two runs.
+        ReportError: for a trial of an extension that is not imported.
     """
     runs = store.runs()
     if trials is not None:
@@ -64,6 +64,7 @@ def load_runs(store: Store, trials: Sequence[TrialConfig] | None = None, source:
                                 f"(run `photonic sweep {source}`)")
         order = list(wanted)
         runs.sort(key=lambda run: order.index(run.trial_key))
+    _require_known(runs)
     twice = [key for key, count in Counter(run.trial_key for run in runs).items() if count > 1]
     if twice:
         ids = ", ".join(run.run_id for run in runs if run.trial_key in twice)
@@ -132,6 +133,15 @@ def require_replicates(runs: pd.DataFrame, along: Sequence[str] = ()) -> None:
             values = "; ".join(f"{name}: {', '.join(str(v) for v in group[name].unique())}" for name in differ)
             raise MixedTrials(f"{algorithm} {setting}: only the seed may differ between trials that are averaged, "
                               f"got {values}")
+
+
+def _require_known(runs: Sequence[TrackedRun]) -> None:
+    """Tables and figures go through the names that are known here, and would leave the others out in silence."""
+    for field, known in (("algorithm", ALGORITHM_LABELS), ("mechanism", MECHANISMS), ("dataset", DATASET_LABELS)):
+        for run in runs:
+            if run.params.get(field, next(iter(known))) not in known:
+                raise ReportError(f"{field}: '{run.params[field]}' of trial {run.trial_key} is an extension's; import "
+                                  "the module that registers it, or name that in `plugins` of the experiment file")
 
 
 def _row(run: TrackedRun) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.frontier import NEIGHBOURS, NO_VALUE
+from analysis.frontiers import NEIGHBOURS, NO_VALUE
 from analysis.runs import require_accuracy
 from pipeline.accounting import Epsilon, selected
 from pipeline.accounting.certified import certified

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,12 +19,25 @@ from matplotlib.transforms import ScaledTranslation
 
 from analysis.runs import ALGORITHM_LABELS
 
-PALETTE = {a: sns.color_palette("colorblind")[i]
-           for a, i in {"bp": 0, "dfa": 2, "tdfa": 4, "pdfa": 3, "hybrid": 1}.items()}
+
+class _Looks(dict):
+    """By algorithm; those of extensions get the spare ones, in the order in which they were registered."""
+
+    def __init__(self, own: Mapping[str, object], spare: Sequence[object]) -> None:
+        super().__init__(own)
+        self.spare = spare
+
+    def __missing__(self, algorithm: str) -> object:
+        return self.spare[(list(ALGORITHM_LABELS).index(algorithm) - len(self)) % len(self.spare)]
+
+
+_COLORS = sns.color_palette("colorblind")
+PALETTE = _Looks({"bp": _COLORS[0], "dfa": _COLORS[2], "tdfa": _COLORS[4], "pdfa": _COLORS[3], "hybrid": _COLORS[1]},
+                 _COLORS[5:])
 # Colour is never the only difference. In learning curves, as in the papers, a dashed line is a trial without privacy.
-MARKERS = {"bp": "o", "dfa": "s", "tdfa": "D", "pdfa": "^", "hybrid": "v"}
-LINES = {"bp": "-", "dfa": (0, (6, 1.5)), "tdfa": (0, (6, 1.5, 1, 1.5)), "pdfa": (0, (1.5, 1)),
-         "hybrid": (0, (6, 1.5, 1, 1.5, 1, 1.5))}
+MARKERS = _Looks({"bp": "o", "dfa": "s", "tdfa": "D", "pdfa": "^", "hybrid": "v"}, "PX<>h")
+LINES = _Looks({"bp": "-", "dfa": (0, (6, 1.5)), "tdfa": (0, (6, 1.5, 1, 1.5)), "pdfa": (0, (1.5, 1)),
+                "hybrid": (0, (6, 1.5, 1, 1.5, 1, 1.5))}, ["-."])
 FORMATS = ("svg", "pdf", "png")
 SHIFT = 3.0  # points (1/72 inch) between the curves of two algorithms
 INTERVALS = "mean, 95% intervals:\nthick bootstrap, thin t"

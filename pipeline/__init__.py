@@ -1,5 +1,45 @@
-"""Private training with direct feedback alignment: sweeps over noise, clipping, batch size and algorithm."""
+"""Private training with direct feedback alignment: sweeps over noise, clipping, batch size and algorithm.
+
+For notebooks and scripts, from declaring a trial to running a sweep (`analysis` reads what it tracked):
+
+    TrialConfig      the settings of one trial; ConfigError says what is wrong with them
+    account          the epsilons of a trial, before anything is trained; privacy_tags: what they rest on
+    train            train trials in this process and get the records of every epoch
+    load_dataset     a verified data set
+    load_experiment  an experiment file; Experiment and Resources: the same, from Python
+    run_sweep        train an experiment's trials in parallel, and track them
+
+Importing this package imports no torch, Ray or MLflow; what needs them is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config import ConfigError, TrialConfig
 
-__all__ = ["ConfigError", "TrialConfig"]
+if TYPE_CHECKING:
+    from pipeline.accounting import privacy_tags
+    from pipeline.api import account, train
+    from pipeline.data import load as load_dataset
+    from pipeline.experiment import Experiment, Resources, load_experiment
+    from pipeline.sweep import run_sweep
+
+__all__ = ["ConfigError", "Experiment", "Resources", "TrialConfig", "account", "load_dataset", "load_experiment",
+           "privacy_tags", "run_sweep", "train"]
+
+_HOMES = {"Experiment": "experiment.Experiment", "Resources": "experiment.Resources", "account": "api.account",
+          "load_dataset": "data.load", "load_experiment": "experiment.load_experiment",
+          "privacy_tags": "accounting.privacy_tags", "run_sweep": "sweep.run_sweep", "train": "api.train"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pipeline' has no attribute '{name}'")
+    module, _, attribute = _HOMES[name].partition(".")
+    return getattr(import_module(f"pipeline.{module}"), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -25,6 +25,7 @@ from safetensors.numpy import save
 
 from pipeline.config import TrialConfig
 from pipeline.packs import Pack
+from pipeline.plugins import LOADED
 from pipeline.records import ClassAccuracy, EpochRecord, Outcome
 from pipeline.settings import digest
 
@@ -87,7 +88,7 @@ class Checkpoints:
                                     "per_class": [dataclasses.asdict(c) for c in record.outcome.per_class]}
             records.append(entry)
         text = json.dumps({"software": SOFTWARE, "device": checkpoint.device, "trials": _keys(pack),
-                           "values": checkpoint.values, "records": records})
+                           "values": checkpoint.values, "records": records, "plugins": LOADED})
         content = save({name: np.array(array, order="C") for name, array in arrays.items()},
                        {"training": text, "sha256": _checksum(text, arrays)})
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -199,9 +200,12 @@ def _content(text: str) -> dict[str, Any]:
         written = dict(content["software"])
     except (ValueError, KeyError, TypeError):
         raise CheckpointError("it is damaged (its header cannot be read)") from None
-    if written != SOFTWARE:
-        other = ", ".join(f"{name} {written.get(name)} and not {here}" for name, here in SOFTWARE.items()
-                          if written.get(name) != here)
+    plugins = content.get("plugins", {}).keys() & LOADED  # whoever trains has loaded them; others may only look
+    written |= {f"plugin {name}": content["plugins"][name] for name in plugins}
+    here = {**SOFTWARE, **{f"plugin {name}": LOADED[name] for name in plugins}}
+    if written != here:
+        other = ", ".join(f"{name} {written.get(name)} and not {value}" for name, value in here.items()
+                          if written.get(name) != value)
         raise CheckpointError(f"other software wrote it ({other})")
     return content
 

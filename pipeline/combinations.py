@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pipeline.choices import GAUSSIAN, OPU_PROJECTORS
+from pipeline.choices import ALGORITHMS, GAUSSIAN, PER_RECORD, PHOTONIC
 from pipeline.datasets import DATASETS
 from pipeline.settings import ConfigError, listed_or
 
@@ -23,11 +23,12 @@ def check_combinations(c: Any) -> None:
     Raises:
         ConfigError: naming a field, its value, the reason, and what would be accepted.
     """
-    accepted = {"bp": ("none",), "pdfa": OPU_PROJECTORS}.get(c.algorithm, ("gaussian",))
+    accepted = ALGORITHMS[c.algorithm].projectors
     if c.projector not in accepted:
         raise ConfigError(f"projector: {c.algorithm} takes {listed_or(accepted)}, got "
                           f"'{c.projector}' (tdfa through an OPU is what is called pdfa)")
     _check_network(c)
+    _check_extensions(c)
     if c.train_records > (there_are := DATASETS[c.dataset].n_train):
         raise ConfigError(f"train_records: must be at most the {there_are} of {c.dataset}, "
                           f"got {c.train_records}")
@@ -94,6 +95,20 @@ def _check_release(c: Any) -> None:
     if c.target_label_epsilon and not c.output_noise and c.algorithm != "bp":
         raise ConfigError("target_label_epsilon: cannot be met with output_noise false, which leaves the output "
                           f"layer's error bare and label epsilon infinite, got {c.target_label_epsilon}")
+
+
+def _check_extensions(c: Any) -> None:
+    """An extension has no epsilon but by what it states when it is registered (docs/extending.md)."""
+    if c.mechanism == "photonic" and c.algorithm not in PHOTONIC:
+        raise ConfigError(f"mechanism: 'photonic' is described for {listed_or(PHOTONIC)}, and nothing is known of it "
+                          f"with algorithm '{c.algorithm}', got 'photonic'; use 'none' or {listed_or(GAUSSIAN)}")
+    if c.mechanism in GAUSSIAN and c.algorithm not in PER_RECORD:
+        raise ConfigError(f"mechanism: '{c.mechanism}' bounds what each record contributes, if its learning signals "
+                          f"depend on no other record, which algorithm '{c.algorithm}' does not state (per_record of "
+                          f"register_feedback), got '{c.mechanism}'; use 'none'")
+    if c.target_epsilon and c.mechanism not in ("none", "photonic", *GAUSSIAN):
+        raise ConfigError(f"target_epsilon: mechanism '{c.mechanism}' states no guarantee (guarantee of "
+                          f"register_mechanism), so nothing can be accounted for, got {c.target_epsilon}")
 
 
 def _check_network(c: Any) -> None:

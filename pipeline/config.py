@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,20 @@ from pipeline.settings import ConfigError, check, coerce, digest, plain, setting
 from pipeline.shapes import LayerShape, conv_shapes, dense_shapes
 
 __all__ = ["ConfigError", "TrialConfig"]
+
+
+def known_fields(names: Sequence[str]) -> tuple[str, ...]:
+    """The names, if all are of fields.
+
+    Raises:
+        ConfigError: naming the first that is not.
+    """
+    fields = [f.name for f in dataclasses.fields(TrialConfig)]
+    for name in names:
+        if name not in fields:
+            raise ConfigError(f"settings: must be fields of a trial, got {name!r}; they are {', '.join(fields)}")
+    return tuple(names)
+
 
 def _photonic(c: TrialConfig) -> bool:
     return c.mechanism == "photonic"
@@ -58,7 +72,7 @@ class TrialConfig:
         ConfigError: for a value outside what its field accepts, or a combination that cannot be run.
     """
 
-    dataset: str = setting("fashion_mnist", "data set", choices=tuple(DATASETS))
+    dataset: str = setting("fashion_mnist", "data set", choices=DATASETS)
     validation_fraction: float = setting(
         0.1, "share of the training records held out for validation, drawn by seed; 0 trains on all, and test "
         "accuracy is logged after every epoch in place of validation accuracy: choose nothing by it", low=0, high=0.5)
@@ -87,7 +101,7 @@ class TrialConfig:
         choices=PROJECTORS)
     feedback_std: float = setting(
         1.0, "standard deviation of the entries of B (of the hardware: of its rescaled output)", low=0, open_low=True,
-        applies=lambda c: c.algorithm != "bp")
+        applies=lambda c: c.projector != "none")
     threshold: float = setting(
         0.15, "t: an error beyond +-t becomes +-1, others 0", low=0, high=1, open_high=True, per_trial=True,
         applies=lambda c: c.algorithm in TERNARY)
@@ -173,9 +187,8 @@ class TrialConfig:
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
             object.__setattr__(self, f.name, coerce(f, getattr(self, f.name)))
-        if not self.projector:
-            default = {"bp": "none", "pdfa": "opu_simulated"}.get(self.algorithm, "gaussian")
-            object.__setattr__(self, "projector", default)
+        if not self.projector and self.algorithm in ALGORITHMS:
+            object.__setattr__(self, "projector", ALGORITHMS[self.algorithm].projectors[0])
         for f in dataclasses.fields(self):
             check(f, getattr(self, f.name))
         check_combinations(self)
@@ -222,8 +235,9 @@ class TrialConfig:
 
     def canonical(self) -> dict[str, Any]:
         """The fields that affect this trial's result, as JSON values, sorted by name."""
+        of_extensions = ALGORITHMS[self.algorithm].settings + MECHANISMS[self.mechanism].settings
         return {f.name: plain(getattr(self, f.name)) for f in sorted(dataclasses.fields(self), key=lambda f: f.name)
-                if f.metadata["applies"](self)}
+                if f.metadata["applies"](self) or f.name in of_extensions}
 
     @property
     def trial_key(self) -> str:

@@ -6,11 +6,12 @@ Where the records come from:
       missing there is an error;
     - otherwise the official hosts, once, into the cache (PHOTONIC_CACHE, by default ~/.cache/photonic).
 
-Whatever the source, the decompressed bytes must have the SHA-256 recorded here.
+Whatever the source, the decompressed bytes must have the SHA-256 recorded in `pipeline.datasets`.
 """
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import lzma
@@ -21,17 +22,18 @@ import sys
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from pipeline.datasets import DATASETS, DatasetSpec
+from pipeline.datasets import DATASET_LABELS, DATASETS, DIGESTS, DatasetSpec
 from pipeline.download import DataError, fetch, read_cached
+from pipeline.settings import ConfigError, register
 
-__all__ = ["DataError", "Dataset", "load"]
+__all__ = ["DataError", "Dataset", "load", "register_dataset"]
 
 BASE_URLS = {
     "fashion_mnist": "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
@@ -51,31 +53,8 @@ CIFAR_BATCHES = {"train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "te
 CIFAR_PATHS = tuple(f"{folder}{name}" for name in (CIFAR_UNPACKED, CIFAR_ARCHIVE, "cifar-10-binary.tar.xz")
                     for folder in (f"{CIFAR_FOLDER}/", ""))
 
-# SHA-256 of the decompressed files
-DIGESTS = {
-    "fashion_mnist": {
-        "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-        "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-        "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-        "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-    },
-    "mnist": {
-        "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-    },
-    "cifar10": {
-        "data_batch_1.bin": "af06af7e59043022e74c1de78435bb1e540c2a69c3c48a45046f06382ff3e474",
-        "data_batch_2.bin": "2b73bdf0f23211b3b6d3765662fdd17ae3a18b5a52bcc586fcab5a8a9ac4de32",
-        "data_batch_3.bin": "58c7214d1aba195372afb04f9eb65926777f4611a94a91b6a7b0081219697d36",
-        "data_batch_4.bin": "54594a9f40dde9ea3050c26bd522a7dd79d6272eb9eb131ee26a57b4df0dcf51",
-        "data_batch_5.bin": "4eba8c9ad546591656580c4fa2f6a1c22833a8ed65b38b15d5e7842d349c2ffb",
-        "test_batch.bin": "a96c53182bf9bf85d78e8877085ad442fa0bb020460c8abfa23438f79173bc84",
-    },
-}
-
 Arrays = tuple[np.ndarray, np.ndarray]  # x uint8 [N, n_features], y uint8 [N]
+Reader = Callable[[DatasetSpec, Path | None], tuple[Arrays, Arrays]]  # of the folder that the user gave -> train, test
 
 
 @dataclass(frozen=True)
@@ -107,22 +86,56 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
 
     Raises:
         DataError: an unknown name; a file that is missing, corrupt, truncated or another than the official one;
-            a download that failed.
+            a download that failed; records other than the data set's public facts say.
     """
     if name not in DATASETS:
         raise DataError(f"dataset: must be one of {', '.join(DATASETS)}, got {name!r}")
     spec = DATASETS[name]
-    if name == "digits":
-        train, test = _digits(spec)
-    else:
-        given = folder if folder is not None else os.environ.get("PHOTONIC_DATA") or None
-        source = None if given is None else Path(given).expanduser()
-        if source is not None and not source.is_dir():
-            raise DataError(f"{source}: must be a folder that holds the data (from "
-                            f"{'PHOTONIC_DATA' if folder is None else 'the argument folder'}), it is not")
-        train, test = _cifar10(spec, source) if name == "cifar10" else _idx_dataset(name, spec, source)
+    train, test = READERS[name](spec, None if name == "digits" else _given_folder(folder))
+    _check_records(name, spec, (train, test))
     train_x, train_y, test_x, test_y = (torch.from_numpy(array).to(device) for array in (*train, *test))
     return Dataset(spec, train_x, train_y.long(), test_x, test_y.long())
+
+
+def register_dataset(name: str, spec: DatasetSpec, read: Reader, *, label: str = "") -> None:
+    """Add a data set: `dataset: <name>` is accepted from then on (docs/extending.md).
+
+    Args:
+        name: of the setting `dataset`.
+        spec: its public facts; with `sha256` every load is verified.
+        read: from the spec and the folder that the user gave (None without one) to (x, y) for training and for test:
+            x uint8 [N, n_features], 0..spec.scale, images channels first, then rows, then columns; y uint8 [N].
+        label: in tables and figures; by default the name.
+
+    Raises:
+        ConfigError: for a name that is taken, or facts that do not fit each other.
+    """
+    if spec.n_classes < 2 or len(spec.mean) != len(spec.std) or spec.n_features % max(1, len(spec.mean)):
+        raise ConfigError(f"dataset: '{name}' must have at least two classes, and one mean and one std for each "
+                          f"channel of its shape, got {spec}")
+    register(READERS, name, read, "dataset")
+    DATASETS[name], DATASET_LABELS[name] = spec, label or name
+
+
+def _given_folder(folder: str | os.PathLike[str] | None) -> Path | None:
+    given = folder if folder is not None else os.environ.get("PHOTONIC_DATA") or None
+    source = None if given is None else Path(given).expanduser()
+    if source is not None and not source.is_dir():
+        raise DataError(f"{source}: must be a folder that holds the data (from "
+                        f"{'PHOTONIC_DATA' if folder is None else 'the argument folder'}), it is not")
+    return source
+
+
+def _check_records(name: str, spec: DatasetSpec, parts: tuple[Arrays, Arrays]) -> None:
+    for part, n, (x, y) in zip(("train", "test"), (spec.n_train, spec.n_test), parts, strict=True):
+        for what, array, shape in (("x", x, (n, spec.n_features)), ("y", y, (n,))):
+            if array.dtype != np.uint8 or array.shape != shape:
+                raise DataError(f"{name}, {part} {what}: expected uint8 of shape {shape}, got {array.dtype} of shape "
+                                f"{array.shape}")
+        _check_labels(f"{name}, {part}", y, spec.n_classes)
+    if spec.sha256:
+        content = b"".join(array.tobytes() for part in parts for array in part)
+        _check_digest(name, content, spec.sha256)
 
 
 def _cache_folder() -> Path:
@@ -144,7 +157,7 @@ def _check_digest(path: str | Path, payload: bytes, expected: str) -> None:
         raise DataError(f"{path}: expected content with SHA-256 {expected}, got {digest}")
 
 
-def _digits(spec: DatasetSpec) -> tuple[Arrays, Arrays]:
+def _digits(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
     """The 8 x 8 digits of scikit-learn, split once and for all by a fixed permutation."""
     from sklearn.datasets import load_digits  # takes a second to import, and only this dataset needs it
 
@@ -285,3 +298,11 @@ def _keep_unpacked(members: dict[str, bytes], unpacked: Path) -> None:
         if not unpacked.is_dir():  # otherwise another process was faster, with the same verified bytes
             print(f"{unpacked}: no unpacked copy could be kept ({error}); every load decompresses the archive anew",
                   file=sys.stderr)
+
+
+READERS: dict[str, Reader] = {
+    "fashion_mnist": functools.partial(_idx_dataset, "fashion_mnist"),
+    "mnist": functools.partial(_idx_dataset, "mnist"),
+    "cifar10": _cifar10,
+    "digits": _digits,
+}

@@ -20,12 +20,15 @@ FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"), "label": 
 
 def noise_setting(fields: Mapping[str, Any]) -> str:
     """How much noise a trial gets, from its canonical fields: `non-private`, `sigma=0.1`,
-    `label_epsilon=3`, `epsilon=3` or `z=1.1`."""
+    `label_epsilon=3`, `epsilon=3` or `z=1.1`; `<mechanism>=<noise>` of one without any guarantee."""
     if fields["mechanism"] == "none":
         return "non-private"
-    if fields["mechanism"] not in GAUSSIAN:
+    if fields["mechanism"] == "photonic":
         target = fields.get("target_label_epsilon") or 0.0  # a field only where it sets the noise
         return f"label_epsilon={target:g}" if target > 0 else f"sigma={fields['sigma']:g}"
+    if fields["mechanism"] not in GAUSSIAN:
+        levels = [fields.get(name) or 0.0 for name in ("sigma", "noise_multiplier")]
+        return f"{fields['mechanism']}={max(0.0, *levels):g}"
     if fields["target_epsilon"]:
         return f"epsilon={fields['target_epsilon']:g}"
     return f"z={fields['noise_multiplier']:g}"
@@ -70,6 +73,8 @@ def misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
         return _heatmap_misfit(configs, HEATMAPS[exhibit])
     if exhibit in SWEPT:
         return _sweep_misfit(configs, SWEPT[exhibit])
+    if others := sorted({c.mechanism for c in configs} - {"none", "photonic", *GAUSSIAN}):
+        return f"has one cell for each algorithm and sigma, which mechanism {', '.join(others)} does not have"
     if any(config.mechanism in GAUSSIAN or config.target_label_epsilon for config in configs):
         return ("has one cell for each algorithm and sigma, but trials here differ in target_epsilon, "
                 "noise_multiplier or target_label_epsilon, which `frontier` shows")

@@ -8,6 +8,7 @@
       - base: {mechanism: photonic}
         grid: {sigma: {logspace: [0.01, 0.1, 3]}}
     selection: {rule: random_stopping, mean: 9, shape: 1, seed: 0}   # optional: see `pipeline.stopping`
+    plugins: [my_feedback]                       # optional: modules of extensions, beside the file or installed
 
 With random stopping the combinations are candidates, from which the trials are drawn, each under a seed of its own; the
 file then has no seed among its settings.
@@ -32,6 +33,7 @@ import yaml
 
 from pipeline.config import ConfigError, TrialConfig
 from pipeline.exhibits import EXHIBITS, misfit, varied_fields
+from pipeline.plugins import load_plugins
 from pipeline.stopping import Selection, check_candidates, draw
 
 UNUSED = ("fields that its algorithm or mechanism does not use make no difference (sigma and tau need `mechanism: "
@@ -77,19 +79,22 @@ class Experiment:
         trials: all trials, in the order of the file, no two alike.
         report: exhibits that `photonic report` draws.
         selection: by which rule the best trial is chosen and paid for.
+        source: the file; where trials were listed in Python, whatever messages should name.
         candidates: what the trials were drawn from; empty for a fixed grid.
         text: the file's content.
+        plugins: modules of extensions, which every worker imports (`pipeline.plugins`).
     """
 
     name: str
     description: str
     trials: tuple[TrialConfig, ...]
-    resources: Resources
-    report: tuple[str, ...]
-    source: Path
+    resources: Resources = Resources()
+    report: tuple[str, ...] = ()
+    source: Path = Path("FILE")
     selection: Selection = Selection()
     candidates: tuple[TrialConfig, ...] = ()
     text: str = ""
+    plugins: tuple[str, ...] = ()
 
     @property
     def varied(self) -> tuple[str, ...]:
@@ -141,11 +146,13 @@ class UniqueKeyLoader(yaml.SafeLoader):
 
 def _experiment(content: Any, path: Path) -> Experiment:
     top = _mapping(content, "the file", ("name", "description", "base", "grid", "cases", "resources", "report",
-                                         "selection"))
+                                         "selection", "plugins"))
     name = top.get("name", path.stem)
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
         raise ConfigError(f"name: must be letters, digits, '_', '-' and '.', and begin with a letter or digit, "
                           f"got {name!r}")
+    plugins = _plugins(top)
+    load_plugins(plugins, path.parent)
     resources = _mapping(top.get("resources") or {}, "resources", [f.name for f in dataclasses.fields(Resources)])
     trials: dict[str, str] = {}
     configs = []
@@ -162,7 +169,14 @@ def _experiment(content: Any, path: Path) -> Experiment:
     selection = _selection(top, configs)
     drawn = draw(configs, selection) if selection.is_random else ()
     return Experiment(name, str(top.get("description", "")).strip(), drawn or tuple(configs), given,
-                      _report(top, configs, selection), path, selection, tuple(configs) if drawn else ())
+                      _report(top, configs, selection), path, selection, tuple(configs) if drawn else (), plugins=plugins)
+
+
+def _plugins(top: Mapping[str, Any]) -> tuple[str, ...]:
+    names = top.get("plugins", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"plugins: must be a list of names of modules, got {names!r}")
+    return tuple(names)
 
 
 def _selection(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> Selection:

@@ -11,12 +11,19 @@ Where DFA serves the upper layers only, the lower ones recur as in BP: the hybri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 
 import torch
 
+from pipeline.choices import ALGORITHM_LABELS, ALGORITHMS, PER_RECORD, PROJECTORS, TERNARY, Choice
+from pipeline.config import ConfigError, known_fields
 from pipeline.networks import Network
+from pipeline.packs import Pack
+from pipeline.projection import PROJECTORS as PROJECTOR_TYPES
 from pipeline.projection import Projector
+from pipeline.randomness import integer_seed
+from pipeline.settings import register
 
 Derivative = Callable[[torch.Tensor, int], torch.Tensor]  # (h^l, l) -> phi'(z^l)
 
@@ -64,10 +71,33 @@ def back_propagate(deltas: list[torch.Tensor], net: Network, activations: list[t
     return deltas[::-1]
 
 
-class BackPropagation:
-    """delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l), delta^L = e (Eq. 3)."""
+class Feedback(ABC):
+    """A feedback path of one pack. What it draws comes from the trials' streams, when it is made; between steps it
+    keeps nothing that changes, as checkpoints do not hold it.
 
-    matrices = None  # it has none of its own
+    Attributes:
+        matrices: feedback matrices B [R, n_L, n_1 + ... + n_{L-1}] for a mechanism that needs them; None where there
+            are none, or where they are not known.
+    """
+
+    matrices: torch.Tensor | None = None
+
+    @abstractmethod
+    def signals(self, error: torch.Tensor) -> list[torch.Tensor]:
+        """What is carried down, from the output error [R, m, n_L]: tensors [R, m, n], the output layer's last."""
+
+    @abstractmethod
+    def deltas(self, signals: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
+               derivative: Derivative) -> list[torch.Tensor]:
+        """delta^1, ..., delta^L, each [R, m, n_l], from signals as the mechanism hands them on and h^0, ..., h^{L-1},
+        each [R, m, n_{l-1}]."""
+
+    def close(self) -> None:  # noqa: B027  (most hold nothing that needs closing)
+        """Give back what it holds; may be called more than once."""
+
+
+class BackPropagation(Feedback):
+    """delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l), delta^L = e (Eq. 3)."""
 
     def signals(self, error: torch.Tensor) -> list[torch.Tensor]:
         """The error alone: [e], [R, m, n_L]."""
@@ -79,7 +109,7 @@ class BackPropagation:
         return back_propagate(signals, net, activations, derivative)
 
 
-class DirectFeedback:
+class DirectFeedback(Feedback):
     """delta^l = (B^{l+1} e) * phi'(z^l), delta^L = e (Eq. 4).
 
     Args:
@@ -108,5 +138,56 @@ class DirectFeedback:
         hidden = [derivative(activations[k], k).mul_(s) for k, s in enumerate(signals[:-1], start=first)]
         return back_propagate([*hidden, signals[-1]], net, activations, derivative)
 
+    def close(self) -> None:
+        self.projector.close()
 
-Feedback = BackPropagation | DirectFeedback
+
+def direct_feedback(pack: Pack, net: Network, device: torch.device) -> DirectFeedback:
+    """DFA, with every trial's own matrix B."""
+    c = pack.shared
+    seeds = [integer_seed(t.seed, "feedback") for t in pack.trials]
+    widths = c.hidden if c.algorithm == "hybrid" else net.sizes[1:-1]
+    projector = PROJECTOR_TYPES[c.projector](net.sizes[-1], sum(widths), seeds, c.feedback_std, device)
+    if c.mechanism == "component":
+        projector.normalize(widths, c.feedback_norm)
+    threshold = None
+    if c.algorithm in TERNARY:
+        threshold = torch.tensor([t.threshold for t in pack.trials], device=device).view(-1, 1, 1)
+    return DirectFeedback(projector, widths, threshold)
+
+
+FeedbackFactory = Callable[[Pack, Network, torch.device], Feedback]
+FEEDBACKS: dict[str, FeedbackFactory] = {"bp": lambda pack, net, device: BackPropagation(), **dict.fromkeys(
+    ("dfa", "tdfa", "pdfa", "hybrid"), direct_feedback)}
+
+
+def make_feedback(pack: Pack, net: Network, device: torch.device) -> Feedback:
+    """The feedback path that the pack's trials share."""
+    return FEEDBACKS[pack.shared.algorithm](pack, net, device)
+
+
+def register_feedback(name: str, factory: FeedbackFactory, *, projectors: Sequence[str] = ("none",),
+                      settings: Sequence[str] = (), per_record: str = "", label: str = "") -> None:
+    """Add a feedback path: `algorithm: <name>` is accepted from then on (docs/extending.md).
+
+    Args:
+        name: of the setting `algorithm`.
+        factory: makes the feedback of a pack, from the pack, its networks and the device; for example a `Feedback`.
+        projectors: that it may have, the default first.
+        settings: fields that it uses, such as `threshold`; they become part of its trials' identity.
+        per_record: why a record's deltas depend on no other record of the batch. Certified mechanisms rest on that,
+            and this sentence then stands in the tag `privacy.notes`. Without it none of them is accepted.
+        label: in tables and figures; by default the name.
+
+    Raises:
+        ConfigError: for a name that is taken, or a projector or field that does not exist.
+    """
+    fields = known_fields(settings)
+    if not projectors or not set(projectors) <= set(PROJECTORS):
+        raise ConfigError(f"projectors: must be some of {', '.join(PROJECTORS)}, got {', '.join(projectors) or 'none'}")
+    register(FEEDBACKS, name, factory, "algorithm")
+    ALGORITHMS[name] = Choice(tuple(projectors), fields)
+    ALGORITHM_LABELS[name] = label or name
+    PER_RECORD.pop(name, None)
+    if per_record:
+        PER_RECORD[name] = per_record

@@ -13,9 +13,8 @@ from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.attacks import TwoPointAudit, gaussian_log_ratio, two_point_step_audit
 from pipeline.config import TrialConfig
-from pipeline.mechanisms import make_mechanism
+from pipeline.mechanisms import contribution_bound, make_mechanism
 from pipeline.mechanisms.base import Mechanism
-from pipeline.mechanisms.gaussian import contribution_bound
 from pipeline.networks import Parameters, make_network
 from pipeline.packs import Pack
 from pipeline.scores import auc, tpr_at_fpr

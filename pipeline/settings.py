@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 
@@ -23,7 +23,7 @@ def setting(
     default: Any,
     doc: str,
     *,
-    choices: tuple[str, ...] | None = None,
+    choices: Collection[str] | None = None,
     low: float | None = None,
     high: float | None = None,
     open_low: bool = False,
@@ -45,6 +45,26 @@ def setting(
     return dataclasses.field(default=default, metadata=meta)
 
 
+def register(registry: dict[str, Any], name: str, entry: Callable, what: str) -> None:
+    """Enter an extension under a name that is free, or that it has already, as in a notebook's cell that runs again.
+
+    Raises:
+        ConfigError: for a name that another one has, or that is no word of small letters, digits and '_'.
+    """
+    if not re.fullmatch("[a-z][a-z0-9_]*", name):
+        raise ConfigError(f"{what}: must be small letters, digits and '_', and begin with a letter, got {name!r}")
+    if name in registry and _origin(registry[name]) != _origin(entry):
+        raise ConfigError(f"{what}: '{name}' is taken by {_origin(registry[name])}, got {_origin(entry)}; choose "
+                          "another name")
+    registry[name] = entry
+
+
+def _origin(entry: Callable) -> str:
+    """Where a class, a function, or what a partial one calls, is defined."""
+    entry = getattr(entry, "func", entry)
+    return f"{entry.__module__}.{entry.__qualname__}"
+
+
 def plain(value: Any) -> Any:
     """`value` as JSON has it."""
     return list(value) if isinstance(value, tuple) else value
@@ -56,7 +76,7 @@ def digest(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def listed_or(choices: tuple[str, ...]) -> str:
+def listed_or(choices: Collection[str]) -> str:
     """`'a' or 'b'`."""
     return " or ".join(f"'{c}'" for c in choices)
 

@@ -35,6 +35,7 @@ from pipeline.config import ConfigError, TrialConfig
 from pipeline.experiment import Experiment, Resources
 from pipeline.lock import sweeping
 from pipeline.packs import Pack, plan
+from pipeline.plugins import LOADED, load_plugins
 from pipeline.progress import SweepProgress
 from pipeline.recorder import Recorder, SweepResult, git_commit, versions
 from pipeline.resources import ResourceError, bundle, check_address, check_resources, local_offer, slots
@@ -75,6 +76,8 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         DataError: a data set that cannot be had, found before anything is trained.
     """
     begin = time.monotonic()
+    plugins = experiment.plugins, experiment.source.absolute().parent
+    load_plugins(*plugins)
     root = Path(root).absolute()
     resources, failure_log = experiment.resources, root / "failures" / f"{experiment.name}.log"
     store = Store(tracking_uri, root)
@@ -95,10 +98,11 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
             at_once = slots(bundle(resources, False), ray.cluster_resources())
             packs = plan(missing, resources, at_once, checkpoints.resumable(experiment.trials, done, progress.say))
             with recorded(store, experiment, result) as commit:
-                tags = {"git_commit": commit, "versions": versions()}
+                tags = {"git_commit": commit, "versions": versions(),
+                        **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
                 recorder = Recorder(store, progress, result, failure_log, tags, name, done)
                 watchdog = Watchdog(lambda: check_resources(missing, resources, offers()), idle_seconds)
-                _fit(packs, at_once, resources, trainer, Driver(packs, recorder, watchdog), root / "ray")
+                _fit(packs, at_once, resources, trainer, plugins, Driver(packs, recorder, watchdog), root / "ray")
     result.wall_seconds = time.monotonic() - begin
     progress.say(result.summary(failure_log))
     return result
@@ -169,10 +173,10 @@ def offers() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def _fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trainer, driver: Driver,
-         folder: Path) -> None:
+def _fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trainer,
+         plugins: tuple[Sequence[str], Path], driver: Driver, folder: Path) -> None:
     trainable = tune.with_resources(
-        tune.with_parameters(PackTrainable, packs=packs, trainer=trainer),
+        tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=plugins),
         lambda config: {{"CPU": "cpu", "GPU": "gpu"}.get(name, name): amount for name, amount
                         in bundle(resources, packs[config["pack"]].needs_opu).items()})
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the recorder says what failed, and once
@@ -197,7 +201,9 @@ def _fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Tra
 class PackTrainable(tune.Trainable):
     """Trains one pack after the other in a worker process; a step is an epoch of all trials of a pack."""
 
-    def setup(self, config: dict[str, Any], packs: Sequence[Pack], trainer: Trainer) -> None:
+    def setup(self, config: dict[str, Any], packs: Sequence[Pack], trainer: Trainer,
+              plugins: tuple[Sequence[str], Path]) -> None:
+        load_plugins(*plugins)  # before anything asks what a trial is
         self._packs, self._trainer = packs, trainer
         self.reset_config(config)
 

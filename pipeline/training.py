@@ -14,15 +14,12 @@ from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import with_noise
 from pipeline.alignment import cosines, true_gradient
 from pipeline.canaries import Canaries
-from pipeline.choices import TERNARY
 from pipeline.config import TrialConfig
 from pipeline.data import Dataset
-from pipeline.feedback import BackPropagation, DirectFeedback, Feedback, output_error
+from pipeline.feedback import make_feedback, output_error
 from pipeline.mechanisms import make_mechanism
 from pipeline.networks import make_network
 from pipeline.packs import Pack
-from pipeline.projection import PROJECTORS
-from pipeline.randomness import integer_seed
 from pipeline.records import ClassAccuracy, EpochRecord, Outcome
 from pipeline.sampling import ABSENT, BatchSampler, split
 
@@ -48,22 +45,6 @@ def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu") -> Iter
             yield from training.run_epoch()
     finally:
         training.close()
-
-
-def make_feedback(pack: Pack, sizes: tuple[int, ...], device: torch.device) -> Feedback:
-    """The feedback path of a pack, with every trial's own matrix B."""
-    c = pack.shared
-    if c.algorithm == "bp":
-        return BackPropagation()
-    seeds = [integer_seed(t.seed, "feedback") for t in pack.trials]
-    widths = c.hidden if c.algorithm == "hybrid" else sizes[1:-1]
-    projector = PROJECTORS[c.projector](sizes[-1], sum(widths), seeds, c.feedback_std, device)
-    if c.mechanism == "component":
-        projector.normalize(widths, c.feedback_norm)
-    threshold = None
-    if c.algorithm in TERNARY:
-        threshold = torch.tensor([t.threshold for t in pack.trials], device=device).view(-1, 1, 1)
-    return DirectFeedback(projector, widths, threshold)
 
 
 def make_optimizer(config: TrialConfig, parameters: torch.Tensor) -> torch.optim.Optimizer:
@@ -147,7 +128,7 @@ class Training:
         self.sampler = BatchSampler(c.sampler, records, seeds, c.batch_size, c.steps_per_epoch,
                                     device, secure=c.secure)
         self.net = make_network(c, seeds, device)
-        self.feedback = make_feedback(pack, self.net.sizes, device)
+        self.feedback = make_feedback(pack, self.net, device)
         self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, device,
                                         self.feedback.matrices)
         self.update, self.gradient = (self.net.blank_parameters(len(trials), device) for _ in range(2))
@@ -159,9 +140,8 @@ class Training:
         self.active = list(range(len(trials)))
 
     def close(self) -> None:
-        """Release the projector's device, if it holds one."""
-        if isinstance(self.feedback, DirectFeedback):
-            self.feedback.projector.close()
+        """Release what the feedback holds, such as a projector's device."""
+        self.feedback.close()
 
     @property
     def ended(self) -> bool:

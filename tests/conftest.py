@@ -1,8 +1,28 @@
+import sys
+
 import pytest
 import torch
+
+from pipeline import choices, data, datasets, feedback, mechanisms, plugins
 
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():
     """One core per test process: the products here are small, and threads that wait for each other only cost."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def extensions():
+    """What a test registers, or loads as a plugin, is gone after it."""
+    registries = [choices.ALGORITHMS, choices.ALGORITHM_LABELS, choices.MECHANISMS, choices.PER_RECORD,
+                  choices.GAUSSIAN, datasets.DATASETS, datasets.DATASET_LABELS, data.READERS, feedback.FEEDBACKS,
+                  mechanisms.MECHANISMS, plugins.LOADED]
+    before, path = [dict(registry) for registry in registries], list(sys.path)
+    yield
+    for name in plugins.LOADED.keys() - before[-1].keys():
+        sys.modules.pop(name, None)
+    for registry, content in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(content)
+    sys.path[:] = path

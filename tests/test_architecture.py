@@ -7,13 +7,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # Every module may import those before it.
-ORDER = """datasets records settings shapes choices combinations config exhibits stopping experiment packs
+ORDER = """datasets records settings shapes choices combinations config exhibits stopping plugins experiment packs
 randomness layers networks sampling download data projection
 feedback mechanisms.base mechanisms.none mechanisms.optics mechanisms.photonic mechanisms.gaussian mechanisms
 accounting.epsilon accounting.photonic accounting.curves accounting.column accounting.label accounting.leekifer
 accounting.gaussian accounting.selection accounting.audit accounting.certified accounting accounting.check
 scores canaries
-alignment training state attacks release
+alignment training api state attacks release
 estimate artifacts audit tracking ui lock checkpoints status resources progress worker recorder sweep cli""".split()
 LIBRARIES = {"ray": "sweep", "mlflow": "tracking", "lightonml": "projection"}
 # These know configurations and records, and nothing of how an algorithm works.

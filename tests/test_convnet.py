@@ -15,9 +15,9 @@ from pipeline.attacks import row_space_audit
 from pipeline.config import ConfigError, TrialConfig
 from pipeline.data import load
 from pipeline.exhibits import misfit
-from pipeline.mechanisms import make_mechanism
+from pipeline.mechanisms import contribution_bound, make_mechanism
 from pipeline.mechanisms.base import sum_outer_products
-from pipeline.mechanisms.gaussian import activation_bounds, contribution_bound
+from pipeline.mechanisms.gaussian import activation_bounds
 from pipeline.networks import make_network
 from pipeline.packs import Pack
 from pipeline.release import audit_release

@@ -1,4 +1,5 @@
-"""docs/privacy.md: its python blocks run, print what the page says, and its other references exist."""
+"""docs/privacy.md and docs/extending.md: their python blocks run, print what the page says, and the files that they
+name exist."""
 
 from __future__ import annotations
 
@@ -10,35 +11,44 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGE = (DOCS / "privacy.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```$)?", PAGE, re.DOTALL | re.MULTILINE)
+PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("privacy", "extending")}
+BLOCKS = {name: re.findall(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```$)?", page, re.DOTALL | re.MULTILINE)
+          for name, page in PAGES.items()}
 
 
 def printed(code):
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(code, "docs/privacy.md", "exec"), {})
+        exec(compile(code, "block", "exec"), {"__name__": "__main__"})
     return out.getvalue()
 
 
-def test_every_python_block_says_what_it_prints():
-    assert len(BLOCKS) == PAGE.count("```python") >= 6
-    assert all(expected for _, expected in BLOCKS)
+@pytest.mark.parametrize(("page", "least"), [("privacy", 6), ("extending", 3)])
+def test_every_python_block_says_what_it_prints(page, least):
+    assert len(BLOCKS[page]) == PAGES[page].count("```python") >= least
+    assert all(expected for _, expected in BLOCKS[page])
 
 
-@pytest.mark.parametrize(("code", "expected"), BLOCKS, ids=[f"block{i}" for i in range(1, len(BLOCKS) + 1)])
-def test_python_blocks_print_what_the_page_says(code, expected):
+@pytest.mark.parametrize(("code", "expected"), [
+    pytest.param(*block, id=f"{page}{i}") for page in PAGES for i, block in enumerate(BLOCKS[page], start=1)])
+def test_python_blocks_print_what_the_page_says(code, expected, extensions):
     assert printed(code) == expected
 
 
+def test_an_extension_takes_about_thirty_lines():
+    for code, _ in BLOCKS["extending"]:
+        assert len(code.partition("\nif __name__")[0].strip().splitlines()) <= 30
+
+
 def test_a_changed_number_is_noticed():
-    code, expected = BLOCKS[0]
+    code, expected = BLOCKS["privacy"][0]
     assert "16.81" in expected and printed(code.replace("sigma=10.0", "sigma=9.0")) != expected
 
 
-def test_local_files_that_the_page_names_exist():
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", PAGE)
-    paths = re.findall(r"`?((?:pipeline|tests|docs)/[\w/]+\.py)", PAGE)
+def test_local_files_that_the_pages_name_exist():
+    text = "\n".join(PAGES.values())
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    paths = re.findall(r"`?((?:pipeline|tests|docs)/[\w/]+\.py)", text)
     assert "row_space.svg" in links and "docs/row_space.py" in paths
     for path in [DOCS / link for link in links] + [DOCS.parent / path for path in paths]:
         assert path.is_file(), path

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from analysis import frontier, frontier_figure
+from analysis import frontier_figure, frontiers
 from analysis.report import report
 from analysis.runs import MixedTrials, ReportError, by_noise, load_runs
 from pipeline.config import TrialConfig
@@ -87,8 +87,8 @@ def runs(store):
 # points
 
 def test_a_point_is_the_mean_over_seeds_at_the_last_epoch_of_the_tightest_accountant(runs):
-    points = frontier.frontier(runs, "certified")
-    assert list(points.columns) == frontier.COLUMNS and len(points) == 12
+    points = frontiers.frontier(runs, "certified")
+    assert list(points.columns) == frontiers.COLUMNS and len(points) == 12
     assert list(points["algorithm"]) == np.repeat(ALGORITHMS, 3).tolist() and list(points["epsilon"]) == [1, 3, 8] * 4
     row = points[(points["algorithm"] == "dfa") & (points["epsilon"] == 3)].iloc[0]
     mean = 100 * (0.5 + 0.1 * math.log10(3) - 0.05 + 0.01)
@@ -100,11 +100,11 @@ def test_a_point_is_the_mean_over_seeds_at_the_last_epoch_of_the_tightest_accoun
 
 
 def test_label_points_have_the_relation_of_labels_and_no_claimed_epsilon(runs):
-    points = frontier.frontier(runs, "label")
+    points = frontiers.frontier(runs, "label")
     assert points["epsilon"].tolist() == [2, 4] and points["setting"].tolist() == ["20", "10"]
     assert set(points["relation"]) == {"replace-one label"} and set(points["n"]) == {1}
     assert points[["low", "high", "bootstrap_low", "bootstrap_high"]].isna().all().all()
-    assert [set(p["kind"]) for p in frontier.frontiers(runs)] == [{"certified"}, {"label"}]
+    assert [set(p["kind"]) for p in frontiers.frontiers(runs)] == [{"certified"}, {"label"}]
 
 
 def test_label_targets_are_points_named_by_their_target(tmp_path, monkeypatch):
@@ -118,24 +118,24 @@ def test_label_targets_are_points_named_by_their_target(tmp_path, monkeypatch):
             "test/accuracy": 0.6, "epsilon/label/gdp": 0.995 * (trial.target_label_epsilon or 2)},
             {}, Outcome("finished", {}, ()))])
     runs = load_runs(store, trials)
-    points = frontier.frontier(runs, "label")
+    points = frontiers.frontier(runs, "label")
     assert points["setting"].tolist() == ["label_epsilon=0.5", "label_epsilon=3"]
-    assert "|  | ε ≤ 0.5 | ε ≤ 3 |" in frontier.to_markdown([points], runs)
-    assert "PDFA label ε ≤ 3" in frontier.caption(points, runs.assign(status="diverged"))
+    assert "|  | ε ≤ 0.5 | ε ≤ 3 |" in frontiers.to_markdown([points], runs)
+    assert "PDFA label ε ≤ 3" in frontiers.caption(points, runs.assign(status="diverged"))
     with pytest.raises(MixedTrials, match="only seed, target_label_epsilon, sigma may differ, got joint_release"):
-        frontier.frontier(load_runs(store), "label")
+        frontiers.frontier(load_runs(store), "label")
 
 
 def test_seeds_that_cost_differently_share_the_largest_epsilon(runs):
     early = runs.copy()
     early.loc[0, ["epsilon/certified/pld", "epsilon/certified/rdp/improved"]] = 0.4
-    assert frontier.frontier(early, "certified")["epsilon"].iloc[0] == 1.0
+    assert frontiers.frontier(early, "certified")["epsilon"].iloc[0] == 1.0
 
 
 @pytest.mark.parametrize("kind", ["audited", "column", ""])
 def test_kinds_that_have_no_frontier_are_refused(runs, kind):
     with pytest.raises(ReportError, match=f"kind: must be one of certified, label, claimed, got '{kind}'"):
-        frontier.frontier(runs, kind)
+        frontiers.frontier(runs, kind)
 
 
 @pytest.mark.parametrize(("change", "message"), [
@@ -149,16 +149,16 @@ def test_what_may_not_be_mixed(runs, change, message):
     for name, value in change.items():
         mixed.loc[(mixed["algorithm"] == "bp") & (mixed["setting"] == "epsilon=1"), name] = value
     with pytest.raises(MixedTrials, match=message):
-        frontier.frontier(mixed, "certified")
+        frontiers.frontier(mixed, "certified")
 
 
 def test_missing_points_and_accuracies_are_named(runs):
     with pytest.raises(ReportError, match="needs trials with a finite epsilon/label, found none"):
-        frontier.frontier(runs[runs["mechanism"] == "per_example"], "label")
+        frontiers.frontier(runs[runs["mechanism"] == "per_example"], "label")
     with pytest.raises(ReportError, match="needs trials with a finite epsilon/certified or epsilon/label"):
-        frontier.frontiers(runs[runs["mechanism"] == "none"])
+        frontiers.frontiers(runs[runs["mechanism"] == "none"])
     with pytest.raises(ReportError, match="test/accuracy: missing for 24 of 24 trials"):
-        frontier.frontier(runs.drop(columns="test/accuracy"), "certified")
+        frontiers.frontier(runs.drop(columns="test/accuracy"), "certified")
 
 
 def test_settings_sort_by_what_they_set():
@@ -169,7 +169,7 @@ def test_settings_sort_by_what_they_set():
 # other metrics, and the epsilon that guarantees nothing
 
 def test_worst_class_and_alignment_have_frontiers_of_their_own(runs):
-    accuracy, worst, alignment = (frontier.frontier(runs, "certified", metric)
+    accuracy, worst, alignment = (frontiers.frontier(runs, "certified", metric)
                                   for metric in ("accuracy", "worst_class", "alignment"))
     assert worst["mean"].to_numpy() == pytest.approx(accuracy["mean"] / 2)
     # The mean of both hidden layers; the output layer, at 0.9, is left out.
@@ -177,39 +177,39 @@ def test_worst_class_and_alignment_have_frontiers_of_their_own(runs):
     ax = frontier_figure.frontier_axes(worst, Figure().subplots())
     assert ax.get_ylabel() == "Test accuracy of the worst class (%)"
     with pytest.raises(ReportError, match="test/worst_class_accuracy: missing for 24 of 24"):
-        frontier.frontier(runs.drop(columns="test/worst_class_accuracy"), "certified", "worst_class")
+        frontiers.frontier(runs.drop(columns="test/worst_class_accuracy"), "certified", "worst_class")
 
 
 def test_trials_without_alignment_are_left_out_and_counted(runs):
     lost = runs.copy()
     lost.loc[0, "alignment/layer_1"] = math.nan
-    points = frontier.frontier(lost, "certified", "alignment")
+    points = frontiers.frontier(lost, "certified", "alignment")
     assert points["n"].tolist() == [1] + [2] * 11
-    assert "1 of 24 trials have no measured alignment and are left out." in frontier.caption(points, lost)
+    assert "1 of 24 trials have no measured alignment and are left out." in frontiers.caption(points, lost)
     with pytest.raises(ReportError, match="alignment: measured in none of 24 trials"):
-        frontier.frontier(lost.drop(columns="alignment/layer_2"), "certified", "alignment")
+        frontiers.frontier(lost.drop(columns="alignment/layer_2"), "certified", "alignment")
 
 
 def test_a_claimed_epsilon_has_a_panel_for_each_formula_and_says_that_it_is_no_guarantee(runs):
-    saturating, second = frontier.frontiers(runs, kinds=("claimed",))
+    saturating, second = frontiers.frontiers(runs, kinds=("claimed",))
     assert saturating["epsilon"].tolist() == [200, 400] and second["epsilon"].tolist() == [0.001, 0.001]
     assert set(saturating["relation"]) == {"replace-one"} and set(saturating["formula"]) == {"saturating/epochs"}
     ax = frontier_figure.frontier_axes(saturating, Figure().subplots())
     assert ax.get_title().startswith("claimed ε: no guarantee, saturating formula, T = epochs\n")
     assert ax.get_legend().get_title().get_text().startswith("claimed ε: no guarantee\n")
     for fact in ("This ε is no guarantee", "claimed ε, saturating formula, T = epochs"):
-        assert fact in frontier.caption(saturating, runs), fact
+        assert fact in frontiers.caption(saturating, runs), fact
     with pytest.raises(ReportError, match="formula: must be one on an axis"):
         frontier_figure.frontier_axes(pd.concat([saturating, second]), Figure().subplots())
 
 
 def test_points_say_on_which_front_they_are(runs):
-    points = frontier.frontier(runs, "certified").set_index(["algorithm", "epsilon"])
+    points = frontiers.frontier(runs, "certified").set_index(["algorithm", "epsilon"])
     assert points["on_front"].all()  # accuracy grows with epsilon
     assert points.index[points["on_overall_front"]].tolist() == [("bp", 1.0), ("bp", 3.0), ("bp", 8.0)]
     worse = runs.copy()
     worse.loc[worse["setting"] == "epsilon=8", "test/accuracy"] = 0.01
-    points = frontier.frontier(worse, "certified")
+    points = frontiers.frontier(worse, "certified")
     assert points["epsilon"][~points["on_front"]].tolist() == [8] * 4
     ax = frontier_figure.frontier_axes(points, Figure().subplots())
     hollow = [line for line in ax.lines if line.get_markerfacecolor() == "white"]
@@ -217,30 +217,30 @@ def test_points_say_on_which_front_they_are(runs):
 
 
 def test_hypervolumes_share_a_documented_reference(runs):
-    table = frontier.hypervolumes(frontier.frontiers(runs), runs)
+    table = frontiers.hypervolumes(frontiers.frontiers(runs), runs)
     certified = table[table["kind"] == "certified"].set_index("algorithm")
     assert certified.index.tolist()[:2] in (["all", "bp"], ["bp", "all"]) and certified.index[-1] == "pdfa"
     assert set(certified["reference_epsilon"]) == {10} and set(certified["reference_value"]) == {10}
     above = [51 + 10 * math.log10(epsilon) - 10 for epsilon in TARGETS]  # bp: mean accuracy less that of chance
     expected = np.dot(above, np.log([3, 8 / 3, 10 / 8]))
     assert certified.loc["bp", "hypervolume"] == pytest.approx(expected) == certified.loc["all", "hypervolume"]
-    assert "(ε = 10, 10), in units of the metric times nats" in frontier.to_markdown(frontier.frontiers(runs), runs)
+    assert "(ε = 10, 10), in units of the metric times nats" in frontiers.to_markdown(frontiers.frontiers(runs), runs)
 
 
 # texts
 
 def test_tables(runs):
-    points = frontier.frontiers(runs)
-    table = pd.read_csv(io.StringIO(frontier.to_csv(points)))
-    assert list(table.columns) == frontier.COLUMNS and table["kind"].tolist() == ["certified"] * 12 + ["label"] * 2
-    lines = frontier.to_markdown(points, runs).splitlines()
+    points = frontiers.frontiers(runs)
+    table = pd.read_csv(io.StringIO(frontiers.to_csv(points)))
+    assert list(table.columns) == frontiers.COLUMNS and table["kind"].tolist() == ["certified"] * 12 + ["label"] * 2
+    lines = frontiers.to_markdown(points, runs).splitlines()
     assert lines[2] == "|  | ε ≤ 1 | ε ≤ 3 | ε ≤ 8 |"
     assert lines[4] == "| BP | 51.00 ± 12.71 | 55.77 ± 12.71 | 60.03 ± 12.71 |"
     assert "|  | ε = 2 | ε = 4 |" in lines and any(line.startswith("| PDFA | 38.01 | 41.02 |") for line in lines)
 
 
 def test_captions_say_what_epsilon_guarantees(runs):
-    certified, label = (frontier.caption(points, runs) for points in frontier.frontiers(runs))
+    certified, label = (frontiers.caption(points, runs) for points in frontiers.frontiers(runs))
     for fact in ("on scikit-learn's digits after 2 epochs",
                  "certified ε at δ = 1e-05", "sampler poisson",
                  "equal but for one record, added or removed",
@@ -252,14 +252,14 @@ def test_captions_say_what_epsilon_guarantees(runs):
                  "BP ε ≤ 3"):
         assert fact in label, fact
     assert "Diverged" not in certified
-    assert "Diverged trials count with the weights they ended with: BP ε ≤ 1." in frontier.caption(
-        frontier.frontier(runs, "certified"), runs.assign(status=["diverged"] + ["finished"] * (len(runs) - 1)))
+    assert "Diverged trials count with the weights they ended with: BP ε ≤ 1." in frontiers.caption(
+        frontiers.frontier(runs, "certified"), runs.assign(status=["diverged"] + ["finished"] * (len(runs) - 1)))
 
 
 # figure
 
 def test_axes(runs):
-    ax = frontier_figure.frontier_axes(frontier.frontier(runs, "certified"), Figure().subplots())
+    ax = frontier_figure.frontier_axes(frontiers.frontier(runs, "certified"), Figure().subplots())
     curves = {line.get_label(): line for line in ax.lines if not line.get_label().startswith("_")}
     assert list(curves) == ["BP", "DFA", "TDFA", "PDFA"] and ax.get_xscale() == "log"
     assert [curve.get_marker() for curve in curves.values()] == ["o", "s", "D", "^"]
@@ -276,7 +276,7 @@ def test_axes(runs):
 
 
 def test_two_kinds_are_two_panels_and_one_seed_has_no_bars(runs):
-    figure = frontier_figure.frontier_figure(frontier.frontiers(runs))
+    figure = frontier_figure.frontier_figure(frontiers.frontiers(runs))
     left, right = figure.axes
     assert left.get_xlabel() == "ε (certified, add/remove)" and right.get_xlabel() == "ε (label, replace-one label)"
     assert right.get_legend().get_title().get_text() == "label ε: labels only\nn = 1 seed"
@@ -289,7 +289,7 @@ def test_two_kinds_are_two_panels_and_one_seed_has_no_bars(runs):
 
 
 def test_no_accuracy_beyond_100_and_no_crowded_labels(runs):
-    points = frontier.frontier(runs, "certified").assign(high=140.0, low=-40.0)
+    points = frontiers.frontier(runs, "certified").assign(high=140.0, low=-40.0)
     assert frontier_figure.frontier_axes(points, Figure().subplots()).get_ylim() == (-2, 102)
     close = points[:3].assign(epsilon=[1.0, 1.02, 10.0])
     ax = frontier_figure.frontier_axes(close, Figure().subplots())
@@ -297,7 +297,7 @@ def test_no_accuracy_beyond_100_and_no_crowded_labels(runs):
 
 
 def test_an_axis_has_one_kind(runs):
-    points = frontier.frontiers(runs)
+    points = frontiers.frontiers(runs)
     for frame, message in ((pd.concat(points), "kind: must be one on an axis, got certified, label"),
                            (points[1].assign(delta=[1e-5, 1e-6]), "delta: must be one"),
                            (points[1].assign(epsilon=0.0), "epsilon > 0"), (points[1][:0], "epsilon > 0")):

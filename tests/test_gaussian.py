@@ -12,8 +12,8 @@ from torch.func import functional_call, grad, vmap
 from pipeline.config import TrialConfig
 from pipeline.data import load
 from pipeline.feedback import BackPropagation, output_error
-from pipeline.mechanisms import MECHANISMS
-from pipeline.mechanisms.gaussian import Component, PerExample, contribution_bound, contribution_norms
+from pipeline.mechanisms import MECHANISMS, contribution_bound
+from pipeline.mechanisms.gaussian import Component, PerExample, contribution_norms
 from pipeline.networks import Mlp, Parameters
 from pipeline.packs import Pack
 from pipeline.training import Training

@@ -15,11 +15,11 @@ from pipeline.accounting.label import label_epsilons, label_mu
 from pipeline.attacks import gaussian_log_ratio, two_point_step_audit
 from pipeline.config import TrialConfig
 from pipeline.data import load
-from pipeline.feedback import output_error
+from pipeline.feedback import make_feedback, output_error
 from pipeline.mechanisms import make_mechanism
 from pipeline.networks import Mlp
 from pipeline.packs import Pack
-from pipeline.training import Training, make_feedback
+from pipeline.training import Training
 
 CPU, M, CLASSES, DELTA = torch.device("cpu"), 400, 10, 1e-5
 BASE = TrialConfig(dataset="digits", hidden=(12, 16), batch_size=M, mechanism="photonic", algorithm="pdfa", tau_f=0.6)
@@ -30,8 +30,8 @@ HALVES = (0.0, 0.0, *[-50.0] * 8)  # logits: two classes with probability 1/2
 
 def make(*trials):
     pack = Pack(trials)
-    feedback = make_feedback(pack, trials[0].layer_sizes, CPU)
     net = Mlp(trials[0].layer_sizes, "tanh", [t.seed for t in trials])
+    feedback = make_feedback(pack, net, CPU)
     return feedback, make_mechanism(pack, net, CPU, feedback.matrices)
 
 

@@ -8,7 +8,7 @@ from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.photonic import RELATION, VARIANTS, abridged, claimed, missing, not_described
-from pipeline.choices import GAUSSIAN
+from pipeline.choices import GAUSSIAN, PER_RECORD
 from pipeline.config import TrialConfig
 
 # Mironov 2012, "On significance of the least significant bits for differential privacy".
@@ -50,14 +50,20 @@ def _tags(config: TrialConfig) -> dict[str, str]:
     config = with_noise(config)
     if config.mechanism in GAUSSIAN:
         return _tags_of_gaussian(config)
-    private = config.mechanism != "none"
+    photonic = config.mechanism == "photonic"
     return {
         "privacy.certified": "false",
-        "privacy.relation": RELATION if private else "none",
+        "privacy.relation": RELATION if photonic else "none",
         "privacy.sampler": config.sampler,
-        "privacy.delta": f"{config.delta:g}" if private else "none",
-        "privacy.notes": "; ".join(_notes(config)) if private else "no noise, no guarantee",
+        "privacy.delta": f"{config.delta:g}" if photonic else "none",
+        "privacy.notes": "; ".join(_notes(config)) if photonic else _no_guarantee(config.mechanism),
     }
+
+
+def _no_guarantee(mechanism: str) -> str:
+    if mechanism == "none":
+        return "no noise, no guarantee"
+    return f"not certified: mechanism '{mechanism}' is an extension that states no guarantee"
 
 
 def _source(config: TrialConfig) -> str:
@@ -72,6 +78,10 @@ def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
     note = certified(config, config.epochs)[0].note if noisy else "not certified: no noise, no guarantee"
     if noisy:
         note += f"; {_source(config)}; {REAL_NUMBERS}"
+        for what, name, why in (("contributions are bounded", config.mechanism, GAUSSIAN[config.mechanism]),
+                                ("learning signals depend on one record each", config.algorithm,
+                                 PER_RECORD[config.algorithm])):
+            note += f"; that {what} is stated by the extension '{name}': {why}" if why else ""
         if config.projector == "opu_hardware":
             note += "; presupposes that the device projects every record without crosstalk from others"
     return {

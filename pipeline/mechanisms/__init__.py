@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
+from pipeline.choices import GAUSSIAN, Choice
+from pipeline.choices import MECHANISMS as CHOICES
+from pipeline.config import ConfigError, TrialConfig, known_fields
 from pipeline.mechanisms.base import Mechanism
-from pipeline.mechanisms.gaussian import Component, PerExample
+from pipeline.mechanisms.gaussian import Component, GaussianMechanism, PerExample
 from pipeline.mechanisms.none import NoMechanism
 from pipeline.mechanisms.photonic import Photonic
 from pipeline.networks import Network
 from pipeline.packs import Pack
+from pipeline.settings import register
 
 MECHANISMS: dict[str, type[Mechanism]] = {"none": NoMechanism, "photonic": Photonic, "component": Component,
                                           "per_example": PerExample}
@@ -18,3 +24,35 @@ MECHANISMS: dict[str, type[Mechanism]] = {"none": NoMechanism, "photonic": Photo
 def make_mechanism(pack: Pack, net: Network, device: torch.device, matrices: torch.Tensor | None = None) -> Mechanism:
     """The mechanism that the pack's trials share, with every trial's own parameters (arguments as `Mechanism`'s)."""
     return MECHANISMS[pack.shared.mechanism](pack.trials, net, device, matrices)
+
+
+def contribution_bound(trial: TrialConfig) -> float:
+    """C of a trial with a Gaussian mechanism (`GaussianMechanism.bound`)."""
+    return MECHANISMS[trial.mechanism].bound(trial)
+
+
+def register_mechanism(name: str, mechanism: type[Mechanism], *, settings: Sequence[str] = (),
+                       guarantee: str = "") -> None:
+    """Add a mechanism: `mechanism: <name>` is accepted from then on (docs/extending.md).
+
+    Args:
+        name: of the setting `mechanism`.
+        mechanism: made once per pack, with the arguments of `Mechanism`.
+        settings: fields that it uses, such as `clipping_norm`; they become part of its trials' identity.
+        guarantee: of a `GaussianMechanism`, why no record contributes more than its `bound`. Its trials are then
+            certified, and this sentence stands in their tag `privacy.notes`. Without it they have no epsilon.
+
+    Raises:
+        ConfigError: for a name that is taken, a field that does not exist, or a guarantee of what is not accounted for.
+    """
+    fields = known_fields(settings)
+    if guarantee and not (issubclass(mechanism, GaussianMechanism) and mechanism.update is GaussianMechanism.update):
+        raise ConfigError("guarantee: can be stated of a GaussianMechanism with its own `update`, whose noise is what "
+                          f"is accounted for, got {mechanism.__qualname__}; leave it out, and there is no epsilon")
+    if "target_epsilon" in fields and not guarantee:
+        raise ConfigError("settings: target_epsilon needs a guarantee, or nothing can be accounted for, got none")
+    register(MECHANISMS, name, mechanism, "mechanism")
+    CHOICES[name] = Choice(settings=fields)
+    GAUSSIAN.pop(name, None)
+    if guarantee:
+        GAUSSIAN[name] = guarantee

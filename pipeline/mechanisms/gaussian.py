@@ -60,7 +60,7 @@ class GaussianMechanism(Mechanism):
     def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
         super().__init__(trials, net, device, matrices)
-        self.bounds = [contribution_bound(t) for t in trials]
+        self.bounds = [self.bound(t) for t in trials]
         # Optical noise lies on what is projected; the output layer's error is not.
         self.optics = (OpticalNoise(trials, net.sizes[1:-1], trials[0].batch_size, device)
                        if any(t.sigma for t in trials) and trials[0].algorithm == "pdfa" else None)
@@ -76,6 +76,11 @@ class GaussianMechanism(Mechanism):
     def noise_sources(self) -> list[GaussianNoise]:
         """The optical noise, where there is any, and that of the release."""
         return [*(self.optics.noise_sources() if self.optics else []), self.source]
+
+    @staticmethod
+    @abstractmethod
+    def bound(trial: TrialConfig) -> float:
+        """C: no record contributes more to the sum, in the Euclidean norm over all weights and biases."""
 
     @abstractmethod
     def bounded(self, deltas: list[torch.Tensor],
@@ -110,6 +115,10 @@ class PerExample(GaussianMechanism):
         super().__init__(trials, net, device, matrices)
         self.clipping_norm = column(trials, "clipping_norm", device)
 
+    @staticmethod
+    def bound(trial: TrialConfig) -> float:
+        return trial.clipping_norm
+
     def bounded(self, deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         factor = (self.clipping_norm / contribution_norms(self.net, deltas, activations)).clamp_(max=1.0)
@@ -129,6 +138,11 @@ class Component(GaussianMechanism):
             [torch.tensor(bounds, device=device).view(-1, 1, 1) for bounds in zip(*of_trials, strict=True)]
             for of_trials in ([part_bounds(t) for t in trials], [t.delta_bounds for t in trials],
                               [activation_bounds(t) for t in trials]))
+
+    @staticmethod
+    def bound(trial: TrialConfig) -> float:
+        """The target C, or sqrt(sum_l ||delta^l||^2 (1 + tau_h^2))."""
+        return trial.target_norm or math.sqrt(sum(bound**2 for bound in trial.delta_bounds) * (1 + trial.tau_h**2))
 
     def error(self, error: torch.Tensor) -> torch.Tensor:
         """clip_{tau_e}(e) (Algorithm 1, line 12); a ternarized error is bounded as a delta, its size being lost."""
@@ -159,10 +173,3 @@ def activation_bounds(trial: TrialConfig) -> list[float]:
         return [trial.tau_h] * len(trial.delta_bounds)
     part = trial.target_norm / math.sqrt(len(trial.layers))
     return [math.sqrt((part / bound) ** 2 - 1) for bound in trial.delta_bounds]
-
-
-def contribution_bound(trial: TrialConfig) -> float:
-    """C: no record contributes more to the sum, in the Euclidean norm over all weights and biases."""
-    if trial.mechanism == "per_example":
-        return trial.clipping_norm
-    return trial.target_norm or math.sqrt(sum(bound**2 for bound in trial.delta_bounds) * (1 + trial.tau_h**2))

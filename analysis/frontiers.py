@@ -51,7 +51,7 @@ GUARANTEES = {
 }
 
 
-def frontier(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
+def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
     """The points of one kind of epsilon: a metric at the last epoch, by algorithm and epsilon.
 
     One row per algorithm and noise setting, by algorithm and growing epsilon, with the columns `COLUMNS`: mean and 95%

@@ -1,0 +1,61 @@
+"""For notebooks and scripts: the tracked trials of a sweep by its name or file, from a store by its folder or URI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from analysis import runs as tracked
+from pipeline.experiment import Experiment, load_experiment
+from pipeline.tracking import Store
+
+
+def load_runs(experiment: str | Path | Experiment, store: Store | str | Path = "mlruns") -> pd.DataFrame:
+    """The trials of a sweep, one row each.
+
+    Columns, in this order:
+        trial_key, status (`finished`, `diverged`; by name also `running`, `failed`, `interrupted`), run_id (MLflow's);
+        every setting of a trial, as `photonic fields` lists them, empty where it does not apply;
+        setting: how much noise, as text: `non-private`, sigma, `label_epsilon=3`, `epsilon=3` or `z=1.1`;
+        then by name every metric at its last epoch (`test/accuracy`, `validation/accuracy`,
+        `test/worst_class_accuracy` as fractions, `train/loss`, `alignment/layer_<k>`,
+        `epsilon/<kind>/<variant>`, `time/epoch_seconds`) and the tags `privacy.*` and git_commit.
+
+    Args:
+        experiment: name of the sweep: every trial that was tracked, whatever its status; or an experiment, or its file
+            (a path, or text that ends in .yaml or .yml): its trials, in their order, all of which must have ended.
+        store: folder of the tracking store (MLFLOW_TRACKING_URI overrides it), its URI, or the store.
+
+    Raises:
+        TrackingError: for a store or a sweep that is not there.
+        ConfigError: for a file that is not there or cannot be run.
+        ReportError: if trials of the file have not ended, a trial was tracked twice, or an extension is not imported.
+    """
+    store = _open(store)
+    if isinstance(experiment, Path) or isinstance(experiment, str) and experiment.endswith((".yaml", ".yml")):
+        experiment = load_experiment(experiment)
+    if isinstance(experiment, str):
+        store.attach(experiment)
+        return tracked.load_runs(store)
+    store.attach(experiment.name)
+    return tracked.load_runs(store, experiment.trials, experiment.source)
+
+
+def load_history(runs: pd.DataFrame, metric: str, store: Store | str | Path = "mlruns") -> pd.DataFrame:
+    """One metric by epoch: columns trial_key, epoch, value, algorithm, setting, seed, status; a row per epoch.
+
+    Args:
+        runs: from `load_runs`; trials without the metric have no rows.
+        metric: its name, `validation/accuracy` or `alignment/layer_2` for example.
+        store: as in `load_runs`.
+    """
+    return tracked.load_history(_open(store), runs, metric)
+
+
+def _open(store: Store | str | Path) -> Store:
+    if isinstance(store, Store):
+        return store
+    if isinstance(store, str) and "://" in store:
+        return Store(store, create=False)
+    return Store(root=Path(store), create=False)

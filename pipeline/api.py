@@ -1,0 +1,75 @@
+"""For notebooks and scripts: one trial, or a few, trained in this process without Ray and without a tracking store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from pipeline.accounting import Epsilon
+from pipeline.accounting import account as account_after
+from pipeline.config import ConfigError, TrialConfig
+from pipeline.data import Dataset, load
+from pipeline.datasets import DATASETS
+from pipeline.experiment import Resources
+from pipeline.packs import plan
+from pipeline.records import EpochRecord
+from pipeline.training import train as train_pack
+
+
+def train(trials: TrialConfig | Sequence[TrialConfig], data: Dataset | str | os.PathLike[str] | None = None,
+          device: torch.device | str = "cpu") -> Iterator[EpochRecord]:
+    """Train trials, and hand out the record of every epoch of every trial as soon as it is there.
+
+    `pd.DataFrame(record.metrics for record in train(config))` is one trial's history by epoch. Results are those that
+    a sweep tracks. Of several trials, those whose tensors have the same shapes train together, then the next ones;
+    `record.trial_key` says whose a record is.
+
+    Args:
+        trials: one configuration, or several.
+        data: the data set of all trials on `device`, from `load_dataset`; or the folder of the data sets. None takes
+            PHOTONIC_DATA or downloads, as `load_dataset` does.
+        device: where to train.
+
+    Yields:
+        `EpochRecord`: metrics by name (`validation/accuracy`, `alignment/layer_1`, `epsilon/certified/pld`, ...), tags
+        with the first epoch, the outcome (status, final weights, accuracy by class) with the last.
+
+    Raises:
+        ConfigError: at once, for no trial, one that is given twice, or another data set than a trial's.
+        DataError: at once, for a data set that cannot be had.
+    """
+    trials = [trials] if isinstance(trials, TrialConfig) else list(trials)
+    keys = [trial.trial_key for trial in trials]
+    if not trials or len(set(keys)) < len(keys):
+        raise ConfigError(f"trials: must be at least one, each once, got {', '.join(keys) or 'none'}")
+    names = dict.fromkeys(trial.dataset for trial in trials)
+    if isinstance(data, Dataset):
+        for name in names:
+            if data.spec != DATASETS[name]:
+                raise ConfigError(f"data: must be the data set of every trial, '{name}', got one with {data.spec}")
+        datasets = dict.fromkeys(names, data)
+    else:
+        datasets = {name: load(name, data, device) for name in names}
+    packs = plan(trials, Resources(gpu=float(torch.device(device).type == "cuda")), workers=1)
+    return (record for pack in packs for record in train_pack(pack, datasets[pack.shared.dataset], device))
+
+
+def account(trial: TrialConfig, epochs: int | None = None) -> list[Epsilon]:
+    """Every epsilon that can be stated of a trial, infinite ones included; nothing is trained.
+
+    Each prints with its kind, relation, sampler and delta; `pd.DataFrame(account(trial))` is the table. An empty list
+    means that nothing can be stated: `privacy_tags(trial)["privacy.notes"]` says why.
+
+    Args:
+        trial: its configuration.
+        epochs: after how many of its epochs; by default all.
+
+    Raises:
+        ConfigError: unless 1 <= epochs <= trial.epochs.
+    """
+    done = trial.epochs if epochs is None else epochs
+    if not 1 <= done <= trial.epochs:
+        raise ConfigError(f"epochs: must be at least 1 and at most the {trial.epochs} of the trial, got {epochs}")
+    return account_after(trial, done)

@@ -1,0 +1,191 @@
+"""What notebooks import: trials in this process; sweeps, one of extensions, with the real Ray and the real store."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import ray
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+import analysis
+import pipeline
+from analysis import frontier, frontier_axes, load_history, load_runs
+from analysis.runs import FIELDS, MissingTrials
+from pipeline import ConfigError, Experiment, TrialConfig, account, load_dataset, load_experiment, run_sweep, train
+from pipeline.packs import Pack
+from pipeline.tracking import Store, TrackingError
+from pipeline.training import train as train_pack
+
+ROOT = Path(__file__).parent.parent
+TINY = TrialConfig(dataset="digits", hidden=(8,), batch_size=64, epochs=2)
+
+
+def without_time(records):
+    return [(r.trial_key, r.epoch, {k: v for k, v in r.metrics.items() if k != "time/epoch_seconds"}) for r in records]
+
+
+# names
+
+def test_importing_is_fast():
+    heavy = ("torch", "ray", "mlflow", "numpy", "pandas", "matplotlib", "dp_accounting", "yaml")
+    code = f"import pipeline, analysis, sys; print([m for m in {heavy} if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("package", [pipeline, analysis], ids=lambda package: package.__name__)
+def test_every_name_is_there_and_documented(package):
+    assert set(package.__all__) <= set(dir(package))
+    for name in package.__all__:
+        thing = getattr(package, name)
+        assert len(inspect.getdoc(thing)) > 40, name
+        assert name in package.__doc__, name
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"):
+        _ = package.nothing
+
+
+# trials in this process
+
+def test_train_gives_what_a_pack_gives():
+    data = load_dataset("digits")
+    expected = without_time(train_pack(Pack((TINY,)), data))
+    assert without_time(train(TINY)) == without_time(train(TINY, data)) == expected
+    history = pd.DataFrame(record.metrics for record in train(TINY, data))
+    assert len(history) == 2 and history["test/accuracy"].notna().tolist() == [False, True]
+
+
+def test_several_trials_train_together_where_they_can_and_each_as_if_alone():
+    trials = [TINY, dataclasses.replace(TINY, seed=1), dataclasses.replace(TINY, hidden=(16,))]
+    records = without_time(train(trials, load_dataset("digits")))
+    assert sorted(r[:2] for r in records) == sorted((t.trial_key, epoch) for t in trials for epoch in (1, 2))
+    alone = without_time(train(trials[2]))
+    assert [r for r in records if r[0] == trials[2].trial_key] == alone
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (([],), "trials: must be at least one, each once, got none"),
+    (([TINY, TINY],), f"trials: must be at least one, each once, got {TINY.trial_key}, {TINY.trial_key}"),
+])
+def test_trials_are_checked_before_anything_is_trained(arguments, says):
+    with pytest.raises(ConfigError, match="^" + says):
+        train(*arguments)
+
+
+def test_the_data_set_must_be_the_trials():
+    with pytest.raises(ConfigError, match="^data: must be the data set of every trial, 'mnist', got one with Dataset"):
+        train(dataclasses.replace(TINY, dataset="mnist"), load_dataset("digits"))
+
+
+def test_account_is_of_all_epochs_unless_told():
+    trial = dataclasses.replace(TINY, mechanism="per_example", sampler="poisson", noise_multiplier=1.0)
+    assert account(trial) == account(trial, 2) != account(trial, 1)
+    assert account(TINY) == []
+    for epochs in (0, 3):
+        with pytest.raises(ConfigError, match=f"^epochs: must be at least 1 and at most the 2 .*, got {epochs}"):
+            account(trial, epochs)
+
+
+# sweeps
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """An empty folder to work in, a store in it, and a Ray with one worker, which finds the packages."""
+    folder = tmp_path_factory.mktemp("workplace")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))))
+        patch.chdir(folder)
+        ray.init("local", num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+        yield folder
+        ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def example(workplace):
+    """What experiments/example.py has defined when it ends."""
+    yield runpy.run_path(str(ROOT / "experiments" / "example.py"))
+    plt.close("all")
+
+
+def test_the_example_runs(example, workplace):
+    assert example["epsilons"][0].value <= 8
+    assert [len(h) for h in example["histories"].values()] == [6, 6]
+    assert example["histories"]["non-private"]["validation/accuracy"].max() > 0.5
+    assert (example["result"].finished, example["result"].failed) == (4, {})
+    assert example["points"]["algorithm"].tolist() == ["bp", "bp", "dfa", "dfa"]
+    assert example["points"]["epsilon"].tolist() == sorted(account(t)[0].value for t in example["grid"][:2]) * 2
+    for name in ("history", "frontier"):
+        assert (workplace / "reports" / "example" / f"{name}.png").stat().st_size > 5000
+
+
+def test_a_sweep_tracks_what_train_gives(example):
+    trial = example["grid"][0]
+    row = load_runs("example").set_index("trial_key").loc[trial.trial_key]
+    last = list(train(trial))[-1].metrics
+    assert row["test/accuracy"] == last["test/accuracy"]
+    assert row["epsilon/certified/pld"] == last["epsilon/certified/pld"]
+
+
+def test_runs_by_name_and_by_experiment(example, workplace):
+    runs = load_runs("example")
+    assert list(runs.columns[: len(FIELDS) + 4]) == ["trial_key", "status", "run_id", *FIELDS, "setting"]
+    in_order = load_runs(Experiment("example", "", tuple(example["grid"])), workplace / "mlruns")
+    assert in_order["trial_key"].tolist() == [t.trial_key for t in example["grid"]]
+    uri = f"sqlite:///{workplace / 'mlruns' / 'mlflow.db'}"
+    for store in ("mlruns", uri, Store(root=workplace / "mlruns")):
+        pd.testing.assert_frame_equal(load_runs("example", store), runs)
+    with pytest.raises(MissingTrials, match="0 of 1 trials are finished"):
+        load_runs(Experiment("example", "", (TINY,)))
+    with pytest.raises(TrackingError, match="no sweep named 'exam'"):
+        load_runs("exam")
+    with pytest.raises(TrackingError, match="does not exist"):
+        load_runs("example", "elsewhere")
+    with pytest.raises(ConfigError, match="example.yaml: no such experiment file"):
+        load_runs("example.yaml")
+
+
+def test_history_by_epoch(example):
+    history = load_history(load_runs("example"), "validation/accuracy")
+    assert history.groupby("trial_key")["epoch"].apply(list).tolist() == [list(range(1, 7))] * 4
+
+
+def test_a_frontier_is_of_certified_epsilons_unless_another_kind_is_asked_for(example):
+    runs = load_runs("example")
+    pd.testing.assert_frame_equal(frontier(runs), frontier(runs, "certified"))
+    assert set(frontier(runs)["kind"]) == {"certified"}
+
+
+def test_a_sweep_whose_workers_need_plugins(workplace, extensions):
+    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    codes = re.findall(r"^```python\n(.*?)^```\n", page, re.DOTALL | re.MULTILINE)
+    names = ("feedback_alignment", "per_layer", "digits_parity")
+    folder = workplace / "elsewhere_than_cwd"
+    folder.mkdir()
+    for name, code in zip(names, codes, strict=True):
+        (folder / f"{name}.py").write_text(code)
+    file = folder / "plugged.yaml"
+    file.write_text(f"plugins: [{', '.join(names)}]\n"
+                    "base: {dataset: digits_parity, algorithm: fa, mechanism: per_layer, noise_multiplier: 1,\n"
+                    "       sampler: poisson, batch_size: 64, hidden: [16], epochs: 2, feedback_std: 0.1}\n")
+    result = run_sweep(load_experiment(file), quiet=True)
+    assert (result.finished, result.failed) == (1, {})
+    runs = load_runs(file)
+    trial = load_experiment(file).trials[0]
+    assert runs["epsilon/certified/pld"].tolist() == [account(trial)[0].value]
+    assert runs["test/accuracy"].tolist() == [list(train(trial))[-1].metrics["test/accuracy"]]
+    store = Store()
+    store.attach("plugged")
+    assert {f"plugin.{name}" for name in names} < store.runs()[0].tags.keys()
+    ax = Figure().subplots()
+    frontier_axes(frontier(runs), ax)
+    assert "FA" in [text.get_text() for text in ax.get_legend().get_texts()]

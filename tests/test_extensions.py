@@ -1,0 +1,254 @@
+"""Registered feedback paths, mechanisms and data sets; docs/extending.md has whole ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+
+from analysis import figures
+from analysis.runs import ReportError, _require_known
+from pipeline.accounting import account, privacy_tags
+from pipeline.artifacts import TrackedRun
+from pipeline.checkpoints import CheckpointError, Checkpoints
+from pipeline.config import ConfigError, TrialConfig
+from pipeline.data import DataError, load, register_dataset
+from pipeline.datasets import DATASETS, DatasetSpec
+from pipeline.exhibits import certified_trials, misfit, noise_setting
+from pipeline.experiment import load_experiment
+from pipeline.feedback import FEEDBACKS, BackPropagation, register_feedback
+from pipeline.mechanisms import MECHANISMS, contribution_bound, register_mechanism
+from pipeline.mechanisms.gaussian import PerExample
+from pipeline.mechanisms.none import NoMechanism
+from pipeline.packs import Pack
+from pipeline.plugins import LOADED, load_plugins
+from pipeline.release import audit_release
+from pipeline.training import train
+from pipeline.worker import train_pack
+
+pytestmark = pytest.mark.usefixtures("extensions")
+SMALL = dict(dataset="digits", hidden=(16,), batch_size=64, epochs=1, sampler="poisson")
+WHY = "it is back-propagation"
+
+
+class Mine(BackPropagation):
+    def __init__(self, pack, net, device):
+        self.pack = pack
+
+
+class Halved(PerExample):
+    """Contributions of norm C/2 at most."""
+
+    def bounded(self, deltas, activations):
+        deltas, activations = super().bounded(deltas, activations)
+        return [d / 2 for d in deltas], activations
+
+
+class Broken(PerExample):
+    """States C, and keeps to 2 C."""
+
+    def bounded(self, deltas, activations):
+        deltas, activations = super().bounded(deltas, activations)
+        return [2 * d for d in deltas], activations
+
+
+class OwnUpdate(PerExample):
+    def update(self, deltas, activations, out):
+        super().update(deltas, activations, out)
+
+
+# feedback
+
+def test_a_feedback_path_trains_as_what_it_is():
+    register_feedback("mine", Mine)
+    trials = [TrialConfig(**{**SMALL, "sampler": "shuffled"}, algorithm=a) for a in ("mine", "bp")]
+    assert trials[0].projector == "none" and trials[0].trial_key != trials[1].trial_key
+    mine, bp = (list(train(Pack((t,)), load("digits")))[-1].metrics for t in trials)
+    assert mine["train/loss"] == bp["train/loss"] and mine["alignment/layer_1"] == pytest.approx(1)
+
+
+def test_settings_of_an_extension_are_part_of_its_identity_and_of_no_other():
+    register_feedback("mine", Mine)
+    plain = TrialConfig(algorithm="mine")
+    assert dataclasses.replace(plain, threshold=0.3).trial_key == plain.trial_key
+    register_feedback("mine", Mine, settings=("threshold",))  # as in a cell that is run again
+    assert dataclasses.replace(plain, threshold=0.3).trial_key != TrialConfig(algorithm="mine").trial_key
+    assert "threshold" not in TrialConfig(algorithm="bp").canonical()
+
+
+@pytest.mark.parametrize(("mechanism", "says"), [
+    ("per_example", r"mechanism: 'per_example' bounds .* which algorithm 'mine' does not state \(per_record of regis"),
+    ("component", "mechanism: 'component' bounds"), ("photonic", "mechanism: 'photonic' is described for 'bp' or"),
+])
+def test_a_path_that_states_nothing_is_not_certified(mechanism, says):
+    register_feedback("mine", Mine)
+    with pytest.raises(ConfigError, match="^" + says):
+        TrialConfig(algorithm="mine", mechanism=mechanism)
+
+
+def test_a_path_that_states_why_is_certified_and_the_reason_stands_beside_the_number():
+    register_feedback("mine", Mine, per_record=WHY)
+    trial = TrialConfig(**SMALL, algorithm="mine", mechanism="per_example", noise_multiplier=1.0)
+    assert account(trial, 1) == account(dataclasses.replace(trial, algorithm="bp"), 1)
+    assert privacy_tags(trial)["privacy.notes"].endswith(f"is stated by the extension 'mine': {WHY}")
+    assert "extension" not in privacy_tags(dataclasses.replace(trial, algorithm="bp"))["privacy.notes"]
+    with pytest.raises(ConfigError, match="'photonic' is described for"):
+        dataclasses.replace(trial, mechanism="photonic", sampler="shuffled")
+
+
+def test_a_path_has_a_curve_of_its_own():
+    register_feedback("mine", Mine, label="Mine")
+    register_feedback("other", functools.partial(Mine))
+    looks = [(figures.PALETTE[a], figures.MARKERS[a]) for a in ("bp", "dfa", "tdfa", "pdfa", "hybrid", "mine", "other")]
+    assert len({look[0] for look in looks}) == len({look[1] for look in looks}) == 7
+    assert figures.ALGORITHM_LABELS["mine"] == "Mine" and figures.ALGORITHM_LABELS["other"] == "other"
+
+
+@pytest.mark.parametrize(("call", "says"), [
+    (lambda: register_feedback("bp", Mine), r"algorithm: 'bp' is taken by pipeline.feedback.*, got .*Mine; choose"),
+    (lambda: register_feedback("My path", Mine), "algorithm: must be small letters, digits and '_', .* got 'My path'"),
+    (lambda: register_feedback("mine", Mine, settings=("thresh",)), "settings: must be fields of a trial, got 'thres"),
+    (lambda: register_feedback("mine", Mine, projectors=("lens",)), "projectors: must be some of none, .*, got lens"),
+    (lambda: register_feedback("mine", Mine, projectors=()), "projectors: must be some of none, .*, got none"),
+    (lambda: register_mechanism("none", Halved), "mechanism: 'none' is taken by pipeline.mechanisms.none.NoMechanism"),
+    (lambda: register_mechanism("mine", NoMechanism, guarantee="?"), "guarantee: can be stated of a GaussianMechanism"),
+    (lambda: register_mechanism("mine", OwnUpdate, guarantee="?"), "guarantee: .* its own `update`.*, got OwnUpdate"),
+    (lambda: register_mechanism("mine", Halved, settings=("target_epsilon",)), "settings: target_epsilon needs a guar"),
+    (lambda: register_dataset("digits", DATASETS["mnist"], print), "dataset: 'digits' is taken by pipeline.data._dig"),
+    (lambda: register_dataset("mine", DatasetSpec(9, 9, (3, 2), 1, (0,), (1,)), print), "dataset: 'mine' must have at"),
+])
+def test_what_cannot_be_registered_changes_nothing(call, says):
+    before = dict(FEEDBACKS), dict(MECHANISMS), dict(DATASETS)
+    with pytest.raises(ConfigError, match="^" + says):
+        call()
+    assert before == (FEEDBACKS, MECHANISMS, DATASETS)
+    with pytest.raises(ConfigError, match="algorithm: must be one of bp, dfa, tdfa, pdfa, hybrid, got 'mine'"):
+        TrialConfig(algorithm="mine")
+
+
+# mechanisms
+
+def test_a_mechanism_without_a_guarantee_has_no_epsilon_anywhere():
+    register_mechanism("mine", Halved, settings=("clipping_norm", "noise_multiplier"))
+    trial = TrialConfig(**SMALL, mechanism="mine", noise_multiplier=1.0)
+    records = list(train(Pack((trial,)), load("digits")))
+    assert account(trial, 1) == [] and not any(name.startswith("epsilon/") for name in records[-1].metrics)
+    tags = records[0].tags
+    assert (tags["privacy.certified"], tags["privacy.relation"], tags["privacy.delta"]) == ("false", "none", "none")
+    assert tags["privacy.notes"] == "not certified: mechanism 'mine' is an extension that states no guarantee"
+    assert certified_trials([trial]) == [] and noise_setting(trial.canonical()) == "mine=1"
+    assert "mechanism mine does not have" in misfit("table1", [trial]) and misfit("frontier", [trial])
+    with pytest.raises(ConfigError, match="^target_epsilon: mechanism 'mine' states no guarantee .*, got 3.0"):
+        dataclasses.replace(trial, target_epsilon=3)
+
+
+def test_a_mechanism_with_a_guarantee_is_certified_calibrated_and_audited():
+    register_mechanism("mine", Halved, settings=("clipping_norm",), guarantee="half of C is less than C")
+    trial = TrialConfig(**SMALL, mechanism="mine", clipping_norm=0.7, noise_multiplier=1.0)
+    assert contribution_bound(trial) == 0.7
+    assert account(trial, 1) == account(dataclasses.replace(trial, mechanism="per_example"), 1) != []
+    assert "'mine': half of C is less than C" in privacy_tags(trial)["privacy.notes"]
+    assert certified_trials([trial]) == [trial] and noise_setting(trial.canonical()) == "z=1"
+    aimed = dataclasses.replace(trial, noise_multiplier=0.0, target_epsilon=4.0)
+    assert 3.9 < account(aimed, 1)[0].value <= 4.0
+    assert not audit_release(trial, 200, 1e-5).exceeds
+    register_mechanism("mine", Halved)  # registered again, and without
+    assert account(TrialConfig(**SMALL, mechanism="mine"), 1) == []
+
+
+def test_a_guarantee_that_does_not_hold_is_found_by_the_audit():
+    register_mechanism("broken", Broken, settings=("clipping_norm",), guarantee="it does not")
+    assert audit_release(TrialConfig(**SMALL, mechanism="broken", noise_multiplier=1.0), 2000, 1e-5).exceeds
+
+
+# data sets
+
+def records(spec, folder, rows=30, top=1):
+    x = np.arange(rows * 4, dtype=np.uint8).reshape(rows, 4)
+    y = (np.arange(rows) % (top + 1)).astype(np.uint8)
+    return (x, y), (x[:10], y[:10])
+
+
+SPEC = DatasetSpec(30, 10, (4,), 2, (0.5,), (0.5,))
+DIGEST = "2ddea87e6d4b4c3bd4eb0a4e8c1d6dffad1a3fc4d1ef5b4f45b6a6d0d1a2c3b4"
+
+
+def test_a_data_set_trains():
+    register_dataset("mine", SPEC, records)
+    trial = TrialConfig(dataset="mine", hidden=(8,), batch_size=9, epochs=2)
+    assert trial.layer_sizes == (4, 8, 2) and trial.split_sizes == (27, 3)
+    assert [r.epoch for r in train(Pack((trial,)), load("mine"))] == [1, 2]
+
+
+@pytest.mark.parametrize(("spec", "options", "says"), [
+    (SPEC, {"rows": 29}, r"mine, train x: expected uint8 of shape \(30, 4\), got uint8 of shape \(29, 4\)"),
+    (SPEC, {"top": 2}, "mine, train: expected labels 0..1, got 2"),
+    (dataclasses.replace(SPEC, sha256=DIGEST), {}, f"mine: expected content with SHA-256 {DIGEST}, got [0-9a-f]{{64}}"),
+])
+def test_records_other_than_stated_are_refused(spec, options, says):
+    register_dataset("mine", spec, functools.partial(records, **options))
+    with pytest.raises(DataError, match=says):
+        load("mine")
+
+
+# plugins
+
+PLUGIN = """
+from pipeline.feedback import BackPropagation, register_feedback
+class Path(BackPropagation):
+    def __init__(self, pack, net, device): pass
+register_feedback("from_a_plugin", Path)
+"""
+
+
+def write(folder, plugins="[a_plugin]", algorithm="from_a_plugin"):
+    (folder / "a_plugin.py").write_text(PLUGIN)
+    (folder / "some.yaml").write_text(f"plugins: {plugins}\nbase: {{dataset: digits, algorithm: {algorithm}}}\n")
+    return folder / "some.yaml"
+
+
+def test_a_file_loads_its_plugins(tmp_path):
+    experiment = load_experiment(write(tmp_path))
+    assert experiment.plugins == ("a_plugin",) and experiment.trials[0].algorithm == "from_a_plugin"
+    assert len(LOADED["a_plugin"]) == 16
+    assert load_experiment(write(tmp_path)).trials == experiment.trials
+
+
+@pytest.mark.parametrize(("plugins", "says"), [
+    ("[no_such_plugin]", "plugins: 'no_such_plugin' cannot be imported .ModuleNotFoundError: .* a module in"),
+    ("a_plugin", "plugins: must be a list of names of modules, got 'a_plugin'"),
+    ("[1]", "plugins: must be a list of names of modules, got .1."),
+    ("[]", "algorithm: must be one of bp, .*, got 'from_a_plugin', at base.algorithm"),
+])
+def test_plugins_that_cannot_be_loaded_are_refused(tmp_path, plugins, says):
+    with pytest.raises(ConfigError, match=says):
+        load_experiment(write(tmp_path, plugins))
+
+
+def test_a_plugin_that_raises_is_refused_in_one_line(tmp_path):
+    path = write(tmp_path)
+    (tmp_path / "a_plugin.py").write_text("1 / 0")
+    with pytest.raises(ConfigError, match="plugins: 'a_plugin' cannot be imported .ZeroDivisionError: division by"):
+        load_experiment(path)
+
+
+def test_a_checkpoint_of_another_version_of_a_plugin_is_refused(tmp_path, monkeypatch):
+    load_plugins(["a_plugin"], write(tmp_path).parent)
+    pack = Pack((TrialConfig(**{**SMALL, "sampler": "shuffled", "epochs": 3}, algorithm="from_a_plugin"),))
+    store = Checkpoints(tmp_path / "checkpoints", 0)
+    source = train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=store)
+    next(source)
+    source.close()
+    assert store.load(pack, "cpu").values["epoch"] == 1
+    monkeypatch.setitem(LOADED, "a_plugin", "another")
+    with pytest.raises(CheckpointError, match=r"other software wrote it \(plugin a_plugin [0-9a-f]{16} and not anot"):
+        store.load(pack, "cpu")
+
+
+@pytest.mark.parametrize("field", ["algorithm", "mechanism", "dataset"])
+def test_runs_of_an_extension_that_is_not_imported_are_not_left_out_in_silence(field):
+    run = TrackedRun("id", "key", {field: "mine"}, {}, {}, "finished", 0, None)
+    with pytest.raises(ReportError, match=f"^{field}: 'mine' of trial key is an extension's; import the module"):
+        _require_known([run])
