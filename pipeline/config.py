@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -239,7 +240,7 @@ class TrialConfig:
         return {f.name: plain(getattr(self, f.name)) for f in sorted(dataclasses.fields(self), key=lambda f: f.name)
                 if f.metadata["applies"](self) or f.name in of_extensions}
 
-    @property
+    @functools.cached_property
     def trial_key(self) -> str:
         """Identity of the trial: 16 hexadecimal digits of the SHA-256 of `canonical()`."""
         return digest(self.canonical())

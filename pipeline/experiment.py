@@ -169,7 +169,8 @@ def _experiment(content: Any, path: Path) -> Experiment:
     selection = _selection(top, configs)
     drawn = draw(configs, selection) if selection.is_random else ()
     return Experiment(name, str(top.get("description", "")).strip(), drawn or tuple(configs), given,
-                      _report(top, configs, selection), path, selection, tuple(configs) if drawn else (), plugins=plugins)
+                      _report(top, configs, selection), path, selection, tuple(configs) if drawn else (),
+                      plugins=plugins)
 
 
 def _plugins(top: Mapping[str, Any]) -> tuple[str, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import subprocess
+import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +18,8 @@ from pipeline.progress import SweepProgress, duration
 from pipeline.records import EpochRecord
 from pipeline.tracking import Store, run_name
 from pipeline.worker import one_line
+
+WRITE_SECONDS = 1.0
 
 
 @dataclass
@@ -63,6 +67,10 @@ class SweepResult:
 class Recorder:
     """Hands every epoch of every trial to the store, whatever workers do; the store takes each once.
 
+    MLflow takes as long for one epoch as for many, so that the epochs of a pack wait for each other, `WRITE_SECONDS` at
+    most. A pack's first epoch and one in which a trial ends do not wait. What waits when this process is killed is
+    handed in again, or trained again, by whoever goes on.
+
     Args:
         failure_log: file for the tracebacks of failed packs; written only if there are any.
         tags: tags of every trial.
@@ -77,6 +85,8 @@ class Recorder:
         self._failure_log, self._tags, self._name = failure_log, tags, name
         self._started: set[str] = set()
         self._ended: set[str] = set(done)
+        self._waiting: dict[Pack, list[EpochRecord]] = {}
+        self._written: dict[Pack, float] = {}  # when the store last got something of a pack
 
     def start(self, pack: Pack) -> None:
         """A worker starts to train a pack, for the first time or, after a worker died, again."""
@@ -94,13 +104,20 @@ class Recorder:
         """Epochs of a pack, perhaps some that were handed in before."""
         self._result.compute_seconds += seconds
         records = [r for r in records if r.trial_key not in self._ended]
+        if not records:
+            return
         for note in dict.fromkeys(r.tags["checkpoint"] for r in records if "checkpoint" in r.tags):
             self._progress.say(f"{note}: {self._names(pack)}")
         try:
-            self._store.log(records)
+            for record in records:
+                self._store.check(record)
         except ValueError as error:  # a metric that cannot be stored is the pack's failure, not the sweep's
             self.fail(pack, one_line(error), traceback.format_exc())
             return
+        self._waiting.setdefault(pack, []).extend(records)
+        if any(record.outcome for record in records):
+            self._write(pack)
+        self.write_due()
         for record in records:
             if record.outcome:
                 self._ended.add(record.trial_key)
@@ -108,9 +125,25 @@ class Recorder:
                 self._result.diverged += record.outcome.status == "diverged"
             self._progress.record(record)
 
+    def write_due(self) -> None:
+        """Write the epochs of packs of which nothing was written for `WRITE_SECONDS`."""
+        now = time.monotonic()
+        for pack in [p for p in self._waiting if now - self._written.get(p, -math.inf) >= WRITE_SECONDS]:
+            self._write(pack)
+
+    def write_all(self) -> None:
+        """Write all epochs that wait."""
+        for pack in list(self._waiting):
+            self._write(pack)
+
+    def _write(self, pack: Pack) -> None:
+        self._written[pack] = time.monotonic()
+        self._store.log(self._waiting.pop(pack, ()))
+
     def fail(self, pack: Pack, reason: str, text: str) -> None:
         """Mark the trials of a pack that have not ended as failed, and keep the traceback `text`."""
         self.start(pack)  # a worker may die before its pack has started
+        self._write(pack)
         self._failure_log.parent.mkdir(parents=True, exist_ok=True)
         with self._failure_log.open("a" if self._result.failed else "w", encoding="utf-8") as log:
             log.write(f"{self._names(pack)}\n{text}\n")

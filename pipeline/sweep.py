@@ -102,7 +102,10 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                         **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
                 recorder = Recorder(store, progress, result, failure_log, tags, name, done)
                 watchdog = Watchdog(lambda: check_resources(missing, resources, offers()), idle_seconds)
-                _fit(packs, at_once, resources, trainer, plugins, Driver(packs, recorder, watchdog), root / "ray")
+                try:
+                    _fit(packs, at_once, resources, trainer, plugins, Driver(packs, recorder, watchdog), root / "ray")
+                finally:
+                    recorder.write_all()
     result.wall_seconds = time.monotonic() - begin
     progress.say(result.summary(failure_log))
     return result
@@ -293,6 +296,8 @@ class Driver(tune.Callback):
             raise
 
     def on_step_end(self, iteration: int, trials: list, **info: Any) -> None:
+        with self._keeping_error():
+            self._recorder.write_due()
         self._watchdog.look([trial.status for trial in trials])
 
     def _pack(self, trial: Any) -> Pack:

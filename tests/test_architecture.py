@@ -13,11 +13,11 @@ feedback mechanisms.base mechanisms.none mechanisms.optics mechanisms.photonic m
 accounting.epsilon accounting.photonic accounting.curves accounting.column accounting.label accounting.leekifer
 accounting.gaussian accounting.selection accounting.audit accounting.certified accounting accounting.check
 scores canaries
-alignment training api state attacks release
-estimate artifacts audit tracking ui lock checkpoints status resources progress worker recorder sweep cli""".split()
-LIBRARIES = {"ray": "sweep", "mlflow": "tracking", "lightonml": "projection"}
+alignment training api state attacks release estimate
+artifacts audit backend tracking ui lock checkpoints status resources progress worker recorder sweep cli""".split()
+LIBRARIES = {"ray": "sweep", "mlflow": "backend", "lightonml": "projection"}
 # These know configurations and records, and nothing of how an algorithm works.
-IGNORANT = {"tracking": set(), "sweep": {"training", "data", "projection"}, "analysis": set()}
+IGNORANT = {"backend": set(), "tracking": set(), "sweep": {"training", "data", "projection"}, "analysis": set()}
 ALGORITHMS = {"randomness", "layers", "networks", "sampling", "data", "projection", "feedback", "mechanisms",
               "alignment", "training"}
 

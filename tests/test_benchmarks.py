@@ -23,7 +23,8 @@ PROMISED = {"dfa_private_step_over_floor_fp32", "pdfa_private_step_over_floor_fp
             "dfa_private_pack16_step_over_floor_fp32", "bp_per_example_step_over_floor_fp32",
             "tdfa_component_step_over_floor_fp32", "bp_plain_step_over_floor_reduced", "small_pack4_speedup",
             "dpsgd_speedup_over_opacus_ghost", "dpsgd_speedup_over_opacus_hooks", "pld_3000_steps_seconds",
-            "pld_3000_steps_cached_seconds", "mlflow_trial_seconds", "table1_wall_over_compute"}
+            "pld_3000_steps_cached_seconds", "mlflow_trial_seconds", "table1_wall_over_compute",
+            "stub_trials_per_second", "stub_driver_memory_ratio"}
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ import ray
 from ray import cloudpickle
 from safetensors.numpy import load_file
 
+from pipeline import recorder
 from pipeline.checkpoints import Checkpoints
 from pipeline.cli import main
 from pipeline.config import TrialConfig
@@ -115,6 +116,7 @@ def test_checkpoint_ahead_of_the_log_and_a_trial_that_is_done_already(tmp_path, 
     for name, function, says in (("log", fails_in_epoch_two, "gone$"), ("_finish", fails_at_the_second, "again$")):
         with monkeypatch.context() as patch:
             patch.setattr(Store, name, function)
+            patch.setattr(recorder, "WRITE_SECONDS", 0)
             with pytest.raises(TrackingError, match=says):
                 run(tmp_path)
     assert sum(line.startswith("resumed from epoch 2") for line in said) >= 1

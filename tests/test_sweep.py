@@ -19,7 +19,7 @@ import ray
 from ray import cloudpickle
 from rich.console import Console
 
-from pipeline import sweep
+from pipeline import recorder, sweep
 from pipeline.config import TrialConfig
 from pipeline.experiment import Experiment, Resources
 from pipeline.packs import Pack
@@ -261,6 +261,56 @@ def test_epochs_reports_a_trainer_that_stops_early():
     results = list(epochs(pack, lambda pack: iter([EpochRecord(key, 1, {}), EpochRecord(other, 1, {})])))
     assert [r.epoch for r in results[0]["records"]] == [1, 1]
     assert key in results[1]["error"] and "without an outcome" in results[1]["error"]
+
+
+def test_epochs_wait_for_each_other_but_not_for_long_and_not_at_the_end(tmp_path, monkeypatch):
+    """What the store gets, and when: the clock stands still but where it is set."""
+    pack, clock, written = Pack(grid(("dfa",), 1, epochs=9)), [0.0], []
+    (key,) = (trial.trial_key for trial in pack.trials)
+    store = SimpleNamespace(start=lambda *a, **k: None, check=lambda record: None, fail=lambda *a: None,
+                            log=lambda records: written.append([record.epoch for record in records]))
+    monkeypatch.setattr(recorder.time, "monotonic", lambda: clock[0])
+    result = recorder.SweepResult(1)
+    taking = recorder.Recorder(store, SweepProgress(pack.trials, quiet=True), result, tmp_path / "log", {})
+
+    def hand_in(*epochs, outcome=None):
+        taking.record(pack, [EpochRecord(key, epoch, {}, {}, outcome) for epoch in epochs], 1.0)
+
+    taking.start(pack)
+    hand_in(1)
+    assert written == [[1]], "the first does not wait"
+    hand_in(2)
+    hand_in(3)
+    taking.write_due()
+    assert written == [[1]]
+    clock[0] += recorder.WRITE_SECONDS
+    taking.write_due()
+    assert written == [[1], [2, 3]]
+    hand_in(4)
+    taking.write_all()  # Ctrl-C
+    assert written == [[1], [2, 3], [4]]
+    hand_in(5)
+    hand_in(6, outcome=Outcome("finished", {}, ()))
+    assert written == [[1], [2, 3], [4], [5, 6]] and result.finished == 1
+
+
+def test_a_pack_that_fails_keeps_the_epochs_that_waited(tmp_path):
+    pack, events = Pack(grid(("dfa",), 1)), []
+    (key,) = (trial.trial_key for trial in pack.trials)
+
+    def check(record):
+        if record.metrics:
+            raise ValueError("loss: must be finite")
+
+    store = SimpleNamespace(start=lambda *a, **k: None, check=check,
+                            fail=lambda key, reason: events.append(reason[:25]),
+                            log=lambda records: events.append([record.epoch for record in records]))
+    result = recorder.SweepResult(1)
+    taking = recorder.Recorder(store, SweepProgress(pack.trials, quiet=True), result, tmp_path / "log", {})
+    taking.start(pack)
+    for number, metrics in ((1, {}), (2, {}), (3, {"loss": 1.0})):
+        taking.record(pack, [EpochRecord(key, number, metrics)], 1.0)
+    assert events == [[1], [2], "ValueError: loss: must be"] and key in result.failed
 
 
 def test_progress_is_a_line_per_ended_trial_where_there_is_no_terminal():

@@ -15,7 +15,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 from safetensors.numpy import load_file
 
-from pipeline import tracking
+from pipeline import backend
 from pipeline.config import TrialConfig
 from pipeline.records import ClassAccuracy, EpochRecord, Outcome
 from pipeline.tracking import Store, TrackingError, run_name
@@ -154,6 +154,45 @@ def test_an_epoch_stands_once_however_often_it_is_handed_in(store, root, client,
     assert later.history(run_id, "accuracy") == [(2, 0.5)]
 
 
+def test_epochs_that_waited_for_each_other_are_written_at_once_and_each_stands_once(store, client, monkeypatch):
+    run_id, calls, log_batch = store.start(PDFA), [], store._client.log_batch
+    monkeypatch.setattr(store._client, "log_batch", lambda *a, **k: calls.append(a) or log_batch(*a, **k))
+    timed = [EpochRecord(PDFA.trial_key, 1, {"time/epoch_seconds": t, "loss": 0.5}) for t in (0.1, 0.2)]
+    store.log([*timed, epoch(PDFA, 2), epoch(PDFA, 3)])  # a worker died, and epoch 1 was handed in again
+    assert len(calls) == 1
+    points = {name: [(p.step, p.value) for p in client.get_metric_history(run_id, name)]
+              for name in ("time/epoch_seconds", "loss", "validation/accuracy")}
+    assert points == {"time/epoch_seconds": [(1, 0.1)], "loss": [(1, 0.5)],
+                      "validation/accuracy": [(2, 0.2), (3, 0.1 * 3)]}
+
+
+def test_runs_are_listed_once_until_another_process_creates_some(store, root, request, monkeypatch):
+    other, searches = Store(root=root), []
+    other.open_sweep(request.node.name)
+    for who in (store, other):
+        search = who._client.search_runs
+        monkeypatch.setattr(who._client, "search_runs", lambda *a, f=search, **k: searches.append(a) or f(*a, **k))
+    first, second, third, fourth = seeds(4)
+    ids = [store.start(first), store.start(second)]
+    assert len(searches) == 1
+    assert other.start(second) == ids[1]
+    ids.append(other.start(third))
+    assert len(searches) == 2
+    assert store.start(third) == ids[2], "created by the other one since"
+    ids.append(store.start(fourth))
+    assert len(searches) == 3 and [run.run_id for run in store.runs()] == ids
+
+
+def test_the_database_does_not_flush_the_disk_at_every_commit(store):
+    from sqlalchemy import create_engine, text
+
+    with create_engine(store.uri).connect() as connection:  # as MLflow's own: whoever connects in this process
+        assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
+        assert connection.execute(text("PRAGMA synchronous")).scalar() == 1  # NORMAL
+    with create_engine("sqlite://").connect() as connection:
+        assert connection.execute(text("PRAGMA synchronous")).scalar() == 2, "without a log it stays FULL"
+
+
 def test_a_run_that_lost_its_params_gets_them(store, client):
     tags = {"trial_key": BP.trial_key, "status": "running"}
     run = client.create_run(store._experiment_id, tags=tags)  # as if killed between creating the run and its params
@@ -237,7 +276,7 @@ def test_searches_read_every_page(store, monkeypatch):
     for config in configs:
         store.start(config)
     store.log([epoch(config, 1, Outcome("finished", {}, ())) for config in configs])
-    monkeypatch.setattr(tracking, "PAGE_SIZE", 2)
+    monkeypatch.setattr(backend, "PAGE_SIZE", 2)
     pages = []
     search = store._client.search_runs
     monkeypatch.setattr(store._client, "search_runs", lambda *a, **k: pages.append(k) or search(*a, **k))

@@ -7,6 +7,9 @@ is that of Table 1, 784-512-512-10 at batch 256, on one thread, which is what a 
     dpsgd_speedup_over_opacus_<mode>    Opacus' step over that of bp with per_example
     small_pack<R>_speedup               R steps over one of a pack, in the quickstart's network
     table1_wall_over_compute            a sweep's wall time over (training time of its trials / workers)
+    stub_trials_per_second              of a sweep of trials that train nothing, from Ray's start to its end (`dry.py`)
+    stub_driver_cpu_seconds_per_trial   its driver's CPU time, which other work on the machine changes little
+    stub_driver_memory_ratio            its driver's memory when all trials have ended over that at a fifth of them
     ..._seconds                         wall time
 """
 
@@ -19,6 +22,7 @@ import json
 import math
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -50,6 +54,8 @@ TARGETS = {  # name: (at most, at least)
     "dpsgd_speedup_over_opacus_ghost": (math.inf, 3.0),
     "dpsgd_speedup_over_opacus_hooks": (math.inf, 40.0),
     "pld_3000_steps_seconds": (2.0, 0.0),
+    "stub_trials_per_second": (math.inf, 20.0),
+    "stub_driver_memory_ratio": (1.05, 0.0),
 }
 
 
@@ -62,6 +68,7 @@ class Size:
         rounds, visit_seconds: of `take_turns`.
         sweep: settings that replace those of `experiments/table1.yaml` in the sweep.
         trials: of those, how many.
+        stubs: trials of the sweep that trains nothing.
     """
 
     base: dict[str, object]
@@ -69,12 +76,13 @@ class Size:
     visit_seconds: float
     sweep: dict[str, object]
     trials: int | None = None
+    stubs: int = 1000
 
 
 FULL = Size({"alignment_batches": 0}, 11, 0.06, {"epochs": 3})
 DIGITS = {"dataset": "digits", "batch_size": 32}
 TINY = Size({**DIGITS, "hidden": (16, 16), "alignment_batches": 0}, 2, 0.002,
-            {**DIGITS, "hidden": (16, 16), "epochs": 1}, trials=2)
+            {**DIGITS, "hidden": (16, 16), "epochs": 1}, trials=2, stubs=5)
 
 
 def step_ratios(size: Size) -> Iterator[tuple[str, float]]:
@@ -175,6 +183,16 @@ def table1_sweep(size: Size) -> tuple[str, float]:
     return what, result.wall_seconds / (result.compute_seconds / workers)
 
 
+def stub_sweep(size: Size) -> Iterator[tuple[str, float]]:
+    """What Ray and MLflow cost by themselves, in a driver of its own."""
+    command = [sys.executable, Path(__file__).with_name("dry.py"), "--trials", str(size.stubs)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    seen = json.loads(done.stdout)
+    yield "stub_trials_per_second", size.stubs / seen["wall_seconds"]
+    yield "stub_driver_cpu_seconds_per_trial", seen["cpu_seconds"] / size.stubs
+    yield "stub_driver_memory_ratio", seen["memory_end"] / seen["memory_fifth"]
+
+
 def table(numbers: dict[str, float]) -> str:
     """All numbers in Markdown, beside what is aimed at."""
     lines = ["| name | measured | target | |", "| --- | ---: | ---: | --- |"]
@@ -201,7 +219,7 @@ def main(arguments: list[str] | None = None) -> int:
     keep_freed_memory()
     facts = machine()
     numbers: dict[str, float] = {}
-    for part in (step_ratios, dpsgd_ratios, pack_ratios, accounting_seconds, tracking_seconds):
+    for part in (step_ratios, dpsgd_ratios, pack_ratios, accounting_seconds, tracking_seconds, stub_sweep):
         numbers.update(part(size))
     facts["table1_sweep"], numbers["table1_wall_over_compute"] = table1_sweep(size)
     facts["load_average_at_end"] = os.getloadavg()
