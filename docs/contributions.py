@@ -1,0 +1,64 @@
+"""How much of their bound the contributions of records use, layer by layer, before the first step of training.
+
+    python docs/contributions.py FILE    (an experiment file; data from PHOTONIC_DATA, else downloaded)
+
+Of every method in the file with a Gaussian mechanism, over one batch of its first seed: the mean norm of what a record
+contributes to a layer and to all of them, in units of C; and the norm of the mean update over that of noise with
+standard deviation 0.01 on every coordinate.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from pipeline.choices import GAUSSIAN
+from pipeline.config import TrialConfig
+from pipeline.data import load
+from pipeline.experiment import load_experiment
+from pipeline.feedback import output_error
+from pipeline.mechanisms import contribution_bound
+from pipeline.mechanisms.base import sum_outer_products
+from pipeline.packs import Pack
+from pipeline.training import Training
+
+SIGMA = 0.01
+
+
+def contributions(trial: TrialConfig) -> tuple[list[float], list[float]]:
+    """(mean norm over C, of every layer and of all; signal over noise, of every layer)."""
+    training = Training(Pack((trial,)), load(trial.dataset), torch.device("cpu"))
+    net, mechanism, indices = training.net, training.mechanism, training.sampler.epoch()[0]
+    activations, logits = net.forward(training.train_inputs.batch(indices))
+    error, _ = output_error(logits, training.data.train_y[indices], None)
+    signals = training.feedback.signals(mechanism.error(error))
+    deltas = training.feedback.deltas(signals, net, activations, mechanism.derivative)
+    bounded = mechanism.bounded(deltas, activations)
+    squares = torch.stack([layer.squared_norms(d, h) for layer, d, h in zip(net.layers, *bounded, strict=True)])
+    norms = torch.cat([squares, squares.sum(dim=0, keepdim=True)]).sqrt() / contribution_bound(trial)
+    sum_outer_products(net, *bounded, training.update)
+    ratios = [layer.norm() / trial.batch_size / (SIGMA * layer.numel() ** 0.5) for layer in training.update.layers]
+    return norms.flatten(1).mean(dim=1).tolist(), [ratio.item() for ratio in ratios]
+
+
+def main(file: Path) -> None:
+    """Print a Markdown table."""
+    methods = {(t.dataset, t.algorithm, t.mechanism): t for t in reversed(load_experiment(file).trials)
+               if t.mechanism in GAUSSIAN}
+    layers = max(len(t.layers) for t in methods.values())
+    columns = [f"layer {k}" for k in range(1, layers + 1)]
+    print("|", " | ".join(["method", *columns, "all", *(f"signal/noise {c}" for c in columns)]), "|")
+    print("|", " | ".join(["---", *["---:"] * (2 * layers + 1)]), "|")
+    for (dataset, algorithm, mechanism), trial in methods.items():
+        norms, ratios = contributions(trial)
+        fill = [""] * (layers - len(ratios))
+        cells = [*(f"{v:.3f}" for v in norms[:-1]), *fill, f"{norms[-1]:.3f}", *(f"{v:.3f}" for v in ratios), *fill]
+        print("|", " | ".join([f"{dataset} {algorithm} {mechanism}", *cells]), "|")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python docs/contributions.py FILE")
+    main(Path(sys.argv[1]))
