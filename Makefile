@@ -13,7 +13,7 @@ endif
 SWEEP_OPTIONS := $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep table1 report ui test bench lint clean
+.PHONY: help install sweep table1 report ui test faults bench lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ ui: $(READY) ## browse the runs in MLflow's web page, http://127.0.0.1:5000
 
 test: $(READY) ## all tests
 	@$(BIN)/python -m pytest
+
+faults: $(READY) ## injects every fault into sweeps and writes the table of docs/faults.md
+	@PYTHONPATH=. $(BIN)/python tests/faults_table.py
 
 bench: $(READY) ## times a step, Opacus, accounting, tracking and a sweep; writes reports/bench.json
 	@PYTHONPATH=. $(BIN)/python tests/benchmarks/bench.py

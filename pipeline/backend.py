@@ -34,7 +34,7 @@ _ENVIRONMENT = {  # read by MLflow when it is imported; what the user has set st
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # it logs the tracebacks of errors that it also raises
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",  # seconds
 }
@@ -52,8 +52,8 @@ def reports_errors(method: Callable) -> Callable:
         try:
             return method(self, *args, **kwargs)
         except _errors() as error:
-            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-            message = f"tracking store {self.uri}: {first_line}"
+            lines = [line for line in str(error).strip().splitlines() if not line.startswith("(raised as a result of")]
+            message = f"tracking store {self.uri}: {lines[0] if lines else type(error).__name__}"
             message = re.sub(r"//[^/@\s]*@", "//***@", message)  # a password in the URI stays out of logs
             hint = "is it there, and reachable? MLFLOW_TRACKING_URI selects another"
             raise TrackingError(f"{message} ({hint})") from error
@@ -70,6 +70,16 @@ def _errors() -> tuple[type[Exception], ...]:
     return MlflowException, RequestException, SQLAlchemyError, OSError, ImportError
 
 
+@contextlib.contextmanager
+def passing(error_code: str) -> Iterator[None]:
+    """Pass over MLflow's exceptions of this code: what was asked for is so already."""
+    try:
+        yield
+    except Exception as error:
+        if getattr(error, "error_code", "") != error_code:
+            raise
+
+
 def connect(uri: str, lock: FileLock | None) -> Any:
     """MLflow's client of the store at `uri`; a database that is not there yet is created.
 
@@ -84,6 +94,7 @@ def connect(uri: str, lock: FileLock | None) -> Any:
     from sqlalchemy.engine import Engine
 
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # a line for every try
     if not event.contains(Engine, "connect", _without_flushes):
         event.listen(Engine, "connect", _without_flushes)
     with lock or contextlib.nullcontext():

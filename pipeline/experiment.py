@@ -49,6 +49,7 @@ class Resources:
         opu: optical processors of a pdfa pack; other packs take none.
         pack_size: most trials in one pack; 0 chooses it (see `pipeline.packs.plan`).
         checkpoint_seconds: a pack is saved at the end of an epoch once so much time has passed since it was last.
+        store_patience_seconds: how long a sweep waits for a tracking store that cannot be reached, or is locked.
     """
 
     cpu: float = 1.0
@@ -56,9 +57,10 @@ class Resources:
     opu: float = 1.0
     pack_size: int = 0
     checkpoint_seconds: float = 30.0
+    store_patience_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("cpu", "gpu", "opu", "checkpoint_seconds"):
+        for name in ("cpu", "gpu", "opu", "checkpoint_seconds", "store_patience_seconds"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise ConfigError(f"resources.{name}: must be a number >= 0, got {value!r}")

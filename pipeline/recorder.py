@@ -96,6 +96,10 @@ class Recorder:
                 self._started.add(config.trial_key)
                 self._progress.start(config)
 
+    def left(self, trials: Iterable[TrialConfig]) -> list[TrialConfig]:
+        """Those that have not ended."""
+        return [config for config in trials if config.trial_key not in self._ended]
+
     def restart(self, pack: Pack) -> None:
         """A worker died; the pack will be trained again, from its checkpoint or from its first epoch."""
         self._progress.say(f"a worker died; starting again: {self._names(pack)}")
@@ -147,16 +151,15 @@ class Recorder:
         self._failure_log.parent.mkdir(parents=True, exist_ok=True)
         with self._failure_log.open("a" if self._result.failed else "w", encoding="utf-8") as log:
             log.write(f"{self._names(pack)}\n{text}\n")
-        for config in pack.trials:
-            if config.trial_key not in self._ended:
-                self._ended.add(config.trial_key)
-                self._store.fail(config.trial_key, reason)
-                self._result.failed[config.trial_key] = reason
-                self._progress.fail(config.trial_key, reason)
+        for config in self.left(pack.trials):
+            self._ended.add(config.trial_key)
+            self._store.fail(config.trial_key, reason)
+            self._result.failed[config.trial_key] = reason
+            self._progress.fail(config.trial_key, reason)
 
     def _names(self, pack: Pack) -> str:
         """Of the pack's trials that have not ended."""
-        return ", ".join(self._name(config) for config in pack.trials if config.trial_key not in self._ended)
+        return ", ".join(self._name(config) for config in self.left(pack.trials))
 
 
 def git_commit() -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pipeline.config import TrialConfig
 from pipeline.experiment import Resources
@@ -73,6 +74,22 @@ def check_address(address: str) -> None:
 def slots(asked: Bundle, offered: Bundle) -> int:
     """Packs of one bundle that a cluster can train at the same time, at least 1."""
     return max(1, int(min(offered.get(name, 0) / amount for name, amount in asked.items())))
+
+
+class Watchdog:
+    """Calls `check` whenever packs have waited for `idle_seconds` and none was running (a needed node was lost)."""
+
+    def __init__(self, check: Callable[[], None], idle_seconds: float) -> None:
+        self._check, self._idle_seconds = check, idle_seconds
+        self._last_run = time.monotonic()
+
+    def look(self, statuses: Sequence[str]) -> None:
+        now = time.monotonic()
+        if "RUNNING" in statuses or "PENDING" not in statuses:
+            self._last_run = now
+        elif now - self._last_run > self._idle_seconds:
+            self._check()
+            self._last_run = now
 
 
 def _text(names: Iterable[str], amounts: Bundle) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pipeline.artifacts import DONE, STATUSES, TrackedRun, run_name
 from pipeline.checkpoints import Checkpoints, Found
 from pipeline.experiment import Experiment
-from pipeline.lock import is_swept
+from pipeline.lock import swept_by
 from pipeline.tracking import Store
 
 CLOCK = "time/epoch_seconds"  # a metric that every epoch has
@@ -73,36 +73,38 @@ def status(store: Store, name: str, experiment: Experiment | None = None) -> Swe
     Trials in the store that are no longer in the file are left out.
     """
     runs = {run.trial_key: run for run in store.runs()} if store.find(name) else {}
-    running = is_swept(store.root, name)
+    driver = swept_by(store.root, name)
     found = Checkpoints(store.root / "checkpoints" / name, 0.0).found()
     epochs = {key: checkpoint.epoch for checkpoint in found if not checkpoint.problem
               for key in checkpoint.trial_keys}
     if experiment:
         names = {trial.trial_key: run_name(trial, experiment.varied) for trial in experiment.trials}
-        trials = [_state(store, runs[t.trial_key], names[t.trial_key], running, epochs) if t.trial_key in runs else
+        trials = [_state(store, runs[t.trial_key], names[t.trial_key], driver, epochs) if t.trial_key in runs else
                   TrialState(t.trial_key, names[t.trial_key], "missing", 0, t.epochs, epochs.get(t.trial_key, 0))
                   for t in experiment.trials]
         unknown = 0
     else:
-        trials = [_state(store, run, run.tags.get("mlflow.runName", run.trial_key), running, epochs)
+        trials = [_state(store, run, run.tags.get("mlflow.runName", run.trial_key), driver, epochs)
                   for run in runs.values()]
         unknown = max(0, (store.planned() or 0) - len(trials))
     left = unknown or any(trial.status not in DONE for trial in trials)
-    go_on = f"photonic sweep {experiment.source if experiment else 'FILE'}" if left and not running else ""
-    return SweepState(name, running, tuple(trials), unknown, tuple(_refusal(f) for f in found if f.problem), go_on)
+    go_on = f"photonic sweep {experiment.source if experiment else 'FILE'}" if left and not driver else ""
+    return SweepState(name, bool(driver), tuple(trials), unknown, tuple(_refusal(f) for f in found if f.problem), go_on)
 
 
-def _state(store: Store, run: TrackedRun, name: str, running: bool, checkpoints: dict[str, int]) -> TrialState:
+def _state(store: Store, run: TrackedRun, name: str, driver: str, checkpoints: dict[str, int]) -> TrialState:
+    """`driver`: the one that runs the sweep now, empty for none; only trials that it took up are running."""
     epochs = int(run.params["epochs"]) if "epochs" in run.params else 0
     seen, state, reason = epochs, run.status, ""
     if state != "finished":
         seen = max((epoch for epoch, _ in store.history(run.run_id, CLOCK)), default=0)
-    if state == "running" and not running:
-        state, reason = "interrupted", "no process on this host runs its sweep"
+    if state == "running" and run.tags.get("driver") != driver:
+        state, reason = "interrupted", ("its sweep ended, and the one that runs now has not come to it" if driver else
+                                        "no process on this host runs its sweep")
     elif state == "failed":
         reason = run.tags.get("failure", "")
     elif state == "diverged":
-        reason = "its loss or a weight stopped being finite"
+        reason = "a weight stopped being finite"
     return TrialState(run.trial_key, name, state, seen, epochs,
                       0 if state in DONE else checkpoints.get(run.trial_key, 0), reason)
 

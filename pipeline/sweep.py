@@ -14,7 +14,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,12 @@ from ray.tune.schedulers import FIFOScheduler
 from pipeline.checkpoints import Checkpoints
 from pipeline.config import ConfigError, TrialConfig
 from pipeline.experiment import Experiment, Resources
-from pipeline.lock import sweeping
+from pipeline.lock import Lease, SweepRunning, sweeping
 from pipeline.packs import Pack, plan
 from pipeline.plugins import LOADED, load_plugins
 from pipeline.progress import SweepProgress
 from pipeline.recorder import Recorder, SweepResult, git_commit, versions
-from pipeline.resources import ResourceError, bundle, check_address, check_resources, local_offer, slots
+from pipeline.resources import ResourceError, Watchdog, bundle, check_address, check_resources, local_offer, slots
 from pipeline.tracking import Store, run_name
 from pipeline.worker import Trainer, epochs, one_line, train_pack
 
@@ -79,40 +79,55 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     plugins = experiment.plugins, experiment.source.absolute().parent
     load_plugins(*plugins)
     root = Path(root).absolute()
-    resources, failure_log = experiment.resources, root / "failures" / f"{experiment.name}.log"
+    failure_log = root / "failures" / f"{experiment.name}.log"
     store = Store(tracking_uri, root)
-    done = store.done() if store.find(experiment.name) else {}
-    missing = [trial for trial in experiment.trials if trial.trial_key not in done]
-    result = SweepResult(len(experiment.trials), skipped=len(experiment.trials) - len(missing))
-    name = functools.partial(run_name, also=experiment.varied)
-    progress = SweepProgress(missing, result.skipped, quiet, name=name)
-    if missing:
-        with sweeping(root, experiment.name), progress, running_ray(missing, resources, address, workers):
-            check_resources(missing, resources, offers())
-            checkpoints = Checkpoints(root / "checkpoints" / experiment.name, resources.checkpoint_seconds)
-            if trainer is None:
-                fetch_datasets(missing, data_folder)
-                trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
-                                            threads=max(1, int(resources.cpu)), data_folder=data_folder,
-                                            checkpoints=checkpoints)
-            at_once = slots(bundle(resources, False), ray.cluster_resources())
-            packs = plan(missing, resources, at_once, checkpoints.resumable(experiment.trials, done, progress.say))
-            with recorded(store, experiment, result) as commit:
-                tags = {"git_commit": commit, "versions": versions(),
-                        **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
-                recorder = Recorder(store, progress, result, failure_log, tags, name, done)
-                watchdog = Watchdog(lambda: check_resources(missing, resources, offers()), idle_seconds)
-                try:
-                    _fit(packs, at_once, resources, trainer, plugins, Driver(packs, recorder, watchdog), root / "ray")
-                finally:
-                    recorder.write_all()
+    with sweeping(root, experiment.name, store.driver):
+        lease = Lease(store, experiment.name)
+        lease.wait_until_free()
+        done = store.done() if store.find(experiment.name) else {}
+        missing = [trial for trial in experiment.trials if trial.trial_key not in done]
+        result = SweepResult(len(experiment.trials), skipped=len(experiment.trials) - len(missing))
+        name = functools.partial(run_name, also=experiment.varied)
+        progress = SweepProgress(missing, result.skipped, quiet, name=name)
+        if missing:
+            with progress, running_ray(missing, experiment.resources, address, workers):
+                packs, at_once, trainer = _planned(experiment, missing, done, root, data_folder, trainer, progress)
+                store.be_patient(experiment.resources.store_patience_seconds, progress.say)
+                with recorded(store, lease, experiment, result) as commit:
+                    tags = {"git_commit": commit, "versions": versions(),
+                            **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
+                    recorder = Recorder(store, progress, result, failure_log, tags, name, done)
+                    watchdog = Watchdog(lambda: check_resources(recorder.left(missing), experiment.resources, offers()),
+                                        idle_seconds)
+                    driver = Driver(packs, recorder, watchdog, lease)
+                    try:
+                        _fit(packs, at_once, experiment.resources, trainer, plugins, driver, root / "ray")
+                    finally:
+                        recorder.write_all()
     result.wall_seconds = time.monotonic() - begin
     progress.say(result.summary(failure_log))
     return result
 
 
+def _planned(experiment: Experiment, missing: Sequence[TrialConfig], done: Mapping[str, str], root: Path,
+             data_folder: Path | None, trainer: Trainer | None,
+             progress: SweepProgress) -> tuple[list[Pack], int, Trainer]:
+    """(packs, how many train at the same time, their trainer), after checks of resources and data sets."""
+    resources = experiment.resources
+    check_resources(missing, resources, offers())
+    checkpoints = Checkpoints(root / "checkpoints" / experiment.name, resources.checkpoint_seconds)
+    if trainer is None:
+        fetch_datasets(missing, data_folder)
+        trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
+                                    threads=max(1, int(resources.cpu)), data_folder=data_folder,
+                                    checkpoints=checkpoints)
+    at_once = slots(bundle(resources, False), ray.cluster_resources())
+    kept = checkpoints.resumable(experiment.trials, done, progress.say)
+    return plan(missing, resources, at_once, kept), at_once, trainer
+
+
 @contextlib.contextmanager
-def recorded(store: Store, experiment: Experiment, result: SweepResult) -> Iterator[str]:
+def recorded(store: Store, lease: Lease, experiment: Experiment, result: SweepResult) -> Iterator[str]:
     """The sweep's parent run, open while trials run and closed with how they ended; yields the commit."""
     commit, status = git_commit(), "FAILED"
     store.open_sweep(experiment.name, experiment.description, params={"trials": len(experiment.trials)},
@@ -120,13 +135,18 @@ def recorded(store: Store, experiment: Experiment, result: SweepResult) -> Itera
     if experiment.text:  # one that was made in Python has no file
         store.log_experiment(experiment.text)
     try:
+        lease.confirm()
         yield commit
         status = "KILLED" if result.remaining else "FAILED" if result.failed else "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
         raise
+    except SweepRunning:
+        status = ""  # the sweep is another driver's now, and so are its runs
+        raise
     finally:
-        store.close_sweep(status)
+        if status:
+            store.close_sweep(status)
 
 
 @contextlib.contextmanager
@@ -241,27 +261,11 @@ class PackOrder(FIFOScheduler):
         return waiting[min(self._starting, len(waiting) - 1)] if waiting else None
 
 
-class Watchdog:
-    """Calls `check` whenever packs have waited for `idle_seconds` and none was running (a needed node was lost)."""
-
-    def __init__(self, check: Callable[[], None], idle_seconds: float) -> None:
-        self._check, self._idle_seconds = check, idle_seconds
-        self._last_run = time.monotonic()
-
-    def look(self, statuses: Sequence[str]) -> None:
-        now = time.monotonic()
-        if "RUNNING" in statuses or "PENDING" not in statuses:
-            self._last_run = now
-        elif now - self._last_run > self._idle_seconds:
-            self._check()
-            self._last_run = now
-
-
 class Driver(tune.Callback):
     """Ray Tune's events, in the driver: what the workers hand in goes to the recorder."""
 
-    def __init__(self, packs: Sequence[Pack], recorder: Recorder, watchdog: Watchdog) -> None:
-        self._packs, self._recorder, self._watchdog = packs, recorder, watchdog
+    def __init__(self, packs: Sequence[Pack], recorder: Recorder, watchdog: Watchdog, lease: Lease) -> None:
+        self._packs, self._recorder, self._watchdog, self._lease = packs, recorder, watchdog, lease
         self.error: Exception | None = None
 
     def __reduce__(self) -> tuple:
@@ -298,7 +302,8 @@ class Driver(tune.Callback):
     def on_step_end(self, iteration: int, trials: list, **info: Any) -> None:
         with self._keeping_error():
             self._recorder.write_due()
-        self._watchdog.look([trial.status for trial in trials])
+            self._lease.beat()
+            self._watchdog.look([trial.status for trial in trials])
 
     def _pack(self, trial: Any) -> Pack:
         return self._packs[trial.config["pack"]]

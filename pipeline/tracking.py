@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from pipeline.backend import (
     find_experiment,
     find_trial,
     log_files,
+    passing,
     reports_errors,
     require_finite,
     search,
@@ -36,6 +39,7 @@ from pipeline.backend import (
     write,
 )
 from pipeline.config import TrialConfig
+from pipeline.patience import PatientClient
 from pipeline.records import EpochRecord, Outcome
 
 __all__ = ["DONE", "STATUSES", "Store", "TrackedRun", "TrackingError", "run_name"]
@@ -57,6 +61,9 @@ class Store:
             processes of one host from creating the same database, experiment or run at once.
         create: whether a database that is not there is created.
 
+    Attributes:
+        driver: `<random>@<host>:<root>`, who writes: a tag of the runs that this store starts or takes up.
+
     Raises:
         TrackingError: for a store that cannot be opened or reached.
     """
@@ -65,6 +72,7 @@ class Store:
         self.root = Path(root).absolute()
         self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
         self._database = database(self.uri)
+        self.driver = f"{uuid.uuid4().hex}@{socket.gethostname()}:{self.root}"
         self._lock = FileLock(self.root / ".tracking.lock")
         self._experiment_id: str | None = None
         self._parent_id: str | None = None
@@ -80,6 +88,15 @@ class Store:
         if create:
             self.root.mkdir(parents=True, exist_ok=True)
         return connect(self.uri, self._lock if create else None)
+
+    @property
+    def shared(self) -> bool:
+        """Whether other folders and hosts may use the store, too."""
+        return self._database != self.root / "mlflow.db"
+
+    def be_patient(self, seconds: float, say: Callable[[str], None]) -> None:
+        """From now on wait up to `seconds` for a store that cannot be reached (see `PatientClient`)."""
+        self._client = PatientClient(self._client, seconds, say)
 
     @reports_errors
     def open_sweep(self, name: str, description: str = "", params: Mapping[str, Any] | None = None,
@@ -97,10 +114,15 @@ class Store:
             if self._experiment_id is None:
                 folder = self.root / "artifacts" / re.sub(r"[^\w.-]", "_", name)
                 location = folder.as_uri() if self._database else None  # a server has its own
-                self._experiment_id = self._client.create_experiment(name, artifact_location=location)
+                with passing("RESOURCE_ALREADY_EXISTS"):  # by another host, or by a call whose answer was lost
+                    self._client.create_experiment(name, artifact_location=location)
+                self._experiment_id = find_experiment(self._client, name)
             parent = self._find_parent()
             if parent is None:
-                parent = self._client.create_run(self._experiment_id, run_name=name, tags={"sweep": name})
+                self._client.create_run(self._experiment_id, run_name=name, tags={"sweep": name})
+                parent, *others = self._parents()  # for all who create one at the same time the first
+                for run in others:
+                    self._client.delete_run(run.info.run_id)
             self._parent_id = parent.info.run_id
         logged = parent.data.params
         texts = {k: param_text(v) for k, v in (params or {}).items()}
@@ -108,8 +130,20 @@ class Store:
                    if logged.get(k, v) != v or f"latest.{k}" in parent.data.tags}
         note = {"mlflow.note.content": _PARENT_NOTE.format(description=description or f"Sweep `{name}`.")}
         write(self._client, self._parent_id, params={k: v for k, v in texts.items() if k not in logged},
-              tags={**note, **(tags or {}), **changed})
+              tags={**note, **(tags or {}), **changed, "driver": self.driver})
         self._client.update_run(self._parent_id, status="RUNNING")
+
+    @reports_errors
+    def holder(self) -> tuple[str, str] | None:
+        """(driver, its last beat) of the open sweep, while it runs or if it was not closed."""
+        run = self._client.get_run(self._parent())
+        running = run.info.status == "RUNNING" and "driver" in run.data.tags
+        return (run.data.tags["driver"], run.data.tags.get("driver.beat", "")) if running else None
+
+    @reports_errors
+    def beat(self, count: int) -> None:
+        """A sign of life of the open sweep's driver."""
+        self._client.set_tag(self._parent(), "driver.beat", str(count))
 
     @reports_errors
     def sweeps(self) -> list[str]:
@@ -155,10 +189,11 @@ class Store:
         Raises:
             TrackingError: if the trial has a finished run already, or several.
         """
-        key, texts = config.trial_key, {**(tags or {}), "status": "running"}
+        key, texts = config.trial_key, {**(tags or {}), "driver": self.driver, "status": "running"}
         with self._lock:
             if self._database is None:  # other hosts may have created runs, too
-                found = [run.info.run_id for run in self._search(f"tags.trial_key = '{key}'")]
+                runs = self._without_echoes(list(self._search(f"tags.trial_key = '{key}'")))
+                found = [run.info.run_id for run in runs]
             else:
                 found = self._listing.runs_of(key, self._experiment(), self.runs)
             if len(found) > 1:
@@ -168,7 +203,8 @@ class Store:
                 if run.data.tags.get("status") in DONE:
                     raise TrackingError(f"trial {key} is {run.data.tags['status']} already, run {found[0]}")
                 if "failure" in run.data.tags:
-                    self._client.delete_tag(found[0], "failure")
+                    with passing("RESOURCE_DOES_NOT_EXIST"):  # deleted by a call whose answer was lost
+                        self._client.delete_tag(found[0], "failure")
                 self._client.update_run(found[0], status="RUNNING")
             else:
                 identity = {"trial_key": key, "mlflow.parentRunId": self._parent(), **texts}
@@ -248,7 +284,11 @@ class Store:
         """Close the parent run with an MLflow status (FINISHED, FAILED, KILLED) and tags `trials.<status>`."""
         if status not in ("FINISHED", "FAILED", "KILLED"):
             raise ValueError(f"status: must be one of FINISHED, FAILED, KILLED, got '{status}'")
-        runs = self.runs()
+        trials: dict[str, list[Any]] = {}
+        for run in self._search():
+            if "trial_key" in run.data.tags:
+                trials.setdefault(run.data.tags["trial_key"], []).append(run)
+        runs = [tracked(run) for of_trial in trials.values() for run in self._without_echoes(of_trial)]
         for run in runs:
             if run.status == "running" and run.trial_key in self._trials:  # or it would look alive for ever
                 write(self._client, run.run_id, tags={"status": "interrupted"})
@@ -320,12 +360,24 @@ class Store:
             require_finite(name, value, "the sweep")
         write(self._client, self._parent(), [(name, float(value), 0) for name, value in metrics.items()], tags=tags)
 
+    def _without_echoes(self, found: Sequence[Any]) -> list[Any]:
+        """Runs of one trial, but those that hold nothing while another does: the call that created them was made again
+        because its answer was lost. They are deleted."""
+        kept = [run for run in found if run.data.params] or list(found)
+        for run in found:
+            if run not in kept:
+                self._client.delete_run(run.info.run_id)
+        return kept
+
     def _search(self, condition: str = "") -> Iterator[Any]:
         """All matching runs of the sweep, the oldest first."""
         return search(self._client, [self._experiment()], condition)
 
     def _find_parent(self) -> Any | None:
-        return next(self._search("tags.sweep LIKE '%'"), None)
+        return next(self._parents(), None)
+
+    def _parents(self) -> Iterator[Any]:
+        return self._search("tags.sweep LIKE '%'")
 
     def _experiment(self) -> str:
         if self._experiment_id is None:

@@ -67,21 +67,32 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
                 yield from _noted(history, f"resumed from epoch {training.epoch}")
         except CheckpointError as error:
             note = f"checkpoint refused, started again: {error}"
-        held, saved_at = [], time.monotonic()
+        held, saved_at, warned = [], time.monotonic(), False
         while not training.ended:
-            records = training.run_epoch()
+            records, saved = training.run_epoch(), False
             history += records
+            if not training.ended and time.monotonic() - saved_at >= checkpoints.seconds:
+                problem = _save(checkpoints, pack, Checkpoint(device, *capture(training), history))
+                saved, saved_at = not problem, time.monotonic()
+                if problem and not warned:
+                    note, warned = "; ".join(filter(None, (note, problem))), True
             held += _noted(records, note)
-            due = not training.ended and time.monotonic() - saved_at >= checkpoints.seconds
-            if due:
-                checkpoints.save(pack, Checkpoint(device, *capture(training), history))
-                saved_at = time.monotonic()
-            if due or training.ended or not pack.shared.secure:
+            note = ""
+            if saved or training.ended or not pack.shared.secure:
                 yield from held
-                held, note = [], ""
+                held = []
         checkpoints.remove(pack)
     finally:
         training.close()
+
+
+def _save(checkpoints: Checkpoints, pack: Pack, checkpoint: Checkpoint) -> str:
+    """Save a checkpoint. One that cannot be written, on a full disk for example, ends no training: returns why."""
+    try:
+        checkpoints.save(pack, checkpoint)
+    except OSError as error:
+        return f"no checkpoint could be written ({one_line(error)}), the one before is kept, training goes on"
+    return ""
 
 
 def _noted(records: list[EpochRecord], note: str) -> list[EpochRecord]:

@@ -1,9 +1,10 @@
-"""The real trainer, whose worker kills itself once in the middle of an epoch."""
+"""The real trainer, slowed down, and killed by itself once in the middle of an epoch."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -22,16 +23,26 @@ class EveryOther(Checkpoints):
             super().save(pack, checkpoint)
 
 
-def train(pack: Pack, *, root: Path, kill_after: Mapping[str, int] = MappingProxyType({})) -> Iterator[EpochRecord]:
+def train(pack: Pack, *, root: Path, kill_after: Mapping[str, int] = MappingProxyType({}), pause: float = 0.0,
+          hold: Path | None = None, name: str = "faults") -> Iterator[EpochRecord]:
     """Train with checkpoints in `root`.
 
     Args:
         kill_after: by mechanism, epochs after which the third step of the next one sends SIGKILL to the worker; a file
             says that it has, and it does so once for every pack.
+        pause: seconds to sleep before every epoch.
+        hold: a file that must exist before the fourth epoch begins.
+        name: of the sweep.
     """
     from pipeline.training import Training
 
-    step, steps = Training.step, 0
+    step, epoch, steps = Training.step, Training.run_epoch, 0
+
+    def slow(self):
+        time.sleep(pause)
+        while hold and self.epoch == 3 and not hold.exists():
+            time.sleep(0.02)
+        return epoch(self)
 
     def disturbed(self, *arguments, **options):
         nonlocal steps
@@ -42,9 +53,9 @@ def train(pack: Pack, *, root: Path, kill_after: Mapping[str, int] = MappingProx
             os.kill(os.getpid(), signal.SIGKILL)
         return step(self, *arguments, **options)
 
-    Training.step = disturbed
+    Training.step, Training.run_epoch = disturbed, slow
     try:
         yield from train_pack(pack, device="cpu", threads=1, data_folder=None,
-                              checkpoints=EveryOther(root / "checkpoints" / "faults", 0))
+                              checkpoints=EveryOther(root / "checkpoints" / name, 0))
     finally:
-        Training.step = step
+        Training.step, Training.run_epoch = step, epoch

@@ -14,7 +14,8 @@ accounting.epsilon accounting.photonic accounting.curves accounting.column accou
 accounting.gaussian accounting.selection accounting.audit accounting.certified accounting accounting.check
 scores canaries
 alignment training api state attacks release estimate
-artifacts audit backend tracking ui lock checkpoints status resources progress worker recorder sweep cli""".split()
+artifacts audit backend patience tracking ui lock checkpoints status resources progress worker recorder sweep
+cli""".split()
 LIBRARIES = {"ray": "sweep", "mlflow": "backend", "lightonml": "projection"}
 # These know configurations and records, and nothing of how an algorithm works.
 IGNORANT = {"backend": set(), "tracking": set(), "sweep": {"training", "data", "projection"}, "analysis": set()}

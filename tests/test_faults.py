@@ -7,38 +7,28 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
-from urllib.parse import urlparse
-from urllib.request import url2pathname
 
-import numpy as np
 import pytest
 import ray
 from ray import cloudpickle
-from safetensors.numpy import load_file
 
 from pipeline import recorder
-from pipeline.checkpoints import Checkpoints
 from pipeline.cli import main
 from pipeline.config import TrialConfig
-from pipeline.data import load
 from pipeline.experiment import Experiment, Resources, load_experiment
 from pipeline.lock import SweepRunning, sweeping
-from pipeline.packs import Pack
 from pipeline.progress import SweepProgress
 from pipeline.sweep import run_sweep
 from pipeline.tracking import Store, TrackingError
-from pipeline.training import train
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fault_trainer  # noqa: E402
+from fault_tools import assert_as_if_undisturbed, photonic, saved_epoch  # noqa: E402
 
 cloudpickle.register_pickle_by_value(fault_trainer)  # workers cannot import from the folder of the tests
-ROOT = Path(__file__).parent.parent
 TRIALS = tuple(TrialConfig(dataset="digits", hidden=(16, 16), batch_size=128, epochs=5, mechanism=mechanism, seed=seed,
                            learning_rate=0.1, algorithm="pdfa", sigma=0.1, **more)
                for mechanism, more in (("photonic", {}), ("per_example", {"noise_multiplier": 1.0}))
@@ -66,28 +56,6 @@ def run(root: Path, **disturbance):
     return run_sweep(EXPERIMENT, root=root, trainer=functools.partial(fault_trainer.train, root=root, **disturbance))
 
 
-def assert_as_if_undisturbed(root: Path, experiment: Experiment) -> None:
-    """Every trial once, every metric of every epoch once, and all values and weights those of plain training."""
-    store = Store(root=root, create=False)
-    store.attach(experiment.name)
-    runs = store.runs()
-    assert Counter(r.trial_key for r in runs) == Counter(t.trial_key for t in experiment.trials)
-    for run, trial in ((r, t) for r in runs for t in experiment.trials if r.trial_key == t.trial_key):
-        records = list(train(Pack((trial,)), load("digits")))
-        assert run.status == records[-1].outcome.status
-        assert set(run.metrics) == set().union(*(record.metrics for record in records))
-        for name in run.metrics:
-            rows = sorted((p.step, p.value) for p in store._client.get_metric_history(run.run_id, name))
-            expected = [(r.epoch, r.metrics[name]) for r in records if name in r.metrics]
-            if name.startswith("time/"):
-                rows, expected = ([epoch for epoch, _ in points] for points in (rows, expected))
-            assert rows == expected, name
-        folder = url2pathname(urlparse(store._client.get_run(run.run_id).info.artifact_uri).path)
-        weights = load_file(Path(folder, "weights.safetensors"))
-        assert all(np.array_equal(weights[name], w) for name, w in records[-1].outcome.weights.items())
-    assert not list((root / "checkpoints" / experiment.name).iterdir()), "checkpoints go when their packs end"
-
-
 @pytest.mark.slow
 def test_killed_workers_go_on_from_their_checkpoints(tmp_path, two_cores, said):
     """Both are at the checkpoint of epoch 2; the store has as many epochs of one pack, and one more of the other."""
@@ -95,7 +63,7 @@ def test_killed_workers_go_on_from_their_checkpoints(tmp_path, two_cores, said):
     assert len(list(tmp_path.glob("killed-*"))) == 2, "one worker of each pack was killed"
     assert (result.finished, result.failed, result.remaining) == (4, {}, 0)
     assert sum(line.startswith("resumed from epoch 2: pdfa ") for line in said) == 2
-    assert_as_if_undisturbed(tmp_path, EXPERIMENT)
+    assert_as_if_undisturbed(tmp_path, EXPERIMENT, "worker killed", "SIGKILL in the middle of an epoch, once per pack")
 
 
 @pytest.mark.slow
@@ -108,12 +76,13 @@ def test_checkpoint_ahead_of_the_log_and_a_trial_that_is_done_already(tmp_path, 
             raise TrackingError("the server is gone")
         log(store, records)
 
-    def fails_at_the_second(store, *arguments):
-        if next(calls):
+    def fails_at_the_second(store, key, outcome):
+        if key in resumed and next(calls):  # a pack that starts again may overtake the one that goes on
             raise TrackingError("the server is gone again")
-        finish(store, *arguments)
+        finish(store, key, outcome)
 
     for name, function, says in (("log", fails_in_epoch_two, "gone$"), ("_finish", fails_at_the_second, "again$")):
+        resumed = {key for found in Checkpoints(tmp_path / "checkpoints/faults", 0).found() for key in found.trial_keys}
         with monkeypatch.context() as patch:
             patch.setattr(Store, name, function)
             patch.setattr(recorder, "WRITE_SECONDS", 0)
@@ -122,16 +91,17 @@ def test_checkpoint_ahead_of_the_log_and_a_trial_that_is_done_already(tmp_path, 
     assert sum(line.startswith("resumed from epoch 2") for line in said) >= 1
     said.clear()
     result = run(tmp_path)
-    assert (result.skipped, result.finished) == (1, 3), "what was done is not done again"
+    assert (result.skipped, result.finished) in ((1, 3), (3, 1)), "what was done is not done again"
     assert sum(line.startswith("resumed from epoch 4") for line in said) >= 1
-    assert_as_if_undisturbed(tmp_path, EXPERIMENT)
+    assert_as_if_undisturbed(tmp_path, EXPERIMENT, "store fails twice, sweep started again",
+                             "exceptions after a checkpoint, and between the ends of two trials")
 
 
 def test_a_sweep_that_another_process_runs_is_refused(tmp_path):
-    with sweeping(tmp_path, "faults"), pytest.raises(SweepRunning, match="sweep 'faults': another process"):
-        with sweeping(tmp_path, "faults", patience=0.1):
+    with sweeping(tmp_path, "faults", "driver"), pytest.raises(SweepRunning, match="sweep 'faults': another process"):
+        with sweeping(tmp_path, "faults", "driver", patience=0.1):
             pytest.fail("two hold it")
-    with sweeping(tmp_path, "faults", patience=0.1):
+    with sweeping(tmp_path, "faults", "driver", patience=0.1):
         pass
 
 
@@ -143,22 +113,14 @@ resources: {pack_size: 2}
 """
 
 
-def photonic(*arguments, cwd):
-    environment = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "MLFLOW_TRACKING_URI")}
-    return subprocess.Popen([sys.executable, "-m", "pipeline.cli", *map(str, arguments)], cwd=cwd, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-                            env={**environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "Ctrl-C"])
 def test_the_same_command_goes_on_after_the_driver_was_ended(how, tmp_path, capsys):
     file = tmp_path / "killed.yaml"
     file.write_text(FILE)
     command = ("sweep", file, "--checkpoint-seconds", "0.2", "--workers", "1")
-    process, checkpoints = photonic(*command, cwd=tmp_path), Checkpoints(tmp_path / "mlruns/checkpoints/killed", 0)
-    deadline = time.monotonic() + 120
-    while not any(found.epoch >= 2 for found in checkpoints.found()):
+    process, deadline = photonic(*command, cwd=tmp_path), time.monotonic() + 120
+    while saved_epoch(tmp_path / "mlruns", "killed") < 2:
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()
         time.sleep(0.02)
     if how == signal.SIGINT:
@@ -178,4 +140,6 @@ def test_the_same_command_goes_on_after_the_driver_was_ended(how, tmp_path, caps
     assert again.returncode == 0 and "2 trials: 2 finished" in err, err
     resumed = [line for line in err.splitlines() if line.startswith("resumed from epoch ")]
     assert len(resumed) == 1 and resumed[0].endswith(": dfa sigma=0.1 seed=0, dfa sigma=0.1 seed=1")
-    assert_as_if_undisturbed(tmp_path / "mlruns", load_experiment(file))
+    assert_as_if_undisturbed(tmp_path / "mlruns", load_experiment(file),
+                             "driver killed" if how == signal.SIGKILL else "Ctrl-C",
+                             f"{how.name}, then the same command again")

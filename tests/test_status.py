@@ -24,7 +24,8 @@ grid: {seed: {range: [0, 6]}}
 
 @pytest.fixture
 def mixed(tmp_path):
-    """(file, experiment): trials 0 to 4 finished, diverged, failed, interrupted and running; 5 is missing."""
+    """(file, experiment, driver of the last sweep): trials 0 to 4 finished, diverged, failed, interrupted and running;
+    5 is missing."""
     file = tmp_path / "mixed.yaml"
     file.write_text(FILE)
     experiment = load_experiment(file)
@@ -51,7 +52,7 @@ def mixed(tmp_path):
     checkpoint = Checkpoint("cpu", {}, {"epoch": 2, "active": [0]}, [])
     Checkpoints(root / "checkpoints" / "mixed", 30).save(Pack((interrupted,)), checkpoint)
     (root / "checkpoints" / "mixed" / "0.safetensors").write_bytes(b"junk")
-    return file, experiment
+    return file, experiment, store.driver
 
 
 def status(capsys, tmp_path, *arguments):
@@ -60,13 +61,13 @@ def status(capsys, tmp_path, *arguments):
 
 
 def test_every_trial_has_a_status_an_epoch_and_a_reason(mixed, tmp_path, capsys):
-    file, experiment = mixed
+    file, experiment, _ = mixed
     keys = [trial.trial_key for trial in experiment.trials]
     before = sorted(path for path in tmp_path.rglob("*") if path.suffix not in (".db-wal", ".db-shm"))
     text = status(capsys, tmp_path, file)
     assert text.splitlines() == [
         "mixed: 6 trials: 1 finished, 1 diverged, 1 failed, 2 interrupted, 1 missing; not running here",
-        f"  diverged    dfa non-private seed=1 ({keys[1]}), epoch 2 of 4: its loss or a weight stopped being finite",
+        f"  diverged    dfa non-private seed=1 ({keys[1]}), epoch 2 of 4: a weight stopped being finite",
         f"  failed      dfa non-private seed=2 ({keys[2]}), epoch 1 of 4: ValueError: no (somewhere.py:3)",
         f"  interrupted dfa non-private seed=3 ({keys[3]}), epoch 2 of 4, checkpoint of epoch 2",
         f"  interrupted dfa non-private seed=4 ({keys[4]}), epoch 1 of 4: no process on this host runs its sweep",
@@ -79,10 +80,10 @@ def test_every_trial_has_a_status_an_epoch_and_a_reason(mixed, tmp_path, capsys)
 
 
 def test_without_a_file_all_sweeps_and_as_json_for_scripts(mixed, tmp_path, capsys):
-    _, experiment = mixed
+    _, experiment, driver = mixed
     other = Store(root=tmp_path / "mlruns")
     other.open_sweep("other", params={"trials": 3})
-    with sweeping(tmp_path / "mlruns", "mixed"):
+    with sweeping(tmp_path / "mlruns", "mixed", driver):
         states = {state["name"]: state for state in json.loads(status(capsys, tmp_path, "--json"))}
     assert set(states) == {"mixed", "other"} and states["mixed"]["running"] and not states["mixed"]["go_on"]
     assert states["mixed"]["counts"] == {"done": 2, "running": 1, "finished": 1, "diverged": 1, "failed": 1,
@@ -92,6 +93,15 @@ def test_without_a_file_all_sweeps_and_as_json_for_scripts(mixed, tmp_path, caps
     assert not states["other"]["running"] and states["other"]["counts"]["missing"] == 3
     assert states["other"]["go_on"] == "photonic sweep FILE"
     assert len(states["mixed"]["refused"]) == 1
+
+
+def test_what_an_earlier_sweep_left_open_is_not_running(mixed, tmp_path, capsys):
+    _, experiment, _ = mixed
+    with sweeping(tmp_path / "mlruns", "mixed", "another driver"):
+        text = status(capsys, tmp_path)
+    assert text.splitlines()[0].endswith("2 interrupted, 1 missing; running")
+    assert (f"interrupted dfa non-private seed=4 ({experiment.trials[4].trial_key}), epoch 1 of 4: its sweep ended, "
+            "and the one that runs now has not come to it") in text
 
 
 @pytest.mark.parametrize("uri", [None, "sqlite:///{folder}/elsewhere.db"])

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
+import requests
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, PERMISSION_DENIED, TEMPORARILY_UNAVAILABLE
 from mlflow.tracking import MlflowClient
 from safetensors.numpy import load_file
 
-from pipeline import backend
+from pipeline import backend, lock, patience
 from pipeline.config import TrialConfig
+from pipeline.lock import Lease, SweepRunning
 from pipeline.records import ClassAccuracy, EpochRecord, Outcome
 from pipeline.tracking import Store, TrackingError, run_name
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fault_tools import impatient_sqlite, locked  # noqa: E402
 
 PROJECT = Path(__file__).parents[1]
 PDFA = TrialConfig(dataset="digits", algorithm="pdfa", mechanism="photonic", sigma=0.1, batch_size=64)
@@ -252,6 +263,97 @@ def test_records_of_unknown_trials_and_statuses_are_refused(store):
     with pytest.raises(ValueError, match="got 'OK'"):
         store.close_sweep("OK")
     assert store.runs()[0].metrics == {}
+
+
+class Forgetful:
+    """A client that does what it is asked, but of every method loses the first answer."""
+
+    def __init__(self, client):
+        self._client, self.lost = client, set()
+
+    def __getattr__(self, name):
+        def call(*arguments, **options):
+            answer = getattr(self._client, name)(*arguments, **options)
+            if name not in self.lost:
+                self.lost.add(name)
+                raise requests.ConnectionError("the connection was lost")
+            return answer
+
+        return call
+
+
+def test_calls_whose_answers_are_lost_are_made_again_and_write_nothing_twice(root, client, request, monkeypatch):
+    monkeypatch.setattr(patience, "PAUSE_SECONDS", 0)
+    store, said = Store(root=root), []
+    store._client = forgetful = Forgetful(store._client)
+    store.be_patient(60, said.append)
+    store.open_sweep(request.node.name, params={"n_trials": 1})
+    run_id = store.start(PDFA)
+    store.log([epoch(PDFA, 1)])
+    store.fail(PDFA.trial_key, "lost")
+    assert store.start(PDFA) == run_id
+    store.log([epoch(PDFA, 2), epoch(PDFA, 3, Outcome("finished", WEIGHTS, PER_CLASS))])
+    store.close_sweep("FINISHED")
+    assert {"create_experiment", "create_run", "log_batch", "delete_tag", "log_artifacts", "set_terminated"
+            } < forgetful.lost
+    assert said == ["the tracking store cannot be reached; trying again for up to 60 s",
+                    "the tracking store is back after 0 s; nothing was lost"] * len(forgetful.lost)
+    points = client.get_metric_history(run_id, "validation/accuracy")
+    assert [(p.step, p.value) for p in points] == [(n, 0.1 * n) for n in (1, 2, 3)]
+    runs = client.search_runs([store._experiment_id])
+    assert sorted(run.data.tags.get("trial_key", "parent") for run in runs) == sorted([PDFA.trial_key, "parent"])
+    assert store.done() == {PDFA.trial_key: "finished"}
+
+
+def test_a_database_that_stays_locked_ends_the_patience(store, root, monkeypatch):
+    said = []
+    store.start(PDFA)
+    store.be_patient(0.5, said.append)
+    monkeypatch.setattr(patience, "PAUSE_SECONDS", 0.2)
+    with impatient_sqlite(), locked(root / "mlflow.db"):
+        with pytest.raises(TrackingError, match="database is locked"):
+            store.log([epoch(PDFA, 1)])
+        begin = time.monotonic()
+        with pytest.raises(TrackingError, match="database is locked"):
+            store.close_sweep("FAILED")
+        assert time.monotonic() - begin < 5, "nobody waits twice"
+    assert said == ["the tracking store cannot be reached; trying again for up to 0.5 s"]
+    store.log([epoch(PDFA, 1)])
+    assert store.runs()[0].metrics == {"validation/accuracy": 0.1}
+
+
+@pytest.mark.parametrize(("error", "temporary"), [
+    (requests.ConnectionError("refused"), True), (requests.Timeout("20 s"), True), (ConnectionResetError(), True),
+    (MlflowException("(sqlite3.OperationalError) database is locked", TEMPORARILY_UNAVAILABLE), True),
+    (MlflowException("(psycopg2.OperationalError) server closed the connection", TEMPORARILY_UNAVAILABLE), True),
+    (MlflowException("(sqlite3.OperationalError) database or disk is full", TEMPORARILY_UNAVAILABLE), False),
+    (MlflowException("denied", PERMISSION_DENIED), False), (MlflowException("x", INVALID_PARAMETER_VALUE), False),
+    (OSError(errno.ENOSPC, "No space left on device"), False), (PermissionError("denied"), False)])
+def test_only_what_may_pass_is_tried_again(error, temporary, monkeypatch):
+    monkeypatch.setattr(patience, "PAUSE_SECONDS", 0)
+    client, said = SimpleNamespace(get=Mock(side_effect=[error, "answer"])), []
+    patient = patience.PatientClient(client, 60, said.append)
+    outer = MlflowException("API request failed")  # as MLflow wraps errors of the network
+    outer.__context__ = error
+    assert patience.is_temporary(outer) == (temporary and not isinstance(error, MlflowException))
+    if temporary:
+        assert patient.get(1, two=2) == "answer" and client.get.call_args_list == [call(1, two=2)] * 2
+        return
+    with pytest.raises(type(error)):
+        patient.get()
+    assert client.get.call_count == 1 and not said
+
+
+def test_of_drivers_that_begin_at_the_same_time_on_two_hosts_one_goes_on(root, tmp_path, request, monkeypatch):
+    monkeypatch.setattr(lock, "SETTLING_SECONDS", 0)
+    stores = [Store(f"sqlite:///{root / 'mlflow.db'}", tmp_path / host) for host in ("first", "second")]
+    leases = [Lease(store, request.node.name) for store in stores]
+    for store, lease in zip(stores, leases, strict=True):
+        lease.wait_until_free() if store is stores[0] else None
+        store.open_sweep(request.node.name)
+    leases[1].confirm()
+    with pytest.raises(SweepRunning, match="second took it over"):
+        leases[0].confirm()
 
 
 def test_batches_stay_within_the_limits_of_mlflow(store, monkeypatch):

@@ -1,0 +1,85 @@
+"""Waiting for a tracking store that cannot be reached for a while: a server restarts, a database is locked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import requests
+
+PAUSE_SECONDS = 1.0  # between two tries
+UNREACHABLE = (ConnectionError, TimeoutError, requests.ConnectionError, requests.Timeout,
+               requests.exceptions.RetryError)
+
+
+class PatientClient:
+    """A client of the store whose calls are repeated, with the same arguments, while the store cannot be reached.
+
+    The same arguments, time stamps among them, so that a call whose answer was lost, and which is made again, writes
+    nothing twice: MLflow keeps equal points of a metric once, and takes equal params and tags. What it would make
+    twice are runs; `Store` removes those.
+
+    Args:
+        client: every method of it can be called here.
+        seconds: how long an outage may last, from the first call that failed to the first that succeeds. After one
+            that lasted longer, or a wait that was interrupted, calls are made once.
+        say: takes a line when the store is lost, and one when it is back.
+    """
+
+    def __init__(self, client: Any, seconds: float, say: Callable[[str], None]) -> None:
+        self._client, self._seconds, self._say = client, seconds, say
+        self._lost_at: float | None = None  # when the first call failed; None while the store answers
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._client, name)
+        return lambda *args, **kwargs: self._call(lambda: method(*args, **kwargs))
+
+    def _call(self, method: Callable[[], Any]) -> Any:
+        while True:
+            began = time.monotonic()
+            try:
+                answer = method()
+            except Exception as error:
+                if not is_temporary(error) or not self._waits(began):
+                    raise
+            else:
+                if self._lost_at is not None and self._seconds:
+                    self._say(f"the tracking store is back after {time.monotonic() - self._lost_at:.0f} s; "
+                              "nothing was lost")
+                self._lost_at = None
+                return answer
+
+    def _waits(self, began: float) -> bool:
+        """After a call that began at `began` and failed: whether another is to be made, which is then due."""
+        if self._lost_at is None:
+            self._lost_at = began
+            if self._seconds:
+                self._say(f"the tracking store cannot be reached; trying again for up to {self._seconds:g} s")
+        waits = time.monotonic() - self._lost_at + PAUSE_SECONDS <= self._seconds
+        try:
+            time.sleep(PAUSE_SECONDS if waits else 0)
+        except KeyboardInterrupt:
+            waits = False
+            raise
+        finally:
+            if not waits:
+                self._seconds = 0.0  # closing the sweep does not wait again
+        return waits
+
+
+def is_temporary(error: BaseException) -> bool:
+    """Whether the store may answer when it is asked again: it was not reached, or was busy, or locked by another.
+
+    What it refuses (permissions, values) or cannot do (a full disk, a damaged file) stays so.
+    """
+    if getattr(error, "error_code", "") == "TEMPORARILY_UNAVAILABLE":  # MLflow, for any failed operation of a database
+        return "(sqlite3." not in str(error) or "locked" in str(error)
+    return any(isinstance(link, UNREACHABLE) for link in _chain(error))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, what it was raised from, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

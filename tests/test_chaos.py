@@ -1,0 +1,116 @@
+"""Twenty faults, drawn by a seed, over one sweep; what is left is what an undisturbed sweep leaves, to the last bit."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pipeline.experiment import load_experiment
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fault_tools import ROOT, assert_as_if_undisturbed, children, environment, locked  # noqa: E402
+
+FAULTS = {"worker SIGKILL": 6, "driver SIGKILL": 1, "driver SIGINT": 1, "database locked": 4, "worker SIGSTOP": 4,
+          "driver SIGSTOP": 4}  # weights; what does not kill lasts for less than a second
+SEED, COUNT = 10, 20
+FILE = """
+name: chaos
+base: {dataset: digits, hidden: [16, 16], batch_size: 128, epochs: 30, learning_rate: 0.1, mechanism: photonic,
+       sigma: 0.1}
+grid: {algorithm: [pdfa, dfa], seed: {range: [0, 3]}}
+resources: {pack_size: 1}
+"""
+DRIVER = """
+import functools, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+import fault_trainer
+from ray import cloudpickle
+from pipeline.experiment import load_experiment
+from pipeline.sweep import run_sweep
+cloudpickle.register_pickle_by_value(fault_trainer)
+root = Path({root!r})
+trainer = functools.partial(fault_trainer.train, root=root, name="chaos", pause=0.15)
+result = run_sweep(load_experiment(root / "chaos.yaml"), root=root, workers=2, trainer=trainer)
+sys.exit(130 if result.remaining else 1 if result.failed else 0)
+"""
+
+
+class Chaos:
+    """One sweep, the command that runs it, and what is done to it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.log, self.starts = root, root / "output.txt", 0
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        self.starts += 1
+        with open(self.log, "a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", DRIVER.format(tests=str(Path(__file__).parent), root=str(self.root))],
+                cwd=ROOT, stdout=log, stderr=log, start_new_session=True, env=environment())
+
+    def wait_for_checkpoint(self) -> None:
+        """Until a pack saves one, so that every fault meets a sweep that trains; a sweep that failed is run again."""
+        since, deadline = time.time(), time.monotonic() + 300
+        while not any(path.stat().st_mtime > since for path in self._checkpoints()):
+            assert time.monotonic() < deadline, self.log.read_text()
+            if self.process is None or self.process.poll() is not None:
+                assert self.process is None or self.process.returncode != 0, "the sweep ended before all faults"
+                self.start()
+            time.sleep(0.02)
+
+    def _checkpoints(self) -> list[Path]:
+        return list((self.root / "checkpoints" / "chaos").glob("*.safetensors"))
+
+    def inject(self, fault: str, chance: random.Random) -> None:
+        what, _, name = fault.partition(" ")
+        how, seconds = getattr(signal, name, None), chance.uniform(0.2, 1)
+        if fault == "database locked":
+            with locked(self.root / "mlflow.db"):
+                time.sleep(seconds)
+            return
+        victim = self.process.pid if what == "driver" else self._worker(chance)
+        os.killpg(victim, how) if how == signal.SIGINT else os.kill(victim, how)
+        if how == signal.SIGSTOP:
+            time.sleep(seconds)
+            os.kill(victim, signal.SIGCONT)
+        elif what == "driver":
+            self.process.wait(timeout=120)
+
+    def _worker(self, chance: random.Random) -> int:
+        """A process that trains."""
+        while not (workers := children(self.process.pid, "ray::PackTrainable")):
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.02)  # all are being started again
+        return chance.choice(workers)
+
+
+@pytest.mark.slow
+def test_twenty_faults(tmp_path):
+    (tmp_path / "chaos.yaml").write_text(FILE)
+    chance, chaos = random.Random(SEED), Chaos(tmp_path)
+    faults = chance.choices(list(FAULTS), list(FAULTS.values()), k=COUNT)
+    assert set(faults) == set(FAULTS)
+    try:
+        for fault in faults:
+            chaos.wait_for_checkpoint()
+            chaos.inject(fault, chance)
+        while chaos.process.wait(timeout=120) != 0:
+            assert chaos.starts < COUNT, chaos.log.read_text()
+            chaos.start()
+    finally:
+        chaos.process.kill()
+        chaos.process.wait()
+    assert "resumed from epoch " in chaos.log.read_text()
+    counts = ", ".join(f"{count} {fault}" for fault, count in sorted(Counter(faults).items()))
+    assert_as_if_undisturbed(tmp_path, load_experiment(tmp_path / "chaos.yaml"), "twenty, drawn by a seed",
+                             f"{counts}; the same command {chaos.starts} times")

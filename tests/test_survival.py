@@ -1,0 +1,254 @@
+"""Sweeps that lose what they stand on (nodes, server, database, disk, another driver) and end as if they had not."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import shutil
+import signal
+import sqlite3
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import ray
+from ray import cloudpickle
+from ray.cluster_utils import Cluster
+
+from pipeline import lock
+from pipeline.checkpoints import Checkpoints
+from pipeline.experiment import load_experiment
+from pipeline.lock import Lease, SweepRunning
+from pipeline.packs import Pack
+from pipeline.progress import SweepProgress
+from pipeline.resources import ResourceError
+from pipeline.sweep import run_sweep
+from pipeline.tracking import Store, TrackingError
+
+sys.path.insert(0, str(Path(__file__).parent))
+import fault_trainer  # noqa: E402
+from fault_tools import (  # noqa: E402
+    Server,
+    assert_as_if_undisturbed,
+    fill,
+    impatient_sqlite,
+    integrity,
+    locked,
+    once,
+    photonic,
+    saved_epoch,
+    small_disk,
+    undisturbed,
+    wait_for,
+)
+
+cloudpickle.register_pickle_by_value(fault_trainer)  # workers cannot import from the folder of the tests
+pytestmark = pytest.mark.slow
+FILE = """
+name: faults
+base: {dataset: digits, hidden: [16, 16], batch_size: 128, epochs: 8, learning_rate: 0.1,
+       mechanism: photonic, sigma: 0.1, algorithm: pdfa}
+grid: {seed: [0, 1]}
+resources: {pack_size: 2}
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("experiment") / "faults.yaml"
+    path.write_text(FILE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def experiment(file):
+    return load_experiment(file)
+
+
+@pytest.fixture(scope="module")
+def new_database(tmp_path_factory):
+    """A tracking database without runs; to copy it takes less than to create one."""
+    root = tmp_path_factory.mktemp("new")
+    Store(root=root)
+    with contextlib.closing(sqlite3.connect(root / "mlflow.db")) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return root / "mlflow.db"
+
+
+@pytest.fixture(scope="module")
+def two_cores():
+    ray.init("local", num_cpus=2, resources={"OPU": 1}, include_dashboard=False, logging_level="ERROR",
+             log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("server"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """The lines that sweeps say."""
+    lines = []
+    monkeypatch.setattr(SweepProgress, "say", lambda self, text: lines.append(text))
+    return lines
+
+
+def sweep(experiment, root, *, uri=None, idle_seconds=60.0, pause=0.1, **behaviour):
+    """In this process, with the real trainer, which saves a checkpoint after every other epoch."""
+    trainer = functools.partial(fault_trainer.train, root=root, name=experiment.name, pause=pause, **behaviour)
+    return run_sweep(experiment, root=root, tracking_uri=uri, trainer=trainer, idle_seconds=idle_seconds)
+
+
+def changed(experiment, name, **resources):
+    return dataclasses.replace(experiment, name=name, resources=dataclasses.replace(experiment.resources, **resources))
+
+
+def has_checkpoint(root, name="faults"):
+    return lambda: saved_epoch(root, name) >= 2
+
+
+def test_opu_node_lost_and_another_added(tmp_path, new_database, experiment, said):
+    """First none comes for longer than the watchdog waits; then, in the second sweep, one is lost and another comes."""
+    shutil.copy(new_database, tmp_path)
+    # At exit it would want signals, which only the main thread may have; it is shut down below.
+    cluster = Cluster(initialize_head=True, shutdown_at_exit=False,
+                      head_node_args={"num_cpus": 1, "include_dashboard": False})
+    others = tuple(dataclasses.replace(trial, algorithm="dfa", projector="") for trial in experiment.trials)
+    experiment = dataclasses.replace(experiment, trials=experiment.trials + others)
+    checkpoint = Checkpoints(tmp_path / "checkpoints" / "faults", 0).path(Pack(experiment.trials[:2]))
+    try:
+        ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
+        nodes = [cluster.add_node(num_cpus=1, resources={"OPU": 1})]
+
+        def lose():
+            cluster.remove_node(nodes.pop(), allow_graceful=False)
+
+        def replace():
+            lose()
+            time.sleep(1)
+            nodes.append(cluster.add_node(num_cpus=1, resources={"OPU": 1}))
+
+        with pytest.raises(ResourceError) as error, once(checkpoint.exists, lose):
+            sweep(experiment, tmp_path, idle_seconds=2, pause=0.3)
+        assert "no node offers OPU: 1 for pdfa" in str(error.value) and "\n" not in str(error.value)
+        nodes.append(cluster.add_node(num_cpus=1, resources={"OPU": 1}))
+        with once(lambda: any(line.startswith("resumed from epoch ") for line in said), replace):
+            result = sweep(experiment, tmp_path, pause=0.3)
+        assert (result.skipped, result.finished, result.failed) == (2, 2, {})
+        assert sum(line.startswith("resumed from epoch ") and "pdfa" in line for line in said) == 2
+        assert any(line.startswith("a worker died; starting again: pdfa") for line in said)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert_as_if_undisturbed(tmp_path, experiment, "OPU node lost, not replaced; sweep started again, lost, replaced",
+                             "SIGKILL of a raylet and its workers; a raylet added")
+
+
+def test_server_stopped_then_killed_and_started_again(tmp_path, two_cores, server, experiment, said, monkeypatch):
+    def interrupt():
+        server.signal(signal.SIGSTOP)
+        stopped.touch()
+        time.sleep(3)
+        server.signal(signal.SIGCONT)
+        wait_for(lambda: back() == 1)
+        server.kill()
+        server.start()
+
+    def back():
+        return sum(line.startswith("the tracking store is back after ") for line in said)
+
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    trials, stopped = changed(experiment, "server", store_patience_seconds=300), tmp_path / "stopped"
+    with once(has_checkpoint(tmp_path, "server"), interrupt):
+        result = sweep(trials, tmp_path, uri=server.uri, pause=0.3, hold=stopped)
+    assert (result.finished, result.failed, result.remaining) == (2, {}, 0)
+    assert said.count("the tracking store cannot be reached; trying again for up to 300 s") == back() == 2
+    assert_as_if_undisturbed(tmp_path, trials, "tracking server hung for some seconds, then killed and started again",
+                             "SIGSTOP, SIGCONT after 3 s; SIGKILL", server.uri)
+
+
+def test_database_locked_by_another_process(tmp_path, new_database, two_cores, experiment, said):
+    shutil.copy(new_database, tmp_path)
+
+    def lock_it():
+        with locked(tmp_path / "mlflow.db"):
+            (tmp_path / "locked").touch()
+            time.sleep(3)
+
+    with impatient_sqlite(), once(has_checkpoint(tmp_path), lock_it):
+        result = sweep(experiment, tmp_path, hold=tmp_path / "locked")
+    assert (result.finished, result.failed, result.remaining) == (2, {}, 0)
+    assert [line.partition(" after ")[0] for line in said if line.startswith("the tracking store")] == [
+        "the tracking store cannot be reached; trying again for up to 60 s", "the tracking store is back"]
+    assert_as_if_undisturbed(tmp_path, experiment, "database locked", "BEGIN EXCLUSIVE in another process, for 3 s")
+
+
+def test_disk_of_checkpoints_full(tmp_path, new_database, two_cores, experiment, said):
+    shutil.copy(new_database, tmp_path)
+    with small_disk(tmp_path / "checkpoints", "4m") as disk:
+        with once(has_checkpoint(tmp_path), lambda: fill(disk, tmp_path / "full")):
+            result = sweep(experiment, tmp_path, kill_after={"photonic": 6}, hold=tmp_path / "full")
+        assert (result.finished, result.failed) == (2, {})
+        assert sum(line.startswith("no checkpoint could be written (OSError: [Errno 28] No space left on device")
+                   for line in said) == 2, "once from every worker, of epochs 4 and 6"
+        assert any(line.startswith("resumed from epoch 2: ") for line in said), "the one before is kept"
+        assert_as_if_undisturbed(tmp_path, experiment, "disk of the checkpoints full, then a worker killed",
+                                 "a file that fills a mounted disk of 4 MB; SIGKILL")
+
+
+def test_disk_of_store_and_checkpoints_full(tmp_path, new_database, two_cores, experiment, said):
+    with small_disk(tmp_path / "mlruns", "16m") as disk:
+        shutil.copy(new_database, disk)
+        with pytest.raises(TrackingError) as error, once(has_checkpoint(disk),
+                                                           lambda: fill(disk, tmp_path / "full")):
+            sweep(experiment, disk, hold=tmp_path / "full")
+        assert "\n" not in str(error.value)
+        assert not any("trying again" in line for line in said), "waiting makes no room"
+        (disk / "ballast").unlink()
+        assert integrity(disk / "mlflow.db") == "ok"
+        result = sweep(experiment, disk)
+        assert (result.skipped + result.finished, result.failed, result.remaining) == (2, {}, 0)
+        assert_as_if_undisturbed(disk, experiment, "disk of store and checkpoints full, sweep started again",
+                                 "a file that fills a mounted disk of 16 MB")
+
+
+def test_drivers_on_other_hosts_and_on_this_one(tmp_path, two_cores, server, file, experiment, said, monkeypatch):
+    """A host that shares only the server left the sweep open. Now it is ours, and others are refused, that one too."""
+    monkeypatch.setattr(lock, "BEAT_SECONDS", 0.1)
+    ended, trials, answers = tmp_path / "ended", changed(experiment, "hosts"), {}
+    copy = tmp_path / "hosts.yaml"
+    copy.write_text(file.read_text().replace("faults", "hosts"))
+    gone = Store(server.uri, tmp_path / "gone")
+    asleep = Lease(gone, "hosts")
+    gone.open_sweep("hosts", params={"trials": 2})
+    asleep.confirm()
+    for trial in trials.trials:
+        gone.start(trial)
+        gone.log(undisturbed(trial)[:3])
+
+    def others():
+        try:
+            processes = {root: photonic("sweep", copy, "--mlruns", tmp_path / root, cwd=tmp_path,
+                                        MLFLOW_TRACKING_URI=server.uri) for root in ("here", "elsewhere")}
+            with pytest.raises(SweepRunning, match=f"{tmp_path / 'here'} took it over"):
+                asleep.beat()
+            answers.update({root: (*p.communicate(timeout=300), p.returncode) for root, p in processes.items()})
+        finally:
+            ended.touch()
+
+    with once(has_checkpoint(tmp_path / "here", "hosts"), others):
+        result = sweep(trials, tmp_path / "here", uri=server.uri, hold=ended)
+    assert (result.finished, result.failed) == (2, {})
+    for root, says in (("here", "another process is running it"), ("elsewhere", f"{tmp_path / 'here'} is running it")):
+        out, err, code = answers[root]
+        assert code == 2 and out == "" and len(err.splitlines()) == 1 and says in err, answers
+    assert_as_if_undisturbed(
+        tmp_path / "here", trials, "driver on another host gone for good; two more drivers, here and on a third host",
+        "a sweep left open in the shared store; the same command in two processes, one with its own folder", server.uri)
