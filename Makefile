@@ -57,8 +57,9 @@ faults: $(READY) ## injects every fault into sweeps and writes the table of docs
 bench: $(READY) ## times a step, Opacus, accounting, tracking and a sweep; writes reports/bench.json
 	@PYTHONPATH=. $(BIN)/python tests/benchmarks/bench.py
 
-lint: $(READY) ## style and common errors
+lint: $(READY) ## style, common errors, and known vulnerabilities of the pinned packages
 	@$(BIN)/ruff check .
+	@$(BIN)/python tests/audit_dependencies.py constraints.txt
 
 clean: ## remove the virtual environment and caches; the tracking store and reports stay
 	rm -rf $(VENV) *.egg-info .pytest_cache .ruff_cache

@@ -46,7 +46,7 @@ def _expected_errors() -> tuple[type[Exception], ...]:
     """Errors whose message is meant for the user. Modules that were never imported have raised none."""
     expected = [("pipeline.tracking", "TrackingError"), ("pipeline.resources", "ResourceError"),
                 ("pipeline.lock", "SweepRunning"), ("pipeline.projection", "OpuUnavailable"),
-                ("pipeline.data", "DataError"), ("analysis.runs", "ReportError"),
+                ("pipeline.download", "DataError"), ("analysis.runs", "ReportError"),
                 ("pipeline.accounting.check", "CheckError")]
     return (ConfigError, *(getattr(sys.modules[module], name) for module, name in expected if module in sys.modules))
 
@@ -69,16 +69,18 @@ def _parser() -> argparse.ArgumentParser:
                          help="folder of the tracking store (default: %(default)s; MLFLOW_TRACKING_URI overrides it)")
 
     def with_data(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument("--data", type=Path, metavar="DIR", default=os.environ.get("PHOTONIC_DATA") or None,
-                         help="folder with the data sets (default: PHOTONIC_DATA, else they are downloaded)")
+        sub.add_argument("--data", type=Path, metavar="DIR",
+                         help="folder with the data sets (default: PHOTONIC_DATA, else they are downloaded; on a "
+                              "cluster that of every node)")
 
     sweep = command("sweep", _sweep, "train the trials of an experiment that are not done yet")
     with_file(sweep)
     with_store(sweep)
     sweep.add_argument("--dry-run", action="store_true", help="print trials, packs, resources and an estimate, and end")
     sweep.add_argument("--workers", type=int, metavar="N", help="cores to use on this machine (default: all)")
-    sweep.add_argument("--address", help="Ray cluster that this machine is part of: 'auto' or 'host:port' "
-                                         "(default: RAY_ADDRESS, else a local one is started)")
+    sweep.add_argument("--address", help="Ray cluster: 'auto' or 'host:port' where this machine is part of it, "
+                                         "'ray://host:10001' from outside (default: RAY_ADDRESS, else a local one is "
+                                         "started)")
     sweep.add_argument("--checkpoint-seconds", type=float, metavar="S",
                        help="least time between two checkpoints of a pack (default: resources.checkpoint_seconds, 30)")
     with_data(sweep)
@@ -115,9 +117,11 @@ def _parser() -> argparse.ArgumentParser:
 
     command("fields", _fields, "the settings of a trial, with their defaults")
 
-    ui = command("ui", _ui, "browse the runs in MLflow's web page, on this machine only")
+    ui = command("ui", _ui, "browse the runs in MLflow's web page")
     with_store(ui)
     ui.add_argument("--port", type=_port, default=5000, help="(default: %(default)s)")
+    ui.add_argument("--host", default="127.0.0.1", help="interface to listen on (default: %(default)s, which only this "
+                                                        "machine reaches; there is no log-in)")
     return parser
 
 
@@ -136,6 +140,9 @@ def _sweep(options: argparse.Namespace) -> int:
         experiment = dataclasses.replace(experiment, resources=resources)
     if options.dry_run:
         return _dry_run(experiment, options.workers)
+    if not (options.address or os.environ.get("RAY_ADDRESS")):
+        # Ray, when it is imported: is there to be no other node, whatever the system? Then it listens on loopback only.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     from pipeline.sweep import run_sweep
 
     result = run_sweep(experiment, root=options.mlruns, data_folder=options.data, address=options.address,
@@ -359,7 +366,7 @@ def _ui(options: argparse.Namespace) -> int:
     from pipeline.tracking import Store
     from pipeline.ui import serve
 
-    return serve(Store(root=options.mlruns), options.port)
+    return serve(Store(root=options.mlruns), options.port, options.host)
 
 
 if __name__ == "__main__":

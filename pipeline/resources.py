@@ -30,6 +30,11 @@ def bundle(resources: Resources, needs_opu: bool) -> dict[str, float]:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
+def fits(node: Bundle, asked: Bundle) -> bool:
+    """Whether a node that offers `node` in total can take a pack that asks for `asked`."""
+    return all(node.get(name, 0) >= amount for name, amount in asked.items())
+
+
 def check_resources(trials: Iterable[TrialConfig], resources: Resources, nodes: Sequence[Bundle]) -> None:
     """Match what every pack asks for against every node.
 
@@ -42,7 +47,7 @@ def check_resources(trials: Iterable[TrialConfig], resources: Resources, nodes: 
     who = {config.needs_opu: config.algorithm for config in trials}
     for needs_opu, algorithm in sorted(who.items()):
         asked = bundle(resources, needs_opu)
-        if any(all(node.get(name, 0) >= amount for name, amount in asked.items()) for node in nodes):
+        if any(fits(node, asked) for node in nodes):
             continue
         lacking = [name for name, amount in asked.items() if all(node.get(name, 0) < amount for node in nodes)]
         advice = "; ".join(ADVICE[name] for name in lacking) or "start a node that offers all of it at once"

@@ -1,9 +1,9 @@
 """Sweeps: train every trial of an experiment that is not in the tracking store yet, in parallel, with Ray Tune.
 
-The only module that imports Ray. A Ray Tune trial is a pack and one of its steps is an epoch; its worker hands
-`EpochRecord`s to the driver, which is the only writer of the tracking store. Resuming needs nothing of Ray's own:
-the plan of a sweep is the grid minus what the store has, and packs that have a checkpoint stay together and go on from
-it, so that the same command goes on where it was ended.
+With `pipeline.cluster` the only module that imports Ray. A Ray Tune trial is a pack and one of its steps is an epoch;
+its worker hands `EpochRecord`s to the driver, which is the only writer of the tracking store. Resuming needs nothing of
+Ray's own: the plan of a sweep is the grid minus what the store has, and packs that have a checkpoint stay together and
+go on from it, so that the same command goes on where it was ended.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ray import tune
 from ray.tune.schedulers import FIFOScheduler
 
 from pipeline.checkpoints import Checkpoints
+from pipeline.cluster import CLIENT, alive, code, on_head, prepare_nodes
 from pipeline.config import ConfigError, TrialConfig
 from pipeline.experiment import Experiment, Resources
 from pipeline.lock import Lease, SweepRunning, sweeping
@@ -45,24 +46,29 @@ from pipeline.worker import Trainer, epochs, one_line, train_pack
 __all__ = ["ResourceError", "SweepResult", "run_sweep"]
 
 MAX_WORKER_DEATHS = 2  # of one pack; an exception in training is not tried again
+WORKERS_OF_CLUSTER = "the cluster's nodes say how many packs they take"
 IDLE_SECONDS = 60.0  # without a running pack, after which the cluster's resources are checked again
 
 
 def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_uri: str | None = None,
               data_folder: Path | None = None, address: str | None = None, workers: int | None = None,
-              trainer: Trainer | None = None, quiet: bool = False, idle_seconds: float = IDLE_SECONDS) -> SweepResult:
+              trainer: Trainer | None = None, quiet: bool = False, idle_seconds: float = IDLE_SECONDS,
+              commit: str | None = None) -> SweepResult:
     """Train the trials of `experiment` that are not done, and track them. Run it again to go on or to try again.
 
     Args:
         root: folder of the tracking store, of checkpoints and Ray's files while it runs, and of the log of failures.
         tracking_uri: another tracking store (see `Store`).
-        data_folder: folder of the datasets (see `pipeline.data.load`).
+        data_folder: folder of the datasets on every node; by default each node's PHOTONIC_DATA, else they are
+            downloaded there (see `pipeline.data.load`).
         address: a Ray cluster; by default RAY_ADDRESS, else Ray is started on this machine. A Ray that the caller
-            has initialised is used, and left running.
+            has initialised is used, and left running. With `ray://host:port` the sweep is driven from the cluster's
+            head, and `root` is a folder there (see `pipeline.cluster.on_head`).
         workers: cores to use on this machine; all by default.
         trainer: trains a pack; `train_pack` by default.
         quiet: show no progress.
         idle_seconds: time without a running pack after which the resources are checked again.
+        commit: of this code, where it was started; by default that of the repository in which it lies.
 
     Returns:
         The result; `remaining` is positive after Ctrl-C.
@@ -76,6 +82,13 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         DataError: a data set that cannot be had, found before anything is trained.
     """
     begin = time.monotonic()
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    if address.startswith(CLIENT):
+        if workers is not None:
+            raise ConfigError(f"workers: {WORKERS_OF_CLUSTER}, got {workers}; leave it out")
+        return on_head(run_sweep, address, experiment=experiment, root=root, tracking_uri=tracking_uri,
+                       data_folder=data_folder, trainer=trainer, quiet=quiet, idle_seconds=idle_seconds,
+                       commit=commit or git_commit())
     plugins = experiment.plugins, experiment.source.absolute().parent
     load_plugins(*plugins)
     root = Path(root).absolute()
@@ -93,9 +106,9 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
             with progress, running_ray(missing, experiment.resources, address, workers):
                 packs, at_once, trainer = _planned(experiment, missing, done, root, data_folder, trainer, progress)
                 store.be_patient(experiment.resources.store_patience_seconds, progress.say)
-                with recorded(store, lease, experiment, result) as commit:
-                    tags = {"git_commit": commit, "versions": versions(),
-                            **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
+                tags = {"git_commit": commit or git_commit(), "versions": versions(),
+                        **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
+                with recorded(store, lease, experiment, result, tags["git_commit"]):
                     recorder = Recorder(store, progress, result, failure_log, tags, name, done)
                     watchdog = Watchdog(lambda: check_resources(recorder.left(missing), experiment.resources, offers()),
                                         idle_seconds)
@@ -117,7 +130,7 @@ def _planned(experiment: Experiment, missing: Sequence[TrialConfig], done: Mappi
     check_resources(missing, resources, offers())
     checkpoints = Checkpoints(root / "checkpoints" / experiment.name, resources.checkpoint_seconds)
     if trainer is None:
-        fetch_datasets(missing, data_folder)
+        prepare_nodes(missing, resources, data_folder, checkpoints)
         trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
                                     threads=max(1, int(resources.cpu)), data_folder=data_folder,
                                     checkpoints=checkpoints)
@@ -127,16 +140,16 @@ def _planned(experiment: Experiment, missing: Sequence[TrialConfig], done: Mappi
 
 
 @contextlib.contextmanager
-def recorded(store: Store, lease: Lease, experiment: Experiment, result: SweepResult) -> Iterator[str]:
-    """The sweep's parent run, open while trials run and closed with how they ended; yields the commit."""
-    commit, status = git_commit(), "FAILED"
+def recorded(store: Store, lease: Lease, experiment: Experiment, result: SweepResult, commit: str) -> Iterator[None]:
+    """The sweep's parent run, open while trials run and closed with how they ended."""
+    status = "FAILED"
     store.open_sweep(experiment.name, experiment.description, params={"trials": len(experiment.trials)},
                      tags={"git_commit": commit})
     if experiment.text:  # one that was made in Python has no file
         store.log_experiment(experiment.text)
     try:
         lease.confirm()
-        yield commit
+        yield
         status = "KILLED" if result.remaining else "FAILED" if result.failed else "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
@@ -150,15 +163,11 @@ def recorded(store: Store, lease: Lease, experiment: Experiment, result: SweepRe
 
 
 @contextlib.contextmanager
-def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: str | None,
+def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: str,
                 workers: int | None) -> Iterator[None]:
     """Ray: the caller's, a cluster's, or one that is started for these trials and ended after them."""
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
-    if address.startswith("ray://"):  # Ray Client moves Tune, and with it the recorder, off this process
-        raise ConfigError(f"address: must be 'auto' or host:port of a cluster that this machine is part of, got "
-                         f"'{address}' (from outside, use `ray job submit`)")
     if workers is not None and (address != "local" or ray.is_initialized()):
-        raise ConfigError(f"workers: the cluster's nodes say how many packs they take, got {workers}; leave it out")
+        raise ConfigError(f"workers: {WORKERS_OF_CLUSTER}, got {workers}; leave it out")
     if ray.is_initialized():
         yield
         return
@@ -166,7 +175,7 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
     if address != "local":
         check_address(address)
         try:
-            ray.init(address, **quietly)
+            ray.init(address, runtime_env=code(), **quietly)
         except ConnectionError as error:
             raise ResourceError(f"address: no Ray cluster at '{address}' ({one_line(error)})") from None
     else:
@@ -183,17 +192,9 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
         ray.shutdown()
 
 
-def fetch_datasets(trials: Sequence[TrialConfig], folder: Path | None) -> None:
-    """Download and verify what the trials need, once and here, before workers look for it all at the same time."""
-    from pipeline.data import load
-
-    for name in sorted({trial.dataset for trial in trials}):
-        load(name, folder)
-
-
 def offers() -> list[dict[str, float]]:
     """What each node that is alive offers."""
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [node["Resources"] for node in alive()]
 
 
 def _fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trainer,

@@ -8,18 +8,23 @@ import sys
 
 from pipeline.tracking import Store, TrackingError
 
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
-def serve(store: Store, port: int) -> int:
-    """Run MLflow's server on the loopback interface until Ctrl-C; the exit code of the server.
+
+def serve(store: Store, port: int, host: str = LOOPBACK[0]) -> int:
+    """Run MLflow's server on one interface until Ctrl-C; the exit code of the server.
 
     Raises:
         TrackingError: if the store is a server itself.
     """
     if not store.uri.startswith("sqlite:"):
         raise TrackingError(f"tracking store {store.uri}: is a server of its own; open it in a browser")
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store.uri, "--host", "127.0.0.1",
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store.uri, "--host", host,
                "--port", str(port), "--workers", "1"]
-    print(f"http://127.0.0.1:{port} shows {store.uri}; Ctrl-C ends it", flush=True)
+    if host not in LOOPBACK:
+        print(f"warning: whoever reaches {host}:{port} can read, change and delete these runs; put a proxy with "
+              "authentication and TLS before it (docs/cluster.md)", file=sys.stderr, flush=True)
+    print(f"http://{host}:{port} shows {store.uri}; Ctrl-C ends it", flush=True)
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", **os.environ}
     try:
         return subprocess.run(command, env=environment).returncode

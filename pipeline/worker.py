@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,22 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
         next(source, None)
     except Exception as error:
         yield {"records": records, "error": one_line(error), "traceback": traceback.format_exc()}
+
+
+def prepare(datasets: Sequence[str], data_folder: Path | None, checkpoints: Checkpoints) -> None:
+    """Everything that a node must have before it trains packs, and before several workers look for it at once.
+
+    Raises:
+        DataError: a data set that is not there and cannot be downloaded, or is another than the official one.
+        ImportError: a library that is not installed.
+        OSError: checkpoints cannot be written.
+    """
+    import pipeline.training  # noqa: F401  and with it all that training imports
+    from pipeline.data import load
+
+    for name in datasets:
+        load(name, data_folder)
+    checkpoints.folder.mkdir(parents=True, exist_ok=True)
 
 
 def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | None,
@@ -104,9 +121,12 @@ def _noted(records: list[EpochRecord], note: str) -> list[EpochRecord]:
 @functools.lru_cache(maxsize=2)
 def _dataset(name: str, folder: Path | None, device: str) -> Any:
     """The dataset, loaded once per worker process and shared by the packs that it trains."""
-    from pipeline.data import load
+    from pipeline.data import DataError, load
 
-    return load(name, folder, device)
+    try:
+        return load(name, folder, device)
+    except DataError as error:  # a node that joined after the others were prepared
+        raise DataError(f"on {socket.gethostname()}: {error}") from error
 
 
 def one_line(error: BaseException) -> str:

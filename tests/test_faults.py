@@ -16,6 +16,7 @@ import ray
 from ray import cloudpickle
 
 from pipeline import recorder
+from pipeline.checkpoints import Checkpoints
 from pipeline.cli import main
 from pipeline.config import TrialConfig
 from pipeline.experiment import Experiment, Resources, load_experiment

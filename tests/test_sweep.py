@@ -175,7 +175,7 @@ def test_worker_that_always_dies_is_a_failed_trial(tmp_path, two_cores):
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
-    ({"address": "ray://host:10001"}, "address: must be 'auto' or host:port"),
+    ({"address": "ray://host:10001", "workers": 2}, "workers: .* got 2"),
     ({"address": "host:6379", "workers": 2}, "workers: .* got 2"),
 ])
 def test_clusters_that_cannot_be_used_are_refused(tmp_path, arguments, says):

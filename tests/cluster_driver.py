@@ -1,0 +1,69 @@
+"""Drivers of the tests of clusters, run as `python cluster_driver.py sweep|prepare ADDRESS HOME [DATA]`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.checkpoints import Checkpoints
+from pipeline.cluster import prepare_nodes
+from pipeline.config import TrialConfig
+from pipeline.experiment import Experiment, Resources
+from pipeline.packs import Pack
+from pipeline.records import EpochRecord
+from pipeline.resources import ResourceError
+from pipeline.sweep import run_sweep, running_ray
+from pipeline.worker import train_pack
+
+TRIALS = tuple(TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=4, algorithm=algorithm, seed=seed)
+               for algorithm, seeds in (("pdfa", 2), ("dfa", 4)) for seed in range(seeds))
+EXPERIMENT = Experiment("cluster", "", TRIALS, Resources(pack_size=1), (), Path("cluster.yaml"))
+
+
+def train_and_name_the_node(pack: Pack, checkpoints: Checkpoints, nodes: int) -> Iterator[EpochRecord]:
+    """Train; a pack that needs no OPU waits until `nodes` nodes train such packs, which otherwise end too soon."""
+    if not pack.needs_opu:
+        (checkpoints.folder / f"{os.environ['NODE']}.here").touch()
+        deadline = time.monotonic() + 100
+        while len(list(checkpoints.folder.glob("*.here"))) < nodes and time.monotonic() < deadline:
+            time.sleep(0.05)
+    for record in train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=checkpoints):
+        yield dataclasses.replace(record, tags={**record.tags, "node": os.environ["NODE"]})
+
+
+def sweep(address: str, home: Path) -> None:
+    """The experiment, in the folder `mlruns`, and with the name of the node as a tag of every trial.
+
+    Args:
+        home: of Ray's user on the node that drives.
+    """
+    checkpoints = Checkpoints(home / "mlruns" / "checkpoints" / "cluster", 30)
+    checkpoints.folder.mkdir(parents=True)
+    trainer = functools.partial(train_and_name_the_node, checkpoints=checkpoints, nodes=2)
+    print(run_sweep(EXPERIMENT, address=address, trainer=trainer))
+    for marker in checkpoints.folder.glob("*.here"):
+        marker.unlink()
+
+
+def prepare(address: str, home: Path, data: str = "") -> None:
+    """What `prepare_nodes` says of the node with an OPU: without a library, without data, with both (if there are)."""
+    trials = [dataclasses.replace(TRIALS[0], dataset="mnist")]
+    library, folder = home / "modules" / "safetensors.py", home / "data"
+    with running_ray(trials, Resources(), address, None):
+        for change in (lambda: library.write_text('raise ModuleNotFoundError("No module named \'safetensors\'")'),
+                       library.unlink, lambda: data and folder.symlink_to(data)):
+            change()
+            try:
+                prepare_nodes(trials, Resources(), None, Checkpoints(home / "checkpoints", 30))
+                print("ready")
+            except ResourceError as error:
+                print(error)
+
+
+if __name__ == "__main__":
+    {"sweep": sweep, "prepare": prepare}[sys.argv[1]](sys.argv[2], Path(sys.argv[3]), *sys.argv[4:])

@@ -1,0 +1,87 @@
+"""Sweeps on clusters: two real Ray nodes, one with an OPU, that share no code, data, cache or home with the driver."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import ConfigError
+from pipeline.data import DataError
+from pipeline.recorder import git_commit
+from pipeline.resources import ResourceError
+from pipeline.sweep import run_sweep
+from pipeline.tracking import Store
+from pipeline.worker import _dataset
+
+TESTS = Path(__file__).parent
+sys.path.insert(0, str(TESTS))
+from cluster_driver import EXPERIMENT  # noqa: E402
+from ray_nodes import Nodes, free_port  # noqa: E402
+from test_faults import assert_as_if_undisturbed  # noqa: E402
+
+DRIVER = TESTS / "cluster_driver.py"
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    cluster = Nodes(tmp_path_factory.mktemp("nodes"))
+    try:
+        cluster.start("plain", "--num-cpus=1")
+        cluster.start("optical", "--num-cpus=2", '--resources={"OPU": 1}')
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.slow
+def test_sweep_from_outside_trains_pdfa_at_the_opu_and_the_others_on_both_nodes(nodes, tmp_path, monkeypatch):
+    """Through `ray://`: driven on the head, where `mlruns` lies in the home, with the numbers of plain training."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    home = nodes.folder / "plain"
+    done = nodes.python(DRIVER, "sweep", f"ray://127.0.0.1:{nodes.client_port}", home, cwd=tmp_path,
+                        MLFLOW_TRACKING_URI=f"sqlite:///{home}/mlruns/mlflow.db")
+    assert done.returncode == 0 and "finished=6" in done.stdout, done.stdout + done.stderr
+    lines = done.stdout + done.stderr
+    assert "[6/6] " in lines and "6 trials: 6 finished" in lines, "what is said on the head is shown here"
+    assert list(tmp_path.iterdir()) == []
+    assert_as_if_undisturbed(home / "mlruns", EXPERIMENT)
+    store = Store(root=home / "mlruns")
+    store.attach("cluster")
+    where = Counter((run.params["algorithm"], run.tags["node"]) for run in store.runs())
+    assert where["pdfa", "optical"] == 2 and where["pdfa", "plain"] == 0
+    assert where["dfa", "plain"] and where["dfa", "optical"]
+    assert {run.tags["git_commit"] for run in store.runs()} == {git_commit()}
+
+
+@pytest.mark.slow
+def test_node_that_lacks_a_library_or_data_is_named_before_anything_is_trained(nodes, tmp_path):
+    home, data = nodes.folder / "optical", os.environ.get("PHOTONIC_DATA", "")
+    done = nodes.python(DRIVER, "prepare", nodes.address, home, data, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    without_library, without_data, with_both = done.stdout.splitlines()
+    assert without_library.startswith("node optical (") and "No module named 'safetensors'" in without_library
+    assert without_data.startswith("node optical (") and f"DataError: {home}/data: must be a folder" in without_data
+    assert with_both == ("ready" if data else without_data)
+
+
+@pytest.mark.parametrize(("arguments", "uri", "error", "says"), [
+    ({}, None, ConfigError, "MLFLOW_TRACKING_URI: must name a tracking server"),
+    ({"workers": 2}, "http://tracking", ConfigError, "workers: the cluster's nodes say .* got 2"),
+    ({}, "http://tracking", ResourceError, "address: no Ray cluster answers at '127.0.0.1:{port}'"),
+])
+def test_cluster_that_cannot_be_swept_from_outside_is_refused(tmp_path, monkeypatch, arguments, uri, error, says):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    port = free_port()
+    with pytest.raises(error, match=says.format(port=port)):
+        run_sweep(EXPERIMENT, root=tmp_path, tracking_uri=uri, address=f"ray://127.0.0.1:{port}", **arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_that_a_node_lacks_while_it_trains_name_the_host(tmp_path):
+    with pytest.raises(DataError, match=f"on {socket.gethostname()}: {tmp_path}/none: must be a folder"):
+        _dataset("mnist", tmp_path / "none", "cpu")
