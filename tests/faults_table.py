@@ -32,7 +32,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder, "rows.jsonl")
         tests = [str(ROOT / "tests" / name) for name in TESTS]
-        code = subprocess.run([sys.executable, "-m", "pytest", *tests], cwd=ROOT,
+        code = subprocess.run([sys.executable, "-m", "pytest", "--durations=0", *tests], cwd=ROOT,
                               env={**os.environ, ROWS: str(rows)}).returncode
         measured = table([json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()])
     print(measured)

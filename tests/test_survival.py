@@ -30,8 +30,10 @@ from pipeline.tracking import Store, TrackingError
 sys.path.insert(0, str(Path(__file__).parent))
 import fault_trainer  # noqa: E402
 from fault_tools import (  # noqa: E402
+    Damage,
     Server,
     assert_as_if_undisturbed,
+    damage,
     fill,
     impatient_sqlite,
     integrity,
@@ -112,6 +114,27 @@ def changed(experiment, name, **resources):
 
 def has_checkpoint(root, name="faults"):
     return lambda: saved_epoch(root, name) >= 2
+
+
+def test_damage_is_seen(tmp_path, new_database, experiment):
+    """What the tests below rely on: a lost trial, a lost epoch, an epoch that stands twice, a changed value."""
+    shutil.copy(new_database, tmp_path)
+    store, (first, second) = Store(root=tmp_path), experiment.trials
+    store.open_sweep("faults")
+    assert damage(tmp_path, experiment) == Damage(2, lost=2)
+    for trial in (first, second):
+        store.start(trial)
+    store.log(undisturbed(first))
+    assert damage(tmp_path, experiment) == Damage(2, lost=1)
+    *early, last = undisturbed(second)
+    name = "validation/accuracy"
+    wrong = dataclasses.replace(last, metrics={**last.metrics, name: last.metrics[name] + 0.25})
+    store.log([*early[1:], wrong])
+    store.log([early[1], dataclasses.replace(early[1], metrics={name: 0.5}), last])
+    found = damage(tmp_path, experiment)
+    assert found.lost >= len(early[0].metrics) and found.duplicated == 2
+    assert found.difference == pytest.approx(0.25) and f"history of {name}" in found.unequal
+    assert not any(text.startswith("weights") for text in found.unequal)
 
 
 def test_opu_node_lost_and_another_added(tmp_path, new_database, experiment, said):
