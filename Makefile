@@ -13,10 +13,10 @@ endif
 SWEEP_OPTIONS := $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep table1 report ui test faults bench lint clean
+.PHONY: help install sweep table1 report ui test test-slow faults bench lint clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  DATA=DIR     folder with the data sets, instead of a download"
 	@echo "  WORKERS=N    cores that a sweep uses (default: all)"
 
@@ -48,8 +48,11 @@ report: $(READY) ## table and figures of a finished sweep: make report FILE=expe
 ui: $(READY) ## browse the runs in MLflow's web page, http://127.0.0.1:5000
 	@$(BIN)/photonic ui
 
-test: $(READY) ## all tests
-	@$(BIN)/python -m pytest
+test: $(READY) ## all tests but the slow ones
+	@$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(READY) ## the slow tests: sweeps through the command line, kills, clusters, servers, PostgreSQL
+	@$(BIN)/python -m pytest -m slow
 
 faults: $(READY) ## injects every fault into sweeps and writes the table of docs/faults.md
 	@PYTHONPATH=. $(BIN)/python tests/faults_table.py
