@@ -145,7 +145,8 @@ def recorded(store: Store, lease: Lease, experiment: Experiment, result: SweepRe
     status = "FAILED"
     store.open_sweep(experiment.name, experiment.description, params={"trials": len(experiment.trials)},
                      tags={"git_commit": commit})
-    if experiment.text:  # one that was made in Python has no file
+    # An experiment that was made in Python has no file; one of random stopping tells how many trials were drawn.
+    if experiment.text and not experiment.candidates:
         store.log_experiment(experiment.text)
     try:
         lease.confirm()

@@ -343,8 +343,8 @@ class Store:
             TrackingError: if the sweep was tracked without it.
         """
         if EXPERIMENT not in {file.path for file in self._client.list_artifacts(self._parent())}:
-            raise TrackingError(f"tracking store {self.uri}: the sweep has no experiment file (an older version of "
-                                "this software tracked it); name the file itself")
+            raise TrackingError(f"tracking store {self.uri}: the sweep has no experiment file (random stopping "
+                                "keeps its seed secret, and older versions kept none); name the file itself")
         with tempfile.TemporaryDirectory() as folder:
             path = self._client.download_artifacts(self._parent(), EXPERIMENT, folder)
             return Path(path).read_text(encoding="utf-8")

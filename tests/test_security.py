@@ -19,6 +19,7 @@ from pipeline.checkpoints import Checkpoints
 from pipeline.cli import main
 from pipeline.config import ConfigError
 from pipeline.experiment import load_experiment
+from pipeline.lock import Lease
 from pipeline.packs import plan
 from pipeline.progress import SweepProgress
 from pipeline.recorder import Recorder, SweepResult
@@ -58,7 +59,7 @@ def track(file: Path, root: Path) -> Store:
     progress = SweepProgress(experiment.trials, 0, quiet=True)
     trainer = functools.partial(train_pack, device="cpu", threads=1, data_folder=None,
                                 checkpoints=Kept(root / "checkpoints", 0))
-    with recorded(store, experiment, result, "0123abcd"):
+    with recorded(store, Lease(store, experiment.name), experiment, result, "0123abcd"):
         recorder = Recorder(store, progress, result, root / "failures.log", {})
         for pack in plan(experiment.trials, experiment.resources, 1):
             recorder.start(pack)
