@@ -21,8 +21,8 @@ from pipeline.worker import _dataset
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))
 from cluster_driver import EXPERIMENT  # noqa: E402
+from fault_tools import Damage, damage  # noqa: E402
 from ray_nodes import Nodes, free_port  # noqa: E402
-from test_faults import assert_as_if_undisturbed  # noqa: E402
 
 DRIVER = TESTS / "cluster_driver.py"
 
@@ -49,7 +49,7 @@ def test_sweep_from_outside_trains_pdfa_at_the_opu_and_the_others_on_both_nodes(
     lines = done.stdout + done.stderr
     assert "[6/6] " in lines and "6 trials: 6 finished" in lines, "what is said on the head is shown here"
     assert list(tmp_path.iterdir()) == []
-    assert_as_if_undisturbed(home / "mlruns", EXPERIMENT)
+    assert damage(home / "mlruns", EXPERIMENT) == Damage(len(EXPERIMENT.trials))
     store = Store(root=home / "mlruns")
     store.attach("cluster")
     where = Counter((run.params["algorithm"], run.tags["node"]) for run in store.runs())
