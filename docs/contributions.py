@@ -30,12 +30,10 @@ SIGMA = 0.01
 def contributions(trial: TrialConfig) -> tuple[list[float], list[float]]:
     """(mean norm over C, of every layer and of all; signal over noise, of every layer)."""
     training = Training(Pack((trial,)), load(trial.dataset), torch.device("cpu"))
-    net, mechanism, indices = training.net, training.mechanism, training.sampler.epoch()[0]
+    net, indices = training.net, training.sampler.epoch()[0]
     activations, logits = net.forward(training.train_inputs.batch(indices))
     error, _ = output_error(logits, training.data.train_y[indices], None)
-    signals = training.feedback.signals(mechanism.error(error))
-    deltas = training.feedback.deltas(signals, net, activations, mechanism.derivative)
-    bounded = mechanism.bounded(deltas, activations)
+    bounded = training.mechanism.bounded(training.deltas(error, activations), activations)
     squares = torch.stack([layer.squared_norms(d, h) for layer, d, h in zip(net.layers, *bounded, strict=True)])
     norms = torch.cat([squares, squares.sum(dim=0, keepdim=True)]).sqrt() / contribution_bound(trial)
     sum_outer_products(net, *bounded, training.update)

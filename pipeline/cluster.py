@@ -21,7 +21,7 @@ from pipeline.checkpoints import Checkpoints
 from pipeline.config import ConfigError, TrialConfig
 from pipeline.experiment import Resources
 from pipeline.resources import ResourceError, bundle, check_address, fits
-from pipeline.worker import one_line, prepare
+from pipeline.worker import one_line, prepare, prepare_elsewhere
 
 Result = TypeVar("Result")
 
@@ -58,7 +58,7 @@ def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_fold
             prepare(datasets, data_folder, checkpoints)
         elif datasets:
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            task = ray.remote(num_cpus=0, max_retries=0)(prepare).options(scheduling_strategy=there)
+            task = ray.remote(num_cpus=0, max_retries=0)(prepare_elsewhere).options(scheduling_strategy=there)
             tasks[f"{node['NodeName']} ({node['NodeManagerHostname']})"] = task.remote(datasets, data_folder,
                                                                                       checkpoints)
     for name, task in tasks.items():

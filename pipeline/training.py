@@ -200,15 +200,25 @@ class Training:
         error, loss = output_error(logits, labels, present)
         if measure_alignment:
             true_gradient(self.net, error, activations, self.gradient)
-        signals = self.mechanism.perturb(self.feedback.signals(self.mechanism.error(error)))
-        if present is not None:  # noise has reached the empty places, too
-            signals = [s * present for s in signals]
-        deltas = self.feedback.deltas(signals, self.net, activations, self.mechanism.derivative)
-        self.mechanism.update(deltas, activations, self.update)
+        self.mechanism.update(self.deltas(error, activations, present), activations, self.update)
         self.optimizer.step()
         if self.average:
             self.average.update()
         return loss, cosines(self.update, self.gradient) if measure_alignment else None
+
+    def deltas(self, error: torch.Tensor, activations: list[torch.Tensor],
+               present: torch.Tensor | None = None) -> list[torch.Tensor]:
+        """delta^1..delta^L [R, m, n_l] of a batch, as the mechanism's update takes them.
+
+        Args:
+            error: of the outputs [R, m, n_L].
+            activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
+            present: [R, m, 1], 0 where a batch has no record; None where every place has one.
+        """
+        signals = self.mechanism.perturb(self.feedback.signals(self.mechanism.error(error)))
+        if present is not None:  # noise has reached the empty places, too
+            signals = [s * present for s in signals]
+        return self.feedback.deltas(signals, self.net, activations, self.mechanism.derivative)
 
     def _canary_losses(self) -> torch.Tensor:
         """Losses of the canaries' wrong labels at the present weights [R, k]."""

@@ -41,19 +41,28 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
 
 
 def prepare(datasets: Sequence[str], data_folder: Path | None, checkpoints: Checkpoints) -> None:
-    """Everything that a node must have before it trains packs, and before several workers look for it at once.
+    """What a node must have before it trains packs, and before several workers look for it at once.
 
     Raises:
         DataError: a data set that is not there and cannot be downloaded, or is another than the official one.
-        ImportError: a library that is not installed.
         OSError: checkpoints cannot be written.
     """
-    import pipeline.training  # noqa: F401  and with it all that training imports
     from pipeline.data import load
 
     for name in datasets:
         load(name, data_folder)
     checkpoints.folder.mkdir(parents=True, exist_ok=True)
+
+
+def prepare_elsewhere(datasets: Sequence[str], data_folder: Path | None, checkpoints: Checkpoints) -> None:
+    """`prepare` on another node than the driver's, of which it is not known what is installed there.
+
+    Raises:
+        ImportError: a library that is not installed.
+    """
+    import pipeline.training  # noqa: F401  and with it all that training imports
+
+    prepare(datasets, data_folder, checkpoints)
 
 
 def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | None,

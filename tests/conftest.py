@@ -12,6 +12,27 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="module")
+def two_cores(request):
+    """A Ray with two cores, and as many OPUs as the module's OPUS says (1), as a caller would have initialised it."""
+    import ray
+
+    ray.init("local", num_cpus=2, resources={"OPU": getattr(request.module, "OPUS", 1)}, include_dashboard=False,
+             logging_level="ERROR", log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """The lines that sweeps say."""
+    from pipeline.progress import SweepProgress
+
+    lines = []
+    monkeypatch.setattr(SweepProgress, "say", lambda self, text: lines.append(text))
+    return lines
+
+
 @pytest.fixture
 def extensions():
     """What a test registers, or loads as a plugin, is gone after it."""

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-import ray
 from ray import cloudpickle
 
 from pipeline import recorder
@@ -21,7 +20,6 @@ from pipeline.cli import main
 from pipeline.config import TrialConfig
 from pipeline.experiment import Experiment, Resources, load_experiment
 from pipeline.lock import SweepRunning, sweeping
-from pipeline.progress import SweepProgress
 from pipeline.sweep import run_sweep
 from pipeline.tracking import Store, TrackingError
 
@@ -34,23 +32,8 @@ TRIALS = tuple(TrialConfig(dataset="digits", hidden=(16, 16), batch_size=128, ep
                            learning_rate=0.1, algorithm="pdfa", sigma=0.1, **more)
                for mechanism, more in (("photonic", {}), ("per_example", {"noise_multiplier": 1.0}))
                for seed in range(2))
+OPUS = 2
 EXPERIMENT = Experiment("faults", "", TRIALS, Resources(pack_size=2), (), Path("faults.yaml"))
-
-
-@pytest.fixture(scope="module")
-def two_cores():
-    ray.init("local", num_cpus=2, resources={"OPU": 2}, include_dashboard=False, logging_level="ERROR",
-             log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
-@pytest.fixture
-def said(monkeypatch):
-    """The lines that sweeps say."""
-    lines = []
-    monkeypatch.setattr(SweepProgress, "say", lambda self, text: lines.append(text))
-    return lines
 
 
 def run(root: Path, **disturbance):

@@ -22,7 +22,6 @@ from pipeline.checkpoints import Checkpoints
 from pipeline.experiment import load_experiment
 from pipeline.lock import Lease, SweepRunning
 from pipeline.packs import Pack
-from pipeline.progress import SweepProgress
 from pipeline.resources import ResourceError
 from pipeline.sweep import run_sweep
 from pipeline.tracking import Store, TrackingError
@@ -80,28 +79,12 @@ def new_database(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def two_cores():
-    ray.init("local", num_cpus=2, resources={"OPU": 1}, include_dashboard=False, logging_level="ERROR",
-             log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
-@pytest.fixture(scope="module")
 def server(tmp_path_factory, new_database):
     folder = tmp_path_factory.mktemp("server")
     shutil.copy(new_database, folder / "server.db")
     server = Server(folder)
     yield server
     server.kill()
-
-
-@pytest.fixture
-def said(monkeypatch):
-    """The lines that sweeps say."""
-    lines = []
-    monkeypatch.setattr(SweepProgress, "say", lambda self, text: lines.append(text))
-    return lines
 
 
 def sweep(experiment, root, *, uri=None, idle_seconds=60.0, pause=0.1, **behaviour):

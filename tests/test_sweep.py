@@ -15,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import ray
 from ray import cloudpickle
 from rich.console import Console
 
@@ -34,15 +33,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 import sweep_stub  # noqa: E402
 
 cloudpickle.register_pickle_by_value(sweep_stub)  # workers cannot import from the folder of the tests
-
-
-@pytest.fixture(scope="module")
-def two_cores():
-    """A Ray with two cores and one OPU, as a caller would have initialised it."""
-    ray.init("local", num_cpus=2, resources={"OPU": 1}, include_dashboard=False, logging_level="ERROR",
-             log_to_driver=False)
-    yield
-    ray.shutdown()
 
 
 def grid(algorithms=("dfa", "pdfa"), seeds=4, **settings) -> tuple[TrialConfig, ...]:
