@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -27,27 +30,28 @@ SECRET = ("Random stopping: only the best trial may be published. This page show
           "number nor the experiment file, whose selection.seed tells it.")
 
 
+def shown(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> pd.DataFrame:
+    """Those rows of `runs` that a report may show: all, but of random stopping the best trial alone."""
+    return runs[runs["trial_key"] == choice.trial_key] if experiment.candidates else runs
+
+
 def overview(experiment: Experiment, runs: pd.DataFrame, store: Store, choice: Choice | None,
              files: Sequence[Path]) -> Page:
     """The page of a report.
 
     Args:
-        runs: from `load_runs`, a row per trial of the experiment.
+        runs: from `load_runs`, those rows that may be `shown`.
         store: attached to the experiment's sweep.
-        choice: the best trial; of random stopping nothing else is shown.
+        choice: the best trial.
         files: what the report has written; those with a caption or a figure become exhibits.
     """
-    secret = bool(experiment.candidates)
-    if secret:
-        runs = runs[runs["trial_key"] == choice.trial_key]
-    keys = set(runs["trial_key"])
-    tracked = [run for run in store.runs() if run.trial_key in keys]
+    tracked = tracked_runs(runs, store)
     common = {"title": experiment.name, "what": "Experiment report", "exhibits": exhibits(files),
               "privacy": statements(runs, choice and choice.selected),
               "epsilons": epsilons(runs, choice and choice.selected), "notes": notes(runs),
               "versions": versions(tracked)}
     commits = ("Commit", ", ".join(map(abridged, _counted(tracked, "git_commit"))) or "not recorded")
-    if secret:
+    if experiment.candidates:
         return Page(**common, description=" ".join(filter(None, (experiment.description, SECRET))), facts=[commits])
     data = next((Download(path.name, path.read_text(encoding="utf-8")) for path in files if path.name == "runs.csv"),
                 None)
@@ -55,7 +59,35 @@ def overview(experiment: Experiment, runs: pd.DataFrame, store: Store, choice: C
                 facts=[*_facts(runs, tracked), commits], grid=_grid(experiment, runs), settings=_settings(runs),
                 trials=trials(experiment, runs), trials_note=_trials_note(runs), trials_data=data,
                 problems=_problems(experiment, runs, store), commands=commands(experiment, tracked),
-                source=[Download(_file_name(experiment), experiment.text)] if experiment.text else [])
+                source=[Download(file_name(experiment), experiment.text)] if experiment.text else [])
+
+
+def manifest(experiment: Experiment, runs: pd.DataFrame, store: Store, files: Sequence[Path]) -> str:
+    """JSON: where the numbers come from, and SHA-256 digests of those of `files` that hold them (CSV); of random
+    stopping nothing that depends on the number of trials.
+
+    Args:
+        runs, store: as of `overview`.
+    """
+    tracked, data = tracked_runs(runs, store), {path for path in files if path.suffix == ".csv"}
+    content: dict[str, Any] = {"experiment": experiment.name}
+    if experiment.candidates:
+        data -= {path for path in data if path.name == "runs.csv"}
+    else:
+        begin, end = _span(tracked)
+        content |= {"trials": dict(Counter(runs["status"])), "began": f"{begin:%Y-%m-%dT%H:%M:%SZ}",
+                    "ended": f"{end:%Y-%m-%dT%H:%M:%SZ}"}
+    content["commands"] = commands(experiment, tracked)
+    for name, tag in (("commits", "git_commit"), ("software", "versions")):
+        content[name] = dict(Counter(run.tags.get(tag, "unknown") for run in tracked))
+    content["data"] = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(data)}
+    return json.dumps(content, indent=2) + "\n"
+
+
+def tracked_runs(runs: pd.DataFrame, store: Store) -> list[TrackedRun]:
+    """The tracked runs of a frame's trials."""
+    keys = set(runs["trial_key"])
+    return [run for run in store.runs() if run.trial_key in keys]
 
 
 def trials(experiment: Experiment, runs: pd.DataFrame) -> Table:
@@ -87,7 +119,7 @@ def trials(experiment: Experiment, runs: pd.DataFrame) -> Table:
 def commands(experiment: Experiment, tracked: Sequence[TrackedRun]) -> list[str]:
     """Shell commands that train and report the experiment again, at its commit if it has a single one."""
     commits = {run.tags.get("git_commit", "unknown").removesuffix("-dirty") for run in tracked} - {"unknown"}
-    name = _file_name(experiment)
+    name = file_name(experiment)
     return [*(f"git checkout {commit}" for commit in commits if len(commits) == 1), "make install",
             f".venv/bin/photonic sweep {name}", f".venv/bin/photonic report {name}"]
 
@@ -119,12 +151,17 @@ def value_text(value: object) -> str:
 
 
 def _facts(runs: pd.DataFrame, tracked: Sequence[TrackedRun]) -> list[tuple[str, str]]:
-    begin, end = min(run.start_ms for run in tracked), max(run.end_ms or run.start_ms for run in tracked)
-    began = datetime.fromtimestamp(begin / 1000, UTC)
+    begin, end = _span(tracked)
     statuses = ", ".join(f"{count} {status}" for status, count in Counter(runs["status"]).items())
     return [("Trials", statuses), ("Data", ", ".join(DATASET_LABELS[name] for name in runs["dataset"].unique())),
-            ("Began (UTC)", f"{began:%Y-%m-%d %H:%M}"),
-            ("First start to last end", duration((end - begin) / 1000))]
+            ("Began (UTC)", f"{begin:%Y-%m-%d %H:%M}"),
+            ("First start to last end", duration((end - begin).total_seconds()))]
+
+
+def _span(tracked: Sequence[TrackedRun]) -> tuple[datetime, datetime]:
+    """When the first of them started and the last ended (UTC)."""
+    begin, end = min(run.start_ms for run in tracked), max(run.end_ms or run.start_ms for run in tracked)
+    return datetime.fromtimestamp(begin / 1000, UTC), datetime.fromtimestamp(end / 1000, UTC)
 
 
 def _varied(experiment: Experiment, runs: pd.DataFrame) -> list[str]:
@@ -174,7 +211,8 @@ def _counted(tracked: Sequence[TrackedRun], tag: str) -> list[str]:
     return [value if len(counts) == 1 else f"{value} ({count} trials)" for value, count in counts.items()]
 
 
-def _file_name(experiment: Experiment) -> str:
+def file_name(experiment: Experiment) -> str:
+    """The experiment file, without its folder."""
     return Path(experiment.source).name
 
 

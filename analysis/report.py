@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from analysis import figures, frontier_figure, frontiers, heatmaps, leekifer, selection, style, sweeps, tables
 from analysis.captions import CAPTIONS, TITLES, titled
-from analysis.overview import overview
+from analysis.overview import file_name, manifest, overview, shown
 from analysis.page import render
 from analysis.runs import FIELDS, load_history, load_runs, require_replicates
 from analysis.statistics import SUMMARY
@@ -31,7 +31,8 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
     Returns:
         The files written: `runs.csv`, one row per trial, those of the exhibits, where trials are certified and have
         validation accuracy `selection.csv` and `selection.md` (the best trial, and what it costs to have chosen it),
-        and last `index.html`, a page of its own that shows all of it.
+        a copy of the experiment file, `manifest.json` (commit, versions, commands and digests of the data), and last
+        `index.html`, a page of its own that shows all of it.
 
     Raises:
         MissingTrials: if the sweep is not complete.
@@ -51,7 +52,11 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
     if certified and all(trial.validation_fraction for trial in certified):
         choice = selection.choose(experiment, runs)
         files += write_selection(choice, store, folder)
-    files += write({"index.html": render(overview(experiment, runs, store, choice, files))}, folder)
+    public = shown(experiment, runs, choice)
+    if experiment.text and not experiment.candidates:
+        files += write({file_name(experiment): experiment.text}, folder)
+    files += write({"manifest.json": manifest(experiment, public, store, files),
+                    "index.html": render(overview(experiment, public, store, choice, files))}, folder)
     store.log_report(files)
     return files
 

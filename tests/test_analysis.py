@@ -420,7 +420,8 @@ def test_every_exhibit_of_an_experiment_file_can_be_drawn():
 def test_report_writes_and_logs_everything(grid_store, tmp_path):
     files = report(an_experiment("grid", GRID), grid_store, tmp_path / "reports" / "grid")
     names = ["runs.csv", "table1.csv", "table1.md", "table1.tex",
-             *(f"figure2.{extension}" for extension in ("csv", "md", "svg", "pdf", "png")), "index.html"]
+             *(f"figure2.{extension}" for extension in ("csv", "md", "svg", "pdf", "png")), "manifest.json",
+             "index.html"]
     assert [path.name for path in files] == names and all(path.stat().st_size > 200 for path in files)
     client = MlflowClient(tracking_uri=grid_store.uri)
     logged = client.list_artifacts(grid_store._parent_id, "report")
@@ -434,7 +435,7 @@ def test_report_draws_what_is_listed_into_the_default_folder(grid_store, tmp_pat
     monkeypatch.chdir(tmp_path)
     files = report(an_experiment("grid", GRID[:14], ["table1"]), grid_store)
     assert files == [Path("reports/grid") / name for name in ("runs.csv", "table1.csv", "table1.md", "table1.tex",
-                                                                "index.html")]
+                                                                "manifest.json", "index.html")]
     assert len(pd.read_csv(files[1])) == 7  # back-propagation only
 
 

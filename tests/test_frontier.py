@@ -310,5 +310,5 @@ def test_report(store, tmp_path):
     files = report(experiment, store, tmp_path)
     assert [path.name for path in files] == ["runs.csv", "frontier.csv", "frontier.md", "frontier_hypervolume.csv",
                                               *(f"frontier.{e}" for e in ("svg", "pdf", "png")),
-                                              "selection.csv", "selection.md", "index.html"]
+                                              "selection.csv", "selection.md", "manifest.json", "index.html"]
     assert all(path.stat().st_size > 200 for path in files)

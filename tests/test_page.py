@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
+import json
 import re
 import time
 from pathlib import Path
@@ -142,6 +144,19 @@ def test_the_page_says_what_was_run_and_how_to_run_it_again(html):
                  ".venv/bin/photonic sweep hostile.yaml\n", f"Trained with {VERSIONS}.", "files differed from the "
                  "commit", "diverged after epoch 2 of 2", "non-private, σ\u00a0=\u00a02, σ\u00a0=\u00a010"):
         assert fact in text, fact
+
+
+def test_the_manifest_says_where_the_data_come_from_and_what_they_are(experiment, files):
+    folder = files[0].parent
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    count = len(experiment.trials)
+    assert (folder / "hostile.yaml").read_text(encoding="utf-8") == FILE
+    assert manifest["experiment"] == "hostile" and manifest["trials"] == {"finished": count - 1, "diverged": 1}
+    assert manifest["commits"] == {f"{COMMIT}-dirty": count} and manifest["software"] == {VERSIONS: count}
+    assert manifest["commands"][-1] == ".venv/bin/photonic report hostile.yaml"
+    assert manifest["began"] <= manifest["ended"]
+    csv = [path for path in files if path.suffix == ".csv"]
+    assert manifest["data"] == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in csv}
 
 
 def test_only_the_kinds_that_occur_are_explained_and_claimed_is_no_guarantee(store, experiment, html):
