@@ -18,7 +18,8 @@ from analysis.frontiers import NO_VALUE, tightest
 from analysis.page import Cell, Download, Page, Table, exhibits
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, by_noise, setting_label
 from analysis.selection import Choice
-from analysis.statements import GUARANTEES, epsilons, kinds_of, notes, short, statements
+from analysis.statements import epsilons, kinds_of, notes, short, statements
+from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.experiment import Experiment
 from pipeline.progress import duration
 from pipeline.status import CLOCK

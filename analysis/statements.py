@@ -8,25 +8,9 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.page import Cell, Statement, Table
-from pipeline.accounting.epsilon import KINDS, Epsilon
+from pipeline.accounting.epsilon import GUARANTEES, Epsilon
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 
-# By kind: whether it guarantees anything of a model, and the statement (docs/privacy.md proves them).
-GUARANTEES = {
-    "certified": (True, "Features and labels of every record are protected: whoever sees the weights after every step "
-                  "tells two neighbouring training sets apart no better than (ε, δ)-differential privacy permits. It "
-                  "covers one trial, not the choice among trials."),
-    "selected": (True, "As certified, and it also covers having picked the best trial of the sweep. It does not cover "
-                 "the validation scores by which that trial was picked."),
-    "label": (True, "Labels alone are protected; features count as public, and of them, or of whether a record took "
-              "part, nothing is guaranteed. It covers one trial, not the choice among trials."),
-    "audited": (False, "A lower bound, measured by attack with 95% confidence, and no guarantee: the true ε is at "
-                "least this. A low value proves nothing; one above certified would prove an error."),
-    "column": (False, "Holds for one column of one layer in one step (the corrected Proposition 3 of Ohana et al. "
-               "2021). Nothing about the model follows."),
-    "claimed": (False, "No guarantee: the value of the formula printed in Ohana et al. 2021. The photonic mechanism "
-                "has no finite ε for features at any σ, as one observed update tells who was in its batch."),
-}
 NONE = "No guarantee: these trials log no ε of any kind ({count}). The notes say why."
 AUDIT_RELATION = "add/remove"  # of the canaries of a trial that has no relation of its own (sampler poisson)
 
@@ -85,7 +69,7 @@ def notes(runs: pd.DataFrame) -> list[str]:
 def _epsilons(runs: pd.DataFrame) -> Sequence[str]:
     """Columns of epsilons that any trial has."""
     return [name for name in runs.columns
-            if name.startswith("epsilon/") and name.split("/")[1] in KINDS and runs[name].notna().any()]
+            if name.startswith("epsilon/") and name.split("/")[1] in GUARANTEES and runs[name].notna().any()]
 
 
 def _relation(kind: str, relation: object) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+DESCRIPTION = "description"  # the tag of a trial's text for people, Markdown
+
 
 @dataclass(frozen=True)
 class ClassAccuracy:

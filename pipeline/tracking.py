@@ -40,10 +40,12 @@ from pipeline.backend import (
 )
 from pipeline.config import TrialConfig
 from pipeline.patience import PatientClient
-from pipeline.records import EpochRecord, Outcome
+from pipeline.records import DESCRIPTION, EpochRecord, Outcome
 
 __all__ = ["DONE", "STATUSES", "Store", "TrackedRun", "TrackingError", "run_name"]
 
+_NOTE = "mlflow.note.content"  # the tag that MLflow's page shows as a run's description
+_KIND = {"mlflow.experimentKind": "custom_model_development"}  # the page opens with the runs, not with traces
 EXPERIMENT = "experiment.yaml"  # artifact of the parent run: the experiment file as it was swept last
 _PARENT_NOTE = """{description}
 
@@ -115,7 +117,7 @@ class Store:
                 folder = self.root / "artifacts" / re.sub(r"[^\w.-]", "_", name)
                 location = folder.as_uri() if self._database else None  # a server has its own
                 with passing("RESOURCE_ALREADY_EXISTS"):  # by another host, or by a call whose answer was lost
-                    self._client.create_experiment(name, artifact_location=location)
+                    self._client.create_experiment(name, artifact_location=location, tags=_KIND)
                 self._experiment_id = find_experiment(self._client, name)
             parent = self._find_parent()
             if parent is None:
@@ -128,7 +130,7 @@ class Store:
         texts = {k: param_text(v) for k, v in (params or {}).items()}
         changed = {f"latest.{k}": v for k, v in texts.items()
                    if logged.get(k, v) != v or f"latest.{k}" in parent.data.tags}
-        note = {"mlflow.note.content": _PARENT_NOTE.format(description=description or f"Sweep `{name}`.")}
+        note = {_NOTE: _PARENT_NOTE.format(description=description or f"Sweep `{name}`.")}
         write(self._client, self._parent_id, params={k: v for k, v in texts.items() if k not in logged},
               tags={**note, **(tags or {}), **changed, "driver": self.driver})
         self._client.update_run(self._parent_id, status="RUNNING")
@@ -243,7 +245,7 @@ class Store:
                 if known is None or (known != value and not point[0].startswith("time/")):
                     new[point] = value
             write(self._client, run_id, [(name, value, epoch) for (name, epoch), value in new.items()],
-                  tags={name: text for r in group for name, text in r.tags.items()})
+                  tags={_NOTE if name == DESCRIPTION else name: text for r in group for name, text in r.tags.items()})
             logged.update(new)
             for outcome in (r.outcome for r in group if r.outcome):
                 self._finish(key, outcome)

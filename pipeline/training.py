@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from pipeline.accounting import account, privacy_tags
+from pipeline.accounting import account, describe, privacy_tags
 from pipeline.accounting.certified import with_noise
 from pipeline.alignment import cosines, true_gradient
 from pipeline.canaries import Canaries
@@ -20,7 +20,7 @@ from pipeline.feedback import make_feedback, output_error
 from pipeline.mechanisms import make_mechanism
 from pipeline.networks import make_network
 from pipeline.packs import Pack
-from pipeline.records import ClassAccuracy, EpochRecord, Outcome
+from pipeline.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
 from pipeline.sampling import ABSENT, BatchSampler, split
 
 EVALUATION_BATCH = 1_000
@@ -263,7 +263,7 @@ class Training:
         metrics |= {f"alignment/layer_{k + 1}": v for k, v in enumerate(alignment.tolist())}
         tags = {}
         if self.epoch == 1:
-            tags = {**privacy_tags(trial), "device": _device_name(self.device)}
+            tags = {**privacy_tags(trial), DESCRIPTION: describe(trial), "device": _device_name(self.device)}
         # When to stop was seen in what was released, so that a trial that ends early costs what all of it would.
         metrics |= {e.metric_name: e.value for e in account(trial, self.epoch if finite else trial.epochs)}
         outcome = None

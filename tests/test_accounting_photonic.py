@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.accounting import account, privacy_tags
+from pipeline.accounting import account, describe, privacy_tags
 from pipeline.accounting import photonic as ph
 from pipeline.accounting.column import corrected_column_add_remove, corrected_column_replace_one
 from pipeline.accounting.epsilon import Epsilon
@@ -305,7 +305,7 @@ def test_epsilon_prints_with_its_meaning():
 
 @pytest.mark.parametrize("change, message", [
     (dict(value=-1.0), "value: must be >= 0"), (dict(value=math.nan), "value: must be >= 0"),
-    (dict(kind="proved"), "kind: must be one of claimed"), (dict(relation=""), "relation: must name one"),
+    (dict(kind="proved"), "kind: must be one of certified"), (dict(relation=""), "relation: must name one"),
     (dict(sampler=""), "sampler: must name one"), (dict(delta=0.0), "delta: must be > 0"),
     (dict(conversion=""), "conversion: must name one"),
 ])
@@ -313,6 +313,17 @@ def test_epsilon_refuses(change, message):
     fields = dict(value=1.0, kind="claimed", variant="a", relation="r", sampler="s", delta=0.1, conversion="c")
     with pytest.raises(ValueError, match=message):
         Epsilon(**{**fields, **change})
+
+
+def test_a_description_gives_every_kind_with_what_it_guarantees():
+    text = describe(TrialConfig(**PHOTONIC))
+    least = min(e.value for e in account(TrialConfig(**PHOTONIC), TrialConfig().epochs) if e.kind == "claimed")
+    assert f"**claimed**: epsilon = {least:.4g} (claimed saturating/epochs; delta = 1e-05" in text
+    assert "**column**: infinite, by every formula. " in text and "No guarantee: the value of the formula" in text
+    assert "**label**" in text and "**certified**" not in text
+    assert "**No guarantee**: nothing is stated" in describe(TrialConfig())
+    certified = describe(TrialConfig(mechanism="per_example", sampler="poisson", target_epsilon=3))
+    assert "**certified**: epsilon = 2.98" in certified and "No guarantee" not in certified
 
 
 def test_privacy_tags():

@@ -25,7 +25,7 @@ from safetensors.numpy import load_file
 from pipeline import backend, lock, patience
 from pipeline.config import TrialConfig
 from pipeline.lock import Lease, SweepRunning
-from pipeline.records import ClassAccuracy, EpochRecord, Outcome
+from pipeline.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
 from pipeline.tracking import Store, TrackingError, run_name
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -100,8 +100,9 @@ def test_parent_run_is_described_and_reused(store, root, client, request):
     name = request.node.name
     again = Store(root=root)
     again.open_sweep(name, "About **this** sweep.", params={"n_trials": 3, "added": True})
-    runs = client.search_runs([client.get_experiment_by_name(name).experiment_id])
-    assert len(runs) == 1
+    experiment = client.get_experiment_by_name(name)
+    runs = client.search_runs([experiment.experiment_id])
+    assert len(runs) == 1 and experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     tags, params = runs[0].data.tags, runs[0].data.params
     assert tags["sweep"] == name and tags["git_commit"] == "abc"
     assert tags["mlflow.note.content"].startswith("About **this** sweep.")
@@ -120,6 +121,13 @@ def test_trial_is_nested_and_has_its_configuration(store, client):
     assert run.data.params["sigma"] == "0.1" and run.data.params["hidden"] == "[512, 512]"
     assert run.data.params["algorithm"] == "pdfa" and run.data.params["output_noise"] == "true"
     assert store.done() == {}
+
+
+def test_the_description_that_training_hands_on_is_the_one_of_the_run(store, client):
+    run_id = store.start(BP)
+    store.log([EpochRecord(BP.trial_key, 1, {}, {DESCRIPTION: "**BP**, no guarantee", "device": "cpu"})])
+    tags = client.get_run(run_id).data.tags
+    assert tags["mlflow.note.content"] == "**BP**, no guarantee" and tags["device"] == "cpu"
 
 
 def test_run_names_of_gaussian_mechanisms():

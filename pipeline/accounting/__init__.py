@@ -5,17 +5,18 @@ from __future__ import annotations
 from pipeline.accounting.audit import guesses, one_run
 from pipeline.accounting.certified import certified, event_of, selected, with_noise
 from pipeline.accounting.column import column_epsilons
-from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.epsilon import GUARANTEES, Epsilon
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.photonic import RELATION, VARIANTS, abridged, claimed, missing, not_described
-from pipeline.choices import GAUSSIAN, PER_RECORD
+from pipeline.choices import ALGORITHM_LABELS, GAUSSIAN, PER_RECORD
 from pipeline.config import TrialConfig
+from pipeline.datasets import DATASET_LABELS
 
 # Mironov 2012, "On significance of the least significant bits for differential privacy".
 REAL_NUMBERS = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; Mironov "
                 "2012)")
 
-__all__ = ["Epsilon", "account", "privacy_tags", "selected"]
+__all__ = ["Epsilon", "account", "describe", "privacy_tags", "selected"]
 
 
 def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
@@ -36,6 +37,21 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
     if config.canaries:
         tags["privacy.notes"] += f"; {_audit(config)}"
     return tags
+
+
+def describe(config: TrialConfig) -> str:
+    """Markdown for people: what the trial is, and of every kind of epsilon that is stated of its whole run the least,
+    with what it guarantees."""
+    what = (f"**{ALGORITHM_LABELS[config.algorithm]}** on {DATASET_LABELS[config.dataset]}, {config.network} "
+            f"{'-'.join(map(str, config.layer_sizes))}, {config.epochs} epochs in batches of {config.batch_size} "
+            f"({config.sampler}), mechanism `{config.mechanism}`, seed {config.seed}.")
+    epsilons = account(config, config.epochs)
+    parts = [what] if epsilons else [what, "**No guarantee**: nothing is stated of this trial's privacy."]
+    for kind, (_, text) in GUARANTEES.items():
+        if of_kind := [epsilon for epsilon in epsilons if epsilon.kind == kind]:
+            least = min(of_kind, key=lambda epsilon: epsilon.value)
+            parts.append(f"**{kind}**: {least if least.is_metric else 'infinite, by every formula'}. {text}")
+    return "\n\n".join([*parts, "The tag `privacy.notes` says what this rests on."])
 
 
 def _audit(config: TrialConfig) -> str:

@@ -5,10 +5,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-# What a value guarantees differs by kind: `claimed` guarantees nothing, `column` only one column of one layer in one
-# step, `label` the labels alone, `certified` every released iterate, `selected` the sweep as well; `audited` is a
-# lower bound measured by attack.
-KINDS = ("claimed", "column", "label", "certified", "selected", "audited")
+# By kind: whether it guarantees anything of a model, and the statement (docs/privacy.md proves them).
+GUARANTEES = {
+    "certified": (True, "Features and labels of every record are protected: whoever sees the weights after every step "
+                  "tells two neighbouring training sets apart no better than (ε, δ)-differential privacy permits. It "
+                  "covers one trial, not the choice among trials."),
+    "selected": (True, "As certified, and it also covers having picked the best trial of the sweep. It does not cover "
+                 "the validation scores by which that trial was picked."),
+    "label": (True, "Labels alone are protected; features count as public, and of them, or of whether a record took "
+              "part, nothing is guaranteed. It covers one trial, not the choice among trials."),
+    "audited": (False, "A lower bound, measured by attack with 95% confidence, and no guarantee: the true ε is at "
+                "least this. A low value proves nothing; one above certified would prove an error."),
+    "column": (False, "Holds for one column of one layer in one step (the corrected Proposition 3 of Ohana et al. "
+               "2021). Nothing about the model follows."),
+    "claimed": (False, "No guarantee: the value of the formula printed in Ohana et al. 2021. The photonic mechanism "
+                "has no finite ε for features at any σ, as one observed update tells who was in its batch."),
+}
 
 
 @dataclass(frozen=True)
@@ -17,7 +29,7 @@ class Epsilon:
 
     Attributes:
         value: >= 0; may be infinite, and then it is no metric (a tracking store would turn it into 1.8e308) but a tag.
-        kind: one of `KINDS`.
+        kind: a key of `GUARANTEES`.
         variant: which formula or accountant, `second/iterations` for example; may be empty.
         relation: neighbouring relation, `replace-one` for example.
         sampler: how batches were drawn.
@@ -41,8 +53,8 @@ class Epsilon:
     def __post_init__(self) -> None:
         if not self.value >= 0:
             raise ValueError(f"value: must be >= 0 or infinity, got {self.value}")
-        if self.kind not in KINDS:
-            raise ValueError(f"kind: must be one of {', '.join(KINDS)}, got {self.kind!r}")
+        if self.kind not in GUARANTEES:
+            raise ValueError(f"kind: must be one of {', '.join(GUARANTEES)}, got {self.kind!r}")
         if not 0 < self.delta < 1:
             raise ValueError(f"delta: must be > 0 and < 1, got {self.delta}")
         for name in ("relation", "sampler", "conversion"):
