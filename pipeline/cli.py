@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import errno
 import os
 import re
 import sys
@@ -37,6 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on", file=sys.stderr)
         return INTERRUPTED
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"error: {error}; make room and run the same command again to go on", file=sys.stderr)
+        return REFUSED
     except _expected_errors() as error:
         print(f"error: {error}", file=sys.stderr)
         return REFUSED
@@ -140,9 +146,6 @@ def _sweep(options: argparse.Namespace) -> int:
         experiment = dataclasses.replace(experiment, resources=resources)
     if options.dry_run:
         return _dry_run(experiment, options.workers)
-    if not (options.address or os.environ.get("RAY_ADDRESS")):
-        # Ray, when it is imported: is there to be no other node, whatever the system? Then it listens on loopback only.
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     from pipeline.sweep import run_sweep
 
     result = run_sweep(experiment, root=options.mlruns, data_folder=options.data, address=options.address,
@@ -237,7 +240,7 @@ def _swept(target: str, store: Store) -> Experiment:
     if not store.find(target):
         raise ConfigError(f"{target}: must be an experiment file or the name of a sweep in {store.uri}, which has "
                           f"{', '.join(store.sweeps()) or 'none'}")
-    return parse_experiment(store.experiment(), Path(f"{target}.yaml"))
+    return parse_experiment(store.experiment(), Path(f"{target}.yaml"), stored=True)
 
 
 def _account(options: argparse.Namespace) -> int:
@@ -337,6 +340,10 @@ def _audit_run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--trial: selects a trial of FILE, and a run is one, got {options.trial}")
     store = Store(root=options.mlruns or Path("mlruns"), create=False)
     run = store.trial(options.target)
+    if plugins := [tag.removeprefix("plugin.") for tag in run.tags if tag.startswith("plugin.")]:
+        raise ConfigError(f"{options.target}: must be a trial without plugins, as nothing that a store names is "
+                          f"imported, got one with {', '.join(plugins)}; audit it by its experiment file "
+                          "(`photonic audit FILE --trial N`)")
     found = audit_trial(config_of(run), options.data, options.steps)
     text = table(found)
     print(text)

@@ -43,14 +43,17 @@ def alive() -> list[dict[str, Any]]:
 
 
 def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_folder: Path | None,
-                  checkpoints: Checkpoints) -> None:
+                  checkpoints: Checkpoints, local: bool) -> None:
     """Make sure that every node can train the packs that it may get: see `pipeline.worker.prepare`.
 
+    Args:
+        local: this process has started Ray, so that workers here have its environment, and need not be asked.
+
     Raises:
-        DataError: a data set that cannot be had on this node.
-        ResourceError: another node that lacks a library, a data set or a writable folder; the message names it.
+        DataError: a data set that cannot be had on this node, if `local`.
+        ResourceError: a node that lacks a library, a data set or a writable folder; the message names it.
     """
-    here, tasks = ray.get_runtime_context().get_node_id(), {}
+    here, tasks = ray.get_runtime_context().get_node_id() if local else "", {}
     for node in alive():
         datasets = sorted({trial.dataset for trial in trials
                            if fits(node["Resources"], bundle(resources, trial.needs_opu))})

@@ -33,7 +33,7 @@ import yaml
 
 from pipeline.config import ConfigError, TrialConfig
 from pipeline.exhibits import EXHIBITS, misfit, varied_fields
-from pipeline.plugins import load_plugins
+from pipeline.plugins import LOADED, load_plugins
 from pipeline.stopping import Selection, check_candidates, draw
 
 UNUSED = ("fields that its algorithm or mechanism does not use make no difference (sigma and tau need `mechanism: "
@@ -120,8 +120,12 @@ def load_experiment(path: str | Path) -> Experiment:
     return parse_experiment(text, path)
 
 
-def parse_experiment(text: str, path: Path) -> Experiment:
-    """As `load_experiment`, of the text of a file that need not be there."""
+def parse_experiment(text: str, path: Path, stored: bool = False) -> Experiment:
+    """As `load_experiment`, of the text of a file that need not be there.
+
+    Args:
+        stored: the text comes from a tracking store, and no plugin that it names is imported.
+    """
     try:
         content = yaml.load(text, UniqueKeyLoader)
     except yaml.YAMLError as error:
@@ -129,7 +133,7 @@ def parse_experiment(text: str, path: Path) -> Experiment:
         where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
         raise ConfigError(f"{path}:{where} not valid YAML: {getattr(error, 'problem', error)}") from None
     try:
-        return dataclasses.replace(_experiment(content, path), text=text)
+        return dataclasses.replace(_experiment(content, path, stored), text=text)
     except ConfigError as error:
         raise ConfigError(f"{error} ({path})") from None
 
@@ -146,7 +150,7 @@ class UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _experiment(content: Any, path: Path) -> Experiment:
+def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
     top = _mapping(content, "the file", ("name", "description", "base", "grid", "cases", "resources", "report",
                                          "selection", "plugins"))
     name = top.get("name", path.stem)
@@ -154,6 +158,9 @@ def _experiment(content: Any, path: Path) -> Experiment:
         raise ConfigError(f"name: must be letters, digits, '_', '-' and '.', and begin with a letter or digit, "
                           f"got {name!r}")
     plugins = _plugins(top)
+    if stored and (absent := set(plugins) - set(LOADED)):
+        raise ConfigError(f"plugins: must be none, as nothing that a store names is imported, got "
+                          f"{', '.join(sorted(absent))}; name the experiment file itself")
     load_plugins(plugins, path.parent)
     resources = _mapping(top.get("resources") or {}, "resources", [f.name for f in dataclasses.fields(Resources)])
     trials: dict[str, str] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -69,7 +69,7 @@ class Lease:
 
     No clocks are compared: whether a driver is alive is seen by whether its count changes. A driver that was stopped
     for longer than `MISSED_BEATS` beats, and whose sweep another took over, ends at its next beat; what both wrote in
-    between has the same values, as trials are trained to the same bits.
+    between has the same values, as trials are trained to the same bits (of secure trials the store takes one draw).
 
     Args:
         store: of the driver that wants the sweep `name`, whose lock on this host it holds.
@@ -94,6 +94,21 @@ class Lease:
             if now != first:
                 raise SweepRunning(f"sweep '{self._name}': {_place(now[0])} is running it, with the same tracking "
                                    "store; wait for it, or end it")
+
+    def require_as_found(self, done: Mapping[str, str]) -> None:
+        """Before the sweep is opened: since it was found free, Ray has been started and data sets been looked for.
+
+        Args:
+            done: trials that were done when it was found free.
+
+        Raises:
+            SweepRunning: if a driver elsewhere runs it now, or has run it in between.
+        """
+        if self._store.shared:
+            self.wait_until_free()
+            if (self._store.done() if self._store.find(self._name) else {}) != done:
+                raise SweepRunning(f"sweep '{self._name}': another process has trained trials of it since this one "
+                                   "began; run the same command again")
 
     def confirm(self) -> None:
         """After the sweep was opened: of drivers that opened it at the same time one goes on.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -36,10 +39,18 @@ class PatientClient:
         return lambda *args, **kwargs: self._call(lambda: method(*args, **kwargs))
 
     def _call(self, method: Callable[[], Any]) -> Any:
+        try:
+            return self._answer(method)
+        except KeyboardInterrupt:
+            self._seconds = 0.0  # closing the sweep does not wait again
+            raise
+
+    def _answer(self, method: Callable[[], Any]) -> Any:
         while True:
             began = time.monotonic()
             try:
-                answer = method()
+                with interruptible() if self._lost_at is not None else contextlib.nullcontext():
+                    answer = method()
             except Exception as error:
                 if not is_temporary(error) or not self._waits(began):
                     raise
@@ -57,15 +68,25 @@ class PatientClient:
             if self._seconds:
                 self._say(f"the tracking store cannot be reached; trying again for up to {self._seconds:g} s")
         waits = time.monotonic() - self._lost_at + PAUSE_SECONDS <= self._seconds
-        try:
-            time.sleep(PAUSE_SECONDS if waits else 0)
-        except KeyboardInterrupt:
-            waits = False
-            raise
-        finally:
-            if not waits:
-                self._seconds = 0.0  # closing the sweep does not wait again
+        if waits:
+            with interruptible():
+                time.sleep(PAUSE_SECONDS)
+        else:
+            self._seconds = 0.0  # closing the sweep does not wait again
         return waits
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt at once, also while Ray Tune has the signal, which would wait for the store."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def is_temporary(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import platform
 import subprocess
@@ -102,6 +103,7 @@ class Recorder:
 
     def restart(self, pack: Pack) -> None:
         """A worker died; the pack will be trained again, from its checkpoint or from its first epoch."""
+        self._write(pack)
         self._progress.say(f"a worker died; starting again: {self._names(pack)}")
 
     def record(self, pack: Pack, records: Iterable[EpochRecord], seconds: float) -> None:
@@ -148,9 +150,10 @@ class Recorder:
         """Mark the trials of a pack that have not ended as failed, and keep the traceback `text`."""
         self.start(pack)  # a worker may die before its pack has started
         self._write(pack)
-        self._failure_log.parent.mkdir(parents=True, exist_ok=True)
-        with self._failure_log.open("a" if self._result.failed else "w", encoding="utf-8") as log:
-            log.write(f"{self._names(pack)}\n{text}\n")
+        with contextlib.suppress(OSError):  # a full disk; the store has the reason
+            self._failure_log.parent.mkdir(parents=True, exist_ok=True)
+            with self._failure_log.open("a" if self._result.failed else "w", encoding="utf-8") as log:
+                log.write(f"{self._names(pack)}\n{text}\n")
         for config in self.left(pack.trials):
             self._ended.add(config.trial_key)
             self._store.fail(config.trial_key, reason)

@@ -12,9 +12,11 @@ import contextlib
 import functools
 import logging
 import os
+import signal
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,16 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+# Relative paths stay those of this process; and Tune's snapshots of itself, which nobody reads, need no disk.
+os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
+os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "1000000000")
 
 import ray
 from ray import tune
+from ray._private import ray_constants
 from ray.tune.schedulers import FIFOScheduler
 
-from pipeline.checkpoints import Checkpoints
+from pipeline.checkpoints import SOFTWARE, Checkpoints
 from pipeline.cluster import CLIENT, alive, code, on_head, prepare_nodes
 from pipeline.config import ConfigError, TrialConfig
 from pipeline.experiment import Experiment, Resources
@@ -39,8 +45,9 @@ from pipeline.packs import Pack, plan
 from pipeline.plugins import LOADED, load_plugins
 from pipeline.progress import SweepProgress
 from pipeline.recorder import Recorder, SweepResult, git_commit, versions
+from pipeline.records import EpochRecord
 from pipeline.resources import ResourceError, Watchdog, bundle, check_address, check_resources, local_offer, slots
-from pipeline.tracking import Store, run_name
+from pipeline.tracking import Store, TrackingError, run_name
 from pipeline.worker import Trainer, epochs, one_line, train_pack
 
 __all__ = ["ResourceError", "SweepResult", "run_sweep"]
@@ -104,7 +111,9 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         progress = SweepProgress(missing, result.skipped, quiet, name=name)
         if missing:
             with progress, running_ray(missing, experiment.resources, address, workers):
-                packs, at_once, trainer = _planned(experiment, missing, done, root, data_folder, trainer, progress)
+                packs, at_once, trainer = _planned(experiment, missing, done, root, data_folder, trainer, progress,
+                                                   local=address == "local")
+                lease.require_as_found(done)
                 store.be_patient(experiment.resources.store_patience_seconds, progress.say)
                 tags = {"git_commit": commit or git_commit(), "versions": versions(),
                         **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
@@ -113,24 +122,22 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                     watchdog = Watchdog(lambda: check_resources(recorder.left(missing), experiment.resources, offers()),
                                         idle_seconds)
                     driver = Driver(packs, recorder, watchdog, lease)
-                    try:
+                    with afterwards(recorder.write_all):
                         _fit(packs, at_once, experiment.resources, trainer, plugins, driver, root / "ray")
-                    finally:
-                        recorder.write_all()
     result.wall_seconds = time.monotonic() - begin
     progress.say(result.summary(failure_log))
     return result
 
 
 def _planned(experiment: Experiment, missing: Sequence[TrialConfig], done: Mapping[str, str], root: Path,
-             data_folder: Path | None, trainer: Trainer | None,
-             progress: SweepProgress) -> tuple[list[Pack], int, Trainer]:
+             data_folder: Path | None, trainer: Trainer | None, progress: SweepProgress,
+             local: bool) -> tuple[list[Pack], int, Trainer]:
     """(packs, how many train at the same time, their trainer), after checks of resources and data sets."""
     resources = experiment.resources
     check_resources(missing, resources, offers())
     checkpoints = Checkpoints(root / "checkpoints" / experiment.name, resources.checkpoint_seconds)
     if trainer is None:
-        prepare_nodes(missing, resources, data_folder, checkpoints)
+        prepare_nodes(missing, resources, data_folder, checkpoints, local)
         trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
                                     threads=max(1, int(resources.cpu)), data_folder=data_folder,
                                     checkpoints=checkpoints)
@@ -148,19 +155,31 @@ def recorded(store: Store, lease: Lease, experiment: Experiment, result: SweepRe
     # An experiment that was made in Python has no file; one of random stopping tells how many trials were drawn.
     if experiment.text and not experiment.candidates:
         store.log_experiment(experiment.text)
+    with afterwards(lambda: status and store.close_sweep(status)):
+        try:
+            lease.confirm()
+            yield
+            status = "KILLED" if result.remaining else "FAILED" if result.failed else "FINISHED"
+        except KeyboardInterrupt:
+            status = "KILLED"
+            raise
+        except SweepRunning:
+            status = ""  # the sweep is another driver's now, and so are its runs
+            raise
+
+
+@contextlib.contextmanager
+def afterwards(write: Callable[[], object]) -> Iterator[None]:
+    """Call `write` in the end; after Ctrl-C a store that cannot be written to must not hide that it was Ctrl-C."""
+    passing: tuple[type[Exception], ...] = ()
     try:
-        lease.confirm()
         yield
-        status = "KILLED" if result.remaining else "FAILED" if result.failed else "FINISHED"
     except KeyboardInterrupt:
-        status = "KILLED"
-        raise
-    except SweepRunning:
-        status = ""  # the sweep is another driver's now, and so are its runs
+        passing = (TrackingError,)
         raise
     finally:
-        if status:
-            store.close_sweep(status)
+        with contextlib.suppress(*passing):
+            write()
 
 
 @contextlib.contextmanager
@@ -186,11 +205,30 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
 
             check_opu()
         opus = {"OPU": 1} if any(trial.needs_opu for trial in trials) else {}
-        ray.init(address, num_cpus=workers, resources=opus, include_dashboard=False, **quietly)
+        with on_loopback():
+            ray.init(address, num_cpus=workers, resources=opus, include_dashboard=False, **quietly)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def on_loopback() -> Iterator[None]:
+    """A Ray that is started here has one node and listens on 127.0.0.1 only; otherwise it listens on all interfaces.
+
+    Ray's way to say so is a variable of the environment, which it reads when it is imported: hence both.
+    """
+    variable, usual = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, ray_constants.ENABLE_RAY_CLUSTER
+    given = os.environ.get(variable)
+    if given is None:
+        os.environ[variable], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[variable]
+            ray_constants.ENABLE_RAY_CLUSTER = usual
 
 
 def offers() -> list[dict[str, float]]:
@@ -201,7 +239,7 @@ def offers() -> list[dict[str, float]]:
 def _fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trainer,
          plugins: tuple[Sequence[str], Path], driver: Driver, folder: Path) -> None:
     trainable = tune.with_resources(
-        tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=plugins),
+        tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=plugins, code=SOFTWARE["code"]),
         lambda config: {{"CPU": "cpu", "GPU": "gpu"}.get(name, name): amount for name, amount
                         in bundle(resources, packs[config["pack"]].needs_opu).items()})
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the recorder says what failed, and once
@@ -217,19 +255,23 @@ def _fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Tra
                 failure_config=tune.FailureConfig(max_failures=MAX_WORKER_DEATHS),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False)),
         )
+        handler = signal.getsignal(signal.SIGINT)
         try:
             tuner.fit()
         except tune.TuneError as error:
             raise driver.error or error from None  # Tune makes a TuneError, and a text, of what a callback raises
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, handler)  # Tune keeps its own, which takes one Ctrl-C for itself
 
 
 class PackTrainable(tune.Trainable):
     """Trains one pack after the other in a worker process; a step is an epoch of all trials of a pack."""
 
     def setup(self, config: dict[str, Any], packs: Sequence[Pack], trainer: Trainer,
-              plugins: tuple[Sequence[str], Path]) -> None:
+              plugins: tuple[Sequence[str], Path], code: str) -> None:
         load_plugins(*plugins)  # before anything asks what a trial is
-        self._packs, self._trainer = packs, trainer
+        self._packs, self._trainer = packs, trainer if code == SOFTWARE["code"] else other_code
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -239,6 +281,16 @@ class PackTrainable(tune.Trainable):
     def step(self) -> dict[str, Any]:
         # The last step is one of its own: Ray keeps a pack's last result, and records with an outcome hold weights.
         return next(self._epochs, {"records": [], "done": True})
+
+
+def other_code(pack: Pack) -> Iterator[EpochRecord]:
+    """The trainer of a worker that was started after files had changed.
+
+    Raises:
+        RuntimeError: at once.
+    """
+    raise RuntimeError("the files of the package pipeline changed since the sweep began, and trials of one sweep must "
+                       "come from one program; run the same command again, which continues with the new one")
 
 
 class PackOrder(FIFOScheduler):

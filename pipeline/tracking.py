@@ -254,12 +254,21 @@ class Store:
         """Whether `log` would take the record.
 
         Raises:
-            ValueError, TrackingError: as `log`.
+            ValueError: as `log`; also for an epoch of a secure trial that was published with other values, as it then
+                carries other noise, and both together cost more privacy than is accounted for.
+            TrackingError: as `log`.
         """
-        if record.trial_key not in self._trials:
-            raise TrackingError(f"trial {record.trial_key} was not started, got its epoch {record.epoch}")
+        key = record.trial_key
+        if key not in self._trials:
+            raise TrackingError(f"trial {key} was not started, got its epoch {record.epoch}")
+        (config, info), logged = self._trials[key], self._logged[key]
         for name, value in record.metrics.items():
-            require_finite(name, value, f"trial {record.trial_key}, epoch {record.epoch}")
+            require_finite(name, value, f"trial {key}, epoch {record.epoch}")
+            known = logged.get((name, record.epoch), value)
+            if config.secure and known != value and not name.startswith("time/"):
+                raise ValueError(f"{name}: trial {key}, epoch {record.epoch}, was published with other noise ({known} "
+                                 f"there, {value} now), and its end was lost; delete its MLflow run {info.run_id} to "
+                                 "train it anew, which spends its epsilon a second time")
         if record.outcome and record.outcome.status not in DONE:
             raise ValueError(f"status: must be one of {', '.join(DONE)}, got '{record.outcome.status}' "
                              f"(trial {record.trial_key})")

@@ -70,8 +70,9 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
     """The default trainer: `pipeline.training.train` on the pack's dataset, from and to checkpoints.
 
     What was handed in before the checkpoint is handed in again, in case it was lost on its way. The records of secure
-    trials are held back until a checkpoint, or the end, has them: epochs that are lost cannot be repeated, and those
-    that take their place carry other noise, so that handing in both would publish more than is accounted for.
+    trials are held back until a checkpoint has them, the last until one has the end: epochs that are lost cannot be
+    repeated, and those that take their place carry other noise, so that handing in both would publish more than is
+    accounted for. (Where no checkpoint can be written, the end is handed in without; the store refuses a second draw.)
 
     Yields:
         Records, epoch by epoch. Where the pack had a checkpoint, those of one epoch have the tag `checkpoint`, which
@@ -97,7 +98,8 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
         while not training.ended:
             records, saved = training.run_epoch(), False
             history += records
-            if not training.ended and time.monotonic() - saved_at >= checkpoints.seconds:
+            due = pack.shared.secure if training.ended else time.monotonic() - saved_at >= checkpoints.seconds
+            if due:
                 problem = _save(checkpoints, pack, Checkpoint(device, *capture(training), history))
                 saved, saved_at = not problem, time.monotonic()
                 if problem and not warned:

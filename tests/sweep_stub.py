@@ -21,6 +21,7 @@ def train(pack: Pack, *, folder: Path, seconds: float = 0.05, raises: tuple[int,
     A worker is killed in the second epoch, `deaths` times: files in `folder` count them.
     """
     begin, live = time.time(), list(pack.trials)
+    (folder / "worker.cwd").write_text(os.getcwd())
     try:
         for epoch in range(1, pack.shared.epochs + 1):
             time.sleep(seconds)

@@ -258,14 +258,26 @@ def test_short_trials_write_no_checkpoint(tmp_path):
 def test_secure_records_wait_for_a_checkpoint_or_the_end(digits, tmp_path):
     pack = pack_of(1, **MECHANISMS["per_example"], noise="secure")
     held = trained(pack, Checkpoints(tmp_path, 1e9))
-    assert next(held).epoch == 1 and not list(tmp_path.iterdir())
+    assert next(held).epoch == 1
     assert held.gi_frame.f_locals["training"].epoch == 3, "nothing was handed in before the end"
+    Checkpoints(tmp_path, 0).remove(pack)
     held.close()
     saved = trained(pack, Checkpoints(tmp_path, 0))
     assert next(saved).epoch == 1 and saved.gi_frame.f_locals["training"].epoch == 1
     saved.close()
     again = list(trained(pack, Checkpoints(tmp_path, 0)))
     assert [r.epoch for r in again] == [1, 2, 3] and again[-1].outcome.status == "finished"
+
+
+def test_the_end_of_a_secure_trial_that_the_store_did_not_take_is_handed_in_again_and_not_drawn_anew(tmp_path):
+    pack, store = pack_of(1, **MECHANISMS["per_example"], noise="secure"), Checkpoints(tmp_path, 1e9)
+    lost = trained(pack, store)
+    first = [next(lost) for _ in range(3)]
+    assert first[-1].outcome
+    lost.close()  # the driver ended before it had written the outcome
+    again = list(trained(pack, store))
+    assert [comparable(r) for r in again] == [comparable(r) for r in first]
+    assert not list(tmp_path.iterdir()), "and then the checkpoint is gone"
 
 
 def test_settings_of_checkpoints_are_no_part_of_a_trial():

@@ -187,6 +187,16 @@ def seen_by(trial, layer):
     return row_space_audit(trial, load("digits"), layer).auc
 
 
+def test_a_tracked_run_with_plugins_is_audited_by_its_file_only(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    store = Store(root=tmp_path)
+    store.open_sweep("extended")
+    run_id = store.start(AUDITED_RUN, {"plugin.mine": "0123456789abcdef"})
+    assert main(["audit", run_id, "--mlruns", str(tmp_path)]) == 2
+    assert f"error: {run_id}: must be a trial without plugins, " in (error := capsys.readouterr().err)
+    assert "got one with mine; audit it by its experiment file" in error and "mine" not in sys.modules
+
+
 @pytest.mark.parametrize("by", ["run id", "trial_key"])
 def test_audit_of_a_tracked_run_is_that_of_its_configuration_and_is_logged_to_it(by, tracked, capsys, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

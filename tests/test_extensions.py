@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from pipeline.config import ConfigError, TrialConfig
 from pipeline.data import DataError, load, register_dataset
 from pipeline.datasets import DATASETS, DatasetSpec
 from pipeline.exhibits import certified_trials, misfit, noise_setting
-from pipeline.experiment import load_experiment
+from pipeline.experiment import load_experiment, parse_experiment
 from pipeline.feedback import FEEDBACKS, BackPropagation, register_feedback
 from pipeline.mechanisms import MECHANISMS, contribution_bound, register_mechanism
 from pipeline.mechanisms.gaussian import PerExample
@@ -214,6 +215,15 @@ def test_a_file_loads_its_plugins(tmp_path):
     assert experiment.plugins == ("a_plugin",) and experiment.trials[0].algorithm == "from_a_plugin"
     assert len(LOADED["a_plugin"]) == 16
     assert load_experiment(write(tmp_path)).trials == experiment.trials
+
+
+def test_nothing_that_a_store_names_is_imported(tmp_path):
+    text = write(tmp_path).read_text()
+    with pytest.raises(ConfigError, match="plugins: must be none, .* got a_plugin; name the experiment file itself"):
+        parse_experiment(text, tmp_path / "some.yaml", stored=True)
+    assert "a_plugin" not in sys.modules
+    load_plugins(["a_plugin"], tmp_path)  # who has imported it may use it
+    assert parse_experiment(text, tmp_path / "some.yaml", stored=True).plugins == ("a_plugin",)
 
 
 @pytest.mark.parametrize(("plugins", "says"), [

@@ -209,21 +209,15 @@ def test_ui_stays_on_loopback_unless_told_and_then_warns(root, monkeypatch, caps
 
 LISTENING = """
 import sys
-from types import SimpleNamespace
+from pipeline.experiment import load_experiment
+from pipeline.sweep import running_ray
+import psutil  # Ray brings it
 
-def run_sweep(experiment, **options):
-    del sys.modules["pipeline.sweep"]
-    from pipeline.sweep import running_ray  # imports Ray, as `photonic sweep` does
-    import psutil
-    with running_ray(experiment.trials, experiment.resources, "local", 1):
-        family = [psutil.Process(), *psutil.Process().children(recursive=True)]
-        sockets = [c for p in family for c in p.net_connections("tcp") if c.status == "LISTEN"]
-        print(len(sockets) > 3, {c.laddr.ip.removeprefix("::ffff:") for c in sockets})
-    raise KeyboardInterrupt
-
-sys.modules["pipeline.sweep"] = SimpleNamespace(run_sweep=run_sweep)
-from pipeline.cli import main
-main(["sweep", sys.argv[1]])
+experiment = load_experiment(sys.argv[1])
+with running_ray(experiment.trials, experiment.resources, "local", 1):
+    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    sockets = [c for p in family for c in p.net_connections("tcp") if c.status == "LISTEN"]
+    print(len(sockets) > 3, {c.laddr.ip.removeprefix("::ffff:") for c in sockets})
 """
 
 

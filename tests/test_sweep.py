@@ -18,7 +18,8 @@ import pytest
 from ray import cloudpickle
 from rich.console import Console
 
-from pipeline import recorder, sweep
+from pipeline import cluster, recorder, sweep
+from pipeline.checkpoints import Checkpoints
 from pipeline.config import TrialConfig
 from pipeline.experiment import Experiment, Resources
 from pipeline.packs import Pack
@@ -95,6 +96,38 @@ def test_one_opu_takes_one_pack_at_a_time_while_others_run(tmp_path, two_cores):
     assert len(spans["opu"]) == len(spans["other"]) == 4
     assert not any(overlap(a, b) for a, b in itertools.combinations(spans["opu"], 2))
     assert any(overlap(a, b) for a in spans["opu"] for b in spans["other"])
+
+
+def test_workers_stay_in_the_folder_where_the_sweep_was_started(tmp_path, two_cores):
+    """So that a relative folder of data sets is the one that was checked."""
+    run(tmp_path, grid(("dfa",), 1))
+    assert (tmp_path / "worker.cwd").read_text() == str(Path.cwd())
+
+
+def test_a_worker_of_another_program_trains_nothing(tmp_path, two_cores, monkeypatch):
+    monkeypatch.setitem(sweep.SOFTWARE, "code", "as it was when the sweep began")
+    result = run(tmp_path, grid(("dfa",), 1))
+    assert result.finished == 0
+    assert "the files of the package pipeline changed since the sweep began" in next(iter(result.failed.values()))
+
+
+@pytest.mark.parametrize(("error", "raised"), [(KeyboardInterrupt, KeyboardInterrupt), (ValueError, TrackingError),
+                                               (None, TrackingError)])
+def test_a_store_that_takes_no_end_hides_no_ctrl_c(error, raised):
+    def write():
+        raise TrackingError("refused")
+
+    with pytest.raises(raised), sweep.afterwards(write):
+        if error:
+            raise error
+
+
+def test_on_a_cluster_this_node_is_asked_too(tmp_path, two_cores, monkeypatch):
+    """Its workers have the environment that Ray was started with, and not that of the driver."""
+    monkeypatch.setattr(cluster, "prepare", lambda *_: pytest.fail("asked in the driver"))
+    checkpoints = Checkpoints(tmp_path / "checkpoints", 30)
+    cluster.prepare_nodes(grid(("dfa",), 1), Resources(), None, checkpoints, local=False)
+    assert checkpoints.folder.is_dir()
 
 
 @pytest.mark.parametrize(("resources", "says"), [

@@ -7,8 +7,10 @@ import errno
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -361,6 +363,54 @@ def test_of_drivers_that_begin_at_the_same_time_on_two_hosts_one_goes_on(root, t
     leases[1].confirm()
     with pytest.raises(SweepRunning, match="second took it over"):
         leases[0].confirm()
+
+
+def test_a_driver_whose_sweep_another_has_trained_since_it_looked_ends(root, tmp_path, request, monkeypatch):
+    monkeypatch.setattr(lock, "MISSED_BEATS", 0)
+    mine, theirs = (Store(f"sqlite:///{root / 'mlflow.db'}", tmp_path / host) for host in ("mine", "theirs"))
+    lease = Lease(mine, request.node.name)
+    lease.require_as_found({})  # nobody has begun
+    theirs.open_sweep(request.node.name)
+    lease.require_as_found({})  # and what is abandoned is free
+    theirs.start(PDFA)
+    theirs.log([epoch(PDFA, 1, Outcome("finished", WEIGHTS, PER_CLASS))])
+    with pytest.raises(SweepRunning, match="another process has trained trials of it .* run the same command again"):
+        lease.require_as_found({})
+    lease.require_as_found({PDFA.trial_key: "finished"})
+
+
+def test_an_epoch_of_a_secure_trial_is_published_with_one_noise(store):
+    secure = TrialConfig(dataset="digits", batch_size=64, mechanism="photonic", sigma=0.1, noise="secure")
+    for trial in (secure, PDFA):
+        store.start(trial)
+        store.log([epoch(trial, 1, **{"validation/accuracy": 0.1, "time/epoch_seconds": 1.0})])
+        store.check(epoch(trial, 1, **{"validation/accuracy": 0.1, "time/epoch_seconds": 2.0}))
+    other = EpochRecord(secure.trial_key, 1, {"validation/accuracy": 0.3})
+    with pytest.raises(ValueError, match=r"validation/accuracy: .* published with other noise \(0.1 there, 0.3 now\)"):
+        store.check(other)
+    store.check(EpochRecord(secure.trial_key, 2, other.metrics))
+    store.check(EpochRecord(PDFA.trial_key, 1, other.metrics))
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs an alarm")
+def test_ctrl_c_ends_the_wait_for_a_store_although_another_has_the_signal(monkeypatch):
+    """As Ray Tune has it, which notes the signal and goes on."""
+    monkeypatch.setattr(patience, "PAUSE_SECONDS", 5)
+    noted, said = [], []
+    before = signal.signal(signal.SIGINT, lambda *_: noted.append("noted"))
+    client = SimpleNamespace(get=Mock(side_effect=requests.ConnectionError("refused")))
+    patient = patience.PatientClient(client, 60, said.append)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    begin = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            patient.get()
+        assert time.monotonic() - begin < 4 and signal.getsignal(signal.SIGINT) is not before and not noted
+        with pytest.raises(requests.ConnectionError):
+            patient.get()
+        assert client.get.call_count == 2, "closing the sweep does not wait again"
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_batches_stay_within_the_limits_of_mlflow(store, monkeypatch):

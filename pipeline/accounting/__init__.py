@@ -44,7 +44,7 @@ def describe(config: TrialConfig) -> str:
     with what it guarantees."""
     what = (f"**{ALGORITHM_LABELS[config.algorithm]}** on {DATASET_LABELS[config.dataset]}, {config.network} "
             f"{'-'.join(map(str, config.layer_sizes))}, {config.epochs} epochs in batches of {config.batch_size} "
-            f"({config.sampler}), mechanism `{config.mechanism}`, seed {config.seed}.")
+            f"({config.sampler}), mechanism `{config.mechanism}`.")
     epsilons = account(config, config.epochs)
     parts = [what] if epsilons else [what, "**No guarantee**: nothing is stated of this trial's privacy."]
     for kind, (_, text) in GUARANTEES.items():
