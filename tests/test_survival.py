@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 import shutil
 import signal
 import sqlite3
@@ -260,3 +261,25 @@ def test_drivers_on_other_hosts_and_on_this_one(tmp_path, two_cores, server, fil
     assert_as_if_undisturbed(
         tmp_path / "here", trials, "driver on another host gone for good; two more drivers, here and on a third host",
         "a sweep left open in the shared store; the same command in two processes, one with its own folder", server.uri)
+
+
+def test_ctrl_c_while_the_server_is_gone_ends_at_once_and_says_how_to_go_on(tmp_path, server, experiment):
+    file = tmp_path / "interrupted.yaml"
+    file.write_text("""
+name: interrupted
+base: {dataset: digits, hidden: [64, 32], batch_size: 16, epochs: 200, mechanism: photonic, sigma: 0.1}
+grid: {seed: [0, 1]}
+resources: {pack_size: 2, checkpoint_seconds: 0.2, store_patience_seconds: 600}
+""")
+    process = photonic("sweep", file, "--workers", "1", cwd=tmp_path, MLFLOW_TRACKING_URI=server.uri)
+    try:
+        wait_for(has_checkpoint(tmp_path / "mlruns", "interrupted"))
+        server.kill()
+        time.sleep(5)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    finally:
+        server.start()
+    assert process.returncode == 130, err
+    assert "the tracking store cannot be reached; trying again for up to 600 s" in err
+    assert err.splitlines()[-1] == "interrupted; run the same command again to go on"
