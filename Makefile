@@ -13,7 +13,7 @@ endif
 SWEEP_OPTIONS := $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep table1 report ui test test-slow faults bench lint clean
+.PHONY: help install sweep table1 report results ui test test-slow faults bench lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,13 @@ table1: $(READY) ## Table 1 and Figure 2 of Ohana et al. 2021 on Fashion-MNIST
 FILE ?= experiments/quickstart.yaml
 report: $(READY) ## table and figures of a finished sweep: make report FILE=experiments/table1.yaml
 	@$(BIN)/photonic report $(FILE)
+
+RESULTS := table1_seeds table1_mnist certified label_plain label_large tau_h batch_size alignment_heatmap certified_batch_size certified_clipping_norm
+results: $(READY) ## the sweeps, tables and figures of analysis/results (some two hours on two cores)
+	@set -e; for name in $(RESULTS); do \
+	  $(BIN)/photonic sweep experiments/$$name.yaml $(SWEEP_OPTIONS); \
+	  $(BIN)/photonic report experiments/$$name.yaml --out analysis/results/$$name; \
+	done
 
 ui: $(READY) ## browse the runs in MLflow's web page, http://127.0.0.1:5000
 	@$(BIN)/photonic ui

@@ -33,6 +33,7 @@ NO_VALUE = "–"
 NEIGHBOURS = {"add/remove": "one record, added or removed", "replace-one": "one record, replaced",
               LABEL_RELATION: "the label of one record"}
 PROTECTED = {"certified": "features and labels", "label": "labels only", "claimed": "no guarantee"}
+SETTINGS_NAMED = 3  # of an algorithm, in a caption
 GUARANTEES = {
     "certified": (
         "ε certifies the whole run: between two training sets that are equal but for {neighbours}, whoever sees all "
@@ -184,8 +185,9 @@ def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
     neighbours, samplers = NEIGHBOURS[first["relation"]], " or ".join(sorted(set(points["sampler"])))
     kept = runs.loc[tightest(runs, first["kind"], first["formula"]).notna()]
     epochs = " or ".join(f"{value:g}" for value in sorted(set(kept["epochs"])))
+    epochs += " epoch" if epochs == "1" else " epochs"
     head = (f"{metric.phrase[0].upper()}{metric.phrase[1:]} on {DATASET_LABELS[kept['dataset'].iloc[0]]} after "
-            f"{epochs} epochs against {first['kind']} ε{_formula(first['formula'])} at δ = {first['delta']:g} "
+            f"{epochs} against {first['kind']} ε{_formula(first['formula'])} at δ = {first['delta']:g} "
             f"(relation {first['relation']}, sampler {samplers}).")
     guarantee = GUARANTEES[first["kind"]].format(neighbours=neighbours, formula=first["formula"])
     return " ".join([head, guarantee, _uncertainty(points), *_unmeasured(metric, kept), *_diverged(kept),
@@ -200,9 +202,17 @@ def _unmeasured(metric: Metric, kept: pd.DataFrame) -> list[str]:
 def _left_out(runs: pd.DataFrame, kept: pd.DataFrame, kind: str) -> list[str]:
     """A sentence on the trials that have no finite epsilon of this kind, if there are any."""
     absent = runs.drop(kept.index)
-    names = dict.fromkeys(f"{ALGORITHM_LABELS[a]} {setting_label(s)}"
-                          for a, s in zip(absent["algorithm"], absent["setting"], strict=True))
-    return [f"Without a finite {kind} ε and left out: {', '.join(names)}."] if names else []
+    return [] if absent.empty else [f"Without a finite {kind} ε and left out: {_settings(absent)}."]
+
+
+def _settings(runs: pd.DataFrame) -> str:
+    """`BP (σ = 0, σ = 0.1), DFA (6 settings)`: the settings of each algorithm, or how many where there are more."""
+    texts = []
+    for algorithm, group in runs.groupby("algorithm", sort=False):
+        labels = list(dict.fromkeys(map(setting_label, group["setting"])))
+        listed = ", ".join(labels) if len(labels) <= SETTINGS_NAMED else f"{len(labels)} settings"
+        texts.append(f"{ALGORITHM_LABELS[algorithm]} ({listed})")
+    return ", ".join(texts)
 
 
 def _markdown_table(points: pd.DataFrame) -> str:
@@ -245,15 +255,14 @@ def _uncertainty(points: pd.DataFrame) -> str:
 
 def _diverged(runs: pd.DataFrame) -> list[str]:
     diverged = runs[runs["status"] == "diverged"]
-    names = dict.fromkeys(f"{ALGORITHM_LABELS[a]} {setting_label(s)}"
-                          for a, s in zip(diverged["algorithm"], diverged["setting"], strict=True))
-    return [f"Diverged trials count with the weights they ended with: {', '.join(names)}."] if names else []
+    return [] if diverged.empty else [f"Diverged trials count with the weights they ended with: {_settings(diverged)}."]
 
 
 def _front(points: pd.DataFrame) -> str:
     best = points[points["on_overall_front"]]
-    names = ", ".join(f"{ALGORITHM_LABELS[row.algorithm]} at {_column(row)}" for row in best.itertuples())
-    return f"On the Pareto front of these means: {names}."
+    names = [f"{ALGORITHM_LABELS[algorithm]} at {', '.join(_column(row) for row in group.itertuples())}"
+             for algorithm, group in best.groupby("algorithm", sort=False)]
+    return f"On the Pareto front of these means: {'; '.join(names)}."
 
 
 def _require_one(runs: pd.DataFrame, name: str) -> None:

@@ -121,7 +121,7 @@ def test_label_targets_are_points_named_by_their_target(tmp_path, monkeypatch):
     points = frontiers.frontier(runs, "label")
     assert points["setting"].tolist() == ["label_epsilon=0.5", "label_epsilon=3"]
     assert "|  | ε ≤ 0.5 | ε ≤ 3 |" in frontiers.to_markdown([points], runs)
-    assert "PDFA label ε ≤ 3" in frontiers.caption(points, runs.assign(status="diverged"))
+    assert "PDFA (label ε ≤ 3, label ε ≤ 0.5)" in frontiers.caption(points, runs.assign(status="diverged"))
     with pytest.raises(MixedTrials, match="only seed, target_label_epsilon, sigma may differ, got joint_release"):
         frontiers.frontier(load_runs(store), "label")
 
@@ -245,14 +245,14 @@ def test_captions_say_what_epsilon_guarantees(runs):
                  "certified ε at δ = 1e-05", "sampler poisson",
                  "equal but for one record, added or removed",
                  "not the choice among trials", "n = 2 seeds", "95% t interval",
-                 "left out: PDFA σ = 0, PDFA σ = 10, PDFA σ = 20, BP non-private",
-                 "Pareto front of these means: BP at ε ≤ 1, BP at ε ≤ 3, BP at ε ≤ 8"):
+                 "left out: PDFA (σ = 0, σ = 10, σ = 20), BP (non-private)",
+                 "Pareto front of these means: BP at ε ≤ 1, ε ≤ 3, ε ≤ 8"):
         assert fact in certified, fact
     for fact in ("protects labels alone", "Features count as public", "but for the label of one record", "n = 1",
-                 "BP ε ≤ 3"):
+                 "TDFA (ε ≤ 1, ε ≤ 3, ε ≤ 8), PDFA (4 settings)"):
         assert fact in label, fact
     assert "Diverged" not in certified
-    assert "Diverged trials count with the weights they ended with: BP ε ≤ 1." in frontiers.caption(
+    assert "Diverged trials count with the weights they ended with: BP (ε ≤ 1)." in frontiers.caption(
         frontiers.frontier(runs, "certified"), runs.assign(status=["diverged"] + ["finished"] * (len(runs) - 1)))
 
 

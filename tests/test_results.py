@@ -1,0 +1,76 @@
+"""analysis/results: the committed data are those of the experiment files, and the README quotes them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipeline.experiment import load_experiment
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "analysis" / "results"
+NAMES = sorted(path.parent.name for path in RESULTS.glob("*/manifest.json"))
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+each = pytest.mark.parametrize("name", NAMES)
+
+
+def tables(markdown):
+    """The lines of every Markdown table."""
+    return [block.splitlines() for block in re.findall(r"^\|.*\n(?:\|.*\n)+", markdown, re.MULTILINE)]
+
+
+def test_there_are_as_many_as_make_results_trains():
+    (listed,) = re.findall(r"^RESULTS := (.+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert NAMES == sorted(listed.split()) and len(NAMES) >= 10
+
+
+@each
+def test_data_are_those_of_the_manifest_and_trials_those_of_the_experiment_file(name):
+    folder, experiment = RESULTS / name, load_experiment(ROOT / "experiments" / f"{name}.yaml")
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.csv")}
+    runs = pd.read_csv(folder / "runs.csv")
+    assert manifest["data"] == digests and manifest["experiment"] == experiment.name == name
+    assert sorted(runs["trial_key"]) == sorted(trial.trial_key for trial in experiment.trials)
+    assert manifest["trials"] == runs["status"].value_counts().to_dict()
+    assert sum(manifest["commits"].values()) == len(runs) and not any("dirty" in c for c in manifest["commits"])
+
+
+@each
+def test_every_figure_has_its_data_and_a_caption(name):
+    figures = list((RESULTS / name).glob("*.svg"))
+    assert figures
+    for figure in figures:
+        assert all(figure.with_suffix(f".{kind}").is_file() for kind in ("csv", "md", "pdf"))
+        assert "<text" in figure.read_text(encoding="utf-8")
+
+
+def test_means_are_those_of_the_trials():
+    runs = pd.read_csv(RESULTS / "table1_seeds" / "runs.csv")
+    means = 100 * runs.groupby(["algorithm", "setting"])["test/accuracy"].mean()
+    table = pd.read_csv(RESULTS / "table1_seeds" / "table1.csv").set_index(["algorithm", "setting"])
+    assert len(table) == 28 and (table["n"] == 5).all()
+    assert (table["accuracy_mean"] - means).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(("name", "file", "count"), [("table1_seeds", "table1.md", 1), ("certified", "frontier.md", 2)])
+def test_the_readme_has_the_tables_as_they_were_measured(name, file, count):
+    shown = tables(README)
+    measured = [table for table in tables((RESULTS / name / file).read_text(encoding="utf-8"))
+                if table[0].startswith("|  | ") and table[0].count("|") > 6 and "mean" not in table[0]]
+    assert len(measured) == count
+    for table in measured:
+        assert table in shown, "\n".join(table)
+
+
+def test_links_of_the_readme_and_the_guide_lead_somewhere():
+    for page in (ROOT / "README.md", ROOT / "docs" / "guide.md"):
+        links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
+        assert len(links) > 5
+        for link in links:
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
