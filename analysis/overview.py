@@ -118,9 +118,13 @@ def trials(experiment: Experiment, runs: pd.DataFrame) -> Table:
 
 
 def commands(experiment: Experiment, tracked: Sequence[TrackedRun]) -> list[str]:
-    """Shell commands that train and report the experiment again, at its commit if it has a single one."""
+    """Shell commands that train and report the experiment again, at its commit if it has a single one.
+
+    They name the file as it was named here, if that was relative to the working directory, and else without its folder.
+    """
     commits = {run.tags.get("git_commit", "unknown").removesuffix("-dirty") for run in tracked} - {"unknown"}
-    name = file_name(experiment)
+    source = Path(experiment.source)
+    name = source.name if source.is_absolute() else source.as_posix()
     return [*(f"git checkout {commit}" for commit in commits if len(commits) == 1), "make install",
             f".venv/bin/photonic sweep {name}", f".venv/bin/photonic report {name}"]
 

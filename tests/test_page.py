@@ -141,7 +141,7 @@ def test_what_users_wrote_is_escaped(html):
 def test_the_page_says_what_was_run_and_how_to_run_it_again(html):
     text = re.sub(r"<[^>]+>", " ", html)
     for fact in ("11 finished, 1 diverged", "0123456789-dirty", "scikit-learn&#39;s digits", f"git checkout {COMMIT}\n",
-                 ".venv/bin/photonic sweep hostile.yaml\n", f"Trained with {VERSIONS}.", "files differed from the "
+                 ".venv/bin/photonic sweep somewhere/hostile.yaml\n", f"Trained with {VERSIONS}.", "files differed from the "
                  "commit", "diverged after epoch 2 of 2", "non-private, σ\u00a0=\u00a02, σ\u00a0=\u00a010"):
         assert fact in text, fact
 
@@ -153,7 +153,7 @@ def test_the_manifest_says_where_the_data_come_from_and_what_they_are(experiment
     assert (folder / "hostile.yaml").read_text(encoding="utf-8") == FILE
     assert manifest["experiment"] == "hostile" and manifest["trials"] == {"finished": count - 1, "diverged": 1}
     assert manifest["commits"] == {f"{COMMIT}-dirty": count} and manifest["software"] == {VERSIONS: count}
-    assert manifest["commands"][-1] == ".venv/bin/photonic report hostile.yaml"
+    assert manifest["commands"][-1] == ".venv/bin/photonic report somewhere/hostile.yaml"
     assert manifest["began"] <= manifest["ended"]
     csv = [path for path in files if path.suffix == ".csv"]
     assert manifest["data"] == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in csv}
