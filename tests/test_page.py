@@ -9,6 +9,7 @@ import json
 import re
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
@@ -141,8 +142,8 @@ def test_what_users_wrote_is_escaped(html):
 def test_the_page_says_what_was_run_and_how_to_run_it_again(html):
     text = re.sub(r"<[^>]+>", " ", html)
     for fact in ("11 finished, 1 diverged", "0123456789-dirty", "scikit-learn&#39;s digits", f"git checkout {COMMIT}\n",
-                 ".venv/bin/photonic sweep somewhere/hostile.yaml\n", f"Trained with {VERSIONS}.", "files differed from the "
-                 "commit", "diverged after epoch 2 of 2", "non-private, σ\u00a0=\u00a02, σ\u00a0=\u00a010"):
+                 ".venv/bin/photonic sweep somewhere/hostile.yaml\n", f"Trained with {VERSIONS}.",
+                 "files differed from the commit", "diverged after epoch 2 of 2", "non-private, σ\u00a0=\u00a02, σ\u00a0=\u00a010"):
         assert fact in text, fact
 
 
@@ -250,6 +251,17 @@ def test_figures_are_there_with_text(opened):
         assert width > 300 and height > 200 and inside and texts > 10
     assert opened.run("""document.querySelectorAll("[id]").length
         === new Set([...document.querySelectorAll("[id]")].map((e) => e.id)).size""")
+
+
+def test_a_figure_can_be_taken_out_of_the_page_as_svg(opened, tmp_path):
+    opened.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    opened.run("document.querySelector('button[data-svg=figure2]').click()")
+    end = time.monotonic() + 20
+    while not (tmp_path / "figure2.svg").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    root = ElementTree.parse(tmp_path / "figure2.svg").getroot()
+    texts = {"".join(node.itertext()).strip() for node in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert root.tag == "{http://www.w3.org/2000/svg}svg" and "Epoch" in texts
 
 
 def column(browser, name):
