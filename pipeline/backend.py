@@ -54,11 +54,16 @@ def reports_errors(method: Callable) -> Callable:
         except _errors() as error:
             lines = [line for line in str(error).strip().splitlines() if not line.startswith("(raised as a result of")]
             message = f"tracking store {self.uri}: {lines[0] if lines else type(error).__name__}"
-            message = re.sub(r"//[^/@\s]*@", "//***@", message)  # a password in the URI stays out of logs
             hint = "is it there, and reachable? MLFLOW_TRACKING_URI selects another"
-            raise TrackingError(f"{message} ({hint})") from error
+            raise TrackingError(f"{shown(message)} ({hint})") from error
 
     return wrapper
+
+
+def shown(text: str) -> str:
+    """A store's URI, or a text that has URIs in it, without user, password and tokens: fit for a message or a log."""
+    text = re.sub(r"://[^/@\s:]*(:\S*)?@", "://***@", text)  # to the last @: passwords may have one, and slashes
+    return re.sub(r"(?i)([?&][^=&\s]*(?:password|passwd|token|secret)[^=&\s]*=)[^&\s]*", r"\1***", text)
 
 
 def _errors() -> tuple[type[Exception], ...]:
@@ -159,7 +164,7 @@ def find_trial(client: Any, uri: str, name: str) -> Any:
     everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
     found = [run for run in search(client, everywhere, f"{key} = '{name}'") if "trial_key" in run.data.tags]
     if not found:
-        raise TrackingError(f"tracking store {uri}: no trial has the trial_key or run id '{name}'")
+        raise TrackingError(f"tracking store {shown(uri)}: no trial has the trial_key or run id '{name}'")
     if len(found) > 1:
         raise TrackingError(f"trial {name} has {len(found)} runs: {', '.join(r.info.run_id for r in found)}; name "
                             "one of them")

@@ -238,8 +238,10 @@ def _swept(target: str, store: Store) -> Experiment:
     if Path(target).exists() or Path(target).suffix in (".yaml", ".yml"):
         return load_experiment(target)
     if not store.find(target):
-        raise ConfigError(f"{target}: must be an experiment file or the name of a sweep in {store.uri}, which has "
-                          f"{', '.join(store.sweeps()) or 'none'}")
+        from pipeline.backend import shown
+
+        raise ConfigError(f"{target}: must be an experiment file or the name of a sweep in {shown(store.uri)}, which "
+                          f"has {', '.join(store.sweeps()) or 'none'}")
     return parse_experiment(store.experiment(), Path(f"{target}.yaml"), stored=True)
 
 

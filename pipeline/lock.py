@@ -56,6 +56,21 @@ def swept_by(root: Path, name: str) -> str:
         return _holder(root, name).read_text(encoding="utf-8")
 
 
+def held_elsewhere(store: Store, name: str) -> tuple[str, str] | None:
+    """(driver, its last sign of life) of the sweep `name` in another place, as a store that hosts share has it.
+
+    It may be dead: what it left open does not close by itself, and only another sign of life shows that it is not. For
+    a caller that finds the lock of its own place free: a driver of that place is dead, and not returned.
+    """
+    holder = store.holder() if store.shared and store.find(name) else None
+    return holder if holder and place(holder[0]) != place(store.driver) else None
+
+
+def place(driver: str) -> str:
+    """Host and folder of a driver, `host:folder`."""
+    return driver.partition("@")[2] or driver
+
+
 def _lock(root: Path, name: str) -> FileLock:
     return FileLock(Path(root) / f".sweep-{name}.lock")
 
@@ -85,14 +100,14 @@ class Lease:
         Raises:
             SweepRunning: if a driver elsewhere is alive.
         """
-        begin, first = time.monotonic(), self._holder()
+        begin, first = time.monotonic(), held_elsewhere(self._store, self._name)
         while first is not None and time.monotonic() - begin < MISSED_BEATS * BEAT_SECONDS:
             time.sleep(BEAT_SECONDS / 5)
-            now = self._holder()
+            now = held_elsewhere(self._store, self._name)
             if now is None:
                 return
             if now != first:
-                raise SweepRunning(f"sweep '{self._name}': {_place(now[0])} is running it, with the same tracking "
+                raise SweepRunning(f"sweep '{self._name}': {place(now[0])} is running it, with the same tracking "
                                    "store; wait for it, or end it")
 
     def require_as_found(self, done: Mapping[str, str]) -> None:
@@ -133,18 +148,8 @@ class Lease:
             self._store.beat(self._beats)
             self._last_beat = time.monotonic()
 
-    def _holder(self) -> tuple[str, str] | None:
-        """(driver, beats) of another place; a driver of this one is dead, as this one has its lock."""
-        holder = self._store.holder() if self._store.shared and self._store.find(self._name) else None
-        return holder if holder and _place(holder[0]) != _place(self._store.driver) else None
-
     def _require_own(self) -> None:
         driver, _ = self._store.holder() or ("nobody", "")
         if driver != self._store.driver:
-            raise SweepRunning(f"sweep '{self._name}': {_place(driver)} took it over, with the same tracking store; "
+            raise SweepRunning(f"sweep '{self._name}': {place(driver)} took it over, with the same tracking store; "
                                "what this process trained until then is kept")
-
-
-def _place(driver: str) -> str:
-    """Host and folder of a driver."""
-    return driver.partition("@")[2] or driver

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pipeline.artifacts import DONE, STATUSES, TrackedRun, run_name
 from pipeline.checkpoints import Checkpoints, Found
 from pipeline.experiment import Experiment
-from pipeline.lock import swept_by
+from pipeline.lock import BEAT_SECONDS, MISSED_BEATS, held_elsewhere, place, swept_by
 from pipeline.tracking import Store
 
 CLOCK = "time/epoch_seconds"  # a metric that every epoch has
@@ -45,11 +45,13 @@ class SweepState:
     """What became of a sweep.
 
     Attributes:
-        running: whether a process of this host runs it.
+        running: whether a process runs it: of this host and folder for sure, elsewhere by what a shared store says.
         trials: that the store or the experiment file knows.
         unknown: trials of the sweep that have no run; without the experiment file their settings are not known.
         refused: checkpoints from which nothing can go on, and why.
-        go_on: the command that trains what is left; empty if nothing is.
+        go_on: the command that trains what is left; empty if nothing is, or while a process runs it.
+        elsewhere: host and folder of the process that runs it, if they are others than these.
+        beat: the last sign of life of that process that the store has: a count, empty for none yet.
     """
 
     name: str
@@ -58,6 +60,8 @@ class SweepState:
     unknown: int
     refused: tuple[str, ...]
     go_on: str
+    elsewhere: str = ""
+    beat: str = ""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -72,8 +76,11 @@ def status(store: Store, name: str, experiment: Experiment | None = None) -> Swe
 
     Trials in the store that are no longer in the file are left out.
     """
+    driver, beat, elsewhere = swept_by(store.root, name), "", ""
+    if not driver and (holder := held_elsewhere(store, name)):
+        driver, beat = holder
+        elsewhere = place(driver)
     runs = {run.trial_key: run for run in store.runs()} if store.find(name) else {}
-    driver = swept_by(store.root, name)
     found = Checkpoints(store.root / "checkpoints" / name, 0.0).found()
     epochs = {key: checkpoint.epoch for checkpoint in found if not checkpoint.problem
               for key in checkpoint.trial_keys}
@@ -89,7 +96,8 @@ def status(store: Store, name: str, experiment: Experiment | None = None) -> Swe
         unknown = max(0, (store.planned() or 0) - len(trials))
     left = unknown or any(trial.status not in DONE for trial in trials)
     go_on = f"photonic sweep {experiment.source if experiment else 'FILE'}" if left and not driver else ""
-    return SweepState(name, bool(driver), tuple(trials), unknown, tuple(_refusal(f) for f in found if f.problem), go_on)
+    refused = tuple(_refusal(f) for f in found if f.problem)
+    return SweepState(name, bool(driver), tuple(trials), unknown, refused, go_on, elsewhere, beat)
 
 
 def _state(store: Store, run: TrackedRun, name: str, driver: str, checkpoints: dict[str, int]) -> TrialState:
@@ -132,11 +140,16 @@ def _text(state: SweepState) -> str:
     counts = {name: n for name, n in state.counts.items() if n and name != "done"}
     total = len(state.trials) + state.unknown
     lines = [f"{state.name}: {total} trials: {', '.join(f'{n} {name}' for name, n in counts.items()) or 'none'}; "
-             + ("running" if state.running else "not running here")]
+             + (f"running{f' on {state.elsewhere}' if state.elsewhere else ''}" if state.running else
+                "not running here")]
+    if state.elsewhere:
+        lines.append(f"  last sign of life in the store: {state.beat or 'none yet'}; one is due every "
+                     f"{BEAT_SECONDS:g} s, and after {MISSED_BEATS * BEAT_SECONDS:g} s without one `photonic sweep` "
+                     "takes over")
     for trial in _listed(state.trials):
-        place = f", epoch {trial.epoch} of {trial.epochs}" if trial.epoch else ""
+        seen = f", epoch {trial.epoch} of {trial.epochs}" if trial.epoch else ""
         saved = f", checkpoint of epoch {trial.checkpoint}" if trial.checkpoint else ""
-        lines.append(f"  {trial.status:<11} {trial.name} ({trial.trial_key}){place}{saved}"
+        lines.append(f"  {trial.status:<11} {trial.name} ({trial.trial_key}){seen}{saved}"
                      + (f": {trial.reason}" if trial.reason else ""))
     for what in SHOWN:
         if (more := counts.get(what, 0) - MOST_LINES) > 0:

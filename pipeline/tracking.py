@@ -35,6 +35,7 @@ from pipeline.backend import (
     reports_errors,
     require_finite,
     search,
+    shown,
     tracked,
     write,
 )
@@ -82,7 +83,7 @@ class Store:
         self._logged: dict[str, dict[tuple[str, int], float]] = {}  # of started trials: (metric, epoch) -> value
         self._listing = Listing(self.root)
         if not create and self._database is not None and not self._database.exists():
-            raise TrackingError(f"tracking store {self.uri}: does not exist (run the sweep first)")
+            raise TrackingError(f"tracking store {shown(self.uri)}: does not exist (run the sweep first)")
         self._client = self._connect(create)
 
     @reports_errors
@@ -175,7 +176,7 @@ class Store:
             TrackingError: if there is no such sweep in the store.
         """
         if not self.find(name):
-            raise TrackingError(f"tracking store {self.uri}: no sweep named '{name}' (run the sweep first)")
+            raise TrackingError(f"tracking store {shown(self.uri)}: no sweep named '{name}' (run the sweep first)")
 
     def done(self) -> dict[str, str]:
         """trial_key -> status of the trials that need no more training (finished or diverged)."""
@@ -354,7 +355,7 @@ class Store:
             TrackingError: if the sweep was tracked without it.
         """
         if EXPERIMENT not in {file.path for file in self._client.list_artifacts(self._parent())}:
-            raise TrackingError(f"tracking store {self.uri}: the sweep has no experiment file (random stopping "
+            raise TrackingError(f"tracking store {shown(self.uri)}: the sweep has no experiment file (random stopping "
                                 "keeps its seed secret, and older versions kept none); name the file itself")
         with tempfile.TemporaryDirectory() as folder:
             path = self._client.download_artifacts(self._parent(), EXPERIMENT, folder)

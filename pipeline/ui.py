@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+from pipeline.backend import shown
 from pipeline.tracking import Store, TrackingError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -18,13 +19,13 @@ def serve(store: Store, port: int, host: str = LOOPBACK[0]) -> int:
         TrackingError: if the store is a server itself.
     """
     if not store.uri.startswith("sqlite:"):
-        raise TrackingError(f"tracking store {store.uri}: is a server of its own; open it in a browser")
+        raise TrackingError(f"tracking store {shown(store.uri)}: is a server of its own; open it in a browser")
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store.uri, "--host", host,
                "--port", str(port), "--workers", "1"]
     if host not in LOOPBACK:
         print(f"warning: whoever reaches {host}:{port} can read, change and delete these runs; put a proxy with "
               "authentication and TLS before it (docs/cluster.md)", file=sys.stderr, flush=True)
-    print(f"http://{host}:{port} shows {store.uri}; Ctrl-C ends it", flush=True)
+    print(f"http://{host}:{port} shows {shown(store.uri)}; Ctrl-C ends it", flush=True)
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", **os.environ}
     try:
         return subprocess.run(command, env=environment).returncode

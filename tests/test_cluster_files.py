@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -23,7 +26,8 @@ from pipeline.resources import ADVICE
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "experiments" / "cluster"
 DOCS = (ROOT / "docs" / "cluster.md").read_text()
-RAY_VERSION = re.search(r"^ray==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]
+CONSTRAINTS = (ROOT / "constraints.txt").read_text()
+RAY_VERSION = re.search(r"^ray==(\S+)$", CONSTRAINTS, re.MULTILINE)[1]
 
 
 def ray_options(command: str) -> dict:
@@ -57,7 +61,12 @@ def test_launcher_file_is_one_that_ray_up_takes():
     assert head["head"] and opus(head["resources"]) == 1 and head["ray_client_server_port"] == 10001
     assert worker["address"] == f"$RAY_HEAD_IP:{head['port']}" and opus(worker["resources"]) == 0
     for who in ("head", "worker"):
-        assert "RAY_AUTH_MODE=token PHOTONIC_DATA=" in config[f"{who}_start_ray_commands"][-1]
+        command = config[f"{who}_start_ray_commands"][-1]
+        assert "RAY_AUTH_MODE=token PHOTONIC_DATA=" in command
+        # Jobs have the environment of `ray start`, and find `photonic` there.
+        assert command.index("export PATH=~/photonic-dfa/.venv/bin:$PATH;") < command.index("ray start")
+    (jobs,) = (command for command in config["setup_commands"] if "ray[default]" in command)
+    assert "--constraint ~/photonic-dfa/constraints.txt" in jobs and f"ray=={RAY_VERSION}" in CONSTRAINTS
     assert {".git", ".venv", "mlruns"} <= set(config["rsync_exclude"])
 
 
@@ -101,24 +110,54 @@ def test_slurm_script_is_valid_bash():
 
 STUB = """#!/bin/bash
 printf '%s\\n' "$(basename "$0") $(printf '%q ' "$@")" >> "$CALLS"
-[ "$(basename "$0")" = srun ] && shift && exec "$@"
-exit 0
+[ "$(basename "$0")" = photonic ] && printf 'data %s\\n' "${PHOTONIC_DATA-none}" >> "$CALLS"
+[ "$(basename "$0")" = srun ] || exit 0
+while [[ $1 == --* ]]; do shift; done
+"$@"
+sleep "$SRUN_SECONDS" & pid=$!
+trap 'kill $pid' TERM
+echo $$ > "$CALLS.srun"
+wait
+"""
+RAY = """
+import itertools, os
+joined = itertools.count(1)
+
+def init(address):
+    pass
+
+def nodes():  # a node more at every call
+    return [{"Alive": True}] * min(next(joined), int(os.environ["JOINING"]))
 """
 
 
-def test_slurm_script_starts_the_nodes_and_then_the_sweep(tmp_path):
-    """With programs in place of Ray, Slurm and the sweep that write down how they are called."""
+@pytest.fixture
+def submit(tmp_path):
+    """Runs the Slurm script, with programs in place of Ray, Slurm and the sweep that write down how they are called."""
     stubs = tmp_path / ".venv" / "bin"
     stubs.mkdir(parents=True)
-    for name in ("ray", "srun", "photonic", "python"):
+    for name in ("ray", "srun", "photonic"):
         (stubs / name).write_text(STUB)
         (stubs / name).chmod(0o755)
-    environment = {"PATH": os.environ["PATH"], "CALLS": str(tmp_path / "calls"), "SLURM_JOB_ID": "4711"}
+    (stubs / "python").symlink_to(sys.executable)
+    (tmp_path / "ray.py").write_text(RAY)
+    environment = {"PATH": os.environ["PATH"], "CALLS": str(tmp_path / "calls"), "SLURM_JOB_ID": "4711",
+                   "PYTHONPATH": str(tmp_path), "JOINING": "3", "SRUN_SECONDS": "60"}
 
-    def submit(*arguments: str, **more: str) -> subprocess.CompletedProcess:
-        return subprocess.run(["bash", FOLDER / "sweep.slurm", *arguments], cwd=tmp_path, env={**environment, **more},
-                              text=True, capture_output=True)
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess:
+        with (tmp_path / "out").open("w+") as out, (tmp_path / "err").open("w+") as err:  # srun's stub outlives the job
+            done = subprocess.run(["bash", FOLDER / "sweep.slurm", *arguments], cwd=tmp_path,
+                                  env={**environment, **more}, stdout=out, stderr=err, timeout=50)
+        if (tmp_path / "calls.srun").exists():
+            with contextlib.suppress(ProcessLookupError):  # as Slurm ends what a job leaves
+                os.kill(int((tmp_path / "calls.srun").read_text()), signal.SIGTERM)
+        texts = ((tmp_path / name).read_text() for name in ("out", "err"))
+        return subprocess.CompletedProcess(done.args, done.returncode, *texts)
 
+    return run
+
+
+def test_slurm_script_starts_the_nodes_and_then_the_sweep(submit, tmp_path):
     assert "usage: sbatch" in submit().stderr
     assert "MLFLOW_TRACKING_URI: must be" in submit("file.yaml").stderr and not (tmp_path / "calls").exists()
     done = submit("experiments/table1.yaml", MLFLOW_TRACKING_URI="http://tracking:5000")
@@ -129,7 +168,29 @@ def test_slurm_script_starts_the_nodes_and_then_the_sweep(tmp_path):
     assert head["port"] == 24711 and opus(head["resources"]) == 1 and opus(worker["resources"]) == 0
     (sweep,) = (sweep_options(call) for call in calls if call.startswith("photonic "))
     assert str(sweep.file) == "experiments/table1.yaml" and sweep.address == worker["address"]
-    assert sweep.address.endswith(":24711") and any(call.startswith("srun --het-group=1 ") for call in calls)
+    assert sweep.address.endswith(":24711")
+    (srun,) = (call for call in calls if call.startswith("srun --het-group=1 "))
+    asked = re.findall(r"^#SBATCH .*--cpus-per-task=(\d+)", (FOLDER / "sweep.slurm").read_text(), re.MULTILINE)
+    assert f" --cpus-per-task={asked[1]} " in srun, "srun does not take it from the second part"
+
+
+@pytest.mark.parametrize(("there", "given", "expected"), [
+    (False, {}, "none"), (True, {}, "{folder}/data"), (True, {"PHOTONIC_DATA": "/elsewhere"}, "/elsewhere")])
+def test_slurm_script_names_a_data_folder_only_if_there_is_one(there, given, expected, submit, tmp_path):
+    if there:
+        (tmp_path / "data").mkdir()
+    done = submit("experiments/table1.yaml", MLFLOW_TRACKING_URI="http://tracking:5000", **given)
+    assert done.returncode == 0, done.stderr
+    assert f"data {expected.format(folder=tmp_path)}" in (tmp_path / "calls").read_text().splitlines()
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"JOINING": "2", "JOIN_SECONDS": "2"}, "2 of 3 nodes joined within 2 s (JOIN_SECONDS)"),
+    ({"JOINING": "1", "SRUN_SECONDS": "0"}, "srun ended when 1 of 3 nodes had joined; its messages say why")])
+def test_slurm_script_ends_if_a_node_does_not_join(settings, message, submit, tmp_path):
+    done = submit("experiments/table1.yaml", MLFLOW_TRACKING_URI="http://tracking:5000", **settings)
+    assert done.returncode == 1 and message in done.stderr, done.stderr
+    assert not any(call.startswith("photonic ") for call in (tmp_path / "calls").read_text().splitlines())
 
 
 def commands(program: str) -> list[str]:

@@ -104,6 +104,50 @@ def test_what_an_earlier_sweep_left_open_is_not_running(mixed, tmp_path, capsys)
             "and the one that runs now has not come to it") in text
 
 
+def test_of_a_driver_elsewhere_the_shared_store_tells(mixed, tmp_path, capsys, monkeypatch):
+    """The sweep is open in the store, and this host has another folder than the driver, as a laptop has."""
+    file, experiment, driver = mixed
+    place, key = driver.partition("@")[2], experiment.trials[4].trial_key
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlruns' / 'mlflow.db'}")
+
+    def here(*arguments):
+        assert main(["status", str(file), "--mlruns", str(tmp_path / "laptop"), *arguments]) == 0
+        return capsys.readouterr().out
+
+    first, second, *lines = here().splitlines()
+    assert first == ("mixed: 6 trials: 1 running, 1 finished, 1 diverged, 1 failed, 1 interrupted, 1 missing; "
+                     f"running on {place}")
+    assert second == ("  last sign of life in the store: none yet; one is due every 5 s, and after 30 s without one "
+                      "`photonic sweep` takes over")
+    assert f"  running     dfa non-private seed=4 ({key}), epoch 1 of 4" in lines
+    assert not any("to go on" in line for line in lines)
+
+    store = Store(root=tmp_path / "mlruns")
+    store.attach("mixed")
+    store.beat(7)
+    assert "\n  last sign of life in the store: 7; one is due" in here()
+    (state,) = json.loads(here("--json"))
+    assert state["running"] and (state["elsewhere"], state["beat"], state["go_on"]) == (place, "7", "")
+    assert {trial["status"] for trial in state["trials"] if trial["trial_key"] == key} == {"running"}
+
+    store.close_sweep("KILLED")
+    text = here()
+    assert "not running here" in text and "sign of life" not in text and f"to go on: photonic sweep {file}" in text
+
+
+def test_a_driver_of_this_folder_that_left_a_shared_store_open_is_dead(mixed, tmp_path, capsys, monkeypatch):
+    """It has no lock, and the system lets go of locks when a process dies, and not before."""
+    file, *_ = mixed
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'server.db'}")
+    gone = Store(root=tmp_path / "mlruns")
+    gone.open_sweep("mixed")
+    text = status(capsys, tmp_path, file)
+    assert "; not running here" in text and f"to go on: photonic sweep {file}" in text
+    with sweeping(tmp_path / "mlruns", "mixed", gone.driver):
+        (state,) = json.loads(status(capsys, tmp_path, file, "--json"))
+    assert state["running"] and (state["elsewhere"], state["beat"], state["go_on"]) == ("", "", "")
+
+
 @pytest.mark.parametrize("uri", [None, "sqlite:///{folder}/elsewhere.db"])
 def test_a_store_that_is_not_there_is_not_created(uri, tmp_path, capsys, monkeypatch):
     if uri:

@@ -24,7 +24,8 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, PERMISSION_DEN
 from mlflow.tracking import MlflowClient
 from safetensors.numpy import load_file
 
-from pipeline import backend, lock, patience
+from pipeline import backend, lock, patience, tracking
+from pipeline.cli import main
 from pipeline.config import TrialConfig
 from pipeline.lock import Lease, SweepRunning
 from pipeline.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
@@ -509,6 +510,37 @@ def test_an_unreachable_server_is_named_without_its_password(tmp_path, monkeypat
     with pytest.raises(TrackingError, match=r"store http://\*\*\*@127.0.0.1:9: .*MLFLOW_TRACKING_URI") as error:
         Store(root=tmp_path)
     assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("https://me:hunter2@host:5000/x", "https://***@host:5000/x"),
+    ("postgresql+psycopg2://me:hun/ter@2@host/x", "postgresql+psycopg2://***@host/x"),
+    ("https://hunter2@host", "https://***@host"),
+    ("postgresql://host/x?user=me&password=hunter2&port=1", "postgresql://host/x?user=me&password=***&port=1"),
+    ("no answer of http://me:hunter2@a/b (mail root@a)", "no answer of http://***@a/b (mail root@a)"),
+    ("http://host:5000", "http://host:5000"), ("http://host/a@b", "http://host/a@b"),
+    ("sqlite:////home/me@work/mlflow.db", "sqlite:////home/me@work/mlflow.db")])
+def test_a_uri_is_shown_without_user_and_password(text, expected):
+    assert backend.shown(text) == expected
+
+
+@pytest.mark.parametrize("arguments", [
+    ["report", "typo"], ["report", "plain"], ["report", "{file}"], ["audit", "0123456789abcdef"], ["status"], ["ui"],
+    ["audit", "{file}"]], ids=" ".join)
+def test_no_command_shows_the_password_of_the_store(arguments, root, tmp_path, monkeypatch, capsys):
+    """With a real store behind an address of a server, and one that fails where a command has no message of its own."""
+    uri, file, real = "https://me:hunter2@host", tmp_path / "typo.yaml", backend.connect
+    file.write_text("name: typo\nbase: {dataset: digits, hidden: [8], epochs: 1}\n")
+    Store(root=root).open_sweep("plain")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setattr(tracking, "connect", lambda given, lock: real(f"sqlite:///{root / 'mlflow.db'}", lock))
+    if arguments == ["status"]:
+        monkeypatch.setattr(Store, "sweeps", backend.reports_errors(Mock(side_effect=OSError(f"no route to {uri}/x"))))
+    if arguments[0] == "audit":
+        monkeypatch.setattr("pipeline.audit.audit", Mock(side_effect=AssertionError("the store is looked at first")))
+    assert main([*(argument.format(file=file) for argument in arguments), "--mlruns", str(root)]) == 2
+    message = capsys.readouterr().err
+    assert "https://***@host" in message and "hunter2" not in message, message
 
 
 def test_what_cannot_be_written_or_is_not_there_is_named(tmp_path):
