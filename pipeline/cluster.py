@@ -1,6 +1,6 @@
 """Ray clusters: this package's code on their nodes, what else a node must have, and sweeps driven from outside.
 
-Beside `pipeline.sweep`, which imports it once Ray's environment variables are set, the only module that imports Ray.
+Imported by `pipeline.sweep` once Ray's environment variables are set.
 """
 
 from __future__ import annotations

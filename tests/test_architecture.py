@@ -14,11 +14,12 @@ accounting.epsilon accounting.photonic accounting.curves accounting.column accou
 accounting.gaussian accounting.selection accounting.audit accounting.certified accounting accounting.check
 scores canaries
 alignment training api state attacks release estimate
-artifacts audit backend patience tracking ui lock checkpoints status resources progress worker recorder cluster sweep
+artifacts audit backend patience tracking ui lock checkpoints status resources progress worker recorder cluster tuning
+sweep
 cli""".split()
-LIBRARIES = {"ray": ("cluster", "sweep"), "mlflow": ("backend",), "lightonml": ("projection",)}
+LIBRARIES = {"ray": ("cluster", "sweep", "tuning"), "mlflow": ("backend",), "lightonml": ("projection",)}
 # These know configurations and records, and nothing of how an algorithm works.
-IGNORANT = {"backend": set(), "tracking": set(), "cluster": set(), "sweep": {"projection"}, "analysis": set()}
+IGNORANT = {**dict.fromkeys(("backend", "tracking", "cluster", "tuning", "analysis"), set()), "sweep": {"projection"}}
 ALGORITHMS = {"randomness", "layers", "networks", "sampling", "data", "projection", "feedback", "mechanisms",
               "alignment", "training"}
 

@@ -18,16 +18,17 @@ import pytest
 from ray import cloudpickle
 from rich.console import Console
 
-from pipeline import cluster, recorder, sweep
+from pipeline import cluster, recorder, sweep, tuning
 from pipeline.checkpoints import Checkpoints
 from pipeline.config import TrialConfig
 from pipeline.experiment import Experiment, Resources
 from pipeline.packs import Pack
 from pipeline.progress import SweepProgress, duration
 from pipeline.records import EpochRecord, Outcome
-from pipeline.resources import ResourceError, check_resources, slots
-from pipeline.sweep import PackOrder, Watchdog, run_sweep
+from pipeline.resources import ResourceError, Watchdog, check_resources, slots
+from pipeline.sweep import run_sweep
 from pipeline.tracking import Store, TrackingError
+from pipeline.tuning import PackOrder
 from pipeline.worker import epochs
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -105,7 +106,7 @@ def test_workers_stay_in_the_folder_where_the_sweep_was_started(tmp_path, two_co
 
 
 def test_a_worker_of_another_program_trains_nothing(tmp_path, two_cores, monkeypatch):
-    monkeypatch.setitem(sweep.SOFTWARE, "code", "as it was when the sweep began")
+    monkeypatch.setitem(tuning.SOFTWARE, "code", "as it was when the sweep began")
     result = run(tmp_path, grid(("dfa",), 1))
     assert result.finished == 0
     assert "the files of the package pipeline changed since the sweep began" in next(iter(result.failed.values()))
