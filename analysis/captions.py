@@ -11,7 +11,7 @@ CAPTIONS = {
                "noise; right, alignment of PDFA's second layer with the true gradient (Figure 2 of Ohana et al. 2021; "
                "means over seeds with 95% bootstrap bands).",
     "frontier": f"Test accuracy against ε, one panel for each kind of guarantee: {_INTERVALS}, and in grey the Pareto "
-                "front of all algorithms.",
+                "front of all algorithms; points of one ε stand side by side.",
     "frontier_worst_class": "Test accuracy of the class that fares worst, which clipping and noise hurt first, against "
                             f"ε, one panel for each kind of guarantee: {_INTERVALS}.",
     "frontier_alignment": "Alignment of the applied update with the true gradient in the hidden layers against ε, one "

@@ -16,6 +16,7 @@ from analysis.overview import file_name, manifest, overview, shown
 from analysis.page import render
 from analysis.runs import FIELDS, load_history, load_runs, require_replicates
 from analysis.statistics import SUMMARY
+from pipeline.accounting.certified import with_noise
 from pipeline.exhibits import FRONTIERS, HEATMAPS, SWEPT, certified_trials
 from pipeline.experiment import Experiment
 from pipeline.tracking import Store
@@ -45,7 +46,7 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "runs.csv"]
     lists = {name: runs[name].map(_json) for name, kind in FIELDS.items() if kind is tuple}
-    runs.assign(**lists).to_csv(files[0], index=False, lineterminator="\n")
+    runs.assign(**lists, **_noise(runs, experiment)).to_csv(files[0], index=False, lineterminator="\n")
     for name in experiment.report:
         files += EXHIBITS[name](runs, store, folder)
     choice, certified = None, certified_trials(experiment.trials)
@@ -118,6 +119,16 @@ def write_leekifer(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]
     contents = {"leekifer.csv": table.round(6).to_csv(index=False, lineterminator="\n"),
                 "leekifer.md": titled(TITLES["leekifer"], leekifer.to_markdown(table))}
     return write(contents, folder) + style.save(leekifer.leekifer_figure(table), folder, "leekifer")
+
+
+def _noise(runs: pd.DataFrame, experiment: Experiment) -> dict[str, pd.Series]:
+    """The columns `sigma` and `noise_multiplier` with what targets come to, in place of the 0 of a trial's settings."""
+    trials, columns = {trial.trial_key: trial for trial in experiment.trials}, {}
+    for name, target in (("sigma", "target_label_epsilon"), ("noise_multiplier", "target_epsilon")):
+        columns[name] = runs[name].copy()
+        for index, key in runs.loc[runs[target].fillna(0) > 0, "trial_key"].items():
+            columns[name][index] = getattr(with_noise(trials[key]), name)
+    return columns
 
 
 def _json(value: object) -> str | None:
