@@ -50,6 +50,15 @@ def test_every_figure_has_its_data_and_a_caption(name):
         assert "<text" in figure.read_text(encoding="utf-8")
 
 
+@each
+def test_every_column_of_an_exhibit_is_explained(name):
+    text = (RESULTS / "README.md").read_text(encoding="utf-8")
+    for path in (RESULTS / name).glob("*.csv"):
+        if path.name != "runs.csv":
+            missing = [column for column in pd.read_csv(path, nrows=0) if f"`{column}`" not in text]
+            assert not missing, f"{path.name}: {missing}"
+
+
 def test_means_are_those_of_the_trials():
     runs = pd.read_csv(RESULTS / "table1_seeds" / "runs.csv")
     means = 100 * runs.groupby(["algorithm", "setting"])["test/accuracy"].mean()
