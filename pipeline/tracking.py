@@ -46,7 +46,6 @@ from pipeline.records import DESCRIPTION, EpochRecord, Outcome
 __all__ = ["DONE", "STATUSES", "Store", "TrackedRun", "TrackingError", "run_name"]
 
 _NOTE = "mlflow.note.content"  # the tag that MLflow's page shows as a run's description
-_KIND = {"mlflow.experimentKind": "custom_model_development"}  # the page opens with the runs, not with traces
 EXPERIMENT = "experiment.yaml"  # artifact of the parent run: the experiment file as it was swept last
 _PARENT_NOTE = """{description}
 
@@ -118,7 +117,7 @@ class Store:
                 folder = self.root / "artifacts" / re.sub(r"[^\w.-]", "_", name)
                 location = folder.as_uri() if self._database else None  # a server has its own
                 with passing("RESOURCE_ALREADY_EXISTS"):  # by another host, or by a call whose answer was lost
-                    self._client.create_experiment(name, artifact_location=location, tags=_KIND)
+                    self._client.create_experiment(name, artifact_location=location)
                 self._experiment_id = find_experiment(self._client, name)
             parent = self._find_parent()
             if parent is None:
