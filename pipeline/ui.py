@@ -25,8 +25,8 @@ def serve(store: Store, port: int, host: str = LOOPBACK[0]) -> int:
     if host not in LOOPBACK:
         print(f"warning: whoever reaches {host}:{port} can read, change and delete these runs; put a proxy with "
               "authentication and TLS before it (docs/cluster.md)", file=sys.stderr, flush=True)
-    print(f"http://{host}:{port} shows {shown(store.uri)}: choose `Model training` there, then an experiment; Ctrl-C ends "
-          "it", flush=True)
+    print(f"http://{host}:{port} shows {shown(store.uri)}: choose `Model training` there, then an experiment; Ctrl-C "
+          "ends it", flush=True)
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", **os.environ}
     try:
         return subprocess.run(command, env=environment).returncode
