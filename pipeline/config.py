@@ -26,7 +26,7 @@ from pipeline.choices import (
 )
 from pipeline.combinations import check_combinations
 from pipeline.datasets import DATASETS
-from pipeline.settings import ConfigError, check, coerce, digest, plain, setting
+from pipeline.settings import ConfigError, accepted, check, coerce, digest, plain, setting
 from pipeline.shapes import LayerShape, conv_shapes, dense_shapes
 
 __all__ = ["ConfigError", "TrialConfig"]
@@ -261,5 +261,5 @@ class TrialConfig:
         names = [f.name for f in dataclasses.fields(cls)]
         for name in values:
             if name not in names:
-                raise ConfigError(f"{name}: unknown field, got {values[name]!r}; the fields are {', '.join(names)}")
+                raise ConfigError(f"{name}: unknown field, got {values[name]!r}; {accepted(name, names, 'the fields')}")
         return cls(**values)

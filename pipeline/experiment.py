@@ -34,6 +34,7 @@ import yaml
 from pipeline.config import ConfigError, TrialConfig
 from pipeline.exhibits import EXHIBITS, misfit, varied_fields
 from pipeline.plugins import LOADED, load_plugins
+from pipeline.settings import accepted
 from pipeline.stopping import Selection, check_candidates, draw
 
 UNUSED = ("fields that its algorithm or mechanism does not use make no difference (sigma and tau need `mechanism: "
@@ -260,12 +261,12 @@ def _locate(message: str, prefix: str, case: Mapping, top: Mapping, indices: Map
     return message
 
 
-def _mapping(value: Any, place: str, accepted: Any) -> Mapping[str, Any]:
+def _mapping(value: Any, place: str, names: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{place}: must be a mapping with {', '.join(accepted)}, got {value!r}")
+        raise ConfigError(f"{place}: must be a mapping with {', '.join(names)}, got {value!r}")
     for key in value:
-        if key not in accepted:
-            raise ConfigError(f"{place}: unknown entry {key!r}; accepted are {', '.join(accepted)}")
+        if key not in names:
+            raise ConfigError(f"{place}: unknown entry {key!r}; {accepted(key, names, 'accepted')}")
     return value
 
 

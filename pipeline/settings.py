@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
 import json
 import math
@@ -13,6 +14,13 @@ from typing import Any
 
 class ConfigError(ValueError):
     """A setting that cannot be run; the message names the field, the value and what would be accepted."""
+
+
+def accepted(name: str, names: Collection[str], what: str) -> str:
+    """The end of a message on a name that is unknown: the one that may have been meant, and all there are."""
+    close = difflib.get_close_matches(str(name), names, 1)
+    meant = f"did you mean '{close[0]}'? " if close else ""
+    return f"{meant}{what} are {', '.join(names)}"
 
 
 def _always(config: Any) -> bool:

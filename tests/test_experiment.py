@@ -50,7 +50,7 @@ def test_ranges(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("base: {nose: 1}", r"nose: unknown field, got 1; the fields are .*, at base.nose \(.*e.yaml\)"),
+    ("base: {nose: 1}", r"nose: unknown field, got 1; did you mean 'noise'\? the fields are .*, at base.nose \(.*e.yaml\)"),
     ("base: {mechanism: photonic}\ngrid: {sigma: [0, 0.1, -0.1]}",
      r"sigma: must be >= 0, got -0.1, at grid.sigma\[2\] \(.*e.yaml\)"),
     ("cases: [{base: {batch_size: 99999}}]", r"batch_size: must be at most .*, at cases\[0\].base.batch_size"),
@@ -65,7 +65,7 @@ def test_ranges(tmp_path):
     ("base: {algorithm: bp}\ngrid: {threshold: [0.1, 0.2]}", r"grid\[threshold=0.2\]: the same trial as"),
     ("cases: []", r"cases: must be a list of at least one case"),
     ("base: [1]", r"base: must be a mapping"),
-    ("bose: {}", r"the file: unknown entry 'bose'; accepted are name, description, base"),
+    ("bose: {}", r"the file: unknown entry 'bose'; did you mean 'base'\? accepted are name, description, base"),
     ("", r"the file: must be a mapping"),
     ("base: {a: ]", r".*e.yaml: line 1, column \d+: not valid YAML"),
     ("base: !!python/object/apply:os.system ['true']", r".*e.yaml: line 1, column \d+: not valid YAML"),
