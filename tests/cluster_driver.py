@@ -59,7 +59,8 @@ def prepare(address: str, home: Path, data: str = "") -> None:
                        library.unlink, lambda: data and folder.symlink_to(data)):
             change()
             try:
-                prepare_nodes(trials, Resources(), None, Checkpoints(home / "checkpoints", 30))
+                prepare_nodes(trials, Resources(), None, Checkpoints(home / "checkpoints", 30),
+                              local=False)
                 print("ready")
             except ResourceError as error:
                 print(error)
