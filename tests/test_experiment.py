@@ -50,7 +50,7 @@ def test_ranges(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("base: {nose: 1}", r"nose: unknown field, got 1; did you mean 'noise'\? the fields are .*, at base.nose \(.*e.yaml\)"),
+    ("base: {nose: 1}", r"nose: unknown field, got 1; did you mean 'noise'\? .*, at base.nose \(.*e.yaml\)"),
     ("base: {mechanism: photonic}\ngrid: {sigma: [0, 0.1, -0.1]}",
      r"sigma: must be >= 0, got -0.1, at grid.sigma\[2\] \(.*e.yaml\)"),
     ("cases: [{base: {batch_size: 99999}}]", r"batch_size: must be at most .*, at cases\[0\].base.batch_size"),
