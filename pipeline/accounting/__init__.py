@@ -41,7 +41,7 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
 
 def describe(config: TrialConfig) -> str:
     """Markdown for people: what the trial is, and of every kind of epsilon that is stated of its whole run the least,
-    with what it guarantees."""
+    with what it guarantees. In ASCII, but for labels of extensions: tracking databases need not know more."""
     what = (f"**{ALGORITHM_LABELS[config.algorithm]}** on {DATASET_LABELS[config.dataset]}, {config.network} "
             f"{'-'.join(map(str, config.layer_sizes))}, {config.epochs} epochs in batches of {config.batch_size} "
             f"({config.sampler}), mechanism `{config.mechanism}`.")
@@ -51,7 +51,8 @@ def describe(config: TrialConfig) -> str:
         if of_kind := [epsilon for epsilon in epsilons if epsilon.kind == kind]:
             least = min(of_kind, key=lambda epsilon: epsilon.value)
             parts.append(f"**{kind}**: {least if least.is_metric else 'infinite, by every formula'}. {text}")
-    return "\n\n".join([*parts, "The tag `privacy.notes` says what this rests on."])
+    text = "\n\n".join([*parts, "The tag `privacy.notes` says what this rests on."])
+    return text.translate({ord("ε"): "epsilon", ord("δ"): "delta", ord("σ"): "sigma"})
 
 
 def _audit(config: TrialConfig) -> str:
