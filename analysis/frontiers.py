@@ -101,9 +101,13 @@ def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accurac
 def _compared_by(points: pd.DataFrame) -> pd.Series:
     """The target of points that have one, else their epsilon: targets are met to within 1% from below, and by how much
     says nothing of an algorithm."""
-    guaranteed = points["kind"].iloc[0] in GUARANTEED
-    targets = points["setting"].str.extract(r"epsilon=(.+)$")[0].astype(float)
-    return targets.fillna(points["epsilon"]) if guaranteed else points["epsilon"]
+    return pd.Series([float(_target(row) or row.epsilon) for row in points.itertuples()], index=points.index)
+
+
+def _target(row: tuple) -> str:
+    """`3` of a point whose noise was set by the target 3; empty for others."""
+    name, _, number = row.setting.rpartition("=")
+    return number if name.endswith("epsilon") and row.kind in GUARANTEED else ""
 
 
 def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str] = GUARANTEED) -> list[pd.DataFrame]:
@@ -249,8 +253,8 @@ def _areas(volumes: pd.DataFrame) -> str:
 
 def _column(row: tuple) -> str:
     """`ε ≤ 3` for a target, which is met to within 1% from below; else the value."""
-    name, _, number = row.setting.rpartition("=")
-    return f"ε ≤ {number}" if name.endswith("epsilon") and row.kind in GUARANTEED else f"ε = {row.epsilon:.4g}"
+    target = _target(row)
+    return f"ε ≤ {target}" if target else f"ε = {row.epsilon:.4g}"
 
 
 def _uncertainty(points: pd.DataFrame) -> str:

@@ -36,17 +36,17 @@ def shown(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> 
     return runs[runs["trial_key"] == choice.trial_key] if experiment.candidates else runs
 
 
-def overview(experiment: Experiment, runs: pd.DataFrame, store: Store, choice: Choice | None,
-             files: Sequence[Path]) -> Page:
+def overview(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], store: Store,
+             choice: Choice | None, files: Sequence[Path]) -> Page:
     """The page of a report.
 
     Args:
         runs: from `load_runs`, those rows that may be `shown`.
+        tracked: their `tracked_runs`.
         store: attached to the experiment's sweep.
         choice: the best trial.
         files: what the report has written; those with a caption or a figure become exhibits.
     """
-    tracked = tracked_runs(runs, store)
     common = {"title": experiment.name, "what": "Experiment report", "exhibits": exhibits(files),
               "privacy": statements(runs, choice and choice.selected),
               "epsilons": epsilons(runs, choice and choice.selected), "notes": notes(runs),
@@ -63,14 +63,14 @@ def overview(experiment: Experiment, runs: pd.DataFrame, store: Store, choice: C
                 source=[Download(file_name(experiment), experiment.text)] if experiment.text else [])
 
 
-def manifest(experiment: Experiment, runs: pd.DataFrame, store: Store, files: Sequence[Path]) -> str:
+def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], files: Sequence[Path]) -> str:
     """JSON: where the numbers come from, and SHA-256 digests of those of `files` that hold them (CSV); of random
     stopping nothing that depends on the number of trials.
 
     Args:
-        runs, store: as of `overview`.
+        runs, tracked: as of `overview`.
     """
-    tracked, data = tracked_runs(runs, store), {path for path in files if path.suffix == ".csv"}
+    data = {path for path in files if path.suffix == ".csv"}
     content: dict[str, Any] = {"experiment": experiment.name}
     if experiment.candidates:
         data -= {path for path in data if path.name == "runs.csv"}

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from analysis import figures, frontier_figure, frontiers, heatmaps, leekifer, selection, style, sweeps, tables
 from analysis.captions import CAPTIONS, TITLES, titled
-from analysis.overview import file_name, manifest, overview, shown
+from analysis.overview import file_name, manifest, overview, shown, tracked_runs
 from analysis.page import render
 from analysis.runs import FIELDS, load_history, load_runs, require_replicates
 from analysis.statistics import SUMMARY
@@ -53,11 +53,12 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
     if certified and all(trial.validation_fraction for trial in certified):
         choice = selection.choose(experiment, runs)
         files += write_selection(choice, store, folder)
+    if experiment.public_text:
+        files += write({file_name(experiment): experiment.public_text}, folder)
     public = shown(experiment, runs, choice)
-    if experiment.text and not experiment.candidates:
-        files += write({file_name(experiment): experiment.text}, folder)
-    files += write({"manifest.json": manifest(experiment, public, store, files),
-                    "index.html": render(overview(experiment, public, store, choice, files))}, folder)
+    tracked = tracked_runs(public, store)
+    files += write({"manifest.json": manifest(experiment, public, tracked, files),
+                    "index.html": render(overview(experiment, public, tracked, store, choice, files))}, folder)
     store.log_report(files)
     return files
 

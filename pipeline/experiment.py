@@ -104,6 +104,11 @@ class Experiment:
         """Fields, but the seed, in which trials of one algorithm and noise differ: they belong in a trial's name."""
         return varied_fields(self.candidates or self.trials)
 
+    @property
+    def public_text(self) -> str:
+        """The file's content where it may be kept and shown: of random stopping it tells how many trials were drawn."""
+        return "" if self.candidates else self.text
+
 
 def load_experiment(path: str | Path) -> Experiment:
     """Read and validate an experiment file.

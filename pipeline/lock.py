@@ -110,6 +110,10 @@ class Lease:
                 raise SweepRunning(f"sweep '{self._name}': {place(now[0])} is running it, with the same tracking "
                                    "store; wait for it, or end it")
 
+    def done(self) -> dict[str, str]:
+        """trial_key -> status of the trials that need no more training; none of a sweep that was never opened."""
+        return self._store.done() if self._store.find(self._name) else {}
+
     def require_as_found(self, done: Mapping[str, str]) -> None:
         """Before the sweep is opened: since it was found free, Ray has been started and data sets been looked for.
 
@@ -121,7 +125,7 @@ class Lease:
         """
         if self._store.shared:
             self.wait_until_free()
-            if (self._store.done() if self._store.find(self._name) else {}) != done:
+            if self.done() != done:
                 raise SweepRunning(f"sweep '{self._name}': another process has trained trials of it since this one "
                                    "began; run the same command again")
 

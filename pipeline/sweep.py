@@ -1,9 +1,9 @@
 """Sweeps: train every trial of an experiment that is not in the tracking store yet, in parallel, with Ray Tune.
 
 With `pipeline.cluster` and `pipeline.tuning` the only module that imports Ray. Workers hand `EpochRecord`s to this
-process, the driver, which is the only writer of the tracking store. Resuming needs nothing of
-Ray's own: the plan of a sweep is the grid minus what the store has, and packs that have a checkpoint stay together and
-go on from it, so that the same command goes on where it was ended.
+process, the driver, which is the only writer of the tracking store. Resuming needs nothing of Ray's own: the plan of a
+sweep is the grid minus what the store has, and packs that have a checkpoint stay together and go on from it, so that
+the same command goes on where it was ended.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     with sweeping(root, experiment.name, store.driver):
         lease = Lease(store, experiment.name)
         lease.wait_until_free()
-        done = store.done() if store.find(experiment.name) else {}
+        done = lease.done()
         missing = [trial for trial in experiment.trials if trial.trial_key not in done]
         result = SweepResult(len(experiment.trials), skipped=len(experiment.trials) - len(missing))
         name = functools.partial(run_name, also=experiment.varied)
@@ -146,9 +146,8 @@ def recorded(store: Store, lease: Lease, experiment: Experiment, result: SweepRe
     status = "FAILED"
     store.open_sweep(experiment.name, experiment.description, params={"trials": len(experiment.trials)},
                      tags={"git_commit": commit})
-    # An experiment that was made in Python has no file; one of random stopping tells how many trials were drawn.
-    if experiment.text and not experiment.candidates:
-        store.log_experiment(experiment.text)
+    if experiment.public_text:
+        store.log_experiment(experiment.public_text)
     with afterwards(lambda: status and store.close_sweep(status)):
         try:
             lease.confirm()
