@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.accounting.certified import with_noise
+from pipeline.accounting.certified import certified_step, with_noise
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.photonic import claimed
 from pipeline.artifacts import run_name
@@ -16,21 +16,30 @@ from pipeline.choices import GAUSSIAN
 from pipeline.config import ConfigError, TrialConfig
 from pipeline.data import Dataset, load
 from pipeline.experiment import Experiment
+from pipeline.low_order_bits import low_order_bit_audit
+from pipeline.packs import Pack
 from pipeline.release import audit_release
+from pipeline.training import Training
 
 ATTACKED = 2  # fully connected layers, from the first, whose updates the row space attack is given
 RUNS = 2000  # of the mechanism on each of two neighbours
+BIT_RUNS = 100  # the same, where every run is of a whole batch
 HEADER = ("trial", "attack", "AUC", "TPR at 0.1% FPR", "mu audited", "mu certified", "verdict")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one attack found of one trial: a row of the table, the epsilons that belong to it, and what to track."""
+    """What one attack found of one trial: a row of the table, the epsilons that belong to it, and what to track.
+
+    Attributes:
+        public: whether it was computed without private records.
+    """
 
     row: tuple[str, ...]
     metrics: Mapping[str, float] = field(default_factory=dict)
     epsilons: tuple[Epsilon, ...] = ()
     exceeds: bool = False
+    public: bool = False
 
 
 def audit(experiment: Experiment, number: int | None = None, data_folder: Path | None = None,
@@ -92,7 +101,7 @@ def trial_name(trial: TrialConfig, also: Sequence[str] = ()) -> str:
 
 def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
     """The row space attack on the first fully connected layers and, where an epsilon is certified, the audit of the
-    mechanism's release."""
+    mechanism's release; of secure trials also the low-order-bit attack."""
     trial = with_noise(trial)
     first = len(trial.layers) - len(trial.hidden)
     for layer in range(first, first + ATTACKED):
@@ -107,7 +116,23 @@ def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterat
                        f"{release.tpr:.1%}", f">= {release.mu_lower:.3f}", f"{release.mu:.3f}", verdict),
                       {"audit/one_step_auc": release.auc, "audit/one_step_mu": release.mu_lower,
                        release.audited.metric_name: release.audited.value},
-                      (release.audited, release.certified), release.exceeds)
+                      (release.audited, release.certified), release.exceeds, public=True)
+    if trial.mechanism in GAUSSIAN and trial.secure:
+        yield from _of_low_order_bits(name, trial, data)
+
+
+def _of_low_order_bits(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
+    training = Training(Pack((trial,)), data, data.train_x.device)
+    try:
+        found = low_order_bit_audit(training, BIT_RUNS)
+    finally:
+        training.close()
+    for seen in found:
+        audited = dataclasses.replace(certified_step(trial), value=seen.epsilon_lower, kind="audited",
+                                      variant="low_order_bits", note="lower bound with 95% confidence")
+        yield Finding((name, f"low-order bits, {seen.view}", f"{seen.auc:.3f}", "-", f">= {seen.mu_lower:.3f}",
+                       f"{seen.mu:.3f}", "EXCEEDS certified" if seen.exceeds else "below certified"),
+                      {f"audit/low_order_bits_auc/{seen.view}": seen.auc}, (audited,), seen.exceeds)
 
 
 def _verdict(found: RowSpaceAudit) -> str:
@@ -117,6 +142,12 @@ def _verdict(found: RowSpaceAudit) -> str:
     if abs(found.auc - 0.5) <= 4 * chance:
         return "blind"
     return "finds its members" if found.auc >= 0.9 else "sees a little"
+
+
+def publishable(trial: TrialConfig, found: Sequence[Finding]) -> list[Finding]:
+    """What may be logged to a trial's run: of a secure trial the findings that are public, as no epsilon covers what is
+    computed from private records."""
+    return [finding for finding in found if finding.public or not trial.secure]
 
 
 def tracked(found: Sequence[Finding]) -> tuple[dict[str, float], dict[str, str]]:

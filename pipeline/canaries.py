@@ -14,7 +14,7 @@ import torch
 from pipeline.accounting.audit import guesses
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.config import TrialConfig
-from pipeline.randomness import numpy_generator, secret_generator
+from pipeline.randomness import numpy_generator
 from pipeline.sampling import ABSENT
 from pipeline.scores import auc, one_run_audit
 
@@ -22,8 +22,7 @@ from pipeline.scores import auc, one_run_audit
 class Canaries:
     """k canaries of each of R trials, which records and labels from its `audit` stream.
 
-    In secure trials the coins come from the operating system, and are kept in memory and, until the trial ends, in its
-    checkpoint: after a restart the same canaries must be in.
+    Secure trials have none: what is computed from canaries is covered by no epsilon.
 
     Args:
         trials: of one pack.
@@ -43,26 +42,21 @@ class Canaries:
                  n_classes: int) -> None:
         self.trials = tuple(trials)
         self.labels = labels.repeat(len(self.trials), 1)
-        self.remaining, self._places, indices, included = [], [], [], []
+        self.remaining, indices, included = [], [], []
         for r, (trial, own) in enumerate(zip(self.trials, records, strict=True)):
             rng, k = numpy_generator(trial.seed, "audit"), trial.canaries
             places = rng.choice(len(own), k, replace=False)
             shift = torch.from_numpy(rng.integers(1, n_classes, k)).to(labels.device)
-            coins = (secret_generator() if trial.secure else rng).random(k) < 0.5
+            coins = rng.random(k) < 0.5
             chosen = torch.from_numpy(own[places]).to(labels.device)
             self.labels[r, chosen] = (labels[chosen] + shift) % n_classes
-            self.remaining.append(own.copy())
-            self._places.append(places)
+            remaining = own.copy()
+            remaining[places] = np.where(coins, own[places], ABSENT)
+            self.remaining.append(remaining)
             indices.append(chosen)
             included.append(coins)
-        self.indices, self._all = torch.stack(indices), records
-        self.include(np.stack(included))
-
-    def include(self, included: np.ndarray) -> None:
-        """Let those canaries take part, bool [R, k], and no others; `remaining` changes in place."""
-        self.included = included
-        for remaining, own, places, coins in zip(self.remaining, self._all, self._places, included, strict=True):
-            remaining[places] = np.where(coins, own[places], ABSENT)
+        self.indices = torch.stack(indices)
+        self.included = np.stack(included)
 
     def labels_of(self, indices: torch.Tensor) -> torch.Tensor:
         """Labels [R, m] of records [R, m], as each trial trains on them."""

@@ -17,6 +17,7 @@ INPUTS = ("centered", "standardized", "unit")
 OPTIMIZERS = ("sgd", "adam")
 PRECISIONS = ("float32", "bfloat16")
 NOISE_SOURCES = ("research", "secure")
+DISCLOSURES = ("plain", "noisy", "withheld")  # what is logged of private records
 
 OPU_PROJECTORS = ("opu_simulated", "opu_hardware")
 

@@ -335,7 +335,7 @@ def _audit(options: argparse.Namespace) -> int:
 
 def _audit_run(options: argparse.Namespace) -> int:
     from pipeline.artifacts import config_of
-    from pipeline.audit import audit_trial, table, tracked
+    from pipeline.audit import audit_trial, publishable, table, tracked
     from pipeline.tracking import Store
 
     if options.trial is not None:
@@ -346,11 +346,15 @@ def _audit_run(options: argparse.Namespace) -> int:
         raise ConfigError(f"{options.target}: must be a trial without plugins, as nothing that a store names is "
                           f"imported, got one with {', '.join(plugins)}; audit it by its experiment file "
                           "(`photonic audit FILE --trial N`)")
-    found = audit_trial(config_of(run), options.data, options.steps)
-    text = table(found)
-    print(text)
-    with _text_file("audit.txt", text) as file:
-        store.log_audit(run.run_id, *tracked(found), file)
+    trial = config_of(run)
+    found = audit_trial(trial, options.data, options.steps)
+    print(table(found))
+    logged = publishable(trial, found)
+    if len(logged) < len(found):
+        print(f"logged to the run: {len(logged)} of {len(found)} rows; the others are computed from private records, "
+              "and no epsilon of a secure trial covers them")
+    with _text_file("audit.txt", table(logged)) as file:
+        store.log_audit(run.run_id, *tracked(logged), file)
     return 1 if any(finding.exceeds for finding in found) else 0
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from pipeline.choices import ALGORITHMS, GAUSSIAN, PER_RECORD, PHOTONIC
 from pipeline.datasets import DATASETS
 from pipeline.settings import ConfigError, listed_or
+from pipeline.shapes import n_parameters
 
 LEAST_NOISE = 0.2  # of noise_multiplier, where there is noise
 LEAST_CANARIES = 30  # fewer make fewer than 6 guesses, and even 5 right ones bound nothing
@@ -66,6 +67,37 @@ def check_combinations(c: Any) -> None:
     if c.mechanism == "photonic" and c.tau_h_min > c.tau_h:
         raise ConfigError(f"tau_h_min: must be at most tau_h = {c.tau_h}, got {c.tau_h_min}")
     _check_release(c)
+    _check_secrecy(c)
+
+
+def _check_secrecy(c: Any) -> None:
+    """What `noise: secure` promises of the numbers that are handed out, it must be able to keep."""
+    guaranteed = bool(c.mechanism in GAUSSIAN and (c.noise_multiplier or c.target_epsilon) or
+                      c.mechanism == "photonic" and (c.sigma or c.target_label_epsilon) and
+                      (c.output_noise or c.algorithm == "bp"))
+    if c.disclosure == "noisy" and not guaranteed:
+        name, value = ("noise", "secure") if c.secure else ("private_metrics", "noisy")
+        raise ConfigError(f"{name}: needs a guarantee that it can keep: mechanism {listed_or(GAUSSIAN)} with noise, or "
+                          f"'photonic' with noise on every layer, got '{value}' with mechanism '{c.mechanism}'")
+    if not c.secure:
+        return
+    if not guaranteed:
+        raise ConfigError(f"noise: 'secure' keeps a guarantee, and mechanism '{c.mechanism}' has none with these "
+                          "settings, got 'secure'; use 'research', or settings with noise on every layer")
+    if c.disclosure == "plain":
+        raise ConfigError("private_metrics: must be 'noisy' or 'withheld' with noise 'secure', whose epsilon covers "
+                          "all that is logged, got 'plain'")
+    if c.canaries:
+        raise ConfigError("canaries: their audit is computed from private records, and no epsilon covers it; must be 0 "
+                          f"with noise 'secure', got {c.canaries}; use noise 'research'")
+    if c.projector == "opu_hardware":
+        raise ConfigError("projector: nobody has shown that a real OPU projects a record without a trace of others, on "
+                          "which a guarantee to the last bit rests, got 'opu_hardware' with noise 'secure'; use "
+                          "'opu_simulated'")
+    grid = 2.0**30 / math.sqrt(n_parameters(c.layers))
+    if c.noise_multiplier > grid:
+        raise ConfigError(f"noise_multiplier: must be at most {grid:.3g} with noise 'secure', whose grid would be too "
+                          f"coarse for {n_parameters(c.layers)} weights, got {c.noise_multiplier}")
 
 
 def _check_release(c: Any) -> None:

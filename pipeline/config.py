@@ -12,6 +12,7 @@ from pipeline.choices import (
     ACTIVATION_SLOPES,
     ACTIVATIONS,
     ALGORITHMS,
+    DISCLOSURES,
     GAUSSIAN,
     INPUTS,
     MECHANISMS,
@@ -163,6 +164,11 @@ class TrialConfig:
         "research", "noise and batches are drawn by seed (`research`), so that the trial can be repeated and whoever "
         "knows the seed can subtract the noise, or from the operating system, recorded nowhere (`secure`)",
         choices=NOISE_SOURCES, applies=lambda c: c.mechanism != "none")
+    private_metrics: str = setting(
+        "", "what is logged of private records: training loss, validation accuracy, and alignment on training batches "
+        "(`plain`); validation accuracy alone, with noise that epsilon covers, and alignment on test batches "
+        "(`noisy`); or alignment on test batches alone (`withheld`). By default `plain`, with noise `secure` `noisy`",
+        choices=DISCLOSURES, applies=lambda c: c.disclosure != "plain")
     canaries: int = setting(
         0, "training records that get a wrong label and take part with probability 1/2, to audit the run; 0 audits "
         "nothing", low=0, applies=lambda c: c.canaries > 0)
@@ -190,8 +196,12 @@ class TrialConfig:
             object.__setattr__(self, f.name, coerce(f, getattr(self, f.name)))
         if not self.projector and self.algorithm in ALGORITHMS:
             object.__setattr__(self, "projector", ALGORITHMS[self.algorithm].projectors[0])
+        default = "noisy" if self.secure else "plain"
+        object.__setattr__(self, "private_metrics", self.private_metrics or default)
         for f in dataclasses.fields(self):
             check(f, getattr(self, f.name))
+        if self.private_metrics == default:  # and stays so where another source of noise is put in its place
+            object.__setattr__(self, "private_metrics", "")
         check_combinations(self)
 
     @property
@@ -230,6 +240,11 @@ class TrialConfig:
         return self.mechanism != "none" and self.noise == "secure"
 
     @property
+    def disclosure(self) -> str:
+        """What is logged of private records: one of `choices.DISCLOSURES`."""
+        return self.private_metrics or ("noisy" if self.secure else "plain")
+
+    @property
     def needs_opu(self) -> bool:
         """Whether the trial must hold an `OPU` resource."""
         return self.projector in OPU_PROJECTORS
@@ -237,8 +252,9 @@ class TrialConfig:
     def canonical(self) -> dict[str, Any]:
         """The fields that affect this trial's result, as JSON values, sorted by name."""
         of_extensions = ALGORITHMS[self.algorithm].settings + MECHANISMS[self.mechanism].settings
-        return {f.name: plain(getattr(self, f.name)) for f in sorted(dataclasses.fields(self), key=lambda f: f.name)
-                if f.metadata["applies"](self) or f.name in of_extensions}
+        values = {f.name: plain(getattr(self, f.name)) for f in sorted(dataclasses.fields(self), key=lambda f: f.name)
+                  if f.metadata["applies"](self) or f.name in of_extensions}
+        return values | ({"private_metrics": self.disclosure} if "private_metrics" in values else {})
 
     @functools.cached_property
     def trial_key(self) -> str:

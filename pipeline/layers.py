@@ -26,6 +26,7 @@ CHUNK_ELEMENTS = {"cpu": 2**20, "cuda": 2**28}
 # them (and the 1 that the bias multiplies) are aligned: of the norm where the gradient is formed, of its square by Gram
 # matrices.
 GRADIENT_ROUNDING, GRAM_ROUNDING = 64, 2
+EXACT_ROUNDING = 1024  # in float64, times the number of positions: more than any order of summation can take
 
 Matmul = Callable[..., torch.Tensor]
 
@@ -38,9 +39,10 @@ def matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None,
     R; a GPU gets one batched product.
 
     Args:
-        precision: type to which the factors are rounded; sums are kept in float32 and the result is rounded once.
+        precision: type to which the factors are rounded, but for those of float64; sums are kept in float32 and the
+            result is rounded once.
     """
-    if precision is None:
+    if precision is None or a.dtype == torch.float64:
         precision = a.dtype
     if a.device.type != "cpu":
         product = torch.bmm(a.to(precision), b.to(precision))
@@ -116,9 +118,14 @@ class Conv:
         return _each_replica(self._back, self._pooled(delta), weight, self.places)[0].flatten(2)
 
     def write_sum(self, delta: torch.Tensor, h: torch.Tensor, out_weight: torch.Tensor, out_bias: torch.Tensor) -> None:
-        """The gradients of sum_i <delta_i, z_i> by weights and bias, over the m records."""
+        """The gradients of sum_i <delta_i, z_i> by weights and bias, over the m records.
+
+        In float64 the gradient of every record is formed, and these are added: what rounding does to the sum is then
+        bounded by the records' norms, however much cancels within a record.
+        """
         pooled = self._pooled(delta)
-        out_weight.copy_(_each_replica(self._sum, pooled, self._image(h), self.places)[0])
+        add_up = self._sum_of_formed if delta.dtype == torch.float64 else self._sum
+        out_weight.copy_(_each_replica(add_up, pooled, self._image(h), self.places)[0])
         torch.sum(pooled.flatten(3).sum(dim=-1), dim=1, out=out_bias)
 
     def squared_norms(self, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
@@ -142,7 +149,7 @@ class Conv:
         return self._rounded(weight).reshape(-1, *self.shape.weight_shape[1:])
 
     def _rounded(self, factor: torch.Tensor) -> torch.Tensor:
-        return factor if self.precision is None else factor.to(self.precision)
+        return factor if self.precision is None or factor.dtype == torch.float64 else factor.to(self.precision)
 
     def _forward(self, image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
         replicas = image.shape[0]
@@ -165,26 +172,43 @@ class Conv:
             groups=replicas)
         return total.to(delta.dtype).view(replicas, filters, -1),
 
+    def _sum_of_formed(self, delta: torch.Tensor, image: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
+        totals = []
+        for of_replica in zip(delta, image, places, strict=True):
+            chunks = zip(*(x.split(self._chunk(delta.device)) for x in of_replica), strict=True)
+            totals.append(sum(torch.bmm(self._unpool(d, p).flatten(2), self._patches(h).transpose(1, 2)).sum(dim=0)
+                              for d, h, p in chunks))
+        return torch.stack(totals),
+
     def _unpool(self, delta: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         return unpool(delta, places, self.shape.height, self.shape.width)
 
     def _weight_norms(self, delta: torch.Tensor, image: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
-        norms = self._norms_by_gram if self.by_gram else self._norms_by_gradient
-        positions = self.shape.height * self.shape.width
-        largest = positions * max(positions, self.shape.kernel**2 * self.shape.in_channels, self.shape.out_channels)
-        chunk = max(1, CHUNK_ELEMENTS[delta.device.type] // largest)
+        by_gram = self.by_gram and delta.dtype != torch.float64
+        norms = self._norms_by_gram if by_gram else self._norms_by_gradient
         records = [x.flatten(0, 1) for x in (delta, image, places)]
         parts = [norms(self._unpool(d, p), h) for d, h, p in
-                 zip(*(x.split(chunk) for x in records), strict=True)]
+                 zip(*(x.split(self._chunk(delta.device)) for x in records), strict=True)]
         return torch.cat(parts).view(*delta.shape[:2], 1),
+
+    def _chunk(self, device: torch.device) -> int:
+        """Records at a time."""
+        positions = self.shape.height * self.shape.width
+        largest = positions * max(positions, self.shape.kernel**2 * self.shape.in_channels, self.shape.out_channels)
+        return max(1, CHUNK_ELEMENTS[device.type] // largest)
+
+    def _patches(self, image: torch.Tensor) -> torch.Tensor:
+        """[c, C_in k^2, H W]."""
+        return F.unfold(image, self.shape.kernel, padding=self.shape.kernel // 2)
 
     def _norms_by_gradient(self, delta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
         """||sum_p delta_p x_p^T||^2 [c], with the gradient of each of c records formed; p is a position, x_p its
         patch."""
-        patches, of_delta = F.unfold(image, self.shape.kernel, padding=self.shape.kernel // 2), delta.flatten(2)
+        patches, of_delta = self._patches(image), delta.flatten(2)
         squares = torch.bmm(of_delta, patches.transpose(1, 2)).flatten(1).square().sum(dim=1)
         if_aligned = ((patches.square().sum(dim=1) + 1) * of_delta.square().sum(dim=1)).sqrt_().sum(dim=1)
-        return squares.add_(if_aligned.mul_(GRADIENT_ROUNDING * torch.finfo(squares.dtype).eps).square_())
+        units = EXACT_ROUNDING * patches.shape[2] if delta.dtype == torch.float64 else GRADIENT_ROUNDING
+        return squares.add_(if_aligned.mul_(units * torch.finfo(squares.dtype).eps).square_())
 
     def _norms_by_gram(self, delta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
         """The same as sum_{p,q} <delta_p, delta_q> <x_p, x_q>; patches overlap, so that their products are sums of

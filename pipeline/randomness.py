@@ -13,17 +13,14 @@ system. They can be repeated by no one; that they do not depend on their pack is
 from __future__ import annotations
 
 import math
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import AES
-from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-STREAMS = ("split", "init", "feedback", "sampling", "noise", "release", "audit")
+from pipeline import rounded_gaussian
+
+STREAMS = ("split", "init", "feedback", "sampling", "noise", "release", "audit", "evaluation")
 
 
 def _sequence(seed: int, stream: str) -> np.random.SeedSequence:
@@ -46,31 +43,9 @@ def integer_seed(seed: int, stream: str) -> int:
     return int(_sequence(seed, stream).generate_state(1, np.uint32)[0])
 
 
-def secret_generator() -> np.random.Generator:
-    """A generator, for index sampling, that nobody can build again: 255 bits of state from the operating system.
-
-    Its state can be read off it, so use it for one epoch and drop it. It is no cipher; batches are never released, so
-    nobody sees what it hands out.
-    """
-    return np.random.Generator(np.random.PCG64DXSM(np.random.SeedSequence(secrets.randbits(256), pool_size=8)))
-
-
-def fill_with_secret_noise(out: torch.Tensor, sigma: float) -> None:
-    """Fill a contiguous float32 tensor with N(0, sigma^2), from bits that cannot be found out.
-
-    What is released carries this noise, so it must be unguessable even to those who know most of it: torch's
-    generators take in 32 bits of a seed on the CPU and 64 on CUDA, and none of numpy's is a cipher. The bits here are
-    AES-256 in counter mode under a key from the operating system, which is used once and not kept, on any device.
-    They become Gaussian by Box and Muller's transform, with 31 bits for the radius: |x| <= 6.7 sigma.
-    """
-    pairs = -(-out.numel() // 2)
-    bits = bytearray(Cipher(AES(os.urandom(32)), CTR(bytes(16))).encryptor().update(bytes(8 * pairs)))
-    radius, angle = torch.frombuffer(bits, dtype=torch.int32).view(2, pairs).to(out.device)
-    radius = (radius & 0x7FFFFFFF).float().add_(0.5).mul_(2.0**-31).log_().mul_(-2 * sigma**2).sqrt_()
-    angle = angle.float().mul_(math.pi * 2.0**-31)
-    flat = out.view(-1)
-    torch.mul(radius, angle.cos(), out=flat[:pairs])
-    torch.mul(radius[: len(flat) - pairs], angle[: len(flat) - pairs].sin(), out=flat[pairs:])
+def secret_integers(n: int) -> np.ndarray:
+    """n independent integers of 64 bits, uint64 [n], that nobody can draw again."""
+    return np.frombuffer(rounded_gaussian.secret_bits()(8 * n), dtype=np.uint64, count=n)
 
 
 class GaussianNoise:
@@ -85,15 +60,14 @@ class GaussianNoise:
         shape: shape of one trial's noise in one step, for example (m, n).
         device: where the noise lives.
         stream: name of the stream.
-        secure: draw from the operating system, and from neither seeds nor stream.
     """
 
     STEPS_PER_BLOCK = {"cpu": 1, "cuda": 16}
 
     def __init__(self, seeds: Sequence[int], sigmas: Sequence[float], shape: tuple[int, ...],
-                 device: torch.device, stream: str = "noise", secure: bool = False) -> None:
+                 device: torch.device, stream: str = "noise") -> None:
         self.sigmas = tuple(sigmas)
-        self.generators = [None if secure else torch_generator(seed, stream, device) for seed in seeds]
+        self.generators = [torch_generator(seed, stream, device) for seed in seeds]
         steps = self.STEPS_PER_BLOCK[device.type]
         self.block = torch.zeros(len(self.generators), steps, *shape, device=device)
         self.position = steps
@@ -102,29 +76,52 @@ class GaussianNoise:
         """Noise of the next step [R, *shape]; it may be overwritten by the caller, and is by the next call."""
         if self.position == self.block.shape[1]:
             for rows, generator, sigma in zip(self.block, self.generators, self.sigmas, strict=True):
-                if not sigma:
-                    rows.zero_()
-                elif generator is None:
-                    fill_with_secret_noise(rows, sigma)
-                else:
+                if sigma:
                     rows.normal_(0.0, sigma, generator=generator)
+                else:
+                    rows.zero_()
             self.position = 0
         self.position += 1
         return self.block[:, self.position - 1]
 
     def state(self) -> dict[str, torch.Tensor]:
         """What goes on with the same values: the generators' states [R, bytes] and what is unread of the block
-        [R, steps, *shape]. Nothing of secure noise, which goes on with fresh noise."""
-        if None in self.generators:
-            return {}
+        [R, steps, *shape]."""
         return {"generators": torch.stack([generator.get_state() for generator in self.generators]),
                 "unread": self.block[:, self.position:]}
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
         """Go on where `state` was taken."""
-        if None in self.generators:
-            return
         for generator, own in zip(self.generators, state["generators"], strict=True):
             generator.set_state(own.clone())
         self.position = self.block.shape[1] - state["unread"].shape[1]
         self.block[:, self.position:] = state["unread"].to(self.block.device)
+
+
+class SecretNoise:
+    """As `GaussianNoise`, from the operating system's entropy: integers round(2^40 x), x ~ N(0, 1), of which nothing is
+    kept (`rounded_gaussian`). Drawn on the CPU, for any device.
+
+    Args:
+        replicas: R.
+        shape: of one trial's noise in one step.
+        device: where the noise is handed out.
+    """
+
+    def __init__(self, replicas: int, shape: tuple[int, ...], device: torch.device) -> None:
+        self.shape, self.device = (replicas, *shape), device
+
+    def next(self) -> torch.Tensor:
+        """Noise of the next step [R, *shape], float64; it may be overwritten by the caller."""
+        drawn = rounded_gaussian.draw(math.prod(self.shape))
+        return torch.from_numpy(drawn).view(self.shape).to(self.device)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Nothing: secret noise goes on with fresh noise."""
+        return {}
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Nothing to restore."""
+
+
+Noise = GaussianNoise | SecretNoise

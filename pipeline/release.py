@@ -67,7 +67,8 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     config = with_noise(dataclasses.replace(config, delta=delta))
     net = make_network(config, [config.seed])
     mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu)
-    bare = make_mechanism(Pack((dataclasses.replace(config, noise_multiplier=0.0),)), net, cpu)
+    without_noise = dataclasses.replace(config, noise_multiplier=0.0, noise="research", private_metrics="")
+    bare = make_mechanism(Pack((without_noise,)), net, cpu)
     neighbours, (out, *means) = _worst_neighbours(config), (net.blank_parameters(1) for _ in range(3))
 
     def release(by: Mechanism, j: int, to: Parameters) -> None:

@@ -24,10 +24,8 @@ def capture(training: Training) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     values = {"epoch": training.epoch, "active": training.active, "sampler": training.sampler.state()}
     if training.average:
         tensors["average"], values["average_steps"] = training.average.mean, training.average.steps
-    for k, source in enumerate(training.mechanism.noise_sources()):
+    for k, source in enumerate(training.noise_sources()):
         tensors |= {f"noise_{k}.{name}": value for name, value in source.state().items()}
-    if training.canaries:
-        tensors["canaries"] = torch.from_numpy(training.canaries.included)
     return {name: value.detach().cpu().numpy().copy() for name, value in tensors.items()}, values
 
 
@@ -45,10 +43,8 @@ def restore(training: Training, arrays: Mapping[str, np.ndarray], values: Mappin
     if training.average:
         training.average.mean.copy_(tensors["average"])
         training.average.steps = values["average_steps"]
-    for k, source in enumerate(training.mechanism.noise_sources()):
+    for k, source in enumerate(training.noise_sources()):
         source.restore(_named(tensors, f"noise_{k}"))
-    if training.canaries:
-        training.canaries.include(arrays["canaries"])
     training.epoch, training.active = values["epoch"], list(values["active"])
 
 

@@ -16,15 +16,16 @@ from pipeline.alignment import cosines, true_gradient
 from pipeline.canaries import Canaries
 from pipeline.config import TrialConfig
 from pipeline.data import Dataset
+from pipeline.disclosure import check_metrics
+from pipeline.evaluation import EVALUATION_BATCH, Evaluation, worst_class
 from pipeline.feedback import make_feedback, output_error
+from pipeline.inputs import Inputs
 from pipeline.mechanisms import make_mechanism
 from pipeline.networks import make_network
 from pipeline.packs import Pack
+from pipeline.randomness import Noise
 from pipeline.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
 from pipeline.sampling import ABSENT, BatchSampler, split
-
-EVALUATION_BATCH = 1_000
-LEAST_NORM = 1e-6  # of an input: one of zeros has no direction, and stays zero
 
 
 def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu") -> Iterator[EpochRecord]:
@@ -52,27 +53,6 @@ def make_optimizer(config: TrialConfig, parameters: torch.Tensor) -> torch.optim
     if config.optimizer == "adam":
         return torch.optim.Adam([parameters], lr=config.learning_rate, fused=True)
     return torch.optim.SGD([parameters], lr=config.learning_rate, momentum=config.momentum, fused=True)
-
-
-class Inputs:
-    """uint8 records, resident on the device, handed out as float batches on the trial's input scale."""
-
-    def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
-        mean, std = {"unit": ((0.0,), (1.0,)), "centered": ((0.5,), (0.5,)),
-                     "standardized": (data.spec.mean, data.spec.std)}[config.inputs]
-        per_channel = data.spec.n_features // len(mean)
-        columns = [torch.tensor(v, device=records.device).repeat_interleave(per_channel) for v in (mean, std)]
-        self.records = records
-        self.factor, self.shift = 1 / (data.spec.scale * columns[1]), -columns[0] / columns[1]
-        self.norm = config.input_norm
-
-    def batch(self, indices: torch.Tensor) -> torch.Tensor:
-        """Float inputs [..., n_0] of the records at `indices` [...]."""
-        rows = self.records.index_select(0, indices.flatten()).to(torch.float32)
-        inputs = torch.addcmul(self.shift, rows, self.factor)
-        if self.norm:
-            inputs.mul_(self.norm / torch.linalg.vector_norm(inputs, dim=1, keepdim=True).clamp_(min=LEAST_NORM))
-        return inputs.view(*indices.shape, -1)
 
 
 class MovingAverage:
@@ -111,17 +91,18 @@ class Training:
     Attributes:
         epoch: epochs done.
         active: replicas that have not diverged, in order.
-        followed: whose accuracy every epoch has: `validation`, or `test` where nothing is held out.
+        evaluation: what counts records that are classified right.
     """
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device) -> None:
         c, trials = pack.shared, pack.trials
         self.pack, self.data, self.device = pack, data, device
         seeds = [t.seed for t in trials]
-        self.followed = "validation" if c.split_sizes[1] else "test"
         parts = [split(data.spec.n_train, c.split_sizes[1], seed, sum(c.split_sizes)) for seed in seeds]
         self.validation = torch.from_numpy(np.stack([part[1] for part in parts])).to(device)
         self.train_inputs, self.test_inputs = Inputs(data.train_x, c, data), Inputs(data.test_x, c, data)
+        self.evaluation = Evaluation(tuple(with_noise(t) for t in trials), data, self.train_inputs, self.test_inputs,
+                                     self.validation)
         records = [part[0] for part in parts]
         self.canaries = Canaries(trials, records, data.train_y, data.spec.n_classes) if c.canaries else None
         records = self.canaries.remaining if self.canaries else records
@@ -136,8 +117,13 @@ class Training:
         self.optimizer = make_optimizer(c, self.net.parameters.flat)
         self.average = MovingAverage(self.net.parameters.flat, c.averaging) if c.averaging else None
         self.untrained_losses = self._canary_losses() if self.canaries else None
+        self._measured = 0  # batches on which alignment was measured
         self.epoch = 0
         self.active = list(range(len(trials)))
+
+    def noise_sources(self) -> list[Noise]:
+        """All that draws noise, always in the same order."""
+        return [*self.mechanism.noise_sources(), *([self.evaluation.noise] if self.evaluation.noise else [])]
 
     def close(self) -> None:
         """Release what the feedback holds, such as a projector's device."""
@@ -157,19 +143,32 @@ class Training:
         last = self.epoch == self.pack.shared.epochs
         with self.average.applied() if self.average else contextlib.nullcontext():
             trial_ends = last or not bool(finite[self.active].all())
-            parts = dict.fromkeys((self.followed, "test") if trial_ends else (self.followed,))
-            counts = {part: self._count_correct(part) for part in parts}
+            parts = dict.fromkeys(filter(None, (self.evaluation.followed, "test" if trial_ends else "")))
+            counts = {part: self.evaluation.count(self.net, part) for part in parts}
+            accuracies = {part: self.evaluation.accuracy(part, of_all) for part, of_all in counts.items()}
             scores = self._canary_scores() if last and self.canaries else None
             seconds = (time.perf_counter() - began) / len(self.pack.trials)
-            records = [self._record(r, losses[r].item(), alignment[r], bool(finite[r]), last,
-                                    {part: of_all[r] for part, of_all in counts.items()}, scores, seconds)
-                       for r in self.active]
+            records = []
+            for r in self.active:
+                metrics = {f"{part}/accuracy": of_all[r] for part, of_all in accuracies.items()
+                           if part == self.evaluation.followed}
+                metrics |= {"time/epoch_seconds": seconds}
+                metrics |= {f"alignment/layer_{k + 1}": v for k, v in enumerate(alignment[r].tolist())}
+                if self.pack.shared.disclosure == "plain":
+                    metrics["train/loss"] = losses[r].item()
+                ended = last or not finite[r]
+                if ended:
+                    metrics |= {"test/accuracy": accuracies["test"][r],
+                                "test/worst_class_accuracy": worst_class(counts["test"][r])}
+                outcome = self._outcome(r, "finished" if finite[r] else "diverged", counts) if ended else None
+                records.append(self._record(r, metrics, bool(finite[r]), outcome, scores))
         self.active = [r for r, record in zip(self.active, records, strict=True) if record.outcome is None]
         return records
 
     def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean training loss [R], mean alignment [R, L] (nan where none was measured), on the CPU."""
         c = self.pack.shared
+        self._measured = self.epoch * c.alignment_batches
         batches = self.sampler.epoch()
         n_measured = min(c.alignment_batches, len(batches))
         measured = {int((k + 0.5) * len(batches) / n_measured) for k in range(n_measured)}  # evenly over the epoch
@@ -189,22 +188,36 @@ class Training:
             indices: training records [R, m]; `ABSENT` where a batch has no record.
 
         Returns:
-            Mean loss of the batch [R]; alignment of the applied update with the true gradient [R, L] if asked for.
+            Mean loss of the batch [R]; if asked for, alignment [R, L] of the applied update with the true gradient of
+            the batch or, where `private_metrics` is not plain, of as many test records.
         """
         present = None
         if self.pack.shared.sampler == "poisson":
             present = (indices != ABSENT).unsqueeze(-1).to(torch.float32)
             indices = indices.clamp(min=0)
+        of_test = measure_alignment and self.pack.shared.disclosure != "plain"
+        if of_test:  # before the private batch goes forward: convolutions belong to the last that did
+            self._gradient_on_test_records()
         activations, logits = self.net.forward(self.train_inputs.batch(indices))
         labels = self.canaries.labels_of(indices) if self.canaries else self.data.train_y[indices]
         error, loss = output_error(logits, labels, present)
-        if measure_alignment:
+        if measure_alignment and not of_test:
             true_gradient(self.net, error, activations, self.gradient)
         self.mechanism.update(self.deltas(error, activations, present), activations, self.update)
         self.optimizer.step()
         if self.average:
             self.average.update()
         return loss, cosines(self.update, self.gradient) if measure_alignment else None
+
+    def _gradient_on_test_records(self) -> None:
+        """The true gradient on the next m test records: public, as the test set and the iterate are."""
+        m = self.pack.shared.batch_size
+        places = torch.arange(self._measured * m, (self._measured + 1) * m, device=self.device)
+        places = (places % len(self.data.test_y)).expand(len(self.pack.trials), -1)
+        self._measured += 1
+        activations, logits = self.net.forward(self.test_inputs.batch(places))
+        error, _ = output_error(logits, self.data.test_y[places])
+        true_gradient(self.net, error, activations, self.gradient)
 
     def deltas(self, error: torch.Tensor, activations: list[torch.Tensor],
                present: torch.Tensor | None = None) -> list[torch.Tensor]:
@@ -234,48 +247,20 @@ class Training:
         """[R], on the CPU."""
         return torch.isfinite(self.net.parameters.flat).all(dim=1).cpu()
 
-    def _count_correct(self, part: str) -> torch.Tensor:
-        """Records by class, and those of them classified right: [R, 2, n_classes], int64, on the CPU.
-
-        A record whose output is not finite, as after a divergence, is not classified right.
-        """
-        classes, replicas = self.data.spec.n_classes, len(self.pack.trials)
-        counts = torch.zeros(replicas, 2, classes, dtype=torch.int64, device=self.device)
-        if part == "validation":
-            inputs, labels, indices = self.train_inputs, self.data.train_y, self.validation
-        else:
-            inputs, labels = self.test_inputs, self.data.test_y
-            indices = torch.arange(len(labels), device=self.device).expand(replicas, -1)
-        for chunk in indices.split(EVALUATION_BATCH, dim=1):
-            _, logits = self.net.forward(inputs.batch(chunk))
-            y = labels[chunk]
-            right = (logits.argmax(dim=-1) == y) & torch.isfinite(logits).all(dim=-1)
-            counts[:, 0].scatter_add_(1, y, torch.ones_like(y))
-            counts[:, 1].scatter_add_(1, y, right.to(torch.int64))
-        return counts.cpu()
-
-    def _record(self, r: int, loss: float, alignment: torch.Tensor, finite: bool, last: bool,
-                counts: dict[str, torch.Tensor], scores: np.ndarray | None, seconds: float) -> EpochRecord:
-        """`counts`: of `_count_correct`, [2, n_classes] of every part that was evaluated."""
-        trial = self.pack.trials[r]
-        metrics = {"train/loss": loss, "time/epoch_seconds": seconds}
-        metrics[f"{self.followed}/accuracy"] = accuracy(counts[self.followed])
-        metrics |= {f"alignment/layer_{k + 1}": v for k, v in enumerate(alignment.tolist())}
-        tags = {}
+    def _record(self, r: int, metrics: dict[str, float], finite: bool, outcome: Outcome | None,
+                scores: np.ndarray | None) -> EpochRecord:
+        """What trial r has to report: what was measured, and what it has cost."""
+        trial, tags = self.pack.trials[r], {}
         if self.epoch == 1:
             tags = {**privacy_tags(trial), DESCRIPTION: describe(trial), "device": _device_name(self.device)}
         # When to stop was seen in what was released, so that a trial that ends early costs what all of it would.
         metrics |= {e.metric_name: e.value for e in account(trial, self.epoch if finite else trial.epochs)}
-        outcome = None
-        if last or not finite:
-            test = counts["test"]
-            metrics["test/accuracy"] = accuracy(test)
-            metrics["test/worst_class_accuracy"] = (test[1] / test[0]).min().item()
-            outcome = self._outcome(r, "finished" if finite else "diverged", counts)
         if finite and scores is not None:
             epsilon, metrics["audit/canary_auc"] = self.canaries.audit(r, scores[r])
             metrics[epsilon.metric_name] = epsilon.value
         metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        if trial.disclosure != "plain":
+            check_metrics(metrics)
         return EpochRecord(trial.trial_key, self.epoch, metrics, tags, outcome)
 
     def _outcome(self, r: int, status: str, counts: dict[str, torch.Tensor]) -> Outcome:
@@ -285,14 +270,10 @@ class Training:
             weights[f"layer_{number}.weight"] = w[r].cpu().numpy().reshape(layer.shape.weight_shape)
             weights[f"layer_{number}.bias"] = b[r].cpu().numpy()
         per_class = tuple(
-            ClassAccuracy(label, part, count, right) for part, of_part in counts.items()
-            for label, (count, right) in enumerate(zip(*of_part.tolist(), strict=True)))
+            ClassAccuracy(label, part, count, right) for part, of_all in counts.items()
+            if part in self.evaluation.published
+            for label, (count, right) in enumerate(zip(*of_all[r].tolist(), strict=True)))
         return Outcome(status, {name: np.array(value) for name, value in weights.items()}, per_class)
-
-
-def accuracy(counts: torch.Tensor) -> float:
-    """Share of records classified right, from counts [2, n_classes]."""
-    return (counts[1].sum() / counts[0].sum()).item()
 
 
 def _device_name(device: torch.device) -> str:

@@ -8,12 +8,15 @@ import pytest
 ROOT = Path(__file__).parent.parent
 # Every module may import those before it.
 ORDER = """datasets records settings shapes choices combinations config exhibits stopping plugins experiment packs
-randomness layers networks sampling download data projection
-feedback mechanisms.base mechanisms.none mechanisms.optics mechanisms.photonic mechanisms.gaussian mechanisms
+accounting.finite_precision
 accounting.epsilon accounting.photonic accounting.curves accounting.column accounting.label accounting.leekifer
-accounting.gaussian accounting.selection accounting.audit accounting.certified accounting accounting.check
-scores canaries
-alignment training api state attacks release estimate
+accounting.gaussian accounting.selection accounting.audit accounting.certified accounting.evaluations accounting
+accounting.check
+rounded_gaussian randomness layers networks sampling download data inputs projection
+feedback mechanisms.base mechanisms.none mechanisms.fixed_point mechanisms.optics mechanisms.photonic
+mechanisms.gaussian mechanisms
+scores canaries disclosure evaluation
+alignment training api state attacks low_order_bits release estimate
 artifacts audit backend patience tracking ui lock checkpoints status resources progress worker recorder cluster tuning
 sweep
 cli""".split()

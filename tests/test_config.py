@@ -98,7 +98,7 @@ OTHER = dict(dataset="mnist", validation_fraction=0.2, inputs="unit", input_norm
              noise="secure", canaries=1000, batch_size=128, epochs=3, optimizer="adam", learning_rate=0.1, momentum=0.5,
              averaging=0.9, matmul_precision="bfloat16", alignment_batches=1, seed=7, train_records=30_000,
              channels=(16,), kernel=3, conv_activation="relu", target_norm=2.0, joint_release=True, denoise=True,
-             target_label_epsilon=3.0)
+             target_label_epsilon=3.0, private_metrics="withheld")
 CONVOLUTIONAL = {"channels", "kernel", "conv_activation"}
 PHOTONIC = {"sigma", "tau_f", "tau_h", "tau_h_min", "gamma_min", "activation_floor", "output_noise", "delta",
             "noise", "joint_release", "denoise", "target_label_epsilon"}
@@ -113,6 +113,9 @@ def test_trial_key_changes_with_every_field_that_matters(mechanism):
     # Another projector for an algorithm that can run here does not exist; of another network below.
     assert set(OTHER) == {f.name for f in dataclasses.fields(TrialConfig)} - {"network", "projector"}
     base = dict(algorithm="pdfa", mechanism=mechanism, tau_h_min=0.2)
+    private = {"photonic": {"sigma": 10.0}, "none": {}}.get(mechanism, {"noise_multiplier": 1.0})
+    assert (TrialConfig(**base, **private, noise="secure").trial_key != TrialConfig(**base, **private).trial_key) == (
+        mechanism != "none")
     key = TrialConfig(**base).trial_key
     of_mechanisms = set().union(*USES.values())
     for name, value in OTHER.items():
@@ -125,6 +128,10 @@ def test_trial_key_changes_with_every_field_that_matters(mechanism):
             continue
         if name == "matmul_precision" and mechanism in ("component", "per_example"):
             with pytest.raises(ConfigError, match="matmul_precision: must be 'float32'"):
+                TrialConfig(**changed)
+            continue
+        if name == "noise" and mechanism != "none":
+            with pytest.raises(ConfigError, match="noise: needs a guarantee that it can keep"):
                 TrialConfig(**changed)
             continue
         if name == "canaries":

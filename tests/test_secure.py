@@ -1,6 +1,7 @@
 """Secure noise: of the right distribution, never twice the same, and leaving nothing behind to draw it again from."""
 
 import dataclasses
+import itertools
 import logging
 import random
 
@@ -9,18 +10,18 @@ import pytest
 import torch
 from scipy import stats
 
-from pipeline import randomness
+from pipeline import rounded_gaussian, sampling
 from pipeline.config import TrialConfig
 from pipeline.data import load
 from pipeline.packs import Pack
-from pipeline.randomness import GaussianNoise, fill_with_secret_noise, secret_generator
-from pipeline.sampling import SAMPLERS, BatchSampler
+from pipeline.randomness import SecretNoise, secret_integers
+from pipeline.sampling import ABSENT, SAMPLERS, SECRET_SAMPLERS, BatchSampler
 from pipeline.training import Training, train
 
 CPU = torch.device("cpu")
 BASE = TrialConfig(dataset="digits", hidden=(16, 16), batch_size=32, epochs=2, learning_rate=0.1, noise="secure")
 TRIALS = {
-    "photonic": dataclasses.replace(BASE, mechanism="photonic", sigma=0.1),
+    "photonic": dataclasses.replace(BASE, mechanism="photonic", sigma=10.0),
     "per_example": dataclasses.replace(BASE, mechanism="per_example", sampler="poisson", noise_multiplier=1.0),
     "component": dataclasses.replace(BASE, algorithm="pdfa", projector="", mechanism="component", sigma=0.1,
                                      noise_multiplier=1.0, sampler="without_replacement"),
@@ -33,62 +34,10 @@ def digits():
     return load("digits")
 
 
-def secret_noise(n, sigma):
-    out = torch.full((n,), torch.nan)
-    fill_with_secret_noise(out, sigma)
-    return out.numpy()
-
-
-@pytest.mark.parametrize("factor", [2 / 3, 3 / 2])
-def test_secret_noise_has_its_sigma_and_another_is_rejected(factor):
-    sample = secret_noise(100_001, 0.3) / 0.3
-    assert stats.kstest(sample, "norm").pvalue > 1e-6
-    assert stats.kstest(sample * factor, "norm").pvalue < 1e-12
-    assert abs((sample**2).mean() - 1) < 6 * (2 / len(sample)) ** 0.5
-    assert abs((sample**4).mean() - 3) < 6 * (96 / len(sample)) ** 0.5
-
-
-def test_secret_noise_is_independent_between_elements():
-    sample, other = secret_noise(100_000, 1.0), secret_noise(100_000, 1.0)
-    halves = np.stack([sample[:50_000], sample[50_000:]])  # sine and cosine of one angle
-    for pair in (halves, halves**2, np.stack([sample[1:], sample[:-1]]), np.stack([sample, other])):
-        assert abs(np.corrcoef(pair)[0, 1]) < 6 / 50_000**0.5
-
-
-@pytest.mark.parametrize("n", [1, 2, 7])
-def test_secret_noise_fills_every_element(n):
-    assert np.isfinite(secret_noise(n, 1.0)).all() and len(set(secret_noise(n, 1.0))) == n
-
-
-def test_extreme_bits_give_finite_noise(monkeypatch):
-    class Constant:
-        def __init__(self, byte):
-            self.byte = byte
-
-        def encryptor(self):
-            return self
-
-        def update(self, zeros):
-            return bytes([self.byte]) * len(zeros)
-
-    for byte, largest in ((0x00, 6.67), (0xFF, 1e-3)):
-        monkeypatch.setattr(randomness, "Cipher", lambda *_, byte=byte: Constant(byte))
-        assert np.abs(secret_noise(4, 1.0)).max() <= largest
-
-
-def test_every_block_of_noise_takes_a_new_key_of_256_bits(monkeypatch):
-    keys = []
-    real = randomness.AES
-    monkeypatch.setattr(randomness, "AES", lambda key: keys.append(key) or real(key))
-    noise = GaussianNoise([0, 0], [1.0, 1.0], (3,), CPU, secure=True)
-    noise.next(), noise.next()
-    assert len(set(keys)) == len(keys) == 4 and {len(key) for key in keys} == {32}
-
-
 def test_secure_streams_take_nothing_from_seeds_or_global_generators():
     def draws():
         torch.manual_seed(0), np.random.seed(0), random.seed(0)
-        noise = GaussianNoise([7], [0.3], (64,), CPU, secure=True).next().clone()
+        noise = SecretNoise(1, (64,), CPU).next()
         sampler = BatchSampler("shuffled", [np.arange(64)], [7], 8, 8, CPU, secure=True)
         return noise, sampler.epoch(), sampler.epoch()
 
@@ -109,10 +58,33 @@ def test_secure_batches_have_the_distribution_of_their_sampler(name):
         assert (counts - 400 / 3).abs().max() < 57
 
 
-def test_two_secret_generators_differ_and_have_255_bits():
-    states = [secret_generator().bit_generator.state["state"] for _ in range(2)]
-    assert states[0]["state"] != states[1]["state"] and states[0]["inc"] != states[1]["inc"]
-    assert len(secret_generator().bit_generator.seed_seq.pool) == 8
+def test_secret_integers_are_never_the_same_and_of_64_fair_bits():
+    one, two = secret_integers(50_000), secret_integers(50_000)
+    assert not (one == two).any() and len(set(one)) == len(one)
+    ones = np.unpackbits(one.view(np.uint8)).reshape(-1, 64).mean(axis=0)
+    assert np.abs(ones - 0.5).max() < 6 * 0.5 / 50_000**0.5
+
+
+def test_secret_poisson_batches_take_records_independently_and_at_most_at_the_rate():
+    n, m, steps = 50, 7, 4_000
+    drawn = SECRET_SAMPLERS["poisson"](n, steps, m)
+    sizes = (drawn != ABSENT).sum(axis=1)
+    assert abs(sizes.mean() - m) < 6 * (m * (1 - m / n) / steps) ** 0.5
+    assert sizes.var() == pytest.approx(m * (1 - m / n), rel=0.15)
+    assert (SECRET_SAMPLERS["poisson"](n, 3, n) == np.arange(n)).all()
+    assert all((np.diff(batch[batch != ABSENT]) > 0).all() for batch in drawn), "no place twice, in order"
+
+
+def test_orders_of_the_secret_permutation_are_equally_likely():
+    orders = [tuple(SECRET_SAMPLERS["shuffled"](3, 1, 3)[0]) for _ in range(3_000)]
+    counts = [orders.count(order) for order in itertools.permutations(range(3))]
+    assert sum(counts) == 3_000 and stats.chisquare(counts).pvalue > 1e-6
+
+
+def test_ties_are_drawn_anew(monkeypatch):
+    answers = [np.array([1, 5, 5], np.uint64), np.array([2, 9, 4], np.uint64)]
+    monkeypatch.setattr(sampling, "secret_integers", lambda n: answers.pop(0))
+    assert SECRET_SAMPLERS["shuffled"](3, 1, 3).tolist() == [[0, 2, 1]] and not answers
 
 
 @EVERY
@@ -171,15 +143,13 @@ def test_no_generator_is_left_to_be_read(trial, digits):
 
 @EVERY
 def test_no_key_or_seed_is_in_any_record_tag_or_log(trial, digits, monkeypatch, caplog, capfd):
-    keys, entropies = [], []
-    aes, randbits = randomness.AES, randomness.secrets.randbits
-    monkeypatch.setattr(randomness, "AES", lambda key: keys.append(key) or aes(key))
-    monkeypatch.setattr(randomness.secrets, "randbits", lambda n: entropies.append(randbits(n)) or entropies[-1])
+    keys, aes = [], rounded_gaussian.AES
+    monkeypatch.setattr(rounded_gaussian, "AES", lambda key: keys.append(key) or aes(key))
     with caplog.at_level(logging.DEBUG):
         records = list(train(Pack((trial,)), digits))
     written = "".join([repr(records), str(trial.canonical()), caplog.text, *capfd.readouterr()])
-    assert keys and len(entropies) == trial.epochs
-    for secret in [*(int.from_bytes(key) for key in keys), *entropies]:
+    assert len(keys) >= trial.epochs * trial.steps_per_epoch
+    for secret in (int.from_bytes(key) for key in keys):
         assert str(secret) not in written and f"{secret:x}" not in written
     arrays = b"".join(w.tobytes() for w in records[-1].outcome.weights.values())
     assert not any(key[:8] in arrays for key in keys)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from analysis.report import report
-from pipeline import randomness
+from pipeline import rounded_gaussian
 from pipeline.checkpoints import Checkpoints
 from pipeline.cli import main
 from pipeline.config import ConfigError
@@ -37,8 +37,8 @@ SECURE = """
 name: secure
 base: {dataset: digits, hidden: [16, 16], batch_size: 64, epochs: 3, learning_rate: 0.1, noise: secure}
 cases:
-  - base: {algorithm: pdfa, mechanism: photonic, sigma: 0.1}
-  - base: {mechanism: per_example, sampler: poisson, noise_multiplier: 1, canaries: 100}
+  - base: {algorithm: pdfa, mechanism: photonic, sigma: 10}
+  - base: {mechanism: per_example, sampler: poisson, noise_multiplier: 1}
 """
 
 
@@ -90,23 +90,17 @@ def spellings(secret: bytes) -> list[bytes]:
 def test_no_key_or_entropy_of_secure_noise_is_anywhere_in_the_store(root, tmp_path, monkeypatch, caplog, capfd):
     file, secrets = tmp_path / "secure.yaml", []
     file.write_text(SECURE)
-    aes, randbits = randomness.AES, randomness.secrets.randbits
+    aes = rounded_gaussian.AES
 
     def known_key(key: bytes):
         secrets.append(key)
         return aes(key)
 
-    def known_bits(n: int) -> int:
-        bits = randbits(n)
-        secrets.append(bits.to_bytes(n // 8, "big"))
-        return bits
-
-    monkeypatch.setattr(randomness, "AES", known_key)
-    monkeypatch.setattr(randomness.secrets, "randbits", known_bits)
+    monkeypatch.setattr(rounded_gaussian, "AES", known_key)
     with caplog.at_level("DEBUG"):
         track(file, root)
     stored = everything(root) + caplog.text.encode() + "".join(capfd.readouterr()).encode()
-    assert len(secrets) > 20 and all(len(secret) >= 16 for secret in secrets)
+    assert len(secrets) > 20 and all(len(secret) == 32 for secret in secrets)
     for trial in load_experiment(file).trials:  # the search finds what is there
         assert trial.trial_key.encode() in stored
     assert list((root / "checkpoints").glob("*.safetensors")) and b"layer_1.weight" in stored

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline import training as training_module
+from pipeline import evaluation
 from pipeline.accounting import account
 from pipeline.config import TrialConfig
 from pipeline.data import load
@@ -124,7 +124,7 @@ def test_alignment_compares_the_applied_update_with_the_true_gradient(digits):
 
 
 def test_training_never_sees_validation_records_and_each_is_counted_where_it_belongs(digits, monkeypatch):
-    monkeypatch.setattr(training_module, "EVALUATION_BATCH", 100)  # several blocks, the last one smaller
+    monkeypatch.setattr(evaluation, "EVALUATION_BATCH", 100)  # several blocks, the last one smaller
     trial = dataclasses.replace(BASE, algorithm="dfa", seed=5)
     train_records, validation = split(1437, 144, 5)
     training = Training(Pack((trial,)), digits, CPU)

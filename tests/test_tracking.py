@@ -380,7 +380,7 @@ def test_a_driver_whose_sweep_another_has_trained_since_it_looked_ends(root, tmp
 
 
 def test_an_epoch_of_a_secure_trial_is_published_with_one_noise(store):
-    secure = TrialConfig(dataset="digits", batch_size=64, mechanism="photonic", sigma=0.1, noise="secure")
+    secure = TrialConfig(dataset="digits", batch_size=64, mechanism="photonic", sigma=10.0, noise="secure")
     for trial in (secure, PDFA):
         store.start(trial)
         store.log([epoch(trial, 1, **{"validation/accuracy": 0.1, "time/epoch_seconds": 1.0})])

@@ -6,6 +6,7 @@ from pipeline.accounting.audit import guesses, one_run
 from pipeline.accounting.certified import certified, event_of, selected, with_noise
 from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.epsilon import GUARANTEES, Epsilon
+from pipeline.accounting.evaluations import cover
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.photonic import RELATION, VARIANTS, abridged, claimed, missing, not_described
 from pipeline.choices import ALGORITHM_LABELS, GAUSSIAN, PER_RECORD
@@ -26,8 +27,8 @@ def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
         ValueError: unless epochs_done >= 1.
     """
     config = with_noise(config)
-    return [*claimed(config, epochs_done), *column_epsilons(config), *label_epsilons(config, epochs_done),
-            *certified(config, epochs_done)]
+    guarantees = [*label_epsilons(config, epochs_done), *certified(config, epochs_done)]
+    return [*claimed(config, epochs_done), *column_epsilons(config), *cover(config, guarantees, epochs_done)]
 
 
 def privacy_tags(config: TrialConfig) -> dict[str, str]:

@@ -11,11 +11,13 @@ One place derives the event from the settings that also build mechanism and samp
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.finite_precision import accounted_delta, within_delta
 from pipeline.accounting.gaussian import (
     PrivacyEvent,
     UnsupportedAccounting,
@@ -62,7 +64,7 @@ def with_noise(config: TrialConfig) -> TrialConfig:
     if config.mechanism not in GAUSSIAN or not config.target_epsilon:
         return with_sigma(config)
     event = event_of(config, config.epochs)
-    z = noise_multiplier_for(config.target_epsilon, event, config.delta) * sensitivity(1.0, event.relation)
+    z = noise_multiplier_for(config.target_epsilon, event, accounted_delta(config)) * sensitivity(1.0, event.relation)
     return dataclasses.replace(config, noise_multiplier=z, target_epsilon=0.0)
 
 
@@ -91,8 +93,10 @@ def certified(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     """
     if config.mechanism not in GAUSSIAN:
         return []
-    event = event_of(with_noise(config), epochs_done)
-    return [epsilon(event, config.delta, accountant) for accountant in accountants(event)]
+    event, delta = event_of(with_noise(config), epochs_done), accounted_delta(config)
+    found = [dataclasses.replace(epsilon(event, delta, accountant), delta=config.delta)
+             for accountant in accountants(event)]
+    return [e if within_delta(config, e.value) else dataclasses.replace(e, value=math.inf) for e in found]
 
 
 def selected(trials: Sequence[TrialConfig], selection: Selection) -> Epsilon:

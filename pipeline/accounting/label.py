@@ -25,6 +25,7 @@ from scipy import optimize, stats
 
 from pipeline.accounting.curves import classic_conversion, gdp_delta, gdp_eps, smallest_epsilon
 from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.finite_precision import accounted_delta, within_delta
 from pipeline.accounting.photonic import ALPHAS, Curve
 from pipeline.config import TrialConfig
 
@@ -67,9 +68,10 @@ def with_sigma(config: TrialConfig) -> TrialConfig:
     if not target:
         return config
     draws, q, _ = _participations(config, config.epochs)
+    delta = accounted_delta(config)
 
     def excess(log_mu: float) -> float:
-        return binomial_gdp_eps(math.exp(log_mu), draws, q, config.delta) - 0.995 * target
+        return binomial_gdp_eps(math.exp(log_mu), draws, q, delta) - 0.995 * target
 
     low = high = 0.0
     while excess(low) > 0:
@@ -93,13 +95,14 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     if config.mechanism != "photonic":
         return []
     draws, q, how = _participations(config, epochs_done)
-    mu = label_mu(with_sigma(config))
+    mu, delta = label_mu(with_sigma(config)), accounted_delta(config)
     note = f"features public, labels private; {how}"
     note += "; infinite: an error is used without noise" if math.isinf(mu) else ""
-    return [Epsilon(value, "label", variant, RELATION, config.sampler, config.delta, conversion, note)
+    return [Epsilon(value if within_delta(config, value) else math.inf, "label", variant, RELATION, config.sampler,
+                    config.delta, conversion, note)
             for variant, value, conversion in (
-                ("gdp", binomial_gdp_eps(mu, draws, q, config.delta), "exact"),
-                ("rdp", binomial_rdp_eps(mu, draws, q, config.delta), "classic"))]
+                ("gdp", binomial_gdp_eps(mu, draws, q, delta), "exact"),
+                ("rdp", binomial_rdp_eps(mu, draws, q, delta), "classic"))]
 
 
 def _participations(config: TrialConfig, epochs_done: int) -> tuple[int, float, str]:

@@ -9,7 +9,7 @@ import torch
 
 from pipeline.config import TrialConfig
 from pipeline.networks import Network, Parameters
-from pipeline.randomness import GaussianNoise
+from pipeline.randomness import Noise
 
 
 class Mechanism(ABC):
@@ -38,7 +38,7 @@ class Mechanism(ABC):
         """phi'(z^l) as the update uses it, from h^l = phi(z^l); l from 1."""
         return self.net.derivative(h, layer)
 
-    def noise_sources(self) -> list[GaussianNoise]:
+    def noise_sources(self) -> list[Noise]:
         """All that draws noise here, always in the same order."""
         return []
 

@@ -5,7 +5,8 @@
 u_i is all that record i contributes to the weights and biases of all layers. It is bounded after every randomness of
 the record's own, optical noise included, and divided by the public m (for Poisson batches the expected size), never by
 the realised size; an empty batch still releases noise. Adding or removing a record moves the sum by at most C,
-replacing one by at most 2C.
+replacing one by at most 2C. In secure trials the sum is a `FixedPointRelease`, and what is bounded and summed is in
+float64.
 
     per_example   u_i is shortened to C as a whole (DP-SGD; Abadi et al. 2016). In a linear layer it is an outer
                   product, so its norm is that of its factors; in a convolution, `layers.Conv` measures it.
@@ -26,12 +27,14 @@ from collections.abc import Sequence
 
 import torch
 
+from pipeline.accounting.finite_precision import enlargement
 from pipeline.choices import TERNARY
 from pipeline.config import TrialConfig
 from pipeline.mechanisms.base import Mechanism, sum_outer_products
-from pipeline.mechanisms.optics import OpticalNoise, column, scale
+from pipeline.mechanisms.fixed_point import FixedPointRelease
+from pipeline.mechanisms.optics import OpticalNoise, column, precision, scale
 from pipeline.networks import Network, Parameters
-from pipeline.randomness import GaussianNoise
+from pipeline.randomness import GaussianNoise, Noise
 
 
 def contribution_norms(net: Network, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor]
@@ -65,15 +68,22 @@ class GaussianMechanism(Mechanism):
         self.optics = (OpticalNoise(trials, net.sizes[1:-1], trials[0].batch_size, device)
                        if any(t.sigma for t in trials) and trials[0].algorithm == "pdfa" else None)
         deviations = [t.noise_multiplier * bound for t, bound in zip(trials, self.bounds, strict=True)]
-        self.noise = net.blank_parameters(len(trials), device)
-        self.source = GaussianNoise([t.seed for t in trials], deviations, self.noise.flat.shape[1:], device,
-                                    stream="release", secure=trials[0].secure)
+        self.release: FixedPointRelease | None = None
+        if trials[0].secure:
+            self.total = net.blank_parameters(len(trials), device, torch.float64)
+            enlarged = [sigma * (1 + enlargement(t)) for sigma, t in zip(deviations, trials, strict=True)]
+            self.release = FixedPointRelease(enlarged, self.total.flat.shape[1:], device)
+            self.source: Noise = self.release.noise
+        else:
+            self.noise = net.blank_parameters(len(trials), device)
+            self.source = GaussianNoise([t.seed for t in trials], deviations, self.noise.flat.shape[1:], device,
+                                        stream="release")
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
         """The device's noise on what an OPU projects; it buys nothing here, and is bounded with all else."""
         return signals if self.optics is None else self.optics.perturb(signals)
 
-    def noise_sources(self) -> list[GaussianNoise]:
+    def noise_sources(self) -> list[Noise]:
         """The optical noise, where there is any, and that of the release."""
         return [*(self.optics.noise_sources() if self.optics else []), self.source]
 
@@ -89,10 +99,30 @@ class GaussianMechanism(Mechanism):
 
     def update(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
         """Write the released update to `out`: bounded contributions, summed, with noise, over the public m."""
-        sum_outer_products(self.net, *only_finite(*self.bounded(deltas, activations)), out)
-        self.noise.flat.copy_(self.source.next())
-        for total, noise in zip(out.weights + out.biases, self.noise.weights + self.noise.biases, strict=True):
-            total.add_(noise).div_(self.batch_size)
+        if self.release:
+            self.add_up(deltas, activations, self.total)
+            self.release(self.total.flat, self.batch_size)
+            for block, released in zip(_blocks(out), _blocks(self.total), strict=True):
+                block.copy_(released)
+        else:
+            self.add_up(deltas, activations, out)
+            self.noise.flat.copy_(self.source.next())
+            for block, noise in zip(_blocks(out), _blocks(self.noise), strict=True):
+                block.add_(noise).div_(self.batch_size)
+
+    def add_up(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
+        """Write the sum of the bounded contributions to `out`, of float64 in secure trials."""
+        if self.release:
+            deltas, activations = [d.double() for d in deltas], [h.double() for h in activations]
+        deltas, activations = self.bounded(deltas, activations)
+        if self.release and any(x.dtype != torch.float64 for x in (*deltas, *activations)):
+            raise TypeError(f"{type(self).__name__}.bounded: must return float64 for factors of float64")
+        sum_outer_products(self.net, *only_finite(deltas, activations), out)
+
+
+def _blocks(parameters: Parameters) -> list[torch.Tensor]:
+    """Weights and biases, without the gaps between them."""
+    return parameters.weights + parameters.biases
 
 
 def only_finite(deltas: list[torch.Tensor],
@@ -135,7 +165,8 @@ class Component(GaussianMechanism):
         self.ternary = trials[0].algorithm in TERNARY
         self.tau_e = column(trials, "tau_e", device)
         self.part_bounds, self.delta_bounds, self.activation_bounds = (
-            [torch.tensor(bounds, device=device).view(-1, 1, 1) for bounds in zip(*of_trials, strict=True)]
+            [torch.tensor(bounds, dtype=precision(trials), device=device).view(-1, 1, 1)
+             for bounds in zip(*of_trials, strict=True)]
             for of_trials in ([part_bounds(t) for t in trials], [t.delta_bounds for t in trials],
                               [activation_bounds(t) for t in trials]))
 
@@ -146,7 +177,7 @@ class Component(GaussianMechanism):
 
     def error(self, error: torch.Tensor) -> torch.Tensor:
         """clip_{tau_e}(e) (Algorithm 1, line 12); a ternarized error is bounded as a delta, its size being lost."""
-        return error if self.ternary else scale(error, self.tau_e)
+        return error if self.ternary else scale(error, self.tau_e).to(error.dtype)
 
     def bounded(self, deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

@@ -6,14 +6,22 @@ from collections.abc import Sequence
 
 import torch
 
+from pipeline.accounting.finite_precision import STEPS_PER_SIGMA, optical_enlargement
 from pipeline.config import TrialConfig
 from pipeline.layers import matmul
-from pipeline.randomness import GaussianNoise
+from pipeline.mechanisms.fixed_point import FixedPointRelease
+from pipeline.randomness import GaussianNoise, Noise, SecretNoise
+
+
+def precision(trials: Sequence[TrialConfig]) -> torch.dtype:
+    """Of what is bounded and summed: float64 in secure trials, as their proof needs it."""
+    return torch.float64 if trials[0].secure else torch.float32
 
 
 def column(trials: Sequence[TrialConfig], field: str, device: torch.device) -> torch.Tensor:
-    """One field of every trial as float32 [R, 1, 1]."""
-    return torch.tensor([float(getattr(t, field)) for t in trials], device=device).view(-1, 1, 1)
+    """One field of every trial [R, 1, 1], in `precision`."""
+    return torch.tensor([float(getattr(t, field)) for t in trials], dtype=precision(trials),
+                        device=device).view(-1, 1, 1)
 
 
 def scale(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
@@ -34,6 +42,9 @@ def scale_factor(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
 class OpticalNoise:
     """scale_{tau_f}(v) + g, g ~ N(0, sigma^2 I), on the first of the signals that feedback carries.
 
+    In secure trials of the photonic mechanism it is a `FixedPointRelease`, as labels are protected by nothing else.
+    Gaussian mechanisms bound and perturb what comes after it; there g is secret, and no guarantee rests on it.
+
     Args:
         trials: with their own tau_f and sigma.
         widths: n_l of the signals that get it, from the first on; the rest passes.
@@ -44,32 +55,48 @@ class OpticalNoise:
     def __init__(self, trials: Sequence[TrialConfig], widths: Sequence[int], rows: int, device: torch.device) -> None:
         self.widths, self.rows = tuple(widths), rows
         self.tau_f = column(trials, "tau_f", device)
-        self.noise = None
-        if any(t.sigma for t in trials):
-            self.noise = GaussianNoise([t.seed for t in trials], [t.sigma for t in trials],
-                                       (rows, sum(self.widths)), device, secure=trials[0].secure)
+        self.noise: Noise | None = None
+        self.release, shape = None, (rows, sum(self.widths))
+        if not any(t.sigma for t in trials):
+            return
+        if not trials[0].secure:
+            self.noise = GaussianNoise([t.seed for t in trials], [t.sigma for t in trials], shape, device)
+        elif trials[0].mechanism == "photonic":
+            self.release = FixedPointRelease([t.sigma * (1 + optical_enlargement(t)) for t in trials], shape, device)
+            self.noise = self.release.noise
+        else:
+            self.noise = SecretNoise(len(trials), shape, device)
+            self.step = column(trials, "sigma", device) / STEPS_PER_SIGMA
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
         """The signals [R, m, n_l] as the device hands them out."""
         perturbed = signals[: len(self.widths)]
         if self.noise is None:
-            released = [scale(v, self.tau_f) for v in perturbed]
+            released = [scale(v, self.tau_f).to(v.dtype) for v in perturbed]
+        elif self.release:
+            scaled = torch.cat([scale(v.double(), self.tau_f) for v in perturbed], dim=-1)
+            released = [v.to(signals[0].dtype) for v in self.release(scaled).split(self.widths, dim=-1)]
         else:
             noise = self._noise(signals[0].shape[1]).split(self.widths, dim=-1)
-            released = [g.addcmul_(v, scale_factor(v, self.tau_f)) for g, v in zip(noise, perturbed, strict=True)]
+            released = [g.addcmul_(v, scale_factor(v, self.tau_f).to(v.dtype))
+                        for g, v in zip(noise, perturbed, strict=True)]
         return [*released, *signals[len(self.widths):]]
 
-    def noise_sources(self) -> list[GaussianNoise]:
+    def noise_sources(self) -> list[Noise]:
         """The noise, where there is any."""
         return [] if self.noise is None else [self.noise]
 
     def _noise(self, rows: int) -> torch.Tensor:
         """Noise [R, rows, sum n_l]; batches of random size take what they need of a block, or of several."""
-        blocks = [self.noise.next()]
+        blocks = [self._next()]
         while len(blocks) * self.rows < rows:
             blocks[-1] = blocks[-1].clone()
-            blocks.append(self.noise.next())
+            blocks.append(self._next())
         return (blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=1))[:, :rows]
+
+    def _next(self) -> torch.Tensor:
+        drawn = self.noise.next()
+        return drawn if isinstance(self.noise, GaussianNoise) else drawn.mul_(self.step).float()
 
 
 class DecodedNoise:
@@ -120,6 +147,6 @@ class DecodedNoise:
             return released
         return [*released[0].split(self.hidden, dim=-1), matmul(released[0], self.decoder)]
 
-    def noise_sources(self) -> list[GaussianNoise]:
+    def noise_sources(self) -> list[Noise]:
         """The noise, where there is any."""
         return self.optics.noise_sources()

@@ -29,7 +29,7 @@ from pipeline.config import TrialConfig
 from pipeline.mechanisms.base import Mechanism, mean_outer_products
 from pipeline.mechanisms.optics import DecodedNoise, OpticalNoise, column
 from pipeline.networks import Network, Parameters
-from pipeline.randomness import GaussianNoise
+from pipeline.randomness import Noise
 
 
 def offset_and_clip(h: torch.Tensor, nu: torch.Tensor, c: torch.Tensor, floor: bool = False) -> torch.Tensor:
@@ -78,7 +78,7 @@ class Photonic(Mechanism):
         """scale_s(signal) + g for every layer's signal [R, m, n_l] (Eq. 8 and 10)."""
         return self.optics.perturb(signals)
 
-    def noise_sources(self) -> list[GaussianNoise]:
+    def noise_sources(self) -> list[Noise]:
         """The optical noise, where there is any."""
         return self.optics.noise_sources()
 

@@ -81,8 +81,9 @@ def evaluation_table() -> str:
     """What an epoch costs beside its steps: accuracy on the held-out records, and the record of the epoch."""
     data, config = records("fashion_mnist"), TrialConfig(**BASE)
     training = Training(Pack((config,)), data, torch.device("cpu"))
-    calls = {"validation, 6,000 records": lambda: training._count_correct("validation"),
-             "test, 10,000 records": lambda: training._count_correct("test"), "batches": training.sampler.epoch}
+    calls = {"validation, 6,000 records": lambda: training.evaluation.count(training.net, "validation"),
+             "test, 10,000 records": lambda: training.evaluation.count(training.net, "test"),
+             "batches": training.sampler.epoch}
     times = take_turns(calls, 5, 0.2)
     return markdown(("part of an epoch", "ms"), [(name, milliseconds(times, name)) for name in calls])
 

@@ -1,0 +1,56 @@
+"""What validation costs where its accuracy is logged with noise: nothing on top of training, by a choice of the noise.
+
+After every epoch the number of validation records that are classified right is released with Gaussian noise of standard
+deviation s. Putting one record in, taking it out, or changing it moves that number by 1 at most, so that E evaluations
+are (sqrt(E)/s)-GDP for the validation records. A record is in training or in validation, by a split that does not look
+at it: it pays for one of the two, and epsilon is the larger (parallel composition). s is such that both are the same at
+the end of the run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+from scipy import optimize
+
+from pipeline.accounting.certified import certified, with_noise
+from pipeline.accounting.curves import gdp_delta, gdp_eps
+from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.finite_precision import accounted_delta
+from pipeline.accounting.label import label_epsilons
+from pipeline.choices import GAUSSIAN
+from pipeline.config import TrialConfig
+
+
+def is_noisy(config: TrialConfig) -> bool:
+    """Whether a trial logs validation accuracy with noise."""
+    return config.disclosure == "noisy" and config.split_sizes[1] > 0
+
+
+@lru_cache(maxsize=1024)
+def evaluation_noise(config: TrialConfig) -> float:
+    """s: standard deviation of the noise on the number of validation records classified right, in records.
+
+    Raises:
+        ValueError: for a trial whose own epsilon is infinite.
+    """
+    config = with_noise(config)
+    of_training = (certified if config.mechanism in GAUSSIAN else label_epsilons)(config, config.epochs)[0].value
+    if not math.isfinite(of_training):
+        raise ValueError("private_metrics: must be 'withheld' where epsilon is infinite, got 'noisy'")
+    delta = accounted_delta(config)
+    mu = math.exp(optimize.brentq(lambda x: gdp_delta(math.exp(x), of_training) - delta, -40.0, 10.0, xtol=1e-13))
+    return math.sqrt(config.epochs) / mu * (1 + 1e-9)
+
+
+def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) -> list[Epsilon]:
+    """Epsilons of training, raised to what the evaluations of `epochs_done` epochs cost a validation record."""
+    if not epsilons or not is_noisy(config):
+        return list(epsilons)
+    noise = evaluation_noise(config)
+    least = gdp_eps(math.sqrt(epochs_done) / noise, accounted_delta(config))
+    note = f"validation accuracy is released with noise of {noise / config.split_sizes[1]:.2%} and covered"
+    return [dataclasses.replace(e, value=max(e.value, least), note=f"{e.note}; {note}") for e in epsilons]

@@ -1,0 +1,39 @@
+"""What the store may hold of a trial whose `private_metrics` are not plain, and why that is covered.
+
+Everything is a function of released iterates and public data, or has noise of its own that epsilon covers. What is
+computed from private records otherwise (training loss, alignment on training batches, validation accuracy and counts,
+canaries, attacks on real batches) has no place here, and a metric that is on no list is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+ITERATES = "released iterates and the test set, which is public"
+METRICS = {  # by beginning of the name
+    "validation/accuracy": "has Gaussian noise of its own, which epsilon covers",
+    "test/accuracy": ITERATES,
+    "test/worst_class_accuracy": ITERATES,
+    "alignment/layer_": "a released update and the gradient of a released iterate on test records",
+    "epsilon/": "settings alone",
+    "audit/one_step_": "runs on neighbours that no data set has",
+    "time/epoch_seconds": "the machine and the size of batches; what time tells is outside the guarantee",
+}
+ARTIFACTS = {
+    "weights.safetensors": "the last released iterate, or an average of released iterates",
+    "per_class.csv": "counts on the test set alone",
+    "config.json": "settings alone",
+    "audit.txt": "runs on neighbours that no data set has",
+}
+
+
+def check_metrics(names: Iterable[str]) -> None:
+    """Make sure that all metrics of such a trial may be logged.
+
+    Raises:
+        ValueError: naming the first that is on no list.
+    """
+    for name in names:
+        if not any(name.startswith(known) for known in METRICS):
+            raise ValueError(f"{name}: is no metric that a trial may log whose private_metrics are not plain (nothing "
+                             f"covers it); those are {', '.join(METRICS)}")

@@ -1,0 +1,177 @@
+"""Integers round(2^40 x), x ~ N(0, 1), from secret bits: the noise of a release whose guarantee must hold for its bits.
+
+A floating-point Gaussian lies on lattices that tell what it was added to (Mironov 2012). The law of these integers is
+that of the rounded Gaussian but for a total variation of at most 2^-256 a draw (`finite_precision.TOTAL_VARIATION`).
+docs/privacy.md, section 9, proves it: from integers, from comparisons with a margin, and from bits that cannot be told
+from fair coins.
+
+    |x| = (j + v) h,   h = 2^-6:   j with probability proportional to exp(-(j h)^2/2), v uniform on [0, 1),
+    accepted with probability exp(-a), a = v (2 j + v) h^2/2; otherwise j and v are drawn anew
+
+That is a rejection sampler: on cell j the density exp(-x^2/2) is exp(-(j h)^2/2) exp(-a). j comes from a table of
+aliases (Walker 1977) of integers that add up to 2^320. As h 2^40 = 2^34, the first bits of v are the rounded number's
+own. v and the coin that accepts have 35 and 28 bits, and `MORE_BITS` more in the rare case that these leave it open.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from decimal import Context, Decimal
+from typing import NamedTuple
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+
+CHUNK = 2**14  # draws at a time: what a cache holds
+
+CELL_BITS, OFFSET_BITS, COIN_BITS = 11, 35, 28  # j; v, the last bit rounds it; the coin
+FRACTION_BITS = 64 - CELL_BITS  # that choose between a place of the table and its alias
+MORE_BITS = 256
+WIDTH_BITS = 34  # a cell is h 2^40 steps wide
+_LOG_H = -6
+_SURE = 2**COIN_BITS - 2 ** (COIN_BITS + 2 * _LOG_H - 1) - 1
+_EXACT = Context(prec=140)  # decimal digits: 465 bits
+
+Bits = Callable[[int], bytes | bytearray]
+
+
+class _Table(NamedTuple):
+    """Aliases of the cells; T = 2^53 2^256 is where a place keeps its own cell whatever the fraction.
+
+    Attributes:
+        high: first bits of the fraction below which a place keeps its own cell [2048], int64.
+        low: the other `MORE_BITS` of it [2048].
+        alias: own cell xor alias [2048], int64.
+    """
+
+    high: np.ndarray
+    low: list[int]
+    alias: np.ndarray
+
+
+def secret_bits() -> Bits:
+    """Bytes of AES-256 in counter mode, under a key from the operating system that is used for one `draw` and not
+    kept."""
+    encryptor = Cipher(AES(os.urandom(32)), CTR(bytes(16))).encryptor()
+
+    def bits(n: int) -> bytearray:
+        out = bytearray(n + 15)
+        encryptor.update_into(_zeros(n), out)
+        return out
+
+    return bits
+
+
+def draw(n: int, bits: Bits | None = None) -> np.ndarray:
+    """n independent integers, as float64 [n], which holds them exactly.
+
+    Args:
+        bits: gives at least as many bytes as asked for, anew with every call; by default `secret_bits()`.
+    """
+    bits = bits or secret_bits()
+    out, doubtful = np.empty(n), []
+    for begin in range(0, n, CHUNK):
+        part = out[begin: begin + CHUNK]
+        doubtful.append(_fill(part, bits))
+        doubtful[-1][0] += begin
+    if n:
+        places, *rest = np.concatenate(doubtful, axis=1)
+        again = places[~_accepted(*rest, bits)]
+        out[again] = draw(len(again), bits)
+    return out
+
+
+def _fill(out: np.ndarray, bits: Bits) -> np.ndarray:
+    """Fill `out` [n] as if all were accepted; (place, cell, offset, coin) of those that may not be, int64 [4, k]."""
+    n = len(out)
+    first, second = np.frombuffer(bits(16 * n), dtype=np.int64, count=2 * n).reshape(2, n)
+    cells = _cells(first, bits)
+    offsets = second & (2**OFFSET_BITS - 1)
+    rounded = cells << OFFSET_BITS
+    rounded += offsets
+    rounded += 1
+    rounded >>= 1
+    np.copysign(rounded, second.view(np.float64), out=out)  # the sign is the first bit of the word
+    coins = second >> OFFSET_BITS
+    coins &= 2**COIN_BITS - 1
+    # exp(-a) >= 1 - a >= 1 - (2 j + 1) h^2/2: below that a coin accepts whatever v is.
+    doubtful = np.flatnonzero(coins + (cells << COIN_BITS + 2 * _LOG_H) >= _SURE)
+    return np.stack([doubtful, cells[doubtful], offsets[doubtful], coins[doubtful]])
+
+
+def _cells(words: np.ndarray, bits: Bits) -> np.ndarray:
+    """j [n] from uniform words of 64 bits, int64 [n]."""
+    table = _table()
+    places = (words.view(np.uint64) >> np.uint64(FRACTION_BITS)).view(np.int64)
+    below = words & (2**FRACTION_BITS - 1)
+    below -= table.high[places]  # below 0: the place's own cell
+    for tie in np.flatnonzero(below == 0) if np.count_nonzero(below) < len(below) else ():
+        below[tie] = -1 if _more(bits) < table.low[places[tie]] else 1
+    below >>= 63
+    np.invert(below, out=below)
+    below &= table.alias[places]
+    return np.bitwise_xor(below, places, out=below)
+
+
+def _accepted(cells: np.ndarray, offsets: np.ndarray, coins: np.ndarray, bits: Bits) -> np.ndarray:
+    """Whether coin < exp(-a), bool [n]; the coin lies in [coins, coins + 1)/2^28, v in [offsets, offsets + 1)/2^35."""
+    margin = 2.0**-40  # rounding and the remainder of the series take less than 2^-45
+    least, most = (_acceptance(cells, (offsets + k) * 2.0**-OFFSET_BITS) for k in (1, 0))
+    accepted = (coins + 1) * 2.0**-COIN_BITS <= least - margin
+    refused = coins * 2.0**-COIN_BITS >= most + margin
+    for open_ in np.flatnonzero(~(accepted | refused)):
+        accepted[open_] = _accepted_exactly(*(int(x[open_]) for x in (cells, offsets, coins)), bits)
+    return accepted
+
+
+def _acceptance(cells: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """exp(-a) for 0 <= v <= 1 by its series, whose remainder is below 2^-46, as a <= 1/2."""
+    a = v * (2 * cells + v) * 2.0 ** (2 * _LOG_H - 1)
+    total = np.ones_like(a)
+    for k in range(12, 0, -1):
+        total = 1 - a * total * (1 / k)
+    return total
+
+
+def _accepted_exactly(cell: int, offset: int, coin: int, bits: Bits) -> bool:
+    """As `_accepted`, with `MORE_BITS` more of v and of the coin. What even these leave open, with probability below
+    2^-280, is refused."""
+    one = Decimal(1)
+    v = _EXACT.divide(Decimal((offset << MORE_BITS) + _more(bits)), Decimal(2 ** (OFFSET_BITS + MORE_BITS)))
+    u = _EXACT.divide(Decimal((coin << MORE_BITS) + _more(bits) + 1), Decimal(2 ** (COIN_BITS + MORE_BITS)))
+    a = _EXACT.multiply(_EXACT.multiply(v, _EXACT.add(v, Decimal(2 * cell))), Decimal(2) ** (2 * _LOG_H - 1))
+    return u <= _EXACT.multiply(_EXACT.exp(-a), _EXACT.subtract(one, Decimal(2) ** -280))
+
+
+def _more(bits: Bits) -> int:
+    return int.from_bytes(bits(MORE_BITS // 8)[: MORE_BITS // 8], "little")
+
+
+@functools.cache
+def _zeros(n: int) -> bytes:
+    return bytes(n)
+
+
+@functools.cache
+def _table() -> _Table:
+    """Walker's aliases of the cells' weights, by integers alone but for the weights themselves."""
+    cells, whole = 2**CELL_BITS, 2 ** (FRACTION_BITS + MORE_BITS)
+    weights = [_EXACT.exp(-_EXACT.multiply(Decimal(j * j), Decimal(2) ** (2 * _LOG_H - 1))) for j in range(cells)]
+    total = functools.reduce(_EXACT.add, weights)
+    share = [int(_EXACT.divide(_EXACT.multiply(w, Decimal(cells * whole)), total)) for w in weights]
+    share[0] += cells * whole - sum(share)
+    keeps, alias = share.copy(), list(range(cells))
+    small, large = ([j for j in range(cells) if (share[j] < whole) == is_small] for is_small in (True, False))
+    while small:
+        j, donor = small.pop(), large[-1]
+        alias[j] = donor
+        keeps[donor] -= whole - keeps[j]
+        if keeps[donor] < whole:
+            small.append(large.pop())
+    high, low = zip(*(divmod(keep, 2**MORE_BITS) for keep in keeps), strict=True)
+    own = np.arange(cells)
+    return _Table(np.array(high), list(low), own ^ np.array(alias))

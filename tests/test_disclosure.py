@@ -1,0 +1,167 @@
+"""What is logged of private records: paid for, or withheld; and nothing else is in the store."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.accounting import account
+from pipeline.accounting.certified import certified
+from pipeline.accounting.curves import gdp_eps
+from pipeline.accounting.evaluations import evaluation_noise
+from pipeline.accounting.finite_precision import accounted_delta
+from pipeline.alignment import cosines
+from pipeline.config import ConfigError, TrialConfig
+from pipeline.data import load
+from pipeline.disclosure import ARTIFACTS, METRICS, check_metrics
+from pipeline.packs import Pack
+from pipeline.tracking import Store
+from pipeline.training import Training, train
+
+CPU = torch.device("cpu")
+SECURE = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=3, learning_rate=0.1, noise="secure",
+                     mechanism="per_example", sampler="poisson", target_epsilon=3.0)
+LABEL = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=3, learning_rate=0.1, noise="secure",
+                    mechanism="photonic", algorithm="pdfa", target_label_epsilon=5.0)
+KINDS = {"certified": SECURE, "label": LABEL}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits")
+
+
+def last(trial, data):
+    return list(train(Pack((trial,)), data))[-1]
+
+
+@pytest.mark.parametrize("trial", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("kept", ["noisy", "withheld"])
+def test_every_metric_and_artifact_of_a_secure_trial_in_the_store_is_on_the_list(trial, kept, digits, tmp_path):
+    trial = dataclasses.replace(trial, private_metrics=kept)
+    store = Store(root=tmp_path)
+    store.open_sweep("secure")
+    store.start(trial)
+    for record in train(Pack((trial,)), digits):
+        store.log([record])
+    store.close_sweep("FINISHED")
+    run, = store.runs()
+    reasons = {name: [known for known in METRICS if name.startswith(known)] for name in run.metrics}
+    assert run.metrics and all(len(known) == 1 for known in reasons.values()), reasons
+    assert ("validation/accuracy" in run.metrics) == (kept == "noisy") and "train/loss" not in run.metrics
+    files = {path.name for path in Path(tmp_path).rglob("artifacts/**/*") if path.is_file()}
+    assert {"weights.safetensors", "per_class.csv", "config.json"} <= files <= set(ARTIFACTS) | {"index.html"}
+    table, = Path(tmp_path).rglob("per_class.csv")
+    assert "validation" not in table.read_text() and "test" in table.read_text()
+
+
+def test_a_metric_that_nothing_covers_is_refused():
+    check_metrics(["test/accuracy", "alignment/layer_7", "epsilon/certified/pld"])
+    for name in ("train/loss", "validation/worst_class_accuracy", "audit/canary_auc", "accuracy"):
+        with pytest.raises(ValueError, match=f"^{name}: is no metric that a trial may log whose private_metrics"):
+            check_metrics([name])
+
+
+def test_research_trials_log_what_they_did():
+    research = dataclasses.replace(SECURE, noise="research")
+    record = last(research, load("digits"))
+    assert {"train/loss", "validation/accuracy"} <= set(record.metrics) and research.disclosure == "plain"
+    assert {row.split for row in record.outcome.per_class} == {"validation", "test"}
+
+
+def test_identity_of_a_trial_and_what_it_logs():
+    assert SECURE.disclosure == "noisy" and SECURE.canonical()["private_metrics"] == "noisy"
+    assert dataclasses.replace(SECURE, private_metrics="noisy").trial_key == SECURE.trial_key
+    assert TrialConfig.from_mapping(SECURE.canonical()) == SECURE
+    research = dataclasses.replace(SECURE, noise="research")
+    assert "private_metrics" not in research.canonical()
+    assert dataclasses.replace(research, private_metrics="plain").trial_key == research.trial_key
+    keys = {dataclasses.replace(research, private_metrics=kept).trial_key for kept in ("plain", "noisy", "withheld")}
+    assert len(keys) == 3
+    with pytest.raises(ConfigError, match="private_metrics: needs a guarantee .* got 'noisy' with mechanism 'none'"):
+        TrialConfig(private_metrics="noisy")
+
+
+# --- validation
+
+@pytest.mark.parametrize("trial", KINDS.values(), ids=KINDS)
+def test_evaluations_cost_a_validation_record_what_training_costs_a_training_record(trial):
+    s = evaluation_noise(trial)
+    kind = "certified" if trial is SECURE else "label"
+    of_run = [e.value for e in account(trial, trial.epochs) if e.kind == kind]
+    assert gdp_eps(math.sqrt(trial.epochs) / s, accounted_delta(trial)) == pytest.approx(min(of_run), rel=1e-6)
+    assert min(of_run) <= 5.0
+    plain = account(dataclasses.replace(trial, private_metrics="withheld"), trial.epochs)
+    assert [e.value for e in plain] == pytest.approx([e.value for e in account(trial, trial.epochs)], rel=1e-6)
+
+
+def test_every_epoch_is_charged_the_larger_of_training_and_evaluations():
+    s, delta = evaluation_noise(SECURE), accounted_delta(SECURE)
+    for epoch in (1, 2, 3):
+        logged = account(SECURE, epoch)[0].value
+        assert logged == max(certified(SECURE, epoch)[0].value, gdp_eps(math.sqrt(epoch) / s, delta))
+    assert "validation accuracy is released with noise" in account(SECURE, 3)[0].note
+
+
+@pytest.mark.parametrize("noise", ["secure", "research"])
+def test_validation_accuracy_has_its_noise_and_no_other(noise, digits):
+    trial = dataclasses.replace(SECURE, noise=noise, private_metrics="noisy")
+    training = Training(Pack((trial,)), digits, CPU)
+    counts = training.evaluation.count(training.net, "validation")
+    exact, records = counts[0, 1].sum().item(), counts[0, 0].sum().item()
+    released = np.array([training.evaluation.accuracy("validation", counts)[0] for _ in range(4000)]) * records
+    s = evaluation_noise(trial)
+    assert abs(released.mean() - exact) < 6 * s / 4000**0.5
+    assert released.std() == pytest.approx(s, rel=6 / 8000**0.5) and s > 1
+    test = training.evaluation.count(training.net, "test")
+    assert training.evaluation.accuracy("test", test)[0] == test[0, 1].sum().item() / test[0, 0].sum().item()
+    training.close()
+
+
+def test_without_validation_records_nothing_is_paid_and_test_accuracy_is_followed(digits):
+    trial = dataclasses.replace(SECURE, validation_fraction=0.0)
+    assert "noise of" not in account(trial, 3)[0].note
+    records = list(train(Pack((trial,)), digits))
+    assert all("test/accuracy" in r.metrics and "validation/accuracy" not in r.metrics for r in records)
+
+
+# --- alignment
+
+@pytest.mark.parametrize("network", ["mlp", "convnet"])
+def test_alignment_of_a_secure_trial_is_with_the_gradient_on_test_records(network, digits):
+    trial = dataclasses.replace(SECURE, network=network, channels=(3,), kernel=3, algorithm="bp", projector="",
+                                noise="research", private_metrics="withheld", target_epsilon=0.0,
+                                noise_multiplier=1.0)
+    training = Training(Pack((trial,)), digits, CPU)
+    plain = Training(Pack((dataclasses.replace(trial, private_metrics="plain"),)), digits, CPU)
+    indices = training.sampler.epoch()[0]
+    leaves = [p.clone().requires_grad_() for p in training.net.parameters.weights + training.net.parameters.biases]
+    _, alignment = training.step(indices, measure_alignment=True)
+    _, on_batch = plain.step(indices, measure_alignment=True)
+    assert torch.equal(training.update.flat, plain.update.flat), "how it is measured changes nothing of the update"
+    assert not torch.allclose(alignment, on_batch)
+    if network == "mlp":
+        x = training.test_inputs.batch(torch.arange(64))
+        h = torch.tanh(x @ leaves[0][0].T + leaves[2][0])
+        loss = torch.nn.functional.cross_entropy(h @ leaves[1][0].T + leaves[3][0], digits.test_y[:64])
+        gradient = training.net.blank_parameters(1)
+        for to, of in zip(gradient.weights + gradient.biases, torch.autograd.grad(loss, leaves), strict=True):
+            to.copy_(of)
+        assert torch.allclose(alignment, cosines(training.update, gradient), atol=1e-5)
+    training.close(), plain.close()
+
+
+def test_alignment_is_the_same_whether_or_not_the_run_was_interrupted(digits):
+    from pipeline.state import capture, restore
+
+    trial = dataclasses.replace(SECURE, noise="research", private_metrics="noisy")
+    training, resumed = (Training(Pack((trial,)), digits, CPU) for _ in range(2))
+    training.run_epoch()
+    restore(resumed, *capture(training))
+    one, two = ({k: v for k, v in t.run_epoch()[0].metrics.items() if not k.startswith("time/")}
+                for t in (training, resumed))
+    assert one == two and "validation/accuracy" in one
+    training.close(), resumed.close()
