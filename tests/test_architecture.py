@@ -11,8 +11,8 @@ ORDER = """datasets records settings shapes choices combinations config exhibits
 randomness layers networks sampling download data projection
 feedback mechanisms.base mechanisms.none mechanisms.optics mechanisms.photonic mechanisms.gaussian mechanisms
 accounting.epsilon accounting.photonic accounting.curves accounting.column accounting.label accounting.leekifer
-accounting.gaussian accounting.selection accounting.audit accounting.certified accounting accounting.check
-scores canaries
+accounting.gaussian accounting.selection accounting.audit accounting.noise accounting.certified accounting
+accounting.check scores canaries
 alignment training api state attacks release estimate
 artifacts audit backend patience tracking ui lock checkpoints status resources progress worker recorder cluster tuning
 sweep
