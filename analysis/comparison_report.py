@@ -16,8 +16,9 @@ from analysis.comparison import Comparison, Side, accuracies, names_of
 from analysis.overview import abridged, value_text
 from analysis.page import Page, exhibits, render
 from analysis.report import write
-from analysis.runs import ALGORITHM_LABELS, ReportError, load_runs
+from analysis.runs import ALGORITHM_LABELS, ReportError, load_runs, noise_sources
 from analysis.statements import epsilons, notes, statements
+from pipeline.accounting.noise import noise_statement, sentence
 from pipeline.experiment import Experiment
 from pipeline.tracking import Store
 
@@ -105,13 +106,20 @@ def _write_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.Dat
     parts = []
     for a, b in pairs:
         samplers = " or ".join(sorted({*a["sampler"], *b["sampler"]}))
+        noise = pd.concat([_sources(side.runs, a) for side in (found.a, found.b)])
         parts.append(f"Test accuracy (%) against {a['kind'].iloc[0]} ε at δ = {a['delta'].iloc[0]:g} "
                      f"(relation {a['relation'].iloc[0]}, sampler {samplers}): {found.a.label} solid, {found.b.label} "
                      "dashed with open markers; bars are 95% intervals over seeds, thin Student's t, thick bootstrap, "
-                     "where n > 1.")
+                     f"where n > 1. {sentence(noise_statement(noise))}")
     contents = {"frontiers.csv": frontiers.to_csv([table], ["experiment"]),
                 "frontiers.md": titled("Accuracy against ε, overlaid", "\n\n".join(parts) + "\n")}
     return write(contents, folder) + style.save(overlay_figure(found, pairs), folder, "frontiers")
+
+
+def _sources(runs: pd.DataFrame, points: pd.DataFrame) -> pd.Series:
+    """Where the noise of those runs comes from that have the epsilon of these points."""
+    first = points.iloc[0]
+    return noise_sources(runs[frontiers.tightest(runs, first["kind"], first["formula"]).notna()]).dropna()
 
 
 def _page(found: Comparison, files: Sequence[Path]) -> Page:

@@ -15,11 +15,13 @@ from analysis.runs import (
     FIELDS,
     MixedTrials,
     ReportError,
+    noise_sources,
     require_replicates,
     setting_label,
 )
 from analysis.statistics import SUMMARY, plus_minus, summarize
 from pipeline.accounting.label import RELATION as LABEL_RELATION
+from pipeline.accounting.noise import noise_statement
 from pipeline.exhibits import FRONTIER_NOISE
 
 KINDS = tuple(FRONTIER_NOISE)
@@ -38,13 +40,12 @@ GUARANTEES = {
     "certified": (
         "ε certifies the whole run: between two training sets that are equal but for {neighbours}, whoever sees all "
         "weights of every step, and knows all else but the noise, tells them apart no better than "
-        "(ε, δ)-differential privacy permits. It covers one trial each, not the choice among trials; the noise comes "
-        "from a recorded seed, so these trials simulate the guarantee, and a release needs secret noise."),
+        "(ε, δ)-differential privacy permits. It covers one trial each, not the choice among trials; {noise}."),
     "label": (
         "ε protects labels alone: between two training sets that are equal but for {neighbours}, whoever sees all "
         "weights of every step tells them apart no better than (ε, δ)-differential privacy permits. Features count as "
         "public: of them, or of whether a record took part, nothing is guaranteed. It covers one trial each, not the "
-        "choice among trials, and noise from a recorded seed only simulates it."),
+        "choice among trials; {noise}."),
     "claimed": (
         "This ε is no guarantee: it is the value of a formula printed in Ohana et al. 2021 ({formula}), whatever of "
         "its assumptions these trials meet, and one observed update can tell who was in its batch at any σ. It can be "
@@ -202,7 +203,8 @@ def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
     head = (f"{metric.phrase[0].upper()}{metric.phrase[1:]} on {DATASET_LABELS[kept['dataset'].iloc[0]]} after "
             f"{epochs} against {first['kind']} ε{_formula(first['formula'])} at δ = {first['delta']:g} "
             f"(relation {first['relation']}, sampler {samplers}).")
-    guarantee = GUARANTEES[first["kind"]].format(neighbours=neighbours, formula=first["formula"])
+    guarantee = GUARANTEES[first["kind"]].format(neighbours=neighbours, formula=first["formula"],
+                                                 noise=noise_statement(noise_sources(kept).dropna()))
     return " ".join([head, guarantee, _uncertainty(points), *_unmeasured(metric, kept), *_diverged(kept),
                      *_left_out(runs, kept, first["kind"]), _front(points)])
 

@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.figures import MissingSeries
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, load_history, require_replicates
+from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, load_history, noise_sources, require_replicates
 from analysis.style import MARKERS, PALETTE, theme
+from pipeline.accounting.noise import noise_statement
 from pipeline.exhibits import update_sigma
 from pipeline.tracking import Store
 
@@ -22,11 +23,11 @@ ACCURACIES = ("validation/accuracy", "test/accuracy")  # by epoch, the first tha
 
 
 def curves(store: Store, runs: pd.DataFrame) -> pd.DataFrame:
-    """Accuracy by epoch: columns dataset, algorithm, sigma, seed, epoch, accuracy (%), accuracy_of, delta,
-    epsilon_published, epsilon_tight; a row per trial and epoch.
+    """Accuracy by epoch: columns dataset, algorithm, sigma, seed, delta, noise (its source), epoch, accuracy (%),
+    accuracy_of, epsilon_published, epsilon_tight; a row per trial and epoch.
 
     sigma is the standard deviation of the noise on every coordinate of the mean update (Algorithm 1); 0 where a trial
-    is not private. The epsilons are empty there.
+    is not private. The epsilons and `noise` are empty there.
 
     Raises:
         MixedTrials: if trials of one data set, algorithm and noise differ in more than their seed.
@@ -42,8 +43,8 @@ def curves(store: Store, runs: pd.DataFrame) -> pd.DataFrame:
     for column, key in (("epsilon_published", PUBLISHED), ("epsilon_tight", TIGHT)):
         history = load_history(store, runs, key)[["trial_key", "epoch", "value"]].rename(columns={"value": column})
         table = table.merge(history, how="left", on=["trial_key", "epoch"])
-    kept = runs.assign(sigma=[update_sigma(row) for row in runs.to_dict("records")])
-    table = kept[["trial_key", "dataset", "algorithm", "sigma", "seed", "delta"]].merge(table, on="trial_key")
+    kept = runs.assign(sigma=[update_sigma(row) for row in runs.to_dict("records")], noise=noise_sources(runs))
+    table = kept[["trial_key", "dataset", "algorithm", "sigma", "seed", "delta", "noise"]].merge(table, on="trial_key")
     lost = table[(table["sigma"] > 0) & table["epsilon_published"].isna()]
     if len(lost):
         raise MissingSeries(f"leekifer: needs {PUBLISHED} of every private trial (sampler without_replacement), trial "
@@ -119,6 +120,7 @@ def to_markdown(table: pd.DataFrame) -> str:
         published=("epsilon_published", "max"), tight=("epsilon_tight", "max"))
     cells = cells.sort_values(["dataset", "sigma", "accuracy"], ascending=[True, True, False])
     of = table["accuracy_of"].iloc[0]
+    trials = last[last["sigma"] > 0].drop_duplicates(["dataset", "algorithm", "sigma", "seed"])
     lines = [f"| data set | σ | method | {of} accuracy (%) | n | epochs | ε published | ε tight |",
              "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |"]
     for row in cells.itertuples():
@@ -128,5 +130,4 @@ def to_markdown(table: pd.DataFrame) -> str:
     return (f"Accuracy ({of} records) by method after the last epoch. ε is certified of the whole run at δ = "
             f"{deltas(table)}, replace-one, batches drawn without replacement: `published` by the RDP bound and "
             "classic conversion of Lee & Kifer 2020, `tight` by privacy loss distributions. It covers one trial each, "
-            "not the choice among them; the noise comes from a recorded seed, so these trials simulate the "
-            "guarantee.\n\n" + "\n".join(lines) + "\n")
+            f"not the choice among them; {noise_statement(trials['noise'])}.\n\n" + "\n".join(lines) + "\n")

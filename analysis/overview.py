@@ -18,7 +18,7 @@ from analysis.frontiers import NO_VALUE, tightest
 from analysis.page import Cell, Download, Page, Table, exhibits
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, by_noise, setting_label
 from analysis.selection import Choice
-from analysis.statements import epsilons, kinds_of, notes, short, statements
+from analysis.statements import epsilons, guarantees, kinds_of, notes, short, statements
 from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.experiment import Experiment
 from pipeline.progress import duration
@@ -48,8 +48,7 @@ def overview(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Track
         files: what the report has written; those with a caption or a figure become exhibits.
     """
     common = {"title": experiment.name, "what": "Experiment report", "exhibits": exhibits(files),
-              "privacy": statements(runs, choice and choice.selected),
-              "epsilons": epsilons(runs, choice and choice.selected), "notes": notes(runs),
+              "privacy": statements(runs, choice), "epsilons": epsilons(runs, choice), "notes": notes(runs),
               "versions": versions(tracked)}
     commits = ("Commit", ", ".join(map(abridged, _counted(tracked, "git_commit"))) or "not recorded")
     if experiment.candidates:
@@ -92,17 +91,19 @@ def tracked_runs(runs: pd.DataFrame, store: Store) -> list[TrackedRun]:
 
 
 def trials(experiment: Experiment, runs: pd.DataFrame) -> Table:
-    """A row per trial: what varies, accuracies and alignments at its last epoch, and the least epsilon of each kind."""
+    """A row per trial: what varies, accuracies and alignments at its last epoch, the least epsilon of each kind, and
+    where any trial has one what that guarantees."""
     settings = by_noise(runs["setting"])
     alignments = [name for name in runs.columns if name.startswith("alignment/") and runs[name].notna().any()]
     accuracies = [name for name in ACCURACIES if name in runs.columns]
     kinds = {kind: tightest(runs, kind) for kind in kinds_of(runs)}
     varied = _varied(experiment, runs)
+    guaranteed = {"guarantee": guarantees(runs)} if kinds else {}
     has_status = (runs["status"] != "finished").any()
     header = ("algorithm", "noise", *varied, "seed", *(ACCURACIES[name] for name in accuracies),
               *(f"cos {name.rpartition('/')[2].replace('_', ' ')}" for name in alignments),
               *(f"ε {kind}{'' if GUARANTEES[kind][0] else ' (no guarantee)'}" for kind in kinds),
-              *(("status",) if has_status else ()), "trial")
+              *guaranteed, *(("status",) if has_status else ()), "trial")
     rows = []
     for index, row in zip(runs.index, runs.to_dict("records"), strict=True):
         rows.append((Cell(ALGORITHM_LABELS[row["algorithm"]]),
@@ -111,9 +112,11 @@ def trials(experiment: Experiment, runs: pd.DataFrame) -> Table:
                      *(_number(100 * row[name], "{:.2f}".format) for name in accuracies),
                      *(_number(row[name], "{:.3f}".format) for name in alignments),
                      *(_number(values[index], short) for values in kinds.values()),
+                     *(Cell(values[index]) for values in guaranteed.values()),
                      *((Cell(row["status"]),) if has_status else ()), Cell(row["trial_key"])))
     numeric = (False, False, *(runs[name].map(_is_number).all() for name in varied), True,
-               *(True for _ in (*accuracies, *alignments, *kinds)), *((False,) if has_status else ()), False)
+               *(True for _ in (*accuracies, *alignments, *kinds)), *(False for _ in guaranteed),
+               *((False,) if has_status else ()), False)
     return Table(header, tuple(rows), numeric)
 
 
@@ -191,7 +194,8 @@ def _trials_note(runs: pd.DataFrame) -> str:
     sentences = ["Accuracies in % at the last epoch; cos, the cosine between a layer's update and its true gradient."]
     if kinds_of(runs):
         sentences.append("Of every kind of ε the least that its accountants give, at the δ, relation and sampler of "
-                         "the table above; kinds guarantee different things and cannot be compared.")
+                         "the table above; kinds guarantee different things and cannot be compared. A guarantee is "
+                         "simulated where the noise comes from a recorded seed.")
     return " ".join(sentences)
 
 

@@ -78,11 +78,13 @@ class Exhibit:
 
 
 class Statement(NamedTuple):
-    """What one kind of epsilon guarantees, in words."""
+    """What one kind of epsilon guarantees, in words, and how that stands with the trials: `certified`, `simulated`
+    (noise from recorded seeds), `partly simulated`; empty of what guarantees nothing."""
 
     kind: str
     text: str
     guarantees: bool
+    standing: str = ""
 
 
 @dataclass(frozen=True)

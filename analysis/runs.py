@@ -16,6 +16,7 @@ from pipeline.exhibits import noise_setting
 from pipeline.tracking import DONE, Store, TrackedRun, run_name
 
 NON_PRIVATE = "non-private"
+DEFAULT_NOISE = TrialConfig().noise
 
 
 class ReportError(ValueError):
@@ -85,6 +86,13 @@ def load_history(store: Store, runs: pd.DataFrame, key: str) -> pd.DataFrame:
     rows = [(run.trial_key, epoch, value, run.algorithm, run.setting, run.seed, run.status)
             for run in runs.itertuples() for epoch, value in store.history(run.run_id, key)]
     return pd.DataFrame(rows, columns=columns)
+
+
+def noise_sources(runs: pd.DataFrame) -> pd.Series:
+    """`research` or `secure` of every run, by its own setting `noise`, the default where that was not tracked; empty
+    for runs without a mechanism, which draw no noise."""
+    tracked = runs.reindex(columns=["noise"])["noise"].astype(object)
+    return tracked.where(tracked.notna(), DEFAULT_NOISE).where(runs["mechanism"] != "none")
 
 
 def by_noise(settings: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from analysis.runs import require_accuracy
 from pipeline.accounting import Epsilon, selected
 from pipeline.accounting.certified import certified
 from pipeline.accounting.gaussian import UnsupportedAccounting
+from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
 from pipeline.exhibits import certified_trials
 from pipeline.experiment import Experiment
 from pipeline.tracking import run_name
@@ -33,7 +34,8 @@ class Choice:
         selected: epsilon that covers the choice; None where there is none, and `reason` says why.
         trials: certified trials of a fixed grid, all looked at; None of random stopping, where the number is secret.
         others: trials of the file that have no certified epsilon.
-        secure: whether noise came from the operating system.
+        noise: sentences on where the noise of all that is paid for comes from, and what follows.
+        standing: of the guarantee with that noise: `certified`, `simulated` or `partly simulated`.
     """
 
     name: str
@@ -45,7 +47,8 @@ class Choice:
     reason: str
     trials: int | None
     others: int
-    secure: bool
+    noise: str
+    standing: str
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -59,7 +62,8 @@ class Choice:
             return {"privacy.notes": f"no epsilon covers the choice of the best trial: {self.reason}"}
         return {"privacy.relation": self.selected.relation, "privacy.sampler": self.selected.sampler,
                 "privacy.delta": f"{self.selected.delta:g}",
-                "privacy.notes": self.selected.note if self.selected.is_metric else "infinite: no guarantee"}
+                "privacy.notes": f"{self.selected.note}. {self.noise}" if self.selected.is_metric else
+                                 "infinite: no guarantee"}
 
 
 def choose(experiment: Experiment, runs: pd.DataFrame) -> Choice:
@@ -77,13 +81,17 @@ def choose(experiment: Experiment, runs: pd.DataFrame) -> Choice:
         require_accuracy(scored, name)
     best = scored.loc[scored[SCORE].idxmax()]
     trial = trials[best["trial_key"]]
+    looked_at = experiment.candidates or experiment.trials
     try:
-        epsilon, reason = selected(experiment.candidates or experiment.trials, experiment.selection), ""
+        epsilon, reason = selected(looked_at, experiment.selection), ""
+        noise = choice_statement(looked_at, experiment.selection)
     except UnsupportedAccounting as error:
         epsilon, reason = None, str(error)
+        noise = sentence(noise_statement([other.noise for other in trials.values()]))
     return Choice(run_name(trial, experiment.varied), trial.trial_key, float(best[SCORE]),
                   float(best["test/accuracy"]), certified(trial, trial.epochs)[0], epsilon, reason,
-                  None if experiment.candidates else len(trials), len(experiment.trials) - len(trials), trial.secure)
+                  None if experiment.candidates else len(trials), len(experiment.trials) - len(trials), noise,
+                  standing(other.noise for other in certified_trials(looked_at)))
 
 
 def to_csv(choice: Choice) -> str:
@@ -125,9 +133,7 @@ def caption(choice: Choice) -> str:
     if choice.others:
         sentences.append(f"{choice.others} further trials of the file have no certified ε; they were not candidates, "
                          "and no number here covers their publication.")
-    if not choice.secure:
-        sentences.append("Noise comes from recorded seeds, which only simulates the guarantee.")
-    return " ".join(sentences)
+    return " ".join([*sentences, choice.noise])
 
 
 def _covered(choice: Choice) -> str:

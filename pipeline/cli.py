@@ -298,6 +298,7 @@ def _print_selected(experiment: Experiment) -> None:
         return
     from pipeline.accounting import selected
     from pipeline.accounting.gaussian import UnsupportedAccounting
+    from pipeline.accounting.noise import choice_statement
 
     prices = [(f"the best of {len(certified)} certified trials", certified, Selection())]
     if experiment.candidates:
@@ -307,7 +308,7 @@ def _print_selected(experiment: Experiment) -> None:
     for what, trials, selection in prices:
         try:
             epsilon = selected(trials, selection)
-            print(f"{what}\n  {epsilon}\n  {epsilon.note}")
+            print(f"{what}\n  {epsilon}\n  {epsilon.note}\n  {choice_statement(trials, selection)}")
         except UnsupportedAccounting as error:
             print(f"{what}\n  no epsilon covers the choice: {error}")
 

@@ -326,6 +326,21 @@ def test_a_description_gives_every_kind_with_what_it_guarantees():
     assert "**certified**: epsilon = 2.98" in certified and "No guarantee" not in certified
 
 
+@pytest.mark.parametrize(("setting", "noise", "says"), [
+    ({"mechanism": "per_example", "noise_multiplier": 1.0}, "research",
+     "**Simulated guarantee** for features and labels: the noise comes from a recorded seed"),
+    ({"mechanism": "per_example", "noise_multiplier": 1.0}, "secure",
+     "**Certified** for features and labels: noise and batches come from the operating system"),
+    (PHOTONIC, "research", "**Simulated guarantee** for labels alone: the noise comes from a recorded seed"),
+    (PHOTONIC, "secure", "**Guaranteed** for labels alone: noise and batches come from the operating system"),
+    ({"mechanism": "per_example"}, "secure", "**certified**: infinite, by every formula"),
+])
+def test_a_description_begins_with_what_the_noise_makes_of_the_guarantee(setting, noise, says):
+    second = describe(TrialConfig(**setting, noise=noise)).split("\n\n")[1]
+    assert second.startswith(says)
+    assert ("imulated" in second) == says.startswith("**Simulated")
+
+
 def test_privacy_tags():
     assert privacy_tags(TrialConfig()) == {
         "privacy.certified": "false", "privacy.relation": "none", "privacy.sampler": "shuffled",

@@ -10,8 +10,8 @@ ROOT = Path(__file__).parent.parent
 ORDER = """datasets records settings shapes choices combinations config exhibits stopping plugins experiment packs
 accounting.finite_precision
 accounting.epsilon accounting.photonic accounting.curves accounting.column accounting.label accounting.leekifer
-accounting.gaussian accounting.selection accounting.audit accounting.certified accounting.evaluations accounting
-accounting.check
+accounting.gaussian accounting.selection accounting.audit accounting.noise accounting.certified
+accounting.evaluations accounting accounting.check
 rounded_gaussian randomness layers networks sampling download data inputs projection
 feedback mechanisms.base mechanisms.none mechanisms.fixed_point mechanisms.optics mechanisms.photonic
 mechanisms.gaussian mechanisms

@@ -317,6 +317,7 @@ def test_prices_of_drawn_trials_are_shown_before_anything_is_trained(tmp_path, c
         prices.append(out[out.index("the best of the"):])
     assert f"{len(trials)} drawn trials" in prices[0] and "selected random_stopping; delta = 1e-05" in prices[0]
     assert "selected composition; delta" in prices[0] and prices[0] == prices[1]
+    assert prices[0].count("these trials simulate the guarantee") == 2 and "share noise" not in prices[0]
     assert out.count("any seed") == 4, "every candidate is accounted for, drawn or not"
 
 
@@ -332,3 +333,17 @@ def test_account_ends_with_what_the_best_of_the_grid_costs(tmp_path, capsys, gri
     assert main(["account", str(file)]) == 0
     out = capsys.readouterr().out
     assert says in out[out.rindex("Mironov"):] if says else "the best of" not in out
+
+
+@pytest.mark.parametrize(("noise", "grid", "shared"), [
+    ("research", "{learning_rate: [0.1, 0.2]}", True), ("research", "{seed: [0, 1]}", False),
+    ("secure", "{learning_rate: [0.1, 0.2]}", False)])
+def test_account_says_what_the_price_of_a_simulated_grid_leaves_out(tmp_path, capsys, noise, grid, shared):
+    file = tmp_path / "grid.yaml"
+    base = STOPPING.partition("grid:")[0].replace("base: {", f"base: {{noise: {noise}, ")
+    file.write_text(f"{base}grid: {grid}\n")
+    assert main(["account", str(file)]) == 0
+    price = capsys.readouterr().out.partition("the best of 2 certified trials")[2]
+    assert ("so these trials simulate the guarantee" in price) == (noise == "research")
+    assert ("trials of one seed share noise and batches" in price) == shared
+    assert ("came from the operating system" in price) == (noise == "secure")

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import ttest_ind, ttest_rel
 
 from analysis.comparison import PAIRED, WELCH, Side, accuracies, compare, overlay, to_markdown
-from analysis.comparison_report import _labels, difference_figure, overlay_figure
+from analysis.comparison_report import _labels, _page, _write_overlay, difference_figure, overlay_figure
 from analysis.runs import MixedTrials, ReportError, load_runs
 from analysis.statistics import welch_interval
 from pipeline.cli import main
@@ -162,6 +162,21 @@ def test_frontiers_are_overlaid_in_one_colour_per_algorithm(sides):
     assert other.get_markerfacecolor() == "white" != one.get_markerfacecolor()
     moved = dataclasses.replace(sides["faster"], runs=sides["faster"].runs.assign(delta=1e-6))
     assert overlay(dataclasses.replace(found, b=moved)) == []  # another delta is another axis
+
+
+@pytest.mark.parametrize(("noise", "says"), [
+    (("research", "research"), "The noise comes from a recorded seed, so these trials simulate the guarantee"),
+    (("secure", "secure"), "Noise and batches came from the operating system, and nothing of them was recorded."),
+    (("secure", "research"), "The noise of 12 of 20 trials comes from a recorded seed"),
+])
+def test_overlaid_frontiers_say_where_the_noise_of_both_sides_comes_from(sides, tmp_path, noise, says):
+    one, other = (dataclasses.replace(sides[name], runs=sides[name].runs.assign(noise=source))
+                  for name, source in zip(("a", "faster"), noise, strict=True))
+    found = dataclasses.replace(compare(sides["a"], sides["faster"]), a=one, b=other)
+    _write_overlay(found, overlay(found), tmp_path)
+    text = (tmp_path / "frontiers.md").read_text(encoding="utf-8")
+    assert says in text and ("simulate" in text) == ("research" in noise)
+    assert _page(found, []).privacy[0].text.endswith(text.rpartition("where n > 1. ")[2].strip())
 
 
 def test_two_sweeps_by_name_and_two_stores(root, tmp_path, capsys):

@@ -265,6 +265,31 @@ def test_captions_say_what_epsilon_guarantees(runs):
         frontiers.frontier(runs, "certified"), runs.assign(status=["diverged"] + ["finished"] * (len(runs) - 1)))
 
 
+@pytest.mark.parametrize("kind", ["certified", "label"])
+def test_captions_say_where_the_noise_of_the_trials_that_are_shown_comes_from(runs, kind):
+    points, recorded = frontiers.frontier(runs, kind), "the noise comes from a recorded seed, so these trials simulate"
+    secret = "; noise and batches came from the operating system, and nothing of them was recorded. "
+    research = frontiers.caption(points, runs)
+    assert recorded in research and "operating system" not in research
+    for untracked in (runs.assign(noise=None), runs.drop(columns="noise")):
+        assert frontiers.caption(points, untracked) == research
+    private = runs["mechanism"] != "none"
+    text = frontiers.caption(points, runs.assign(noise=runs["noise"].where(~private, "secure")))
+    assert secret in text and "seed comes" not in text and "simulate" not in text
+    shown = private & frontiers.tightest(runs, kind).notna()
+    text = frontiers.caption(points, runs.assign(noise=runs["noise"].mask(shown, "secure")))
+    assert secret in text and "simulate" not in text, "trials that are not shown have no say"
+    first = runs.index == runs.index[shown][0]
+    text = frontiers.caption(points, runs.assign(noise=runs["noise"].mask(first, "secure")))
+    assert f"the noise of {shown.sum() - 1} of {shown.sum()} trials comes from a recorded seed" in text
+    assert "noise and batches of the other 1 came from the operating system" in text
+
+
+def test_what_is_no_guarantee_is_not_simulated_either(runs):
+    points = frontiers.frontier(runs, "claimed", formula="saturating/epochs")
+    assert "simulate" not in frontiers.caption(points, runs)
+
+
 # figure
 
 def test_axes(runs):

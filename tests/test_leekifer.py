@@ -123,6 +123,18 @@ def test_the_report_ranks_methods_and_names_both_epsilons(store, tmp_path):
     assert pd.read_csv(tmp_path / "leekifer.csv")["epsilon_tight"].notna().sum() == 18
 
 
+@pytest.mark.parametrize(("secure", "says"), [
+    (set(), "the noise comes from a recorded seed, so these trials simulate the guarantee"),
+    ({"bp", "dfa"}, "noise and batches came from the operating system, and nothing of them was recorded."),
+    ({"dfa"}, "the noise of 4 of 6 trials comes from a recorded seed"),
+])
+def test_the_caption_says_where_the_noise_of_the_private_trials_comes_from(store, secure, says):
+    runs = load_runs(store, TRIALS)
+    runs.loc[runs["algorithm"].isin(secure) & (runs["mechanism"] != "none"), "noise"] = "secure"
+    text = to_markdown(curves(store, runs))
+    assert says in text and ("simulate" in text) == (secure != {"bp", "dfa"})
+
+
 def test_misfits_are_named():
     assert misfit("leekifer", TRIALS) == ""
     assert "there are none" in misfit("leekifer", [PLAIN])

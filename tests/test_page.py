@@ -18,6 +18,7 @@ from test_palette import contrast, luminance
 
 from analysis import page as pages
 from analysis.captions import TITLES
+from analysis.overview import trials
 from analysis.report import report
 from analysis.runs import load_runs
 from analysis.statements import epsilons, notes, statements
@@ -166,16 +167,30 @@ def test_only_the_kinds_that_occur_are_explained_and_claimed_is_no_guarantee(sto
     found = {s.kind: s for s in statements(runs)}
     assert list(found) == ["label", "claimed", "no ε"]
     assert found["label"].guarantees and not found["claimed"].guarantees and not found["no ε"].guarantees
+    assert [s.standing for s in found.values()] == ["simulated", "", ""]
     assert found["claimed"].text.startswith("No guarantee") and "(4 of 12)" in found["no ε"].text
     assert not {"certified", "selected", "column", "audited"} & {s.kind for s in statements(runs)}
     with_all = runs.assign(**{"epsilon/certified/pld": 3.0, "epsilon/column/x": 1.0, "epsilon/audited/one_run": 0.5})
     assert [s.kind for s in statements(with_all)] == ["certified", "label", "audited", "column", "claimed"]
     rows = [[cell.text for cell in row] for row in epsilons(runs).rows]
-    assert rows == [["label", "gdp", "1.6 to 8", "replace-one label", "shuffled", "1e-05", "8"],
-                    ["label", "rdp", "1.8 to 9", "replace-one label", "shuffled", "1e-05", "8"],
-                    ["claimed", "saturating/epochs", "10,000", "replace-one", "shuffled", "1e-05", "8"]]
+    simulated = "labels only, simulated"
+    assert rows == [["label", "gdp", "1.6 to 8", simulated, "replace-one label", "shuffled", "1e-05", "8"],
+                    ["label", "rdp", "1.8 to 9", simulated, "replace-one label", "shuffled", "1e-05", "8"],
+                    ["claimed", "saturating/epochs", "10,000", "none", "replace-one", "shuffled", "1e-05", "8"]]
     assert notes(runs) == [f"12 trials: {NOTE}"]
     assert "ε claimed (no guarantee)" in html
+
+
+@pytest.mark.parametrize(("noise", "guarantee"), [("research", "labels only, simulated"), ("secure", "labels only")])
+def test_every_trial_says_what_it_guarantees(store, experiment, noise, guarantee):
+    runs = load_runs(store, experiment.trials)
+    private = runs["mechanism"] != "none"
+    table = trials(experiment, runs.assign(noise=runs["noise"].where(~private, noise)))
+    place = table.header.index("guarantee")
+    assert not table.numeric[place]
+    assert [row[place].text for row in table.rows] == [guarantee if has else "none" for has in private]
+    bare = runs[[name for name in runs if not name.startswith("epsilon/")]]
+    assert "guarantee" not in trials(experiment, bare).header
 
 
 def test_pages_of_equal_runs_are_equal(store, experiment, files, tmp_path):

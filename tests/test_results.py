@@ -10,6 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis import frontiers, selection
+from analysis.captions import TITLES, titled
+from pipeline.accounting import Epsilon
+from pipeline.exhibits import FRONTIERS
 from pipeline.experiment import load_experiment
 
 ROOT = Path(__file__).parent.parent
@@ -75,6 +79,28 @@ def test_the_readme_has_the_tables_as_they_were_measured(name, file, count):
     assert len(measured) == count
     for table in measured:
         assert table in shown, "\n".join(table)
+
+
+@pytest.mark.parametrize(("name", "file"), [
+    *(("certified", file) for file in FRONTIERS), ("label_large", "frontier"), ("label_plain", "frontier")])
+def test_frontiers_have_the_captions_and_tables_that_the_code_writes_of_their_trials(name, file):
+    runs = pd.read_csv(RESULTS / name / "runs.csv", converters={"hidden": json.loads})
+    runs["hidden"] = runs["hidden"].map(tuple)
+    points = frontiers.frontiers(runs, FRONTIERS[file])
+    committed = (RESULTS / name / f"{file}.md").read_text(encoding="utf-8")
+    assert committed == titled(TITLES[file], frontiers.to_markdown(points, runs))
+
+
+def test_the_best_trial_has_the_caption_that_the_code_writes_of_its_trials(monkeypatch):
+    experiment, runs = (load_experiment(ROOT / "experiments" / "certified.yaml"),
+                        pd.read_csv(RESULTS / "certified" / "runs.csv"))
+    row = pd.read_csv(RESULTS / "certified" / "selection.csv").iloc[0]
+    price = Epsilon(row["selected_epsilon"], "selected", row["selected_rule"], row["selected_relation"],
+                    row["selected_sampler"], row["selected_delta"], "pld")
+    monkeypatch.setattr(selection, "selected", lambda trials, rule: price)  # half a minute
+    text = selection.to_markdown(selection.choose(experiment, runs))
+    committed = (RESULTS / "certified" / "selection.md").read_text(encoding="utf-8")
+    assert committed == titled(TITLES["selection"], text)
 
 
 def test_links_of_the_readme_and_the_guide_lead_somewhere():

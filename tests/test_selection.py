@@ -73,7 +73,8 @@ def test_a_fixed_grid_is_composed_seeds_included_and_trials_without_a_guarantee_
     for fact in ("best of 4 certified trials by validation accuracy at the last epoch", "test accuracy had no part",
                  "composes all 4 trials, seeds included", "but for one record, replaced", "Not covered: the scores",
                  "1 further trials of the file have no certified ε", "selected ε (composition)",
-                 "price of this one trial, had it been the only one", "recorded seeds",
+                 "price of this one trial, had it been the only one", "comes from a recorded seed",
+                 "trials of one seed share noise and batches, so composing them as independent does not describe them",
                  f"| 70.00 | 55.00 | {gdp_eps(2 * MU, 1e-5):.4g} | {gdp_eps(MU, 1e-5):.4g} |"):
         assert fact in text, fact
     assert "nan" not in text
@@ -81,6 +82,11 @@ def test_a_fixed_grid_is_composed_seeds_included_and_trials_without_a_guarantee_
     assert logged.metrics["epsilon/selected/composition"] == pytest.approx(gdp_eps(2 * MU, 1e-5))
     assert {name: logged.tags[name] for name in ("privacy.relation", "privacy.sampler", "privacy.delta")} == {
         "privacy.relation": "replace-one", "privacy.sampler": "shuffled", "privacy.delta": "1e-05"}
+    for fact in ("all of 4 trials composed", "simulate the guarantee", "trials of one seed share noise"):
+        assert fact in logged.tags["privacy.notes"] and "\n" not in logged.tags["privacy.notes"], fact
+    page = files[-1].read_text(encoding="utf-8")
+    assert page.count("trials of one seed share noise") == 2, "in the exhibit, and in the statement of `selected`"
+    assert page.count("<small>simulated</small>") == 1  # of `selected`: these trials log no epsilon of their own
 
 
 def test_random_stopping_costs_what_its_candidates_do_and_its_report_does_not_tell_how_many_were_drawn(store, tmp_path):
@@ -99,7 +105,9 @@ def test_random_stopping_costs_what_its_candidates_do_and_its_report_does_not_te
     assert found[3, 1] == found[4, 1] and found[3, 2] == found[4, 2] != found[3, 1]
     assert not any("12345" in text for text in found[4, 2])
     assert "Random stopping: only the best trial" in found[4, 2][-1]
-    for fact in ("selected ε (random stopping)", "selection.seed, which tells their number", "as private as the noise"):
+    assert not any("share noise" in text for text in found[4, 2]), "every drawn trial has a seed of its own"
+    for fact in ("selected ε (random stopping)", "so these trials simulate the guarantee",
+                 "selection.seed, which tells their number", "as private as the noise"):
         assert fact in found[4, 2][1], fact
     assert parent(store).metrics["epsilon/selected/random_stopping"] == selected((BASE, louder), STOPPING).value
 
@@ -110,6 +118,7 @@ def test_a_grid_that_nothing_covers_says_so_and_logs_no_number(store, tmp_path):
     row, text = pd.read_csv(files[1]).iloc[0], files[2].read_text(encoding="utf-8")
     reason = "relation: must be one for all trials, got add/remove and replace-one"
     assert row["reason"] == reason and math.isnan(row["selected_epsilon"])
+    assert "simulate the guarantee" in text and "share noise" not in text, "nothing was composed"
     assert f"No ε covers the choice: {reason}." in text and "| 55.00 | – |" in text
     assert parent(store).metrics == before and reason in parent(store).tags["privacy.notes"]
 
@@ -140,11 +149,20 @@ def test_a_trial_without_a_score_is_named(store, name):
         selection.choose(experiment(GRID), runs)
 
 
-def test_a_secure_choice_is_no_simulation(store):
+@pytest.mark.parametrize(("sources", "says", "standing"), [
+    (["research"] * 4, "the guarantee, and a release needs secret noise. The simulation leaves out", "simulated"),
+    (["secure"] * 4, "Noise and batches came from the operating system", "certified"),
+    (["secure", "research", "secure", "secure"], "of 1 of 4 trials comes from a recorded seed", "partly simulated"),
+])
+def test_a_choice_is_simulated_by_the_noise_of_all_that_was_looked_at(store, sources, says, standing):
     store.attach("best")
-    choice = selection.choose(experiment(GRID), load_runs(store, GRID))
-    assert "simulates" in selection.caption(choice) and "simulates" not in selection.caption(
-        replace(choice, secure=True))
+    runs = load_runs(store, GRID)
+    trials = [replace(trial, noise=noise) for trial, noise in zip(GRID, sources, strict=True)]
+    choice = selection.choose(experiment(trials), runs.assign(trial_key=[trial.trial_key for trial in trials]))
+    assert choice.trial_key == trials[2].trial_key and choice.standing == standing
+    for text in (selection.caption(choice), choice.tags["privacy.notes"]):
+        assert says in text and ("simulat" in text) == ("research" in sources)
+        assert ("share noise" in text) == (sources == ["research"] * 4)
     assert len(pd.read_csv(io.StringIO(selection.to_csv(choice)))) == 1
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pipeline.accounting.audit import guesses, one_run
 from pipeline.accounting.certified import certified, event_of, selected, with_noise
 from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.epsilon import GUARANTEES, Epsilon
-from pipeline.accounting.evaluations import cover
+from pipeline.accounting.evaluations import cover, is_noisy
+from pipeline.accounting.finite_precision import DELTA_SHARE, enlargement, optical_enlargement
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.photonic import RELATION, VARIANTS, abridged, claimed, missing, not_described
 from pipeline.choices import ALGORITHM_LABELS, GAUSSIAN, PER_RECORD
@@ -16,6 +19,8 @@ from pipeline.datasets import DATASET_LABELS
 # Mironov 2012, "On significance of the least significant bits for differential privacy".
 REAL_NUMBERS = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; Mironov "
                 "2012)")
+SECRET = "noise and batches come from the operating system's entropy, and nothing of it is recorded"
+RECORDED = "the noise comes from a recorded seed, and whoever knows that can subtract it"
 
 __all__ = ["Epsilon", "account", "describe", "privacy_tags", "selected"]
 
@@ -32,8 +37,12 @@ def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 
 
 def privacy_tags(config: TrialConfig) -> dict[str, str]:
-    """The tags `privacy.*` of a trial, each one line; `privacy.notes` says what a certified epsilon rests on, or why
-    the trial has none, and what an audited one is worth."""
+    """The tags `privacy.*` of a trial, each one line.
+
+    `privacy.certified` is `true` for a certified epsilon under secret noise, `simulated` for one under noise from a
+    recorded seed, else `false`; `privacy.notes` says what a certified epsilon rests on, or why the trial has none, and
+    what an audited one is worth.
+    """
     tags = _tags(config)
     if config.canaries:
         tags["privacy.notes"] += f"; {_audit(config)}"
@@ -47,13 +56,26 @@ def describe(config: TrialConfig) -> str:
             f"{'-'.join(map(str, config.layer_sizes))}, {config.epochs} epochs in batches of {config.batch_size} "
             f"({config.sampler}), mechanism `{config.mechanism}`.")
     epsilons = account(config, config.epochs)
-    parts = [what] if epsilons else [what, "**No guarantee**: nothing is stated of this trial's privacy."]
+    parts = [what, *_standing(config, epsilons)]
     for kind, (_, text) in GUARANTEES.items():
         if of_kind := [epsilon for epsilon in epsilons if epsilon.kind == kind]:
             least = min(of_kind, key=lambda epsilon: epsilon.value)
             parts.append(f"**{kind}**: {least if least.is_metric else 'infinite, by every formula'}. {text}")
     text = "\n\n".join([*parts, "The tag `privacy.notes` says what this rests on."])
     return text.translate({ord("ε"): "epsilon", ord("δ"): "delta", ord("σ"): "sigma"})
+
+
+def _standing(config: TrialConfig, epsilons: list[Epsilon]) -> list[str]:
+    """What is guaranteed, if anything, and whether the noise makes that true or simulates it."""
+    if not epsilons:
+        return ["**No guarantee**: nothing is stated of this trial's privacy."]
+    finite = {epsilon.kind for epsilon in epsilons if epsilon.is_metric}
+    if not finite & {"certified", "label"}:
+        return []
+    what = "features and labels" if "certified" in finite else "labels alone"
+    if config.secure:
+        return [f"**{'Certified' if 'certified' in finite else 'Guaranteed'}** for {what}: {SECRET}."]
+    return [f"**Simulated guarantee** for {what}: {RECORDED}."]
 
 
 def _audit(config: TrialConfig) -> str:
@@ -85,17 +107,33 @@ def _no_guarantee(mechanism: str) -> str:
 
 
 def _source(config: TrialConfig) -> str:
-    if config.secure:
-        return "noise and batches come from the operating system's entropy, and nothing of it is recorded"
-    return "simulated: the noise comes from a recorded seed, and whoever knows that can subtract it"
+    return SECRET if config.secure else f"simulated: {RECORDED}"
+
+
+def _numbers(config: TrialConfig, enlarged: Callable[[TrialConfig], float]) -> str:
+    """For which numbers the guarantee holds."""
+    if not config.secure:
+        return REAL_NUMBERS
+    return (f"holds for the numbers that are released: on a grid, with integer noise that is 1 + {enlarged(config):.1e} "
+            f"times as large, and {DELTA_SHARE:g} of delta for its sampler")
+
+
+def _disclosed(config: TrialConfig) -> str:
+    """What of private records is logged beside."""
+    if config.disclosure == "plain":
+        return "not covered: training loss, validation accuracy and alignment on training batches, logged as they are"
+    if is_noisy(config):
+        return "covered: all that is logged, validation accuracy with noise of its own"
+    return "covered: all that is logged, of private records nothing else"
 
 
 def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
     event = event_of(config, config.epochs)
-    noisy = config.noise_multiplier > 0
-    note = certified(config, config.epochs)[0].note if noisy else "not certified: no noise, no guarantee"
+    noisy, epsilons = config.noise_multiplier > 0, certified(config, config.epochs)
+    standing = "true" if config.secure else "simulated"
+    note = epsilons[0].note if noisy else "not certified: no noise, no guarantee"
     if noisy:
-        note += f"; {_source(config)}; {REAL_NUMBERS}"
+        note += f"; {_source(config)}; {_numbers(config, enlargement)}; {_disclosed(config)}"
         for what, name, why in (("contributions are bounded", config.mechanism, GAUSSIAN[config.mechanism]),
                                 ("learning signals depend on one record each", config.algorithm,
                                  PER_RECORD[config.algorithm])):
@@ -103,7 +141,7 @@ def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
         if config.projector == "opu_hardware":
             note += "; presupposes that the device projects every record without crosstalk from others"
     return {
-        "privacy.certified": str(noisy).lower(),
+        "privacy.certified": standing if any(epsilon.is_metric for epsilon in epsilons) else "false",
         "privacy.relation": event.relation,
         "privacy.sampler": config.sampler,
         "privacy.delta": f"{config.delta:g}",
@@ -112,7 +150,7 @@ def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
 
 
 def _notes(config: TrialConfig) -> list[str]:
-    source = [_source(config), REAL_NUMBERS] if config.sigma else []
+    source = ([_source(config), _numbers(config, optical_enlargement), _disclosed(config)] if config.sigma else [])
     return [_why_not_certified(config), *_why_infinite(config), *source]
 
 

@@ -1,0 +1,62 @@
+"""What the source of the noise makes of a guarantee, in words: noise from a recorded seed only simulates one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pipeline.config import TrialConfig
+from pipeline.exhibits import certified_trials
+from pipeline.stopping import Selection
+
+RECORDED = "simulate the guarantee, and a release needs secret noise"
+
+
+def noise_statement(sources: Iterable[str]) -> str:
+    """Where the noise of these trials comes from, and what follows: a clause without a full stop, empty for no trial.
+
+    Args:
+        sources: the setting `noise` of every trial that draws noise.
+    """
+    recorded, secret = _counts(sources)
+    if not recorded and not secret:
+        return ""
+    if not secret:
+        return f"the noise comes from a recorded seed, so these trials {RECORDED}"
+    if not recorded:
+        return "noise and batches came from the operating system, and nothing of them was recorded"
+    return (f"the noise of {recorded} of {recorded + secret} trials comes from a recorded seed, so these {RECORDED}; "
+            f"noise and batches of the other {secret} came from the operating system, and nothing of them was recorded")
+
+
+def standing(sources: Iterable[str]) -> str:
+    """`certified`, `simulated` or `partly simulated`: how a guarantee stands with trials of these sources of noise."""
+    recorded, secret = _counts(sources)
+    if not recorded:
+        return "certified"
+    return "partly simulated" if secret else "simulated"
+
+
+def choice_statement(trials: Sequence[TrialConfig], selection: Selection) -> str:
+    """Sentences on the noise of what a `selected` epsilon pays for, and what such a simulation leaves out.
+
+    Args:
+        trials: as of `pipeline.accounting.selected`; those without a certified epsilon are passed over.
+    """
+    trials = certified_trials(trials)
+    text = sentence(noise_statement([trial.noise for trial in trials]))
+    seeds = [trial.seed for trial in trials if not trial.secure]
+    if selection.is_random or len(set(seeds)) == len(seeds):  # random stopping draws every trial under its own seed
+        return text
+    return (f"{text} The simulation leaves out that trials of one seed share noise and batches, so composing them as "
+            "independent does not describe them.")
+
+
+def _counts(sources: Iterable[str]) -> tuple[int, int]:
+    """How many draw their noise by a recorded seed, and how many secretly."""
+    secret = [source == "secure" for source in sources]
+    return secret.count(False), secret.count(True)
+
+
+def sentence(clause: str) -> str:
+    """A clause with a capital letter and a full stop; nothing of none."""
+    return f"{clause[0].upper()}{clause[1:]}." if clause else ""
