@@ -14,6 +14,8 @@ from scipy import integrate, stats
 from pipeline.accounting import curves, leekifer
 from pipeline.accounting import gaussian as ga
 from pipeline.accounting.gaussian import PrivacyEvent, UnsupportedAccounting, epsilon
+from pipeline.accounting.selection import selected_by_composition
+from pipeline.combinations import LEAST_DELTA_PER_STEP
 
 POISSON = PrivacyEvent("poisson", "add/remove", 1.0, steps=3150, epochs=15, sampling_rate=256 / 54000)
 FIXED = PrivacyEvent("without_replacement", "replace-one", 1.0, steps=3150, epochs=15, N=54000, m=256)
@@ -37,7 +39,9 @@ def test_poisson_is_dp_accountings_own():
     accountant = PLDAccountant()
     accountant.compose(dp_accounting.PoissonSampledDpEvent(
         POISSON.q, dp_accounting.GaussianDpEvent(1.0)), POISSON.steps)
-    assert epsilon(POISSON, 1e-5).value == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9)
+    theirs = accountant.get_epsilon(1e-5)
+    assert ga.loss_distribution(POISSON).get_epsilon_for_delta(1e-5) == pytest.approx(theirs, rel=1e-9)
+    assert theirs <= epsilon(POISSON, 1e-5).value <= theirs * (1 + 1e-7)
 
 
 def test_without_replacement_is_dp_accountings_own():
@@ -250,3 +254,23 @@ def test_lee_kifer_published_table_by_truncation():
             assert math.floor(100 * found["epsilon_classic"]) / 100 == printed
             assert found["epsilon_improved"] < found["epsilon_classic"]
     assert leekifer.leekifer_epsilon_lemma3_printed(60000, 512, 5.12, 5850, 1e-5)["epsilon_classic"] > 1.3
+
+
+@pytest.mark.parametrize(("steps", "z", "delta"), [(10_000, 100.0, 1e-10), (100_000, 79.057, 1e-9), (100, 1.25, 1e-8)])
+@pytest.mark.parametrize("sampler", ["poisson", "without_replacement"])
+def test_rounding_of_the_fft_is_paid_for(sampler, steps, z, delta):
+    """Everyone takes part in every step: a Gaussian mechanism of mu = sqrt(steps)/z, of which epsilon is known."""
+    of_sampler = {"poisson": {"relation": "add/remove", "sampling_rate": 1.0},
+                  "without_replacement": {"relation": "replace-one", "N": 10, "m": 10}}[sampler]
+    event = PrivacyEvent(sampler, noise_multiplier=z, steps=steps, epochs=steps, **of_sampler)
+    exact = curves.gdp_eps(math.sqrt(steps) / z, delta)
+    assert exact <= epsilon(event, delta, "pld").value <= exact * 1.003
+    assert exact <= selected_by_composition([event], delta).value <= exact * 1.003
+    least = steps * LEAST_DELTA_PER_STEP
+    for refused in (least * 0.99, 1e-13 if least > 1e-13 else 1e-15):
+        for account in (lambda at: epsilon(event, at, "pld"), lambda at: selected_by_composition([event], at)):
+            with pytest.raises(UnsupportedAccounting, match=f"delta: must be at least {least:.3g} for a privacy-loss "
+                                                            f"distribution of {steps} steps, .*got {refused:.3g}"):
+                account(refused)
+    if sampler == "without_replacement":
+        assert epsilon(event, least * 0.5, "rdp/improved").value > exact
