@@ -10,9 +10,10 @@ import pandas as pd
 from analysis.page import Cell, Statement, Table
 from pipeline.accounting.epsilon import GUARANTEES, Epsilon
 from pipeline.accounting.label import RELATION as LABEL_RELATION
+from pipeline.choices import relation_of
 
 NONE = "No guarantee: these trials log no ε of any kind ({count}). The notes say why."
-AUDIT_RELATION = "add/remove"  # of the canaries of a trial that has no relation of its own (sampler poisson)
+AUDIT_RELATION = relation_of("poisson")  # of the canaries of a trial that has no relation of its own
 
 
 def kinds_of(runs: pd.DataFrame) -> list[str]:

@@ -9,7 +9,7 @@ from pipeline.choices import ALGORITHMS, GAUSSIAN, PER_RECORD, PHOTONIC
 from pipeline.datasets import DATASETS
 from pipeline.settings import ConfigError, listed_or
 
-LEAST_NOISE = 0.2  # of noise_multiplier, where there is noise
+LEAST_NOISE_OVER_C = 0.2  # noise_multiplier, where there is noise
 # Of delta, for every step of which a privacy-loss distribution is composed: ten times what rounding may take from it.
 LEAST_DELTA_PER_STEP = 1e-14
 LEAST_CANARIES = 30  # fewer make fewer than 6 guesses, and even 5 right ones bound nothing
@@ -59,9 +59,9 @@ def check_combinations(c: Any) -> None:
     if c.mechanism in GAUSSIAN and c.target_epsilon and c.noise_multiplier:
         raise ConfigError(f"target_epsilon: sets the noise multiplier; give one of the two, got target_epsilon "
                           f"{c.target_epsilon} and noise_multiplier {c.noise_multiplier}")
-    if c.mechanism in GAUSSIAN and 0 < c.noise_multiplier < LEAST_NOISE:
-        raise ConfigError(f"noise_multiplier: must be 0 (no noise, no guarantee) or at least {LEAST_NOISE}, below "
-                          f"which nothing useful can be accounted for, got {c.noise_multiplier}")
+    if c.mechanism in GAUSSIAN and 0 < c.noise_multiplier < LEAST_NOISE_OVER_C:
+        raise ConfigError(f"noise_multiplier: must be 0 (no noise, no guarantee) or at least {LEAST_NOISE_OVER_C}, "
+                          f"below which nothing useful can be accounted for, got {c.noise_multiplier}")
     if c.mechanism in GAUSSIAN and c.sampler != "shuffled" and (c.noise_multiplier or c.target_epsilon):
         steps = c.epochs * c.steps_per_epoch
         if c.delta < (least := steps * LEAST_DELTA_PER_STEP):

@@ -15,7 +15,8 @@ from pipeline.accounting import curves, leekifer
 from pipeline.accounting import gaussian as ga
 from pipeline.accounting.gaussian import PrivacyEvent, UnsupportedAccounting, epsilon
 from pipeline.accounting.selection import selected_by_composition
-from pipeline.combinations import LEAST_DELTA_PER_STEP
+from pipeline.choices import RELATIONS, SAMPLERS, relation_of
+from pipeline.combinations import LEAST_DELTA_PER_STEP, LEAST_NOISE_OVER_C
 
 POISSON = PrivacyEvent("poisson", "add/remove", 1.0, steps=3150, epochs=15, sampling_rate=256 / 54000)
 FIXED = PrivacyEvent("without_replacement", "replace-one", 1.0, steps=3150, epochs=15, N=54000, m=256)
@@ -274,3 +275,14 @@ def test_rounding_of_the_fft_is_paid_for(sampler, steps, z, delta):
                 account(refused)
     if sampler == "without_replacement":
         assert epsilon(event, least * 0.5, "rdp/improved").value > exact
+
+
+def test_every_sampler_has_one_relation_and_accountants_for_it():
+    assert set(ga.SAMPLERS) == set(SAMPLERS) and ga.RELATIONS == RELATIONS
+    assert set(ga.ACCOUNTANTS) == {(sampler, relation_of(sampler)) for sampler in SAMPLERS}
+    assert {relation_of(sampler) for sampler in SAMPLERS} == set(RELATIONS)
+
+
+def test_the_least_noise_over_c_is_the_least_over_every_sensitivity():
+    assert min(LEAST_NOISE_OVER_C / ga.sensitivity(1.0, relation) for relation in RELATIONS) == (
+        ga.LEAST_NOISE_OVER_SENSITIVITY) == 0.1

@@ -8,7 +8,7 @@ from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.epsilon import GUARANTEES, Epsilon
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.photonic import RELATION, VARIANTS, abridged, claimed, missing, not_described
-from pipeline.choices import ALGORITHM_LABELS, GAUSSIAN, PER_RECORD
+from pipeline.choices import ALGORITHM_LABELS, GAUSSIAN, PER_RECORD, relation_of
 from pipeline.config import TrialConfig
 from pipeline.datasets import DATASET_LABELS
 
@@ -60,7 +60,7 @@ def _audit(config: TrialConfig) -> str:
     most = one_run(k, r, r, config.delta)
     return (f"audited by {k} canaries, training records with wrong labels, each left out with probability 1/2, while N "
             f"stays the public {config.split_sizes[0]}; {r} of them are guessed, which allows a lower bound (95% "
-            f"confidence, relation add/remove, delta {config.delta:g}) of at most {most:.3g}")
+            f"confidence, relation {relation_of(config.sampler)}, delta {config.delta:g}) of at most {most:.3g}")
 
 
 def _tags(config: TrialConfig) -> dict[str, str]:
