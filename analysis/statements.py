@@ -14,10 +14,11 @@ from analysis.selection import Choice
 from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import noise_statement, sentence, standing
+from pipeline.choices import relation_of
 
 NONE = "No guarantee: these trials log no ε of any kind ({count}). The notes say why."
 NO_GUARANTEE = "none"
-AUDIT_RELATION = "add/remove"  # of the canaries of a trial that has no relation of its own (sampler poisson)
+AUDIT_RELATION = relation_of("poisson")  # of the canaries of a trial that has no relation of its own
 
 
 def kinds_of(runs: pd.DataFrame) -> list[str]:

@@ -16,6 +16,7 @@ from pipeline.experiment import Resources
 from pipeline.packs import plan
 from pipeline.records import EpochRecord
 from pipeline.training import train as train_pack
+from pipeline.unused import check_used
 
 
 def train(trials: TrialConfig | Sequence[TrialConfig], data: Dataset | str | os.PathLike[str] | None = None,
@@ -37,13 +38,15 @@ def train(trials: TrialConfig | Sequence[TrialConfig], data: Dataset | str | os.
         with the first epoch, the outcome (status, final weights, accuracy by class) with the last.
 
     Raises:
-        ConfigError: at once, for no trial, one that is given twice, or another data set than a trial's.
+        ConfigError: at once, for no trial, one that is given twice, another data set than a trial's, or a setting that
+            none of the trials uses (`pipeline.unused`).
         DataError: at once, for a data set that cannot be had.
     """
     trials = [trials] if isinstance(trials, TrialConfig) else list(trials)
     keys = [trial.trial_key for trial in trials]
     if not trials or len(set(keys)) < len(keys):
         raise ConfigError(f"trials: must be at least one, each once, got {', '.join(keys) or 'none'}")
+    check_used(trials)
     names = dict.fromkeys(trial.dataset for trial in trials)
     if isinstance(data, Dataset):
         for name in names:
@@ -67,9 +70,10 @@ def account(trial: TrialConfig, epochs: int | None = None) -> list[Epsilon]:
         epochs: after how many of its epochs; by default all.
 
     Raises:
-        ConfigError: unless 1 <= epochs <= trial.epochs.
+        ConfigError: unless 1 <= epochs <= trial.epochs, and for a setting that the trial does not use.
     """
     done = trial.epochs if epochs is None else epochs
     if not 1 <= done <= trial.epochs:
         raise ConfigError(f"epochs: must be at least 1 and at most the {trial.epochs} of the trial, got {epochs}")
+    check_used([trial])
     return account_after(trial, done)

@@ -13,6 +13,7 @@ import torch
 
 from pipeline.accounting.audit import guesses
 from pipeline.accounting.epsilon import Epsilon
+from pipeline.choices import relation_of
 from pipeline.config import TrialConfig
 from pipeline.randomness import numpy_generator
 from pipeline.sampling import ABSENT
@@ -77,6 +78,7 @@ class Canaries:
         trial, included = self.trials[r], self.included[r]
         scores = np.where(np.isnan(scores), -np.inf, scores)
         found = one_run_audit(included, scores, guesses(trial.canaries), trial.delta)
-        epsilon = Epsilon(found.epsilon_lower, "audited", "one_run", "add/remove", trial.sampler, trial.delta,
-                          "one run", f"lower bound with 95% confidence, {found.right} of {found.guesses} guesses right")
+        epsilon = Epsilon(found.epsilon_lower, "audited", "one_run", relation_of(trial.sampler), trial.sampler,
+                          trial.delta, "one run",
+                          f"lower bound with 95% confidence, {found.right} of {found.guesses} guesses right")
         return epsilon, auc(scores[included], scores[~included])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 PROJECTORS = ("none", "gaussian", "opu_simulated", "opu_hardware")
 SAMPLERS = ("shuffled", "without_replacement", "poisson")
+RELATIONS = ("add/remove", "replace-one")
 NETWORKS = ("mlp", "convnet")
 ACTIVATION_SLOPES = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}  # gamma: the supremum of phi', whose infimum is 0
 ACTIVATIONS = tuple(ACTIVATION_SLOPES)
@@ -47,3 +48,9 @@ MECHANISMS = {"none": Choice(), "photonic": Choice(), "component": Choice(), "pe
 # package does. Who is not in here has no certified epsilon.
 PER_RECORD = dict.fromkeys(ALGORITHMS, "")  # a record's learning signals depend on no other record
 GAUSSIAN = {"component": "", "per_example": ""}  # contributions of norm C at most, Gaussian noise on their sum
+
+
+def relation_of(sampler: str) -> str:
+    """The neighbouring relation of batches that are drawn so: Poisson batches leave the number of records open, others
+    take it as public."""
+    return {"poisson": "add/remove", "without_replacement": "replace-one", "shuffled": "replace-one"}[sampler]

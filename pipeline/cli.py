@@ -179,6 +179,8 @@ def _dry_run(experiment: Experiment, workers: int | None) -> int:
                                device="cuda" if asked.gpu else "cpu")
     print(f"estimate: {duration(seconds)} of training on this machine as busy as it is now, and start-up; "
           "data sets were not looked for")
+    if experiment.ignored:
+        print(f"ignored: {experiment.ignored}")
     if experiment.candidates:
         _print_selected(experiment)
     return 0

@@ -10,7 +10,9 @@ from pipeline.datasets import DATASETS
 from pipeline.settings import ConfigError, listed_or
 from pipeline.shapes import n_parameters
 
-LEAST_NOISE = 0.2  # of noise_multiplier, where there is noise
+LEAST_NOISE_OVER_C = 0.2  # noise_multiplier, where there is noise
+# Of delta, for every step of which a privacy-loss distribution is composed: ten times what rounding may take from it.
+LEAST_DELTA_PER_STEP = 1e-14
 LEAST_CANARIES = 30  # fewer make fewer than 6 guesses, and even 5 right ones bound nothing
 LEAST_LABEL_EPSILON = 1e-3  # of target_label_epsilon, where there is one
 
@@ -58,9 +60,15 @@ def check_combinations(c: Any) -> None:
     if c.mechanism in GAUSSIAN and c.target_epsilon and c.noise_multiplier:
         raise ConfigError(f"target_epsilon: sets the noise multiplier; give one of the two, got target_epsilon "
                           f"{c.target_epsilon} and noise_multiplier {c.noise_multiplier}")
-    if c.mechanism in GAUSSIAN and 0 < c.noise_multiplier < LEAST_NOISE:
-        raise ConfigError(f"noise_multiplier: must be 0 (no noise, no guarantee) or at least {LEAST_NOISE}, below "
-                          f"which nothing useful can be accounted for, got {c.noise_multiplier}")
+    if c.mechanism in GAUSSIAN and 0 < c.noise_multiplier < LEAST_NOISE_OVER_C:
+        raise ConfigError(f"noise_multiplier: must be 0 (no noise, no guarantee) or at least {LEAST_NOISE_OVER_C}, "
+                          f"below which nothing useful can be accounted for, got {c.noise_multiplier}")
+    if c.mechanism in GAUSSIAN and c.sampler != "shuffled" and (c.noise_multiplier or c.target_epsilon):
+        steps = c.epochs * c.steps_per_epoch
+        if c.delta < (least := steps * LEAST_DELTA_PER_STEP):
+            raise ConfigError(f"delta: must be at least {least:.3g} with sampler '{c.sampler}' and {steps} steps, "
+                              "below which rounding errors of the privacy-loss distribution count, got "
+                              f"{c.delta:g}; use a larger one, or sampler 'shuffled', whose epsilon is exact")
     if c.mechanism in GAUSSIAN and c.matmul_precision != "float32":
         raise ConfigError(f"matmul_precision: must be 'float32' with mechanism '{c.mechanism}', whose bound on "
                           f"contributions does not cover rounding, got '{c.matmul_precision}'")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipeline.choices import GAUSSIAN
+from pipeline.choices import GAUSSIAN, relation_of
 from pipeline.config import TrialConfig
 
 # Exhibits of curves over a field, and of a grid of sigma and tau_h, by what they show.
@@ -130,8 +130,10 @@ def _curve_misfit(kind: str, shown: Sequence[TrialConfig]) -> str:
                 f"also differ in {', '.join(varied)}")
     if len({c.delta for c in shown}) > 1:
         return "needs one delta, but the trials have several"
-    if kind == "certified" and len({c.sampler == "poisson" for c in shown}) > 1:
-        return "needs one neighbouring relation, but poisson is of add/remove and other samplers of replace-one"
+    samplers = sorted({c.sampler for c in shown})
+    if kind == "certified" and len({relation_of(sampler) for sampler in samplers}) > 1:
+        return "needs one neighbouring relation, but " + " and ".join(
+            f"sampler {sampler} is of {relation_of(sampler)}" for sampler in samplers)
     return ""
 
 

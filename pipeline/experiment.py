@@ -36,6 +36,7 @@ from pipeline.exhibits import EXHIBITS, misfit, varied_fields
 from pipeline.plugins import LOADED, load_plugins
 from pipeline.settings import accepted
 from pipeline.stopping import Selection, check_candidates, draw
+from pipeline.unused import check_written, ignored, used
 
 UNUSED = ("fields that its algorithm or mechanism does not use make no difference (sigma and tau need `mechanism: "
           "photonic`)")
@@ -79,13 +80,14 @@ class Experiment:
 
     Attributes:
         name: the MLflow experiment, and the folder under `reports/`.
-        trials: all trials, in the order of the file, no two alike.
+        trials: all trials, in the order of the file, no two alike; of a file, what a trial does not use is as default.
         report: exhibits that `photonic report` draws.
         selection: by which rule the best trial is chosen and paid for.
         source: the file; where trials were listed in Python, whatever messages should name.
         candidates: what the trials were drawn from; empty for a fixed grid.
         text: the file's content.
         plugins: modules of extensions, which every worker imports (`pipeline.plugins`).
+        ignored: which trials make no use of which entries of the file, for people; empty where all use all.
     """
 
     name: str
@@ -98,6 +100,7 @@ class Experiment:
     candidates: tuple[TrialConfig, ...] = ()
     text: str = ""
     plugins: tuple[str, ...] = ()
+    ignored: str = ""
 
     @property
     def varied(self) -> tuple[str, ...]:
@@ -169,23 +172,28 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
                           f"{', '.join(sorted(absent))}; name the experiment file itself")
     load_plugins(plugins, path.parent)
     resources = _mapping(top.get("resources") or {}, "resources", [f.name for f in dataclasses.fields(Resources)])
-    trials: dict[str, str] = {}
-    configs = []
-    for place, config in _trials(top):
-        if config.trial_key in trials:
-            raise ConfigError(f"{place}: the same trial as {trials[config.trial_key]}: {_describe(config)}"
-                              f"{'' if place == trials[config.trial_key] else '; ' + UNUSED}")
-        trials[config.trial_key] = place
-        configs.append(config)
+    trials = list(_trials(top))
+    configs, written = [used(config) for _, config, _ in trials], [(config, places) for _, config, places in trials]
     given = Resources(**resources)
     if given.opu < 1 and any(c.projector == "opu_hardware" for c in configs):
         raise ConfigError(f"resources.opu: must be at least 1 with projector 'opu_hardware', which one process holds, "
                           f"got {given.opu}")
     selection = _selection(top, configs)
+    if not stored:  # what a store has was swept
+        check_written(_entries(top), written)
+    _check_distinct(trials)
     drawn = draw(configs, selection) if selection.is_random else ()
     return Experiment(name, str(top.get("description", "")).strip(), drawn or tuple(configs), given,
                       _report(top, configs, selection), path, selection, tuple(configs) if drawn else (),
-                      plugins=plugins)
+                      plugins=plugins, ignored=ignored(written))
+
+
+def _check_distinct(trials: Sequence[tuple[str, TrialConfig, Mapping[str, str]]]) -> None:
+    places: dict[str, str] = {}
+    for place, config, _ in trials:
+        if (first := places.setdefault(config.trial_key, place)) is not place:
+            raise ConfigError(f"{place}: the same trial as {first}: {_describe(config)}"
+                              f"{'' if place == first else '; ' + UNUSED}")
 
 
 def _plugins(top: Mapping[str, Any]) -> tuple[str, ...]:
@@ -226,8 +234,15 @@ def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: S
     return tuple(report)
 
 
-def _trials(top: Mapping[str, Any]) -> Iterator[tuple[str, TrialConfig]]:
-    """(place in the file, trial) for every combination of every case."""
+def _entries(top: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of the file, by their place."""
+    parts = [("", top), *((f"cases[{number}].", case) for number, case in enumerate(top.get("cases") or ()))]
+    return {f"{prefix}{key}.{field}": value for prefix, part in parts for key in ("base", "grid")
+            for field, value in part.get(key, {}).items()}
+
+
+def _trials(top: Mapping[str, Any]) -> Iterator[tuple[str, TrialConfig, dict[str, str]]]:
+    """(place in the file, trial, place of every field that was given) for every combination of every case."""
     base, grid = _settings(top, "base"), _grid(top, "grid")
     cases = top.get("cases")
     if cases is None:
@@ -244,6 +259,8 @@ def _trials(top: Mapping[str, Any]) -> Iterator[tuple[str, TrialConfig]]:
         case_grid = {**grid, **_grid(case, "grid", prefix)}
         for fixed in _settings(case, "base", prefix):
             case_grid.pop(fixed, None)
+        places = {field: f"{where}{key}.{field}" for where, part in (("", top), (prefix, case))
+                  for key in ("base", "grid") for field in part.get(key, {})}
         for choice in itertools.product(*(list(enumerate(values)) for values in case_grid.values())):
             values = dict(zip(case_grid, (value for _, value in choice), strict=True))
             indices = dict(zip(case_grid, (index for index, _ in choice), strict=True))
@@ -252,7 +269,7 @@ def _trials(top: Mapping[str, Any]) -> Iterator[tuple[str, TrialConfig]]:
                 config = TrialConfig.from_mapping({**case_base, **values})
             except ConfigError as error:
                 raise ConfigError(_locate(str(error), prefix, case, top, indices)) from None
-            yield place if values else prefix + "base", config
+            yield place if values else prefix + "base", config, places
 
 
 def _locate(message: str, prefix: str, case: Mapping, top: Mapping, indices: Mapping[str, int]) -> str:

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from pipeline.accounting.audit import gdp_mu_lower, two_point
-from pipeline.accounting.certified import RELATIONS, step_mu, with_noise
+from pipeline.accounting.certified import step_mu, with_noise
 from pipeline.accounting.curves import gdp_eps
-from pipeline.choices import GAUSSIAN
+from pipeline.choices import GAUSSIAN, relation_of
 from pipeline.config import TrialConfig
 from pipeline.feedback import output_error
 from pipeline.networks import Parameters
@@ -165,7 +165,7 @@ def _neighbours(training: Training) -> list[torch.Tensor]:
     """Two batches [1, m] of the training that differ in one record."""
     first, second = training.sampler.epoch()[:2]
     other, place = first.clone(), int((first[0] != ABSENT).nonzero()[-1])
-    other[0, place] = ABSENT if RELATIONS[training.pack.shared.sampler] == "add/remove" else second[0, 0]
+    other[0, place] = ABSENT if relation_of(training.pack.shared.sampler) == "add/remove" else second[0, 0]
     return [other, first]
 
 

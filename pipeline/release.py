@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pipeline.accounting.certified import RELATIONS, certified_step, step_mu, with_noise
+from pipeline.accounting.certified import certified_step, step_mu, with_noise
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.attacks import TwoPointAudit, gaussian_log_ratio, two_point_step_audit
+from pipeline.choices import relation_of
 from pipeline.config import TrialConfig
 from pipeline.mechanisms import contribution_bound, make_mechanism
 from pipeline.mechanisms.base import Mechanism
@@ -116,7 +117,7 @@ def _worst_neighbours(config: TrialConfig) -> tuple[tuple[list[torch.Tensor], li
 
     deltas, activations = map(flat, config.layer_sizes[1:]), map(flat, config.layer_sizes[:-1])
     one = list(deltas), list(activations)
-    if RELATIONS[config.sampler] == "add/remove":
+    if relation_of(config.sampler) == "add/remove":
         return tuple([x[:, :0] for x in factors] for factors in one), one
     without_last = one[1][0].clone()
     without_last[..., -1] = 0

@@ -43,6 +43,7 @@ from pipeline.recorder import Recorder, SweepResult, git_commit, versions
 from pipeline.resources import ResourceError, Watchdog, bundle, check_address, check_resources, local_offer, slots
 from pipeline.tracking import Store, TrackingError, run_name
 from pipeline.tuning import Driver, fit
+from pipeline.unused import check_used
 from pipeline.worker import Trainer, one_line, train_pack
 
 __all__ = ["ResourceError", "SweepResult", "run_sweep"]
@@ -79,10 +80,12 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
             is needed was lost.
         TrackingError: the tracking store failed; what it holds by then stays, and the next sweep takes it up.
         SweepRunning: another process is running this sweep.
-        ConfigError: `workers` together with a cluster, or an address that cannot be used.
+        ConfigError: `workers` together with a cluster, an address that cannot be used, or a setting that none of the
+            trials uses (`pipeline.unused`).
         DataError: a data set that cannot be had, found before anything is trained.
     """
     begin = time.monotonic()
+    check_used(experiment.candidates or experiment.trials)
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if address.startswith(CLIENT):
         if workers is not None:

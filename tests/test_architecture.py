@@ -7,8 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # Every module may import those before it.
-ORDER = """datasets records settings shapes choices combinations config exhibits stopping plugins experiment packs
-accounting.finite_precision
+ORDER = """datasets records settings shapes choices combinations config unused exhibits stopping plugins experiment
+packs accounting.finite_precision
 accounting.epsilon accounting.photonic accounting.curves accounting.column accounting.label accounting.leekifer
 accounting.gaussian accounting.selection accounting.audit accounting.noise accounting.certified
 accounting.evaluations accounting accounting.check

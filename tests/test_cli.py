@@ -68,6 +68,7 @@ def test_dry_run_lists_trials_packs_resources_and_an_estimate(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "32 trials" in out and "1 CPU, 0 GPU, 1 OPU" in out and "estimate: " in out
     assert out.count("algorithm=") == 32 and not (tmp_path / "mlruns").exists()
+    assert "\nignored: feedback_std by 2 trials of mechanism none with algorithm bp\n" in out
 
 
 @pytest.mark.parametrize(("content", "arguments", "message"), [

@@ -62,7 +62,7 @@ def test_ranges(tmp_path):
     ("grid: {sigma: {logspace: [0, 1, 3]}}", r"grid.sigma.logspace: needs low, high > 0"),
     ("grid: {sigma: {geomspace: [1, 2, 3]}}", r"grid.sigma: a range is one of range, linspace, logspace"),
     ("grid: {seed: [1, 2, 1]}", r"grid\[seed=1\]: the same trial as grid\[seed=1\]: .*seed=1"),
-    ("base: {algorithm: bp}\ngrid: {threshold: [0.1, 0.2]}", r"grid\[threshold=0.2\]: the same trial as"),
+    ("grid: {algorithm: [bp, tdfa], threshold: [0.1, 0.2]}", r"grid\[algorithm=bp, threshold=0.2\]: the same trial as"),
     ("cases: []", r"cases: must be a list of at least one case"),
     ("base: [1]", r"base: must be a mapping"),
     ("bose: {}", r"the file: unknown entry 'bose'; did you mean 'base'\? accepted are name, description, base"),

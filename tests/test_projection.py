@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import statistics
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -132,33 +130,6 @@ def test_simulated_equals_lightonml(m, n_classes, n_out, capfd):
         assert reference.abs().max() > 0.1
         torch.testing.assert_close(projector.project(e), reference, rtol=1e-5, atol=1e-6)
     assert capfd.readouterr() == ("", "")
-
-
-def median_seconds(call, repeats):
-    call()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
-@pytest.fixture
-def one_thread():
-    """Threads waiting for each other on a busy host would be timed otherwise."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def test_simulated_is_ten_times_as_fast_as_lightonml(one_thread):
-    with SimulatedOpuProjector(10, 1024, [1], 1.0) as projector:
-        e = ternary(1, 256, 10)
-        slow = median_seconds(lambda: projector.project_through_lightonml(e), 11)
-        fast = median_seconds(lambda: projector.project(e), 101)
-    assert slow > 10 * fast, f"{slow * 1e3:.2f} ms through lightonml, {fast * 1e3:.3f} ms in torch"
 
 
 @pytest.mark.parametrize("value", [0.5, 2.0, -1.5, float("nan")])

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock, call
@@ -322,10 +321,9 @@ def test_a_database_that_stays_locked_ends_the_patience(store, root, monkeypatch
     with impatient_sqlite(), locked(root / "mlflow.db"):
         with pytest.raises(TrackingError, match="database is locked"):
             store.log([epoch(PDFA, 1)])
-        begin = time.monotonic()
+        monkeypatch.setattr(patience.time, "sleep", lambda _: pytest.fail("nobody waits twice"))
         with pytest.raises(TrackingError, match="database is locked"):
             store.close_sweep("FAILED")
-        assert time.monotonic() - begin < 5, "nobody waits twice"
     assert said == ["the tracking store cannot be reached; trying again for up to 0.5 s"]
     store.log([epoch(PDFA, 1)])
     assert store.runs()[0].metrics == {"validation/accuracy": 0.1}
@@ -401,11 +399,10 @@ def test_ctrl_c_ends_the_wait_for_a_store_although_another_has_the_signal(monkey
     client = SimpleNamespace(get=Mock(side_effect=requests.ConnectionError("refused")))
     patient = patience.PatientClient(client, 60, said.append)
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    begin = time.monotonic()
     try:
         with pytest.raises(KeyboardInterrupt):
             patient.get()
-        assert time.monotonic() - begin < 4 and signal.getsignal(signal.SIGINT) is not before and not noted
+        assert client.get.call_count == 1 and signal.getsignal(signal.SIGINT) is not before and not noted
         with pytest.raises(requests.ConnectionError):
             patient.get()
         assert client.get.call_count == 2, "closing the sweep does not wait again"

@@ -12,7 +12,7 @@ from pipeline.accounting.evaluations import cover, is_noisy
 from pipeline.accounting.finite_precision import DELTA_SHARE, enlargement, optical_enlargement
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.photonic import RELATION, VARIANTS, abridged, claimed, missing, not_described
-from pipeline.choices import ALGORITHM_LABELS, GAUSSIAN, PER_RECORD
+from pipeline.choices import ALGORITHM_LABELS, GAUSSIAN, PER_RECORD, relation_of
 from pipeline.config import TrialConfig
 from pipeline.datasets import DATASET_LABELS
 
@@ -83,7 +83,7 @@ def _audit(config: TrialConfig) -> str:
     most = one_run(k, r, r, config.delta)
     return (f"audited by {k} canaries, training records with wrong labels, each left out with probability 1/2, while N "
             f"stays the public {config.split_sizes[0]}; {r} of them are guessed, which allows a lower bound (95% "
-            f"confidence, relation add/remove, delta {config.delta:g}) of at most {most:.3g}")
+            f"confidence, relation {relation_of(config.sampler)}, delta {config.delta:g}) of at most {most:.3g}")
 
 
 def _tags(config: TrialConfig) -> dict[str, str]:
@@ -114,8 +114,8 @@ def _numbers(config: TrialConfig, enlarged: Callable[[TrialConfig], float]) -> s
     """For which numbers the guarantee holds."""
     if not config.secure:
         return REAL_NUMBERS
-    return (f"holds for the numbers that are released: on a grid, with integer noise that is 1 + {enlarged(config):.1e} "
-            f"times as large, and {DELTA_SHARE:g} of delta for its sampler")
+    return ("holds for the numbers that are released: on a grid, with integer noise "
+            f"1 + {enlarged(config):.1e} times as large, and {DELTA_SHARE:g} of delta for its sampler")
 
 
 def _disclosed(config: TrialConfig) -> str:

@@ -28,13 +28,12 @@ from pipeline.accounting.gaussian import (
 )
 from pipeline.accounting.label import with_sigma
 from pipeline.accounting.selection import selected_by_composition, selected_by_random_stopping
-from pipeline.choices import GAUSSIAN
+from pipeline.choices import GAUSSIAN, relation_of
 from pipeline.config import TrialConfig
 from pipeline.exhibits import certified_trials
 from pipeline.stopping import Selection
 
 IN_THE_BATCH = "none (the record is in the batch)"  # of one step, seen by whoever knows that
-RELATIONS = {"poisson": "add/remove", "without_replacement": "replace-one", "shuffled": "replace-one"}
 
 
 def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
@@ -47,7 +46,7 @@ def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
         raise ValueError(f"mechanism: must be one of {', '.join(GAUSSIAN)}, got {config.mechanism}")
     n, m = config.split_sizes[0], config.batch_size
     of_sampler = {"poisson": {"sampling_rate": m / n}, "without_replacement": {"N": n, "m": m}, "shuffled": {}}
-    relation = RELATIONS[config.sampler]
+    relation = relation_of(config.sampler)
     z = None if config.target_epsilon else config.noise_multiplier / sensitivity(1.0, relation)
     return PrivacyEvent(config.sampler, relation, z, epochs_done * config.steps_per_epoch, epochs_done,
                         **of_sampler[config.sampler])
@@ -82,7 +81,7 @@ def step_mu(config: TrialConfig) -> float:
 
 def certified_step(config: TrialConfig) -> Epsilon:
     """Certified epsilon of one step, as `step_mu`."""
-    return Epsilon(gdp_eps(step_mu(config), config.delta), "certified", "one_step", RELATIONS[config.sampler],
+    return Epsilon(gdp_eps(step_mu(config), config.delta), "certified", "one_step", relation_of(config.sampler),
                    IN_THE_BATCH, config.delta, "exact", "one release, no amplification")
 
 

@@ -33,16 +33,14 @@ from pipeline.accounting.curves import (
     without_replacement_rdp,
 )
 from pipeline.accounting.epsilon import Epsilon
+from pipeline.choices import RELATIONS, relation_of
+from pipeline.combinations import LEAST_DELTA_PER_STEP, LEAST_NOISE_OVER_C
 
 SAMPLERS = ("poisson", "without_replacement", "shuffled")
-RELATIONS = ("add/remove", "replace-one")
-ACCOUNTANTS = {
-    ("poisson", "add/remove"): ("pld",),
-    ("without_replacement", "replace-one"): ("pld", "rdp/improved", "rdp/classic"),
-    ("shuffled", "replace-one"): ("gdp",),
-}
+_OF_SAMPLER = {"poisson": ("pld",), "without_replacement": ("pld", "rdp/improved", "rdp/classic"), "shuffled": ("gdp",)}
+ACCOUNTANTS = {(sampler, relation_of(sampler)): names for sampler, names in _OF_SAMPLER.items()}
 CONVERSIONS = {"pld": "pld", "rdp/improved": "improved", "rdp/classic": "classic", "gdp": "exact"}
-LEAST_NOISE = 0.1
+LEAST_NOISE_OVER_SENSITIVITY = LEAST_NOISE_OVER_C / 2  # of 2 C, under replace-one
 _WHY_NOT = {
     ("poisson", "replace-one"): "Poisson batches are accounted for under add/remove only",
     ("without_replacement", "add/remove"): "batches of fixed size take the number of records as public; "
@@ -134,8 +132,9 @@ def epsilon(event: PrivacyEvent, delta: float, accountant: str | None = None) ->
         accountant: one of `accountants(event)`; the tightest if None.
 
     Raises:
-        UnsupportedAccounting: for a combination that is not proved.
-        ValueError: unless 0 < delta < 1, or where the noise multiplier is not set or, for pld, below `LEAST_NOISE`.
+        UnsupportedAccounting: for a combination that is not proved, and as `pld_epsilon`.
+        ValueError: unless 0 < delta < 1, or where the noise multiplier is not set or, for pld, below
+            `LEAST_NOISE_OVER_SENSITIVITY`.
     """
     accountant = _checked(event, accountant)
     if event.noise_multiplier is None:
@@ -173,9 +172,9 @@ def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: floa
 
     def excess(log_z: float) -> float:
         """log(epsilon/target): decreasing, and nearly straight."""
-        if not LEAST_NOISE <= math.exp(log_z) <= 1e6:
-            raise ValueError(f"target_epsilon: no noise multiplier in [{LEAST_NOISE}, 1e6] gives {target_epsilon} at "
-                             f"delta = {delta:g}")
+        if not LEAST_NOISE_OVER_SENSITIVITY <= math.exp(log_z) <= 1e6:
+            raise ValueError(f"target_epsilon: no noise multiplier in [{LEAST_NOISE_OVER_SENSITIVITY}, 1e6] gives "
+                             f"{target_epsilon} at delta = {delta:g}")
         noisy = dataclasses.replace(event, noise_multiplier=math.exp(log_z))
         return math.log(max(_value(noisy, delta, accountant), 1e-300) / target_epsilon)
 
@@ -225,7 +224,7 @@ def _value(event: PrivacyEvent, delta: float, accountant: str) -> float:
     if accountant == "gdp":
         return gdp_eps(math.sqrt(event.epochs) / event.noise_multiplier, delta)
     if accountant == "pld":
-        return float(loss_distribution(event).get_epsilon_for_delta(delta))
+        return pld_epsilon(loss_distribution(event), delta, event.steps)
     curve = event.steps * without_replacement_rdp(event.q, event.noise_multiplier)
     convert = {"rdp/classic": classic_conversion, "rdp/improved": improved_conversion}[accountant]
     return convert(ORDERS, curve, delta)[0]
@@ -239,16 +238,33 @@ def loss_distribution(event: PrivacyEvent, interval: float = DISCRETIZATION) -> 
 
     Raises:
         UnsupportedAccounting: as `accountants`.
-        ValueError: for a noise multiplier below `LEAST_NOISE`.
+        ValueError: for a noise multiplier below `LEAST_NOISE_OVER_SENSITIVITY`.
     """
     accountants(event)
-    if event.noise_multiplier is None or event.noise_multiplier < LEAST_NOISE:
-        raise ValueError(f"noise_multiplier: must be at least {LEAST_NOISE} for a privacy-loss distribution (below it "
-                         f"epsilon is in the hundreds, and so is the grid, in millions), got {event.noise_multiplier}")
+    if event.noise_multiplier is None or event.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
+        raise ValueError(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a privacy-loss "
+                         "distribution (below it epsilon is in the hundreds, and so is the grid, in millions), got "
+                         f"{event.noise_multiplier}")
     if event.sampler == "shuffled":
         return gaussian_losses(event.noise_multiplier / math.sqrt(event.epochs), interval)
     one_step = {"poisson": poisson_losses, "without_replacement": without_replacement_losses}[event.sampler]
     return one_step(event.q, event.noise_multiplier, interval).self_compose(event.steps)
+
+
+def pld_epsilon(losses: LossDistribution, delta: float, steps: int) -> float:
+    """Epsilon of a distribution that was composed of `steps` steps, never below the true one.
+
+    The Fourier transforms that compose it round, by up to steps 2^-53 of probability (measured against exact Gaussian
+    compositions of up to 10^6 steps); ten times that is taken from delta.
+
+    Raises:
+        UnsupportedAccounting: for a delta of which that would be more than a tenth.
+    """
+    if delta < (least := steps * LEAST_DELTA_PER_STEP):
+        raise UnsupportedAccounting(f"delta: must be at least {least:.3g} for a privacy-loss distribution of {steps} "
+                                    f"steps, below which its rounding errors count, got {delta:.3g}; use a larger one, "
+                                    "or an accountant other than pld")
+    return float(losses.get_epsilon_for_delta(delta - least / 10))
 
 
 def certified_component_norm(tau_B: Sequence[float], gamma: Sequence[float], tau_h_prev: Sequence[float],

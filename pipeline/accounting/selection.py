@@ -20,7 +20,13 @@ from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 
 from pipeline.accounting.curves import DISCRETIZATION, gdp_eps, improved_conversion
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.gaussian import PrivacyEvent, UnsupportedAccounting, accountants, loss_distribution
+from pipeline.accounting.gaussian import (
+    PrivacyEvent,
+    UnsupportedAccounting,
+    accountants,
+    loss_distribution,
+    pld_epsilon,
+)
 from pipeline.stopping import GEOMETRIC, LOGARITHMIC, POISSON, gamma_of
 
 logging.getLogger("absl").setLevel(logging.ERROR)  # dp_accounting warns of every order that it leaves out
@@ -36,7 +42,7 @@ def selected_by_composition(events: Sequence[PrivacyEvent], delta: float) -> Eps
 
     Raises:
         ValueError: without events, or unless 0 < delta < 1.
-        UnsupportedAccounting: where the relations differ, or a trial has no accounting.
+        UnsupportedAccounting: where the relations differ, or a trial has no accounting; and as `pld_epsilon`.
     """
     relation = _common(events, "relation")
     _check(delta)
@@ -52,10 +58,10 @@ def selected_by_composition(events: Sequence[PrivacyEvent], delta: float) -> Eps
         runs = [dataclasses.replace(event, steps=event.steps * count, epochs=event.epochs * count)
                 for event, count in Counter(events).items()]
         interval = _interval(runs)
-        for event in runs:
-            run = loss_distribution(event, interval)
-            total = run if total is None else total.compose(run)
-        value = float(total.get_epsilon_for_delta(delta))
+        for run in runs:
+            losses = loss_distribution(run, interval)
+            total = losses if total is None else total.compose(losses)
+        value = pld_epsilon(total, delta, sum(1 if run.sampler == "shuffled" else run.steps for run in runs))
     return Epsilon(value, "selected", "composition", relation, ", ".join(samplers), delta, "exact" if exact else "pld",
                    note)
 

@@ -6,6 +6,7 @@ is that of Table 1, 784-512-512-10 at batch 256, on one thread, which is what a 
     <algorithm>_<mechanism>[_pack<R>]_step_over_floor_<precision>   step over its products, R trials in one pack
     dpsgd_speedup_over_opacus_<mode>    Opacus' step over that of bp with per_example
     small_pack<R>_speedup               R steps over one of a pack, in the quickstart's network
+    opu_simulated_speedup_over_lightonml    lightonml's simulated projection of a batch over ours
     table1_wall_over_compute            a sweep's wall time over (training time of its trials / workers)
     stub_trials_per_second              of a sweep of trials that train nothing, from Ray's start to its end (`dry.py`)
     stub_driver_cpu_seconds_per_trial   its driver's CPU time, which other work on the machine changes little
@@ -33,10 +34,11 @@ import torch
 from rounds import keep_freed_memory, machine, quotient, take_turns
 from steps import floor, opacus_step, records, training_step
 
-from pipeline.accounting import curves, gaussian
+from pipeline.accounting import account, curves, gaussian
 from pipeline.config import TrialConfig
 from pipeline.experiment import load_experiment
 from pipeline.packs import Pack
+from pipeline.projection import SimulatedOpuProjector
 from pipeline.sweep import run_sweep
 from pipeline.tracking import Store
 from pipeline.training import train
@@ -54,6 +56,10 @@ TARGETS = {  # name: (at most, at least)
     "dpsgd_speedup_over_opacus_ghost": (math.inf, 3.0),
     "dpsgd_speedup_over_opacus_hooks": (math.inf, 40.0),
     "pld_3000_steps_seconds": (2.0, 0.0),
+    "pld_3000_steps_cached_seconds": (1e-3, 0.0),
+    "pld_without_replacement_seconds": (2.0, 0.0),
+    "photonic_account_seconds": (5e-3, 0.0),
+    "opu_simulated_speedup_over_lightonml": (math.inf, 10.0),
     "stub_trials_per_second": (math.inf, 20.0),
     "stub_driver_memory_ratio": (1.05, 0.0),
 }
@@ -133,18 +139,40 @@ def pack_ratios(size: Size) -> Iterator[tuple[str, float]]:
 
 
 def accounting_seconds(size: Size) -> Iterator[tuple[str, float]]:
-    """Certified epsilon of 3,000 Poisson steps by privacy-loss distributions, and again."""
-    event = gaussian.PrivacyEvent("poisson", "add/remove", 1.1, steps=3_000, epochs=14, sampling_rate=256 / 54_000)
-    first, again = [], []
+    """Certified epsilon of 3,000 steps by privacy-loss distributions, and again; all epsilons of a photonic trial."""
+    run = {"noise_multiplier": 1.1, "steps": 3_000, "epochs": 14}
+    poisson = gaussian.PrivacyEvent("poisson", "add/remove", **run, sampling_rate=256 / 54_000)
+    fixed = gaussian.PrivacyEvent("without_replacement", "replace-one", **run, N=54_000, m=256)
+    first, again, of_fixed = [], [], []
     for _ in range(3):
         gaussian._value.cache_clear()
         curves.poisson_losses.cache_clear()
-        for seconds in (first, again):
+        curves.without_replacement_losses.cache_clear()
+        for event, seconds in ((poisson, first), (poisson, again), (fixed, of_fixed)):
             began = time.perf_counter()
             gaussian.epsilon(event, 1e-5)
             seconds.append(time.perf_counter() - began)
     yield "pld_3000_steps_seconds", statistics.median(first)
     yield "pld_3000_steps_cached_seconds", statistics.median(again)
+    yield "pld_without_replacement_seconds", statistics.median(of_fixed)
+    photonic = []
+    for number in range(20):
+        trial = TrialConfig(**MECHANISMS["private"] | {"sigma": 0.1 + number / 100}, gamma_min=0.25, tau_h_min=0.5,
+                            activation_floor=True)
+        began = time.perf_counter()
+        account(trial, trial.epochs)
+        photonic.append(time.perf_counter() - began)
+    yield "photonic_account_seconds", statistics.median(photonic)
+
+
+def projection_ratio(size: Size) -> Iterator[tuple[str, float]]:
+    """What it saves to project in torch what lightonml's simulated device would."""
+    e = torch.randint(-1, 2, (1, 256, 10), generator=torch.Generator().manual_seed(0)).float()
+    with SimulatedOpuProjector(10, 1024, [1], 1.0) as projector:
+        times = take_turns({"ours": lambda: projector.project(e),
+                            "lightonml": lambda: projector.project_through_lightonml(e)},
+                           size.rounds, size.visit_seconds)
+    yield "opu_simulated_speedup_over_lightonml", quotient(times, "lightonml", "ours")
 
 
 def tracking_seconds(size: Size) -> Iterator[tuple[str, float]]:
@@ -219,7 +247,8 @@ def main(arguments: list[str] | None = None) -> int:
     keep_freed_memory()
     facts = machine()
     numbers: dict[str, float] = {}
-    for part in (step_ratios, dpsgd_ratios, pack_ratios, accounting_seconds, tracking_seconds, stub_sweep):
+    for part in (step_ratios, dpsgd_ratios, pack_ratios, accounting_seconds, projection_ratio, tracking_seconds,
+                 stub_sweep):
         numbers.update(part(size))
     facts["table1_sweep"], numbers["table1_wall_over_compute"] = table1_sweep(size)
     facts["load_average_at_end"] = os.getloadavg()
