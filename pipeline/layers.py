@@ -83,8 +83,9 @@ class Dense:
         torch.sum(delta, dim=1, out=out_bias)
 
     def squared_norms(self, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-        """||delta_i||^2 (||h_i||^2 + 1) [R, m, 1]: of every record's gradient, weights and bias together."""
-        return delta.square().sum(dim=-1, keepdim=True) * (h.square().sum(dim=-1, keepdim=True) + 1)
+        """||delta_i||^2 (||h_i||^2 + 1) [R, m, 1]: of every record's gradient, weights and bias together; not below it
+        where squares underflow."""
+        return squared_norm(delta, -1, keepdim=True) * (squared_norm(h, -1, keepdim=True) + 1)
 
 
 class Conv:
@@ -131,11 +132,11 @@ class Conv:
     def squared_norms(self, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
         """[R, m, 1]: squared norm of every record's gradient, weights and bias together, a few records at a time.
 
-        Exact but for rounding; what that may lose where positions cancel is added, so that no record is taken for
-        shorter than it is.
+        Exact but for rounding; what that may lose where positions cancel or squares underflow is added, so that no
+        record is taken for shorter than it is.
         """
         pooled = self._pooled(delta)
-        of_bias = pooled.flatten(3).sum(dim=-1).square().sum(dim=-1, keepdim=True)
+        of_bias = squared_norm(pooled.flatten(3).sum(dim=-1), -1, keepdim=True)
         return _each_replica(self._weight_norms, pooled, self._image(h), self.places)[0].add_(of_bias)
 
     def _image(self, h: torch.Tensor) -> torch.Tensor:
@@ -205,8 +206,8 @@ class Conv:
         """||sum_p delta_p x_p^T||^2 [c], with the gradient of each of c records formed; p is a position, x_p its
         patch."""
         patches, of_delta = self._patches(image), delta.flatten(2)
-        squares = torch.bmm(of_delta, patches.transpose(1, 2)).flatten(1).square().sum(dim=1)
-        if_aligned = ((patches.square().sum(dim=1) + 1) * of_delta.square().sum(dim=1)).sqrt_().sum(dim=1)
+        squares = squared_norm(torch.bmm(of_delta, patches.transpose(1, 2)).flatten(1), 1)
+        if_aligned = ((squared_norm(patches, 1) + 1) * squared_norm(of_delta, 1)).sqrt_().sum(dim=1)
         units = EXACT_ROUNDING * patches.shape[2] if delta.dtype == torch.float64 else GRADIENT_ROUNDING
         return squares.add_(if_aligned.mul_(units * torch.finfo(squares.dtype).eps).square_())
 
@@ -219,8 +220,19 @@ class Conv:
         patches = _sum_of_shifts(_sum_of_shifts(pixels, 1, 3, reach), 2, 4, reach).flatten(1)
         of_delta = _gram(delta)
         squares = (patches * of_delta.flatten(1)).sum(dim=1)
-        if_aligned = ((_diagonal(patches) + 1) * _diagonal(of_delta)).sqrt_().sum(dim=1).square()
+        # Where n products underflow, their sum is wrong by less than n tiny: add that times what it is multiplied by.
+        tiny = torch.finfo(squares.dtype).tiny
+        lost_of_delta, lost_of_patches = delta.shape[1] * tiny, self.shape.kernel**2 * image.shape[1] * tiny
+        of_patches, of_deltas = _diagonal(patches) + 1, _diagonal(of_delta) + lost_of_delta
+        squares.add_(of_patches.sqrt().sum(dim=1).mul_(math.sqrt(lost_of_delta)).square_())
+        squares.add_(of_deltas.sqrt().sum(dim=1).mul_(math.sqrt(lost_of_patches)).square_())
+        if_aligned = (of_patches * of_deltas).sqrt_().sum(dim=1).square()
         return squares.add_(if_aligned, alpha=GRAM_ROUNDING * torch.finfo(squares.dtype).eps).clamp_(min=0)
+
+
+def squared_norm(x: torch.Tensor, dim: int, keepdim: bool = False) -> torch.Tensor:
+    """Sum of squares along `dim`, with what squares that underflow may lose: it changes no sum that is not tiny."""
+    return x.square().sum(dim=dim, keepdim=keepdim).add_(x.shape[dim] * torch.finfo(x.dtype).tiny)
 
 
 Layer = Dense | Conv

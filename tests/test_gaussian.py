@@ -9,12 +9,12 @@ import torch
 from scipy import stats
 from torch.func import functional_call, grad, vmap
 
-from pipeline.config import TrialConfig
+from pipeline.config import ConfigError, TrialConfig
 from pipeline.data import load
 from pipeline.feedback import BackPropagation, output_error
-from pipeline.mechanisms import MECHANISMS, contribution_bound
+from pipeline.mechanisms import MECHANISMS, contribution_bound, make_mechanism
 from pipeline.mechanisms.gaussian import Component, PerExample, contribution_norms
-from pipeline.networks import Mlp, Parameters
+from pipeline.networks import Mlp, Parameters, make_network
 from pipeline.packs import Pack
 from pipeline.training import Training
 
@@ -226,3 +226,39 @@ def test_a_record_that_overflows_contributes_nothing_and_leaves_the_others_alone
         d[:, 2], h[:, 2] = 0, math.inf
     made.update(deltas, activations, among)
     assert torch.isfinite(among.flat).all() and torch.equal(among.flat, alone.flat)
+
+
+@pytest.fixture
+def precisions():
+    """The settings of torch that the test may change, as they were."""
+    backends = [torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.mkldnn.matmul,
+                torch.backends.mkldnn.conv]
+    before = [backend.fp32_precision for backend in backends]
+    yield
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    for backend, value in zip(backends, before, strict=True):
+        backend.fp32_precision = value
+
+
+@pytest.mark.parametrize(("change", "setting", "value"), [
+    (lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True), "cuda.matmul", "tf32"),
+    (lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"), "cuda.matmul", "tf32"),
+    (lambda: torch.set_float32_matmul_precision("high"), "cuda.matmul", "tf32"),
+    (lambda: setattr(torch.backends.cudnn, "allow_tf32", True), "cudnn.conv", "tf32"),
+    (lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"), "mkldnn.matmul", "bf16"),
+    (lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "tf32"), "mkldnn.matmul", "tf32"),
+    (lambda: setattr(torch.backends.mkldnn.conv, "fp32_precision", "bf16"), "mkldnn.conv", "bf16"),
+])
+def test_no_mechanism_is_certified_where_torch_rounds_factors(change, setting, value, precisions):
+    def made(mechanism):
+        trial = TrialConfig(dataset="digits", hidden=(8,), mechanism=mechanism, noise_multiplier=1.0)
+        return make_mechanism(Pack((trial,)), make_network(trial, [0]), torch.device("cpu"))
+
+    assert made("per_example") and made("component")
+    change()
+    for mechanism in ("per_example", "component"):
+        with pytest.raises(ConfigError, match=f"^torch.backends.{setting}.fp32_precision: must be 'ieee' with "
+                                              f"mechanism '{mechanism}', .* got '{value}'"):
+            made(mechanism)
+    assert made("none")

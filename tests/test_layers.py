@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from pipeline import layers
 from pipeline.alignment import true_gradient
 from pipeline.feedback import BackPropagation, DirectFeedback, output_error
-from pipeline.layers import Conv, pool, unpool
+from pipeline.layers import Conv, Dense, pool, unpool
 from pipeline.mechanisms.base import sum_outer_products
 from pipeline.mechanisms.gaussian import contribution_norms
 from pipeline.networks import Network
-from pipeline.shapes import ConvShape, conv_shapes, dense_shapes
+from pipeline.shapes import ConvShape, DenseShape, conv_shapes, dense_shapes
 
 R, M = 2, 5
 SHAPES = [ConvShape(1, 8, 8, 4, 5), ConvShape(6, 4, 4, 5, 5), ConvShape(3, 7, 5, 2, 3), ConvShape(2, 2, 3, 3, 5),
@@ -79,6 +79,32 @@ def test_norms_equal_those_of_the_gradient_of_each_record(shape, by_gram, chunk,
             leaves = [x[r].clone().requires_grad_() for x in (weight, bias)]
             by_torch(shape, h[r, i: i + 1], *leaves).backward(delta[r, i: i + 1])
             torch.testing.assert_close(squares[r, i, 0], sum(leaf.grad.square().sum() for leaf in leaves))
+
+
+def test_no_record_is_taken_for_shorter_than_it_is_where_squares_underflow():
+    """||delta|| = 2e-23, of which the square is 0 in float32, times ||h|| = 1e19."""
+    delta, h = torch.full((1, 2, 4), 1e-23), torch.full((1, 2, 4), 5e18)
+    exact = Dense(DenseShape(4, 4)).squared_norms(delta.double(), h.double())
+    assert exact.min() > 1e-8 and (Dense(DenseShape(4, 4)).squared_norms(delta, h) >= exact).all()
+
+
+@pytest.mark.parametrize("by_gram", [False, True])
+def test_no_record_is_taken_for_shorter_than_it_is_where_squares_underflow_in_a_convolution(by_gram):
+    layer = Conv(ConvShape(1, 4, 4, 2, 3))
+    layer.by_gram = by_gram
+    delta, h = torch.full((1, 2, 2, 2, 2), 1e-23), torch.full((1, 2, 16), 1e18)
+    _, layer.places = pool(torch.zeros(1, 2, 2, 4, 4))
+    patches = F.unfold(h[0].double().view(-1, 1, 4, 4), 3, padding=1)
+    full = unpool(delta, layer.places, 4, 4)[0].double()
+    exact = torch.bmm(full.flatten(2), patches.transpose(1, 2)).flatten(1).square().sum(dim=1)
+    assert exact.min() > 1e-9 and (layer.squared_norms(delta.flatten(2), h)[0, :, 0] >= exact).all()
+
+
+def test_what_underflow_may_lose_changes_no_bit_of_an_ordinary_norm():
+    delta, h = (torch.randn(1, 64, n, generator=torch.Generator().manual_seed(0)) for n in (10, 784))
+    for scale in (1.0, 1e-10):
+        plain = (scale * delta).square().sum(-1, keepdim=True) * (h.square().sum(-1, keepdim=True) + 1)
+        assert torch.equal(Dense(DenseShape(4, 4)).squared_norms(scale * delta, h), plain)
 
 
 def test_the_cheaper_way_to_a_norm_is_taken():

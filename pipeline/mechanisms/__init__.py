@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import torch
 
@@ -22,8 +23,27 @@ MECHANISMS: dict[str, type[Mechanism]] = {"none": NoMechanism, "photonic": Photo
 
 
 def make_mechanism(pack: Pack, net: Network, device: torch.device, matrices: torch.Tensor | None = None) -> Mechanism:
-    """The mechanism that the pack's trials share, with every trial's own parameters (arguments as `Mechanism`'s)."""
+    """The mechanism that the pack's trials share, with every trial's own parameters (arguments as `Mechanism`'s).
+
+    Raises:
+        ConfigError: for a Gaussian mechanism where torch would round factors of products.
+    """
+    if pack.shared.mechanism in GAUSSIAN:
+        check_float32(pack.shared.mechanism)
     return MECHANISMS[pack.shared.mechanism](pack.trials, net, device, matrices)
+
+
+def check_float32(mechanism: str) -> None:
+    """Refuse settings of torch with which products of float32 have factors of fewer bits, on a GPU or a CPU.
+
+    Raises:
+        ConfigError: naming the first such setting, and what it must be.
+    """
+    for name in ("cuda.matmul", "cudnn.conv", "mkldnn.matmul", "mkldnn.conv"):
+        value = attrgetter(name)(torch.backends).fp32_precision
+        if value not in ("none", "ieee"):
+            raise ConfigError(f"torch.backends.{name}.fp32_precision: must be 'ieee' with mechanism '{mechanism}', "
+                              f"whose bound on contributions does not cover rounding, got '{value}'")
 
 
 def contribution_bound(trial: TrialConfig) -> float:
