@@ -50,7 +50,8 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
     for name in experiment.report:
         files += EXHIBITS[name](runs, store, folder)
     choice, certified = None, certified_trials(experiment.trials)
-    if certified and all(trial.validation_fraction for trial in certified):
+    scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in certified)
+    if certified and scored:
         choice = selection.choose(experiment, runs)
         files += write_selection(choice, store, folder)
     if experiment.public_text:

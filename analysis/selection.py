@@ -8,8 +8,8 @@ import pandas as pd
 
 from analysis.frontiers import NEIGHBOURS, NO_VALUE
 from analysis.runs import require_accuracy
-from pipeline.accounting import Epsilon, selected
-from pipeline.accounting.certified import certified
+from pipeline.accounting import Epsilon, account, selected
+from pipeline.accounting.evaluations import scores_are_covered
 from pipeline.accounting.gaussian import UnsupportedAccounting
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
 from pipeline.exhibits import certified_trials
@@ -21,6 +21,8 @@ SCORE = "validation/accuracy"
 SCORES = ("Not covered: the scores. The choice was made by validation accuracy, which is computed from held-out "
           "records without noise: unless they are public, the choice tells of them, whatever ε says. Nor is covered "
           "what was tried outside this file.")
+SCORES_COVERED = ("Covered as well: the scores. Validation accuracy is released with noise of its own, for which every "
+                  "trial pays. Not covered is what was tried outside this file.")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Choice:
         others: trials of the file that have no certified epsilon.
         noise: sentences on where the noise of all that is paid for comes from, and what follows.
         standing: of the guarantee with that noise: `certified`, `simulated` or `partly simulated`.
+        scores: a sentence on whether the scores are covered by which the trial was chosen.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Choice:
     others: int
     noise: str
     standing: str
+    scores: str = SCORES
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -81,7 +85,9 @@ def choose(experiment: Experiment, runs: pd.DataFrame) -> Choice:
         require_accuracy(scored, name)
     best = scored.loc[scored[SCORE].idxmax()]
     trial = trials[best["trial_key"]]
+    alone = next(e for e in account(trial, trial.epochs) if e.kind == "certified")
     looked_at = experiment.candidates or experiment.trials
+    scores = SCORES_COVERED if scores_are_covered(looked_at) else SCORES
     try:
         epsilon, reason = selected(looked_at, experiment.selection), ""
         noise = choice_statement(looked_at, experiment.selection)
@@ -89,9 +95,9 @@ def choose(experiment: Experiment, runs: pd.DataFrame) -> Choice:
         epsilon, reason = None, str(error)
         noise = sentence(noise_statement([other.noise for other in trials.values()]))
     return Choice(run_name(trial, experiment.varied), trial.trial_key, float(best[SCORE]),
-                  float(best["test/accuracy"]), certified(trial, trial.epochs)[0], epsilon, reason,
+                  float(best["test/accuracy"]), alone, epsilon, reason,
                   None if experiment.candidates else len(trials), len(experiment.trials) - len(trials), noise,
-                  standing(other.noise for other in certified_trials(looked_at)))
+                  standing(other.noise for other in certified_trials(looked_at)), scores)
 
 
 def to_csv(choice: Choice) -> str:
@@ -128,7 +134,7 @@ def caption(choice: Choice) -> str:
     else:
         sentences += [f"Selected ε at δ = {epsilon.delta:g} (relation {epsilon.relation}, sampler {epsilon.sampler}) "
                       "bounds how well two training sets are told apart that are equal but for "
-                      f"{NEIGHBOURS[epsilon.relation]}.", _covered(choice), SCORES]
+                      f"{NEIGHBOURS[epsilon.relation]}.", _covered(choice), choice.scores]
     sentences.append(f"The last column is the {ALONE}: it does not hold for the best of several.")
     if choice.others:
         sentences.append(f"{choice.others} further trials of the file have no certified ε; they were not candidates, "

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.accounting import account
+from pipeline.accounting import account, selected
 from pipeline.accounting.certified import certified
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.evaluations import evaluation_noise
@@ -18,6 +18,7 @@ from pipeline.config import ConfigError, TrialConfig
 from pipeline.data import load
 from pipeline.disclosure import ARTIFACTS, METRICS, check_metrics
 from pipeline.packs import Pack
+from pipeline.stopping import Selection
 from pipeline.tracking import Store
 from pipeline.training import Training, train
 
@@ -165,3 +166,33 @@ def test_alignment_is_the_same_whether_or_not_the_run_was_interrupted(digits):
                 for t in (training, resumed))
     assert one == two and "validation/accuracy" in one
     training.close(), resumed.close()
+
+
+# --- the choice of the best
+
+def choice_of(trials, **rule):
+    return selected(trials, Selection(**rule))
+
+
+def test_noisy_scores_are_part_of_what_a_choice_costs():
+    grid = [dataclasses.replace(SECURE, learning_rate=rate) for rate in (0.1, 0.2, 0.3)]
+    unscored = [dataclasses.replace(trial, private_metrics="withheld") for trial in grid]
+    one_split = choice_of(grid)
+    mu = math.sqrt(3 * SECURE.epochs) / evaluation_noise(SECURE)
+    assert one_split.value == max(choice_of(unscored).value, gdp_eps(mu, accounted_delta(SECURE)))
+    assert "noisy validation scores of all trials are covered" in one_split.note and one_split.delta == SECURE.delta
+    splits = choice_of([dataclasses.replace(trial, seed=k) for k, trial in enumerate(grid)])
+    assert 1.2 * one_split.value < splits.value < 2 * one_split.value, "a record pays for training and for scores"
+    drawn, without = (choice_of(trials, rule="random_stopping", mean=3, seed=1) for trials in (grid, unscored))
+    assert without.value <= drawn.value < 1.2 * without.value
+    research = [dataclasses.replace(trial, noise="research") for trial in grid]
+    assert "scores must come from public data" in choice_of(research).note
+
+
+def test_shuffled_trials_and_their_scores_compose_exactly():
+    grid = [dataclasses.replace(SECURE, sampler="shuffled", target_epsilon=0.0, noise_multiplier=20.0, seed=k)
+            for k in (0, 1)]
+    mu = math.sqrt(SECURE.epochs) / 10
+    scored = math.sqrt(SECURE.epochs) / evaluation_noise(grid[0])
+    assert scored == pytest.approx(mu, rel=1e-6)
+    assert choice_of(grid).value == pytest.approx(gdp_eps(2 * mu, accounted_delta(grid[0])), rel=1e-6)

@@ -12,7 +12,8 @@ from analysis.page import Page, render
 from analysis.runs import noise_sources
 from analysis.selection import Choice
 from analysis.statements import epsilons, guarantees, statements
-from pipeline.accounting.certified import certified, selected
+from pipeline.accounting.certified import certified
+from pipeline.accounting.evaluations import selected
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
 from pipeline.config import TrialConfig
 from pipeline.stopping import Selection

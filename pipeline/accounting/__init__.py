@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pipeline.accounting.audit import guesses, one_run
-from pipeline.accounting.certified import certified, event_of, selected, with_noise
+from pipeline.accounting.certified import certified, event_of, with_noise
 from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.epsilon import GUARANTEES, Epsilon
-from pipeline.accounting.evaluations import cover, is_noisy
+from pipeline.accounting.evaluations import cover, is_noisy, selected
 from pipeline.accounting.finite_precision import DELTA_SHARE, enlargement, optical_enlargement
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.photonic import RELATION, VARIANTS, abridged, claimed, missing, not_described

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 
 from pipeline.accounting.curves import gdp_eps
@@ -20,18 +19,14 @@ from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.finite_precision import accounted_delta, within_delta
 from pipeline.accounting.gaussian import (
     PrivacyEvent,
-    UnsupportedAccounting,
     accountants,
     epsilon,
     noise_multiplier_for,
     sensitivity,
 )
 from pipeline.accounting.label import with_sigma
-from pipeline.accounting.selection import selected_by_composition, selected_by_random_stopping
 from pipeline.choices import GAUSSIAN, relation_of
 from pipeline.config import TrialConfig
-from pipeline.exhibits import certified_trials
-from pipeline.stopping import Selection
 
 IN_THE_BATCH = "none (the record is in the batch)"  # of one step, seen by whoever knows that
 
@@ -96,26 +91,3 @@ def certified(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     found = [dataclasses.replace(epsilon(event, delta, accountant), delta=config.delta)
              for accountant in accountants(event)]
     return [e if within_delta(config, e.value) else dataclasses.replace(e, value=math.inf) for e in found]
-
-
-def selected(trials: Sequence[TrialConfig], selection: Selection) -> Epsilon:
-    """Epsilon of the best of all certified trials among `trials`, by the selection's rule.
-
-    Args:
-        trials: of a fixed grid all trials, seeds included; of random stopping the candidates, not the drawn trials.
-
-    Raises:
-        ValueError: where no trial is certified.
-        UnsupportedAccounting: where they differ in data set, delta or neighbouring relation.
-    """
-    trials = certified_trials(trials)
-    if not trials:
-        raise ValueError("trials: must be at least one with a certified epsilon, got none")
-    for name in ("dataset", "delta"):
-        values = list(dict.fromkeys(str(getattr(trial, name)) for trial in trials))
-        if len(values) > 1:
-            raise UnsupportedAccounting(f"{name}: must be one for all trials, got {' and '.join(values)}")
-    events = [event_of(with_noise(trial), trial.epochs) for trial in trials]
-    if selection.is_random:
-        return selected_by_random_stopping(events, trials[0].delta, selection.mean, selection.shape)
-    return selected_by_composition(events, trials[0].delta)

@@ -16,13 +16,17 @@ from functools import lru_cache
 
 from scipy import optimize
 
-from pipeline.accounting.certified import certified, with_noise
+from pipeline.accounting.certified import certified, event_of, with_noise
 from pipeline.accounting.curves import gdp_delta, gdp_eps
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.finite_precision import accounted_delta
+from pipeline.accounting.finite_precision import accounted_delta, within_delta
+from pipeline.accounting.gaussian import UnsupportedAccounting
 from pipeline.accounting.label import label_epsilons
+from pipeline.accounting.selection import selected_by_composition, selected_by_random_stopping
 from pipeline.choices import GAUSSIAN
 from pipeline.config import TrialConfig
+from pipeline.exhibits import certified_trials
+from pipeline.stopping import Selection
 
 
 def is_noisy(config: TrialConfig) -> bool:
@@ -54,3 +58,39 @@ def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) ->
     least = gdp_eps(math.sqrt(epochs_done) / noise, accounted_delta(config))
     note = f"validation accuracy is released with noise of {noise / config.split_sizes[1]:.2%} and covered"
     return [dataclasses.replace(e, value=max(e.value, least), note=f"{e.note}; {note}") for e in epsilons]
+
+
+def selected(trials: Sequence[TrialConfig], selection: Selection) -> Epsilon:
+    """Epsilon of the best of all certified trials among `trials`, by the selection's rule.
+
+    Args:
+        trials: of a fixed grid all trials, seeds included; of random stopping the candidates, not the drawn trials.
+
+    Raises:
+        ValueError: where no trial is certified.
+        UnsupportedAccounting: where they differ in data set, delta or neighbouring relation.
+    """
+    trials = certified_trials(trials)
+    if not trials:
+        raise ValueError("trials: must be at least one with a certified epsilon, got none")
+    for name in ("dataset", "delta"):
+        values = list(dict.fromkeys(str(getattr(trial, name)) for trial in trials))
+        if len(values) > 1:
+            raise UnsupportedAccounting(f"{name}: must be one for all trials, got {' and '.join(values)}")
+    events = [event_of(with_noise(trial), trial.epochs) for trial in trials]
+    covered = trials if scores_are_covered(trials) else ()
+    scores = [math.sqrt(trial.epochs) / evaluation_noise(trial) for trial in covered]
+    delta = min(accounted_delta(trial) for trial in trials)
+    if selection.is_random:
+        found = selected_by_random_stopping(events, delta, selection.mean, selection.shape, scores)
+    else:
+        splits = {(trial.seed, trial.split_sizes) for trial in trials}
+        found = selected_by_composition(events, delta, scores, one_split=len(splits) == 1)
+    drawn = len(trials) * max(selection.mean, 1.0) if selection.is_random else len(trials)
+    holds = all(within_delta(trial, found.value, drawn) for trial in trials)
+    return dataclasses.replace(found, delta=trials[0].delta, value=found.value if holds else math.inf)
+
+
+def scores_are_covered(trials: Sequence[TrialConfig]) -> bool:
+    """Whether the validation scores of all certified trials among `trials` are released with noise."""
+    return all(is_noisy(trial) for trial in certified_trials(trials))

@@ -84,7 +84,10 @@ def accounted_delta(config: TrialConfig) -> float:
     return config.delta * (1 - DELTA_SHARE) if config.secure else config.delta
 
 
-def within_delta(config: TrialConfig, epsilon: float) -> bool:
-    """Whether the sampler's share of delta covers its total variation tau: (1 + e^epsilon) tau, over all draws."""
-    return not config.secure or (math.log(draws(config) * TOTAL_VARIATION) + math.log1p(math.exp(-epsilon)) + epsilon
-                                 <= math.log(DELTA_SHARE * config.delta))
+def within_delta(config: TrialConfig, epsilon: float, runs: float = 1) -> bool:
+    """Whether the sampler's share of delta covers its total variation tau: (1 + e^epsilon) tau, over all draws of as
+    many runs."""
+    if not config.secure:
+        return True
+    log_cost = math.log(runs * draws(config) * TOTAL_VARIATION) + math.log1p(math.exp(-epsilon)) + epsilon
+    return log_cost <= math.log(DELTA_SHARE * config.delta)

@@ -18,7 +18,7 @@ from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
 from dp_accounting.rdp import RdpAccountant
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 
-from pipeline.accounting.curves import DISCRETIZATION, gdp_eps, improved_conversion
+from pipeline.accounting.curves import DISCRETIZATION, gaussian_losses, gdp_eps, improved_conversion
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.gaussian import (
     PrivacyEvent,
@@ -34,11 +34,18 @@ logging.getLogger("absl").setLevel(logging.ERROR)  # dp_accounting warns of ever
 COARSEST = 1e-3  # interval of the grid of losses, where trials of several kinds are composed
 _NAMES = {LOGARITHMIC: "logarithmic", GEOMETRIC: "geometric", POISSON: "Poisson"}
 _SCORES = "scores must come from public data or be private themselves"
+_COVERED = "the noisy validation scores of all trials are covered"
 _RELATION = {"add/remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace-one": NeighboringRelation.REPLACE_ONE}
 
 
-def selected_by_composition(events: Sequence[PrivacyEvent], delta: float) -> Epsilon:
+def selected_by_composition(events: Sequence[PrivacyEvent], delta: float, scores: Sequence[float] = (),
+                            one_split: bool = False) -> Epsilon:
     """Epsilon of everything that `events`, one per trial looked at, released together; infinite if one had no noise.
+
+    Args:
+        scores: mu of the evaluations of every trial, where they are private themselves and are to be covered.
+        one_split: the trials hold out the same records, so that a record pays for training or for scores; otherwise it
+            is charged for both.
 
     Raises:
         ValueError: without events, or unless 0 < delta < 1.
@@ -47,12 +54,14 @@ def selected_by_composition(events: Sequence[PrivacyEvent], delta: float) -> Eps
     relation = _common(events, "relation")
     _check(delta)
     samplers = sorted({event.sampler for event in events})
-    note = f"all of {len(events)} trials composed: any of them may be published, the best for example; {_SCORES}"
-    exact = samplers == ["shuffled"]
+    note = (f"all of {len(events)} trials composed: any of them may be published, the best for example; "
+            f"{_COVERED if scores else _SCORES}")
+    exact, scored = samplers == ["shuffled"], math.hypot(*scores)
+    beside = 0.0 if one_split else scored
     if any(event.noise_multiplier == 0 for event in events):
         value = math.inf
     elif exact:
-        value = gdp_eps(math.sqrt(sum(e.epochs / _noise(e) ** 2 for e in events)), delta)
+        value = gdp_eps(math.hypot(beside, *(math.sqrt(e.epochs) / _noise(e) for e in events)), delta)
     else:
         total = None
         runs = [dataclasses.replace(event, steps=event.steps * count, epochs=event.epochs * count)
@@ -61,13 +70,16 @@ def selected_by_composition(events: Sequence[PrivacyEvent], delta: float) -> Eps
         for run in runs:
             losses = loss_distribution(run, interval)
             total = losses if total is None else total.compose(losses)
-        value = pld_epsilon(total, delta, sum(1 if run.sampler == "shuffled" else run.steps for run in runs))
+        if beside:
+            total = total.compose(gaussian_losses(1 / beside, interval))
+        value = pld_epsilon(total, delta, 1 + sum(1 if run.sampler == "shuffled" else run.steps for run in runs))
+    value = max(value, gdp_eps(scored, delta))
     return Epsilon(value, "selected", "composition", relation, ", ".join(samplers), delta, "exact" if exact else "pld",
                    note)
 
 
 def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, mean: float,
-                                shape: float = GEOMETRIC) -> Epsilon:
+                                shape: float = GEOMETRIC, scores: Sequence[float] = ()) -> Epsilon:
     """Epsilon of the best of K trials, each drawn at random from the candidates, and nothing of the others published.
 
     K is drawn before any result is seen, from the truncated negative binomial distribution of this shape and mean (see
@@ -77,6 +89,8 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
     Args:
         events: one per candidate; all with one sampler and relation.
         mean: expected number of trials, >= 1 (of Poisson: of all draws, those of no trial included).
+        scores: mu of the evaluations of every candidate, as of `selected_by_composition`. A record is in training or in
+            validation of a trial, which is why the larger divergence of the two counts.
 
     Raises:
         ValueError: for no events, mean < 1, shape < 0, or unless 0 < delta < 1.
@@ -91,12 +105,14 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
     value = math.inf
     if all(_noise(event) > 0 for event in events):
         spent = [RdpAccountant(neighboring_relation=_RELATION[relation]).compose(_dp_event(e)) for e in Counter(events)]
-        orders, trial = spent[0].orders, np.max([accountant.rdp for accountant in spent], axis=0)
+        orders = spent[0].orders
+        scored = np.asarray(orders) * max(scores, default=0.0) ** 2 / 2
+        trial = np.max([scored, *(accountant.rdp for accountant in spent)], axis=0)
         value, _ = improved_conversion(orders, repeated(orders, trial, mean, shape), delta)
     name = _NAMES.get(shape, f"negative binomial (shape {shape:g})")
     return Epsilon(value, "selected", "random_stopping", relation, sampler, delta, "improved",
                    f"the best of K trials, K {name} with mean {mean:g} and drawn beforehand; only the best is "
-                   f"published; {_SCORES}")
+                   f"published; {_COVERED if scores else _SCORES}")
 
 
 def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -> np.ndarray:
