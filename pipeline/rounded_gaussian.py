@@ -119,7 +119,7 @@ def _cells(words: np.ndarray, bits: Bits) -> np.ndarray:
 
 def _accepted(cells: np.ndarray, offsets: np.ndarray, coins: np.ndarray, bits: Bits) -> np.ndarray:
     """Whether coin < exp(-a), bool [n]; the coin lies in [coins, coins + 1)/2^28, v in [offsets, offsets + 1)/2^35."""
-    margin = 2.0**-40  # rounding and the remainder of the series take less than 2^-45
+    margin = 2.0**-40  # rounding and the remainder of the series take less than 2^-44
     least, most = (_acceptance(cells, (offsets + k) * 2.0**-OFFSET_BITS) for k in (1, 0))
     accepted = (coins + 1) * 2.0**-COIN_BITS <= least - margin
     refused = coins * 2.0**-COIN_BITS >= most + margin
@@ -129,7 +129,7 @@ def _accepted(cells: np.ndarray, offsets: np.ndarray, coins: np.ndarray, bits: B
 
 
 def _acceptance(cells: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """exp(-a) for 0 <= v <= 1 by its series, whose remainder is below 2^-46, as a <= 1/2."""
+    """exp(-a) for 0 <= v <= 1 by its series, whose remainder is below 2^-45, as a <= 1/2."""
     a = v * (2 * cells + v) * 2.0 ** (2 * _LOG_H - 1)
     total = np.ones_like(a)
     for k in range(12, 0, -1):

@@ -66,7 +66,9 @@ def register_mechanism(name: str, mechanism: type[Mechanism], *, settings: Seque
         ConfigError: for a name that is taken, a field that does not exist, or a guarantee of what is not accounted for.
     """
     fields = known_fields(settings)
-    if guarantee and not (issubclass(mechanism, GaussianMechanism) and mechanism.update is GaussianMechanism.update):
+    inherits = issubclass(mechanism, GaussianMechanism) and all(
+        getattr(mechanism, name) is getattr(GaussianMechanism, name) for name in ("update", "add_up"))
+    if guarantee and not inherits:
         raise ConfigError("guarantee: can be stated of a GaussianMechanism with its own `update`, whose noise is what "
                           f"is accounted for, got {mechanism.__qualname__}; leave it out, and there is no epsilon")
     if "target_epsilon" in fields and not guarantee:
