@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
+# append only: the index seeds the stream
 STREAMS = ("split", "init", "feedback", "sampling", "noise", "release", "audit")
 
 
