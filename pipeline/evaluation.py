@@ -80,12 +80,12 @@ class Evaluation:
     def accuracy(self, part: str, counts: torch.Tensor) -> list[float]:
         """Share of records classified right, by trial, from counts [R, 2, n_classes]; of validation with noise, where
         that is what may be handed out, and then a call is a release."""
-        right, records = counts[:, 1].sum(dim=1, keepdim=True).double(), counts[:, 0].sum(dim=1)
+        right, records = counts[:, 1].sum(dim=1, keepdim=True), counts[:, 0].sum(dim=1, keepdim=True)
         if part == "validation" and self._release:
-            right = self._release(right)
+            right = self._release(right.double())
         elif part == "validation" and self.noise:
             right = right + self.noise.next()
-        return (right.squeeze(1) / records).tolist()
+        return (right / records).squeeze(1).tolist()
 
 
 def worst_class(counts: torch.Tensor) -> float:

@@ -20,6 +20,7 @@ import torch
 
 from pipeline import rounded_gaussian
 
+# append only: the index seeds the stream
 STREAMS = ("split", "init", "feedback", "sampling", "noise", "release", "audit", "evaluation")
 
 

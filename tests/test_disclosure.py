@@ -118,7 +118,7 @@ def test_validation_accuracy_has_its_noise_and_no_other(noise, digits):
     assert abs(released.mean() - exact) < 6 * s / 4000**0.5
     assert released.std() == pytest.approx(s, rel=6 / 8000**0.5) and s > 1
     test = training.evaluation.count(training.net, "test")
-    assert training.evaluation.accuracy("test", test)[0] == test[0, 1].sum().item() / test[0, 0].sum().item()
+    assert training.evaluation.accuracy("test", test)[0] == (test[0, 1].sum() / test[0, 0].sum()).item()
     training.close()
 
 

@@ -22,6 +22,11 @@ def test_streams_are_independent_of_each_other_and_reproducible():
     assert len({integer_seed(s, n) for s in range(50) for n in STREAMS}) == 50 * len(STREAMS)
 
 
+def test_streams_are_only_ever_appended():
+    before = ("split", "init", "feedback", "sampling", "noise", "release", "audit")
+    assert STREAMS[:len(before)] == before, "another index seeds another stream: every recorded trial would change"
+
+
 def test_noise_of_a_trial_does_not_depend_on_the_others():
     alone = GaussianNoise([7], [0.3], (5, 11), CPU)
     beside = GaussianNoise([3, 7, 4], [0.1, 0.3, 0.0], (5, 11), CPU)
