@@ -30,8 +30,9 @@ def main(runs: int) -> None:
             pack = Pack((dataclasses.replace(trial, noise_multiplier=z),))
             training = change(Training(pack, data, torch.device("cpu")))
             for seen in low_order_bit_audit(training, runs):
-                print(f"{name}, z = {z:g}, {seen.view}: {seen.errors} errors in {2 * seen.runs} runs, AUC {seen.auc:.3f}, "
-                      f"epsilon at least {seen.epsilon_lower:.2f}, certified {seen.epsilon:.3f}", flush=True)
+                print(f"{name}, z = {z:g}, {seen.view}: {seen.errors} errors in {2 * seen.runs} runs, "
+                      f"AUC {seen.auc:.3f}, epsilon at least {seen.epsilon_lower:.2f}, certified {seen.epsilon:.3f}",
+                      flush=True)
             training.close()
 
 
