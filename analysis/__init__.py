@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from analysis.api import load_history, load_runs
-    from analysis.frontier_figure import frontier_axes
-    from analysis.frontiers import frontier
+    from analysis.exhibits.frontier.figure import frontier_axes
+    from analysis.exhibits.frontier.points import frontier
 
 __all__ = ["frontier", "frontier_axes", "load_history", "load_runs"]
 
-_HOMES = {"frontier": "analysis.frontiers", "frontier_axes": "analysis.frontier_figure",
+_HOMES = {"frontier": "analysis.exhibits.frontier.points", "frontier_axes": "analysis.exhibits.frontier.figure",
           "load_history": "analysis.api", "load_runs": "analysis.api"}
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import runs as tracked
-from pipeline.experiment import Experiment, load_experiment
-from pipeline.tracking import Store
+from pipeline.tracking.store import Store
+from pipeline.trials.experiment import Experiment, load_experiment
 
 
 def load_runs(experiment: str | Path | Experiment, store: Store | str | Path = "mlruns") -> pd.DataFrame:

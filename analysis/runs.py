@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.artifacts import FIELDS, param_value
-from pipeline.choices import ALGORITHM_LABELS, MECHANISMS
-from pipeline.config import TrialConfig
-from pipeline.datasets import DATASET_LABELS
-from pipeline.exhibits import noise_setting
-from pipeline.tracking import DONE, Store, TrackedRun, run_name
+from pipeline.tracking.artifacts import FIELDS, param_value
+from pipeline.tracking.store import DONE, Store, TrackedRun
+from pipeline.trials.choices import ALGORITHM_LABELS, MECHANISMS
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.datasets import DATASET_LABELS
+from pipeline.trials.naming import noise_setting, run_name
 
 NON_PRIVATE = "non-private"
 DEFAULT_NOISE = TrialConfig().noise

@@ -14,15 +14,14 @@ from pathlib import Path
 
 import torch
 
-from pipeline.choices import GAUSSIAN
-from pipeline.config import TrialConfig
-from pipeline.data import load
-from pipeline.experiment import load_experiment
-from pipeline.feedback import output_error
-from pipeline.mechanisms import contribution_bound
-from pipeline.mechanisms.base import sum_outer_products
-from pipeline.packs import Pack
-from pipeline.training import Training
+from pipeline.learning.data import load
+from pipeline.learning.feedback.algorithms import output_error
+from pipeline.learning.mechanisms import contribution_bound
+from pipeline.learning.mechanisms.base import sum_outer_products
+from pipeline.learning.training import Training
+from pipeline.trials import TrialConfig, load_experiment
+from pipeline.trials.choices import GAUSSIAN
+from pipeline.trials.packs import Pack
 
 SIGMA = 0.01
 

@@ -10,10 +10,10 @@ import torch
 from box_muller import with_box_muller_noise
 
 from pipeline import TrialConfig
-from pipeline.data import load
-from pipeline.low_order_bits import low_order_bit_audit
-from pipeline.packs import Pack
-from pipeline.training import Training
+from pipeline.auditing.low_order_bits import low_order_bit_audit
+from pipeline.learning.data import load
+from pipeline.learning.training import Training
+from pipeline.trials.packs import Pack
 
 RESEARCH = TrialConfig(algorithm="dfa", mechanism="per_example", batch_size=256, sampler="poisson", learning_rate=0.5,
                        noise_multiplier=1.0)

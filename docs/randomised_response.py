@@ -15,10 +15,10 @@ import statistics
 import torch
 
 from analysis.statistics import mean_interval, plus_minus
-from pipeline.config import TrialConfig
-from pipeline.data import Dataset, load
-from pipeline.packs import Pack
-from pipeline.training import train
+from pipeline.learning.data import Dataset, load
+from pipeline.learning.training import train
+from pipeline.trials import TrialConfig
+from pipeline.trials.packs import Pack
 
 EPSILONS = (0.5, 1, 2, 3, 5, 8)
 TRIAL = TrialConfig(dataset="fashion_mnist", algorithm="bp", hidden=(256,), epochs=2, alignment_batches=0,

@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from analysis.attack_figure import row_space_figure
-from analysis.figures import theme
-from pipeline.attacks import row_space_audit
-from pipeline.config import TrialConfig
-from pipeline.data import load
+from analysis.exhibits.figure2 import theme
+from analysis.exhibits.row_space import row_space_figure
+from pipeline.auditing.attacks import row_space_audit
+from pipeline.learning.data import load
+from pipeline.trials import TrialConfig
 
 COMMON = dict(dataset="fashion_mnist", algorithm="pdfa", batch_size=256, seed=0)
 PHOTONIC = [TrialConfig(mechanism="photonic", sigma=sigma, **COMMON) for sigma in (0.1, 1.0, 10.0)]

@@ -17,27 +17,28 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import ConfigError, TrialConfig
+from pipeline.trials.config import ConfigError, TrialConfig
 
 if TYPE_CHECKING:
     from pipeline.accounting import privacy_tags
     from pipeline.api import account, train
-    from pipeline.data import load as load_dataset
-    from pipeline.experiment import Experiment, Resources, load_experiment
-    from pipeline.sweep import run_sweep
+    from pipeline.learning.data.dataset import load as load_dataset
+    from pipeline.sweep.run import run_sweep
+    from pipeline.trials.experiment import Experiment, Resources, load_experiment
 
 __all__ = ["ConfigError", "Experiment", "Resources", "TrialConfig", "account", "load_dataset", "load_experiment",
            "privacy_tags", "run_sweep", "train"]
 
-_HOMES = {"Experiment": "experiment.Experiment", "Resources": "experiment.Resources", "account": "api.account",
-          "load_dataset": "data.load", "load_experiment": "experiment.load_experiment",
-          "privacy_tags": "accounting.privacy_tags", "run_sweep": "sweep.run_sweep", "train": "api.train"}
+_HOMES = {"Experiment": "trials.experiment.Experiment", "Resources": "trials.experiment.Resources",
+          "account": "api.account", "load_dataset": "learning.data.dataset.load",
+          "load_experiment": "trials.experiment.load_experiment", "privacy_tags": "accounting.privacy_tags",
+          "run_sweep": "sweep.run.run_sweep", "train": "api.train"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'pipeline' has no attribute '{name}'")
-    module, _, attribute = _HOMES[name].partition(".")
+    module, _, attribute = _HOMES[name].rpartition(".")
     return getattr(import_module(f"pipeline.{module}"), attribute)
 
 

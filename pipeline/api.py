@@ -9,14 +9,14 @@ import torch
 
 from pipeline.accounting import Epsilon
 from pipeline.accounting import account as account_after
-from pipeline.config import ConfigError, TrialConfig
-from pipeline.data import Dataset, load
-from pipeline.datasets import DATASETS
-from pipeline.experiment import Resources
-from pipeline.packs import plan
-from pipeline.records import EpochRecord
-from pipeline.training import train as train_pack
-from pipeline.unused import check_used
+from pipeline.learning.data.dataset import Dataset, load
+from pipeline.learning.training import train as train_pack
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.datasets import DATASETS
+from pipeline.trials.experiment import Resources
+from pipeline.trials.packs import plan
+from pipeline.trials.records import EpochRecord
+from pipeline.trials.unused import check_used
 
 
 def train(trials: TrialConfig | Sequence[TrialConfig], data: Dataset | str | os.PathLike[str] | None = None,
@@ -39,7 +39,7 @@ def train(trials: TrialConfig | Sequence[TrialConfig], data: Dataset | str | os.
 
     Raises:
         ConfigError: at once, for no trial, one that is given twice, another data set than a trial's, or a setting that
-            none of the trials uses (`pipeline.unused`).
+            none of the trials uses (`pipeline.trials.unused`).
         DataError: at once, for a data set that cannot be had.
     """
     trials = [trials] if isinstance(trials, TrialConfig) else list(trials)

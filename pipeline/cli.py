@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.config import ConfigError, TrialConfig
-from pipeline.exhibits import certified_trials
-from pipeline.experiment import Experiment, load_experiment, parse_experiment
-from pipeline.stopping import Selection
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.exhibits import certified_trials
+from pipeline.trials.experiment import Experiment, load_experiment, parse_experiment
+from pipeline.trials.stopping import Selection
 
 if TYPE_CHECKING:
-    from pipeline.tracking import Store
+    from pipeline.tracking.store import Store
 
 # Exit codes: 0 done, 1 some trial failed, a reference case was missed or an audit exceeds what is certified,
 # 2 refused or impossible (one line says why), 130 interrupted.
@@ -50,9 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _expected_errors() -> tuple[type[Exception], ...]:
     """Errors whose message is meant for the user. Modules that were never imported have raised none."""
-    expected = [("pipeline.tracking", "TrackingError"), ("pipeline.resources", "ResourceError"),
-                ("pipeline.lock", "SweepRunning"), ("pipeline.projection", "OpuUnavailable"),
-                ("pipeline.download", "DataError"), ("analysis.runs", "ReportError"),
+    expected = [("pipeline.tracking.store", "TrackingError"), ("pipeline.sweep.resources", "ResourceError"),
+                ("pipeline.sweep.lock", "SweepRunning"), ("pipeline.learning.feedback.projection", "OpuUnavailable"),
+                ("pipeline.learning.data.download", "DataError"), ("analysis.runs", "ReportError"),
                 ("pipeline.accounting.check", "CheckError")]
     return (ConfigError, *(getattr(sys.modules[module], name) for module, name in expected if module in sys.modules))
 
@@ -146,7 +146,7 @@ def _sweep(options: argparse.Namespace) -> int:
         experiment = dataclasses.replace(experiment, resources=resources)
     if options.dry_run:
         return _dry_run(experiment, options.workers)
-    from pipeline.sweep import run_sweep
+    from pipeline.sweep.run import run_sweep
 
     result = run_sweep(experiment, root=options.mlruns, data_folder=options.data, address=options.address,
                        workers=options.workers)
@@ -156,15 +156,15 @@ def _sweep(options: argparse.Namespace) -> int:
 
 
 def _dry_run(experiment: Experiment, workers: int | None) -> int:
-    from pipeline.estimate import estimate_seconds
-    from pipeline.packs import plan
-    from pipeline.progress import duration
-    from pipeline.resources import bundle, check_resources, local_offer, slots
+    from pipeline.sweep.estimate import estimate_seconds
+    from pipeline.sweep.resources import bundle, check_resources, local_offer, slots
+    from pipeline.trials.naming import duration
+    from pipeline.trials.packs import plan
 
     asked, offer = experiment.resources, {**local_offer(workers), "GPU": _gpus()}
     check_resources(experiment.trials, asked, [offer])
     if any(trial.projector == "opu_hardware" for trial in experiment.trials):
-        from pipeline.projection import check_opu
+        from pipeline.learning.feedback.projection import check_opu
 
         check_opu()
     at_once = slots(bundle(asked, False), offer)
@@ -200,8 +200,8 @@ def _differences(trial: TrialConfig, experiment: Experiment) -> str:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from pipeline.status import as_json, as_text, status
-    from pipeline.tracking import Store
+    from pipeline.sweep.status import as_json, as_text, status
+    from pipeline.tracking.store import Store
 
     experiment = load_experiment(options.file) if options.file else None
     store = Store(root=options.mlruns, create=False)
@@ -211,20 +211,20 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from pipeline.tracking import Store
+    from pipeline.tracking.store import Store
 
     if options.mlruns_b and not options.other:
         raise ConfigError(f"--mlruns-b: is of a second experiment, of which there is none, got {options.mlruns_b}")
     store = Store(root=options.mlruns, create=False)
     experiment = _swept(options.target, store)
     if options.other:
-        from analysis.comparison_report import compare_report
+        from analysis.comparison.report import compare_report
 
         folder = options.mlruns_b
         store_b = Store(f"sqlite:///{folder.absolute() / 'mlflow.db'}", folder, create=False) if folder else store
         files = compare_report(experiment, _swept(options.other, store_b), store, store_b, options.out)
     else:
-        from analysis.report import report
+        from analysis.report.report import report
 
         files = report(experiment, store, options.out)
     for table in (path for path in files if path.suffix == ".md"):
@@ -240,7 +240,7 @@ def _swept(target: str, store: Store) -> Experiment:
     if Path(target).exists() or Path(target).suffix in (".yaml", ".yml"):
         return load_experiment(target)
     if not store.find(target):
-        from pipeline.backend import shown
+        from pipeline.tracking.backend import shown
 
         raise ConfigError(f"{target}: must be an experiment file or the name of a sweep in {shown(store.uri)}, which "
                           f"has {', '.join(store.sweeps()) or 'none'}")
@@ -274,8 +274,8 @@ def _numbers(value: float | None | dict[str, float | None]) -> str:
 def _account_trials(path: Path, by_epoch: bool) -> int:
     from pipeline.accounting import account, privacy_tags
     from pipeline.accounting.certified import with_noise
-    from pipeline.accounting.photonic import assumptions
-    from pipeline.artifacts import run_name
+    from pipeline.accounting.claimed import assumptions
+    from pipeline.trials.naming import run_name
 
     experiment = load_experiment(path)
     trials = experiment.candidates or experiment.trials
@@ -298,8 +298,8 @@ def _print_selected(experiment: Experiment) -> None:
     certified = certified_trials(experiment.trials)
     if len(certified) < 2 and not experiment.candidates:
         return
-    from pipeline.accounting import selected
-    from pipeline.accounting.gaussian import UnsupportedAccounting
+    from pipeline.accounting.certified import selected
+    from pipeline.accounting.event import UnsupportedAccounting
     from pipeline.accounting.noise import choice_statement
 
     prices = [(f"the best of {len(certified)} certified trials", certified, Selection())]
@@ -316,14 +316,14 @@ def _print_selected(experiment: Experiment) -> None:
 
 
 def _audit(options: argparse.Namespace) -> int:
-    from pipeline.audit import audit, table
+    from pipeline.auditing.audit import audit, table
 
     if re.fullmatch("[0-9a-f]{16}|[0-9a-f]{32}", options.target) and not Path(options.target).exists():
         return _audit_run(options)
     experiment = load_experiment(options.target)
     store = None
     if options.mlruns:
-        from pipeline.tracking import Store
+        from pipeline.tracking.store import Store
 
         store = Store(root=options.mlruns, create=False)
         store.attach(experiment.name)
@@ -337,9 +337,9 @@ def _audit(options: argparse.Namespace) -> int:
 
 
 def _audit_run(options: argparse.Namespace) -> int:
-    from pipeline.artifacts import config_of
-    from pipeline.audit import audit_trial, publishable, table, tracked
-    from pipeline.tracking import Store
+    from pipeline.auditing.audit import audit_trial, publishable, table, tracked
+    from pipeline.tracking.artifacts import config_of
+    from pipeline.tracking.store import Store
 
     if options.trial is not None:
         raise ConfigError(f"--trial: selects a trial of FILE, and a run is one, got {options.trial}")
@@ -379,8 +379,8 @@ def _fields(options: argparse.Namespace) -> int:
 
 
 def _ui(options: argparse.Namespace) -> int:
-    from pipeline.tracking import Store
-    from pipeline.ui import serve
+    from pipeline.tracking.store import Store
+    from pipeline.tracking.ui import serve
 
     return serve(Store(root=options.mlruns), options.port, options.host)
 

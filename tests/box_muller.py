@@ -7,7 +7,7 @@ import os
 
 import torch
 
-from pipeline.training import Training
+from pipeline.learning.training import Training
 
 
 def box_muller_31_bits(out: torch.Tensor, sigma: float) -> None:

@@ -10,15 +10,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.checkpoints import Checkpoints
-from pipeline.cluster import prepare_nodes
-from pipeline.config import TrialConfig
-from pipeline.experiment import Experiment, Resources
-from pipeline.packs import Pack
-from pipeline.records import EpochRecord
-from pipeline.resources import ResourceError
-from pipeline.sweep import run_sweep, running_ray
-from pipeline.worker import train_pack
+from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.cluster import prepare_nodes, running_ray
+from pipeline.sweep.resources import ResourceError
+from pipeline.sweep.run import run_sweep
+from pipeline.sweep.worker import train_pack
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.experiment import Experiment, Resources
+from pipeline.trials.packs import Pack
+from pipeline.trials.records import EpochRecord
 
 TRIALS = tuple(TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=4, algorithm=algorithm, seed=seed)
                for algorithm, seeds in (("pdfa", 2), ("dfa", 4)) for seed in range(seeds))

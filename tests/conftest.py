@@ -3,7 +3,10 @@ import sys
 import pytest
 import torch
 
-from pipeline import choices, data, datasets, feedback, mechanisms, plugins
+from pipeline.learning.data import dataset
+from pipeline.learning.feedback import algorithms
+from pipeline.learning.mechanisms import registry as mechanisms
+from pipeline.trials import choices, datasets, plugins
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -26,7 +29,7 @@ def two_cores(request):
 @pytest.fixture
 def said(monkeypatch):
     """The lines that sweeps say."""
-    from pipeline.progress import SweepProgress
+    from pipeline.sweep.progress import SweepProgress
 
     lines = []
     monkeypatch.setattr(SweepProgress, "say", lambda self, text: lines.append(text))
@@ -37,7 +40,7 @@ def said(monkeypatch):
 def extensions():
     """What a test registers, or loads as a plugin, is gone after it."""
     registries = [choices.ALGORITHMS, choices.ALGORITHM_LABELS, choices.MECHANISMS, choices.PER_RECORD,
-                  choices.GAUSSIAN, datasets.DATASETS, datasets.DATASET_LABELS, data.READERS, feedback.FEEDBACKS,
+                  choices.GAUSSIAN, datasets.DATASETS, datasets.DATASET_LABELS, dataset.READERS, algorithms.FEEDBACKS,
                   mechanisms.MECHANISMS, plugins.LOADED]
     before, path = [dict(registry) for registry in registries], list(sys.path)
     yield

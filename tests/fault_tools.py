@@ -26,14 +26,14 @@ import pytest
 import sqlalchemy
 from safetensors.numpy import load_file
 
-from pipeline.checkpoints import Checkpoints
-from pipeline.config import TrialConfig
-from pipeline.data import load
-from pipeline.experiment import Experiment
-from pipeline.packs import Pack
-from pipeline.records import EpochRecord
-from pipeline.tracking import Store
-from pipeline.training import train
+from pipeline.learning.data.dataset import load
+from pipeline.learning.training import train
+from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.tracking.store import Store
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.experiment import Experiment
+from pipeline.trials.packs import Pack
+from pipeline.trials.records import EpochRecord
 
 ROOT = Path(__file__).parent.parent
 ROWS = "FAULT_ROWS"  # environment: a file that gets a line of JSON for every fault (see faults_table.py)

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from pipeline.checkpoints import Checkpoint, Checkpoints
-from pipeline.packs import Pack
-from pipeline.records import EpochRecord
-from pipeline.worker import train_pack
+from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
+from pipeline.sweep.worker import train_pack
+from pipeline.trials.packs import Pack
+from pipeline.trials.records import EpochRecord
 
 
 class EveryOther(Checkpoints):
@@ -34,7 +34,7 @@ def train(pack: Pack, *, root: Path, kill_after: Mapping[str, int] = MappingProx
         hold: a file that must exist before the fourth epoch begins.
         name: of the sweep.
     """
-    from pipeline.training import Training
+    from pipeline.learning.training import Training
 
     step, epoch, steps = Training.step, Training.run_epoch, 0
 

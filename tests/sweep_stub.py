@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.config import TrialConfig
-from pipeline.packs import Pack
-from pipeline.records import ClassAccuracy, EpochRecord, Outcome
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.packs import Pack
+from pipeline.trials.records import ClassAccuracy, EpochRecord, Outcome
 
 
 def train(pack: Pack, *, folder: Path, seconds: float = 0.05, raises: tuple[int, ...] = (), kills: tuple[int, ...] = (),
           deaths: int = 1, diverges: tuple[int, ...] = ()) -> Iterator[EpochRecord]:
-    """Records like those of `pipeline.training.train`; `raises`, `kills` and `diverges` are seeds.
+    """Records like those of `pipeline.learning.training.train`; `raises`, `kills` and `diverges` are seeds.
 
     A worker is killed in the second epoch, `deaths` times: files in `folder` count them.
     """

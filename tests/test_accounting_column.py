@@ -8,7 +8,7 @@ from scipy import integrate, stats
 
 from pipeline.accounting import account
 from pipeline.accounting import column as col
-from pipeline.config import TrialConfig
+from pipeline.trials.config import TrialConfig
 
 C = dict(m=16, n_out=2, sigma=1.0, tau_B=1.0, gamma_min=1 / 1.8, gamma_max=1.0, tau_h_min=1.0, tau_h_max=1.0)
 BOUNDS = (col.corrected_column_replace_one, col.corrected_column_add_remove)

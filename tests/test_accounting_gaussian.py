@@ -12,11 +12,11 @@ from dp_accounting.rdp import RdpAccountant
 from scipy import integrate, stats
 
 from pipeline.accounting import curves, leekifer
-from pipeline.accounting import gaussian as ga
-from pipeline.accounting.gaussian import PrivacyEvent, UnsupportedAccounting, epsilon
-from pipeline.accounting.selection import selected_by_composition
-from pipeline.choices import RELATIONS, SAMPLERS, relation_of
-from pipeline.combinations import LEAST_DELTA_PER_STEP, LEAST_NOISE_OVER_C
+from pipeline.accounting import event as ga
+from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting, epsilon
+from pipeline.accounting.selected import selected_by_composition
+from pipeline.trials.choices import RELATIONS, SAMPLERS, relation_of
+from pipeline.trials.combinations import LEAST_DELTA_PER_STEP, LEAST_NOISE_OVER_C
 
 POISSON = PrivacyEvent("poisson", "add/remove", 1.0, steps=3150, epochs=15, sampling_rate=256 / 54000)
 FIXED = PrivacyEvent("without_replacement", "replace-one", 1.0, steps=3150, epochs=15, N=54000, m=256)

@@ -11,9 +11,9 @@ from scipy import integrate, stats
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting import label as lab
 from pipeline.accounting.certified import with_noise
+from pipeline.accounting.claimed import assumptions
 from pipeline.accounting.curves import gdp_eps
-from pipeline.accounting.photonic import assumptions
-from pipeline.config import TrialConfig
+from pipeline.trials.config import TrialConfig
 
 PHOTONIC = dict(mechanism="photonic", sigma=0.5, tau_f=1.5)
 

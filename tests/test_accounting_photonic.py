@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from pipeline.accounting import account, describe, privacy_tags
-from pipeline.accounting import photonic as ph
+from pipeline.accounting import claimed as ph
 from pipeline.accounting.column import corrected_column_add_remove, corrected_column_replace_one
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.config import TrialConfig
+from pipeline.trials.config import TrialConfig
 
 BOUNDS = {f.__name__: f for f in (ph.prop3_first, ph.prop3_second, ph.a1_alt, ph.a2_equal_cov, ph.a3_saturating,
                                   corrected_column_replace_one, corrected_column_add_remove)}

@@ -8,9 +8,9 @@ import pytest
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from dp_accounting.rdp import RdpAccountant
 
-from pipeline.accounting import selection as se
+from pipeline.accounting import selected as se
 from pipeline.accounting.curves import DISCRETIZATION, gdp_eps, improved_conversion
-from pipeline.accounting.gaussian import PrivacyEvent, UnsupportedAccounting, epsilon
+from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting, epsilon
 
 SHUFFLED = PrivacyEvent("shuffled", "replace-one", 20.0, steps=100, epochs=10)
 FIXED = PrivacyEvent("without_replacement", "replace-one", 2.0, steps=200, epochs=1, N=54000, m=256)

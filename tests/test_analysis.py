@@ -15,16 +15,17 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from mlflow.tracking import MlflowClient
 
-from analysis import figures, paper, style, tables
-from analysis.report import EXHIBITS, report
+from analysis import style
+from analysis.exhibits import figure2, paper, table1
+from analysis.report.report import EXHIBITS, report
 from analysis.runs import DuplicateTrials, MissingTrials, MixedTrials, by_noise, load_history, load_runs
 from analysis.statistics import mean_interval
-from pipeline import experiment as experiment_module
-from pipeline.config import TrialConfig
-from pipeline.datasets import DATASETS
-from pipeline.experiment import Experiment, Resources
-from pipeline.records import EpochRecord, Outcome
-from pipeline.tracking import Store, TrackingError
+from pipeline.tracking.store import Store, TrackingError
+from pipeline.trials import experiment as experiment_module
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.datasets import DATASETS
+from pipeline.trials.experiment import Experiment, Resources
+from pipeline.trials.records import EpochRecord, Outcome
 
 SIGMAS = (0.0, 0.01, 0.03, 0.05, 0.1, 0.2)
 ALGORITHMS = ("bp", "dfa", "tdfa", "pdfa")
@@ -214,7 +215,7 @@ def test_published_table():
 # table 1
 
 def test_table1(runs):
-    table = tables.table1(runs)
+    table = table1.table1(runs)
     assert list(table.columns) == ["algorithm", "setting", "accuracy_mean", "accuracy_low", "accuracy_high", "n",
                                    "paper", "difference"]
     assert list(table["setting"]) == SETTINGS * 4 and list(table["algorithm"]) == np.repeat(ALGORITHMS, 7).tolist()
@@ -224,7 +225,7 @@ def test_table1(runs):
 
 
 def test_the_caption_says_what_a_reader_must_know(runs):
-    text = tables.caption(runs, tables.table1(runs))
+    text = table1.caption(runs, table1.table1(runs))
     for fact in ("Fashion-MNIST after 3 epochs", "Mean over n = 2 seeds", "95% t interval", "at most ±6.35",
                  "Ohana et al. 2021, Table 1", "Diverged trials: BP σ = 0.2 (1)", "BP: 0.01;",
                  "DFA, TDFA, PDFA: 0.01 non-private, 1 with the mechanism", "0.0001 for BP", "simulated OPU",
@@ -234,34 +235,34 @@ def test_the_caption_says_what_a_reader_must_know(runs):
 
 def test_one_seed_has_no_interval(runs):
     one = runs[runs["seed"] == 0]
-    table = tables.table1(one)
+    table = table1.table1(one)
     assert table["accuracy_low"].isna().all() and table["accuracy_high"].isna().all() and set(table["n"]) == {1}
-    text = tables.caption(one, table)
+    text = table1.caption(one, table)
     assert "One seed each (n = 1), so no interval can be given." in text and "Diverged" not in text
     mixed = runs.drop(runs.index[0])
-    assert "n = 1 to 2 seeds" in tables.caption(mixed, tables.table1(mixed))
+    assert "n = 1 to 2 seeds" in table1.caption(mixed, table1.table1(mixed))
 
 
 def test_another_dataset_is_not_compared_with_the_paper(runs):
     other = runs.assign(dataset="digits")
-    table = tables.table1(other)
+    table = table1.table1(other)
     assert table["paper"].isna().all()
-    text = tables.caption(other, table)
+    text = table1.caption(other, table)
     assert "on scikit-learn's digits" in text and "Table 1" not in text and "The paper states" not in text
-    assert "(" not in tables.to_markdown(table, "")
-    assert tables.to_csv(table).splitlines()[1].endswith(",2,,")
-    assert set(tables.DATASET_LABELS) == set(DATASETS)
+    assert "(" not in table1.to_markdown(table, "")
+    assert table1.to_csv(table).splitlines()[1].endswith(",2,,")
+    assert set(table1.DATASET_LABELS) == set(DATASETS)
 
 
 @pytest.mark.parametrize("change", [{"epochs": 10}, {"hidden": (512,)}, {"batch_size": 128}, {"activation": "relu"}])
 def test_another_setting_is_not_compared_with_the_paper(runs, change):
     other = runs.assign(**{name: [value] * len(runs) for name, value in change.items()})
-    assert tables.table1(other)["paper"].isna().all()
+    assert table1.table1(other)["paper"].isna().all()
 
 
 def test_a_cell_that_the_paper_lacks_is_empty(runs):
     other = runs[runs["setting"] == "0.2"].assign(setting="0.3", sigma=0.3)
-    table = tables.table1(pd.concat([runs, other]))
+    table = table1.table1(pd.concat([runs, other]))
     assert table.loc[table["setting"] == "0.3", "paper"].isna().all() and table["paper"].notna().sum() == 28
 
 
@@ -269,24 +270,24 @@ def test_trials_without_accuracy_are_an_error(runs):
     broken = runs.copy()
     broken.loc[5, "test/accuracy"] = math.nan
     with pytest.raises(ValueError, match=rf"test/accuracy: missing for 1 of 56.*bp 0.01 seed=1 \({GRID[5].trial_key}"):
-        tables.table1(broken)
+        table1.table1(broken)
     with pytest.raises(ValueError, match="missing for 56 of 56"):
-        tables.table1(runs.drop(columns="test/accuracy"))
+        table1.table1(runs.drop(columns="test/accuracy"))
     with pytest.raises(ValueError, match="at least one trial"):
-        tables.table1(runs[:0])
+        table1.table1(runs[:0])
 
 
 def test_only_seeds_are_averaged(runs):
     mixed = runs.copy()
     mixed.loc[3, "learning_rate"] = 0.5
     with pytest.raises(MixedTrials, match="bp 0: only the seed may differ.*learning_rate: 0.01, 0.5"):
-        tables.table1(mixed)
+        table1.table1(mixed)
     with pytest.raises(MixedTrials, match="dataset: must be the same.*fashion_mnist, mnist"):
-        tables.table1(pd.concat([runs, runs.assign(dataset="mnist")]))
+        table1.table1(pd.concat([runs, runs.assign(dataset="mnist")]))
 
 
 def test_csv_is_tidy(runs):
-    text = tables.to_csv(tables.table1(runs))
+    text = table1.to_csv(table1.table1(runs))
     assert text.splitlines()[0] == "algorithm,setting,accuracy_mean,accuracy_low,accuracy_high,n,paper,difference"
     assert text.splitlines()[1] == "bp,non-private,95.5,89.1469,101.8531,2,88.33,7.17"
     read = pd.read_csv(io.StringIO(text))
@@ -294,7 +295,7 @@ def test_csv_is_tidy(runs):
 
 
 def test_markdown(runs):
-    lines = tables.to_markdown(tables.table1(runs), "A caption.").splitlines()
+    lines = table1.to_markdown(table1.table1(runs), "A caption.").splitlines()
     assert lines[0] == "A caption."
     assert lines[2] == "|  | non-private | σ = 0 | σ = 0.01 | σ = 0.03 | σ = 0.05 | σ = 0.1 | σ = 0.2 |"
     assert [line.split("|")[1].strip() for line in lines[4:8]] == ["BP", "DFA", "TDFA", "PDFA"]
@@ -307,12 +308,12 @@ def test_markdown(runs):
 
 def test_markdown_of_an_incomplete_grid(runs):
     some = runs[(runs["algorithm"] != "bp") | (runs["setting"] != "0.1")]
-    assert "| – |" in tables.to_markdown(tables.table1(some), "").splitlines()[4]
+    assert "| – |" in table1.to_markdown(table1.table1(some), "").splitlines()[4]
 
 
 def test_latex_is_balanced_escaped_and_in_math_mode(runs):
-    table = tables.table1(runs)
-    text = tables.to_latex(table, tables.caption(runs, table) + " 5% of a_b & c")
+    table = table1.table1(runs)
+    text = table1.to_latex(table, table1.caption(runs, table) + " 5% of a_b & c")
     for environment in ("table", "tabular"):
         assert text.count(rf"\begin{{{environment}}}") == text.count(rf"\end{{{environment}}}") == 1
     assert [text.index(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == sorted(
@@ -332,7 +333,7 @@ def test_latex_is_balanced_escaped_and_in_math_mode(runs):
 @pytest.fixture(scope="module")
 def histories(grid_store, runs):
     pdfa = runs[runs["algorithm"] == "pdfa"]
-    return load_history(grid_store, runs, "validation/accuracy"), load_history(grid_store, pdfa, figures.ALIGNMENT)
+    return load_history(grid_store, runs, "validation/accuracy"), load_history(grid_store, pdfa, figure2.ALIGNMENT)
 
 
 def lines_of(ax):
@@ -340,7 +341,7 @@ def lines_of(ax):
 
 
 def test_left_panel(histories):
-    ax = figures.figure2_left(histories[0], Figure().subplots())
+    ax = figure2.figure2_left(histories[0], Figure().subplots())
     lines = lines_of(ax)
     expected = {f"{a} {'non-private' if s == 'non-private' else f'σ = {s}'}" for a in ("BP", "DFA", "PDFA")
                 for s in SETTINGS}
@@ -358,7 +359,7 @@ def test_left_panel(histories):
 
 
 def test_right_panel(histories):
-    ax = figures.figure2_right(histories[1], Figure().subplots())
+    ax = figure2.figure2_right(histories[1], Figure().subplots())
     lines = lines_of(ax)
     assert list(lines) == ["PDFA non-private", *(f"PDFA σ = {s}" for s in SETTINGS[1:])]
     assert lines["PDFA σ = 0.2"].get_ydata() == pytest.approx([0.31, 0.32, 0.33])
@@ -370,7 +371,7 @@ def test_right_panel(histories):
 
 
 def test_legends_are_beside_the_data_and_nothing_is_cut_off(histories):
-    figure = figures.figure2(*histories)
+    figure = figure2.figure2(*histories)
     figure.draw_without_rendering()
     panel_and_legend = [(ax.get_window_extent(), ax.get_legend().get_window_extent()) for ax in figure.axes]
     (left, left_legend), (right, right_legend) = panel_and_legend
@@ -383,16 +384,16 @@ def test_legends_are_beside_the_data_and_nothing_is_cut_off(histories):
 
 def test_one_seed_has_no_band(histories):
     history = histories[0][histories[0]["seed"] == 0]
-    ax = figures.figure2_left(history, Figure().subplots())
+    ax = figure2.figure2_left(history, Figure().subplots())
     assert not ax.collections and ax.get_legend().get_title().get_text() == "n = 1 seed"
 
 
 def test_missing_series_are_named(histories):
     tdfa = histories[0][histories[0]["algorithm"] == "tdfa"]
-    with pytest.raises(figures.MissingSeries, match="left: needs validation/accuracy of bp, dfa or pdfa"):
-        figures.figure2_left(tdfa, Figure().subplots())
-    with pytest.raises(figures.MissingSeries, match="right: needs alignment/layer_2 of pdfa.*alignment_batches"):
-        figures.figure2_right(tdfa, Figure().subplots())
+    with pytest.raises(figure2.MissingSeries, match="left: needs validation/accuracy of bp, dfa or pdfa"):
+        figure2.figure2_left(tdfa, Figure().subplots())
+    with pytest.raises(figure2.MissingSeries, match="right: needs alignment/layer_2 of pdfa.*alignment_batches"):
+        figure2.figure2_right(tdfa, Figure().subplots())
 
 
 def test_figures_are_saved_as_text_and_reproducibly(histories, tmp_path):
@@ -400,8 +401,8 @@ def test_figures_are_saved_as_text_and_reproducibly(histories, tmp_path):
 
     before = dict(matplotlib.rcParams)
     (tmp_path / "again").mkdir()
-    first = style.save(figures.figure2(*histories), tmp_path, "figure2")
-    second = style.save(figures.figure2(*histories), tmp_path / "again", "figure2")
+    first = style.save(figure2.figure2(*histories), tmp_path, "figure2")
+    second = style.save(figure2.figure2(*histories), tmp_path / "again", "figure2")
     assert [path.name for path in first] == ["figure2.svg", "figure2.pdf", "figure2.png"]
     assert ">Validation accuracy (%)</text>" in first[0].read_text(encoding="utf-8")
     assert b"/Type3" not in first[1].read_bytes() and first[1].read_bytes().startswith(b"%PDF")
@@ -444,5 +445,5 @@ def test_report_refuses_what_it_cannot_show(grid_store, root, tmp_path):
         report(an_experiment("grid", [*GRID, replace(GRID[0], seed=9)]), grid_store, tmp_path)
     with pytest.raises(TrackingError, match="no sweep named 'elsewhere'"):
         report(an_experiment("elsewhere", GRID), Store(root=root), tmp_path)
-    with pytest.raises(figures.MissingSeries, match="figure2, right"):
+    with pytest.raises(figure2.MissingSeries, match="figure2, right"):
         report(an_experiment("grid", GRID[:14], ["figure2"]), grid_store, tmp_path)

@@ -22,9 +22,9 @@ import pipeline
 from analysis import frontier, frontier_axes, load_history, load_runs
 from analysis.runs import FIELDS, MissingTrials
 from pipeline import ConfigError, Experiment, TrialConfig, account, load_dataset, load_experiment, run_sweep, train
-from pipeline.packs import Pack
-from pipeline.tracking import Store, TrackingError
-from pipeline.training import train as train_pack
+from pipeline.learning.training import train as train_pack
+from pipeline.tracking.store import Store, TrackingError
+from pipeline.trials.packs import Pack
 
 ROOT = Path(__file__).parent.parent
 TINY = TrialConfig(dataset="digits", hidden=(8,), batch_size=64, epochs=2)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from analysis.attack_figure import MEMBERS, NON_MEMBERS, ZERO, residual_histogram, row_space_figure
-from analysis.figures import theme
+from analysis.exhibits.figure2 import theme
+from analysis.exhibits.row_space import MEMBERS, NON_MEMBERS, ZERO, residual_histogram, row_space_figure
 
 RNG = np.random.default_rng(0)
 FAR = RNG.uniform(0.2, 0.6, 1000)

@@ -11,17 +11,17 @@ import pytest
 import torch
 from test_audit import gaussian_epsilon
 
-from pipeline.attacks import (
+from pipeline.accounting.scores import auc, one_run_audit, tpr_at_fpr
+from pipeline.auditing.attacks import (
     gaussian_log_ratio,
     row_space,
     row_space_audit,
     row_space_membership,
     two_point_step_audit,
 )
-from pipeline.config import TrialConfig
-from pipeline.data import load
-from pipeline.mechanisms.photonic import Photonic
-from pipeline.scores import auc, one_run_audit, tpr_at_fpr
+from pipeline.learning.data.dataset import load
+from pipeline.learning.mechanisms.photonic import Photonic
+from pipeline.trials.config import TrialConfig
 
 DIGITS = TrialConfig(dataset="digits", hidden=(128, 64), batch_size=32, mechanism="photonic", sigma=1.0)
 FASHION = TrialConfig(mechanism="photonic", batch_size=256)

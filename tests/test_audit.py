@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from pipeline.accounting.audit import gdp_mu_lower, one_run, two_point, upper_limit
+from pipeline.accounting.audited import gdp_mu_lower, one_run, two_point, upper_limit
 
 CASES = json.loads((Path(__file__).parent / "data" / "accounting_audit.json").read_text())
 FUNCTIONS = {"audit_one_run": one_run, "audit_two_point_cp": two_point, "audit_gdp_mu_lower": gdp_mu_lower}

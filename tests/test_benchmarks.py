@@ -17,7 +17,7 @@ import bench  # noqa: E402
 import rounds  # noqa: E402
 import steps  # noqa: E402
 
-from pipeline.config import TrialConfig  # noqa: E402
+from pipeline.trials.config import TrialConfig  # noqa: E402
 
 PROMISED = {"dfa_private_step_over_floor_fp32", "pdfa_private_step_over_floor_fp32",
             "dfa_private_step_over_floor_reduced", "pdfa_private_step_over_floor_reduced",

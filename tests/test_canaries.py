@@ -8,15 +8,15 @@ import torch
 from test_training import comparable, results
 
 from pipeline.accounting import privacy_tags
-from pipeline.accounting.audit import guesses, one_run
-from pipeline.canaries import Canaries
-from pipeline.config import TrialConfig
-from pipeline.data import load
-from pipeline.packs import Pack
-from pipeline.randomness import GaussianNoise
-from pipeline.sampling import ABSENT, BatchSampler, split
-from pipeline.scores import one_run_audit
-from pipeline.training import Training, train
+from pipeline.accounting.audited import guesses, one_run
+from pipeline.accounting.scores import one_run_audit
+from pipeline.learning.canaries import Canaries
+from pipeline.learning.data.dataset import load
+from pipeline.learning.data.sampling import ABSENT, BatchSampler, split
+from pipeline.learning.randomness import GaussianNoise
+from pipeline.learning.training import Training, train
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.packs import Pack
 
 CPU = torch.device("cpu")
 BASE = TrialConfig(dataset="digits", hidden=(64, 64), algorithm="bp", sampler="poisson", batch_size=64, epochs=2,

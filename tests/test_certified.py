@@ -8,14 +8,14 @@ import torch
 
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import certified, event_of, with_noise
-from pipeline.attacks import row_space_audit
-from pipeline.config import TrialConfig
-from pipeline.data import load
-from pipeline.mechanisms import make_mechanism
-from pipeline.networks import Mlp
-from pipeline.packs import Pack
-from pipeline.release import audit_release
-from pipeline.training import Training, train
+from pipeline.auditing.attacks import row_space_audit
+from pipeline.auditing.release import audit_release
+from pipeline.learning.data.dataset import load
+from pipeline.learning.mechanisms import make_mechanism
+from pipeline.learning.network.network import Mlp
+from pipeline.learning.training import Training, train
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.packs import Pack
 
 CPU = torch.device("cpu")
 BASE = TrialConfig(dataset="digits", hidden=(24, 16), batch_size=32, algorithm="bp", mechanism="per_example",

@@ -9,16 +9,16 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from pipeline import checkpoints as module
-from pipeline.checkpoints import Checkpoint, CheckpointError, Checkpoints
-from pipeline.config import TrialConfig
-from pipeline.data import load
-from pipeline.packs import Pack
-from pipeline.randomness import GaussianNoise
-from pipeline.records import EpochRecord, Outcome
-from pipeline.state import capture, restore
-from pipeline.training import Training, train
-from pipeline.worker import train_pack
+from pipeline.learning.data.dataset import load
+from pipeline.learning.randomness import GaussianNoise
+from pipeline.learning.state import capture, restore
+from pipeline.learning.training import Training, train
+from pipeline.sweep import checkpoints as module
+from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints
+from pipeline.sweep.worker import train_pack
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.packs import Pack
+from pipeline.trials.records import EpochRecord, Outcome
 
 MECHANISMS = {
     "none": {},

@@ -10,14 +10,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.artifacts import TrackedRun, config_of, param_text
-from pipeline.attacks import row_space_audit
+from pipeline.auditing.attacks import row_space_audit
+from pipeline.auditing.release import audit_release
 from pipeline.cli import main
-from pipeline.config import ConfigError, TrialConfig
-from pipeline.data import load
-from pipeline.experiment import load_experiment
-from pipeline.release import audit_release
-from pipeline.tracking import Store, TrackingError
+from pipeline.learning.data.dataset import load
+from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
+from pipeline.tracking.store import Store, TrackingError
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.experiment import load_experiment
 
 ROOT = Path(__file__).parent.parent
 QUICKSTART = ROOT / "experiments/quickstart.yaml"
@@ -255,7 +255,7 @@ def test_params_that_are_not_the_trials_are_refused(params, message):
 
 
 def test_audit_exits_1_where_more_is_measured_than_certified(tmp_path, capsys, monkeypatch):
-    from pipeline.mechanisms.gaussian import PerExample
+    from pipeline.learning.mechanisms.gaussian import PerExample
 
     monkeypatch.setattr(PerExample, "bounded", lambda self, deltas, activations: (deltas, activations))
     file = tmp_path / "audited.yaml"

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import ConfigError
-from pipeline.data import DataError
-from pipeline.recorder import git_commit
-from pipeline.resources import ResourceError
-from pipeline.sweep import run_sweep
-from pipeline.tracking import Store
-from pipeline.worker import _dataset
+from pipeline.learning.data.dataset import DataError
+from pipeline.sweep.recorder import git_commit
+from pipeline.sweep.resources import ResourceError
+from pipeline.sweep.run import run_sweep
+from pipeline.sweep.worker import _dataset
+from pipeline.tracking.store import Store
+from pipeline.trials.config import ConfigError
 
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))

@@ -11,14 +11,14 @@ import pandas as pd
 import pytest
 from scipy.stats import ttest_ind, ttest_rel
 
-from analysis.comparison import PAIRED, WELCH, Side, accuracies, compare, overlay, to_markdown
-from analysis.comparison_report import _labels, _page, _write_overlay, difference_figure, overlay_figure
+from analysis.comparison.match import PAIRED, WELCH, Side, accuracies, compare, overlay, to_markdown
+from analysis.comparison.report import _labels, _page, _write_overlay, difference_figure, overlay_figure
 from analysis.runs import MixedTrials, ReportError, load_runs
 from analysis.statistics import welch_interval
 from pipeline.cli import main
-from pipeline.experiment import parse_experiment
-from pipeline.records import EpochRecord, Outcome
-from pipeline.tracking import Store
+from pipeline.tracking.store import Store
+from pipeline.trials.experiment import parse_experiment
+from pipeline.trials.records import EpochRecord, Outcome
 
 FILE = """
 base: {{dataset: digits, hidden: [16], batch_size: 64, epochs: 1, validation_fraction: 0}}
@@ -217,6 +217,6 @@ def test_a_sweep_is_reported_by_its_name_alone(root, tmp_path, capsys):
     assert main(["report", "b.yaml", "--mlruns", str(root / "one")]) == 2
     assert "b.yaml: no such experiment file" in capsys.readouterr().err
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.tracking.EXPERIMENT", "elsewhere.yaml")
+        patch.setattr("pipeline.tracking.store.EXPERIMENT", "elsewhere.yaml")
         assert main(["report", "a", "--mlruns", str(root / "one")]) == 2
     assert "the sweep has no experiment file" in capsys.readouterr().err

@@ -3,8 +3,8 @@ import re
 
 import pytest
 
-from pipeline.config import ConfigError, TrialConfig
-from pipeline.shapes import n_parameters
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.shapes import n_parameters
 
 PRIVATE = {"mechanism": "photonic"}
 

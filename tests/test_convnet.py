@@ -10,18 +10,18 @@ import torch
 from test_gaussian import updates_of_a_batch_and_of_the_same_in_a_larger_tensor
 
 from pipeline.accounting.certified import certified, event_of
-from pipeline.artifacts import write_artifacts
-from pipeline.attacks import row_space_audit
-from pipeline.config import ConfigError, TrialConfig
-from pipeline.data import load
-from pipeline.exhibits import misfit
-from pipeline.mechanisms import contribution_bound, make_mechanism
-from pipeline.mechanisms.base import sum_outer_products
-from pipeline.mechanisms.gaussian import activation_bounds
-from pipeline.networks import make_network
-from pipeline.packs import Pack
-from pipeline.release import audit_release
-from pipeline.training import Training, train
+from pipeline.auditing.attacks import row_space_audit
+from pipeline.auditing.release import audit_release
+from pipeline.learning.data.dataset import load
+from pipeline.learning.mechanisms import contribution_bound, make_mechanism
+from pipeline.learning.mechanisms.base import sum_outer_products
+from pipeline.learning.mechanisms.gaussian import activation_bounds
+from pipeline.learning.network.network import make_network
+from pipeline.learning.training import Training, train
+from pipeline.tracking.artifacts import write_artifacts
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.exhibits import misfit
+from pipeline.trials.packs import Pack
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -22,9 +22,10 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline import data, download
-from pipeline.data import DataError
-from pipeline.datasets import DatasetSpec
+from pipeline.learning.data import dataset as data
+from pipeline.learning.data import download
+from pipeline.learning.data.dataset import DataError
+from pipeline.trials.datasets import DatasetSpec
 
 REPOSITORY = Path(__file__).parents[1]
 MNIST = DatasetSpec(200, 50, (1, 28, 28), 10, (0.5,), (0.5,))
@@ -512,8 +513,8 @@ def test_cache_that_cannot_be_written(mnist_server: Server, cache: Path) -> None
 
 CHILD = """
 import json, sys
-from pipeline import data
-from pipeline.datasets import DatasetSpec
+from pipeline.learning.data import dataset as data
+from pipeline.trials.datasets import DatasetSpec
 settings = json.loads(sys.argv[1])
 data.DATASETS["mnist"] = DatasetSpec(*settings["sizes"], (1, 28, 28), 10, (0.5,), (0.5,))
 data.DIGESTS["mnist"] = settings["digests"]

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.accounting import account, selected
-from pipeline.accounting.certified import certified
+from pipeline.accounting import account
+from pipeline.accounting.certified import certified, selected
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.evaluations import evaluation_noise
 from pipeline.accounting.finite_precision import accounted_delta
-from pipeline.alignment import cosines
-from pipeline.config import ConfigError, TrialConfig
-from pipeline.data import load
-from pipeline.disclosure import ARTIFACTS, METRICS, check_metrics
-from pipeline.packs import Pack
-from pipeline.stopping import Selection
-from pipeline.tracking import Store
-from pipeline.training import Training, train
+from pipeline.learning.alignment import cosines
+from pipeline.learning.data.dataset import load
+from pipeline.learning.disclosure import ARTIFACTS, METRICS, check_metrics
+from pipeline.learning.training import Training, train
+from pipeline.tracking.store import Store
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.packs import Pack
+from pipeline.trials.stopping import Selection
 
 CPU = torch.device("cpu")
 SECURE = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=3, learning_rate=0.1, noise="secure",
@@ -156,7 +156,7 @@ def test_alignment_of_a_secure_trial_is_with_the_gradient_on_test_records(networ
 
 
 def test_alignment_is_the_same_whether_or_not_the_run_was_interrupted(digits):
-    from pipeline.state import capture, restore
+    from pipeline.learning.state import capture, restore
 
     trial = dataclasses.replace(SECURE, noise="research", private_metrics="noisy")
     training, resumed = (Training(Pack((trial,)), digits, CPU) for _ in range(2))

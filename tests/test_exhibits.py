@@ -12,17 +12,18 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from analysis import heatmaps, metrics, style, sweeps
-from analysis.captions import CAPTIONS, TITLES
-from analysis.report import EXHIBITS
+from analysis import style
+from analysis.exhibits import heatmaps, metrics, sweeps
+from analysis.exhibits.captions import CAPTIONS, TITLES
+from analysis.report.report import EXHIBITS
 from analysis.runs import MixedTrials, ReportError, _row
 from analysis.statistics import SUMMARY, bootstrap_interval, mean_interval, plus_minus, summarize
-from pipeline.artifacts import param_text
-from pipeline.choices import ALGORITHMS
-from pipeline.config import ConfigError, TrialConfig
-from pipeline.exhibits import misfit
-from pipeline.experiment import load_experiment
-from pipeline.tracking import TrackedRun
+from pipeline.tracking.artifacts import param_text
+from pipeline.tracking.store import TrackedRun
+from pipeline.trials.choices import ALGORITHMS
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.exhibits import misfit
+from pipeline.trials.experiment import load_experiment
 
 FILES = Path(__file__).parent.parent / "experiments"
 BASE = {"dataset": "digits", "hidden": (32, 16), "mechanism": "photonic", "batch_size": 64, "epochs": 2}

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.artifacts import run_name
-from pipeline.config import ConfigError
-from pipeline.experiment import load_experiment
+from pipeline.trials.config import ConfigError
+from pipeline.trials.experiment import load_experiment
+from pipeline.trials.naming import run_name
 
 SHIPPED = sorted((Path(__file__).parent.parent / "experiments").glob("*.yaml"))
 

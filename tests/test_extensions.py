@@ -9,25 +9,27 @@ import sys
 import numpy as np
 import pytest
 
-from analysis import figures
+from analysis.exhibits import figure2
 from analysis.runs import ReportError, _require_known
 from pipeline.accounting import account, privacy_tags
-from pipeline.artifacts import TrackedRun
-from pipeline.checkpoints import CheckpointError, Checkpoints
-from pipeline.config import ConfigError, TrialConfig
-from pipeline.data import DataError, load, register_dataset
-from pipeline.datasets import DATASETS, DatasetSpec
-from pipeline.exhibits import certified_trials, misfit, noise_setting
-from pipeline.experiment import load_experiment, parse_experiment
-from pipeline.feedback import FEEDBACKS, BackPropagation, register_feedback
-from pipeline.mechanisms import MECHANISMS, contribution_bound, register_mechanism
-from pipeline.mechanisms.gaussian import PerExample
-from pipeline.mechanisms.none import NoMechanism
-from pipeline.packs import Pack
-from pipeline.plugins import LOADED, load_plugins
-from pipeline.release import audit_release
-from pipeline.training import train
-from pipeline.worker import train_pack
+from pipeline.auditing.release import audit_release
+from pipeline.learning.data.dataset import DataError, load, register_dataset
+from pipeline.learning.feedback.algorithms import FEEDBACKS, BackPropagation, register_feedback
+from pipeline.learning.mechanisms import contribution_bound, register_mechanism
+from pipeline.learning.mechanisms.gaussian import PerExample
+from pipeline.learning.mechanisms.none import NoMechanism
+from pipeline.learning.mechanisms.registry import MECHANISMS
+from pipeline.learning.training import train
+from pipeline.sweep.checkpoints import CheckpointError, Checkpoints
+from pipeline.sweep.worker import train_pack
+from pipeline.tracking.artifacts import TrackedRun
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.datasets import DATASETS, DatasetSpec
+from pipeline.trials.exhibits import certified_trials, misfit
+from pipeline.trials.experiment import load_experiment, parse_experiment
+from pipeline.trials.naming import noise_setting
+from pipeline.trials.packs import Pack
+from pipeline.trials.plugins import LOADED, load_plugins
 
 pytestmark = pytest.mark.usefixtures("extensions")
 SMALL = dict(dataset="digits", hidden=(16,), batch_size=64, epochs=1, sampler="poisson")
@@ -102,22 +104,22 @@ def test_a_path_that_states_why_is_certified_and_the_reason_stands_beside_the_nu
 def test_a_path_has_a_curve_of_its_own():
     register_feedback("mine", Mine, label="Mine")
     register_feedback("other", functools.partial(Mine))
-    looks = [(figures.PALETTE[a], figures.MARKERS[a]) for a in ("bp", "dfa", "tdfa", "pdfa", "hybrid", "mine", "other")]
+    looks = [(figure2.PALETTE[a], figure2.MARKERS[a]) for a in ("bp", "dfa", "tdfa", "pdfa", "hybrid", "mine", "other")]
     assert len({look[0] for look in looks}) == len({look[1] for look in looks}) == 7
-    assert figures.ALGORITHM_LABELS["mine"] == "Mine" and figures.ALGORITHM_LABELS["other"] == "other"
+    assert figure2.ALGORITHM_LABELS["mine"] == "Mine" and figure2.ALGORITHM_LABELS["other"] == "other"
 
 
 @pytest.mark.parametrize(("call", "says"), [
-    (lambda: register_feedback("bp", Mine), r"algorithm: 'bp' is taken by pipeline.feedback.*, got .*Mine; choose"),
+    (lambda: register_feedback("bp", Mine), r"algorithm: 'bp' is taken by .*feedback.*, got .*Mine; choose"),
     (lambda: register_feedback("My path", Mine), "algorithm: must be small letters, digits and '_', .* got 'My path'"),
     (lambda: register_feedback("mine", Mine, settings=("thresh",)), "settings: must be fields of a trial, got 'thres"),
     (lambda: register_feedback("mine", Mine, projectors=("lens",)), "projectors: must be some of none, .*, got lens"),
     (lambda: register_feedback("mine", Mine, projectors=()), "projectors: must be some of none, .*, got none"),
-    (lambda: register_mechanism("none", Halved), "mechanism: 'none' is taken by pipeline.mechanisms.none.NoMechanism"),
+    (lambda: register_mechanism("none", Halved), "mechanism: 'none' is taken by .*mechanisms.none.NoMechanism"),
     (lambda: register_mechanism("mine", NoMechanism, guarantee="?"), "guarantee: can be stated of a GaussianMechanism"),
     (lambda: register_mechanism("mine", OwnUpdate, guarantee="?"), "guarantee: .* its own `update`.*, got OwnUpdate"),
     (lambda: register_mechanism("mine", Halved, settings=("target_epsilon",)), "settings: target_epsilon needs a guar"),
-    (lambda: register_dataset("digits", DATASETS["mnist"], print), "dataset: 'digits' is taken by pipeline.data._dig"),
+    (lambda: register_dataset("digits", DATASETS["mnist"], print), "dataset: 'digits' is taken by .*data.dataset._dig"),
     (lambda: register_dataset("mine", DatasetSpec(9, 9, (3, 2), 1, (0,), (1,)), print), "dataset: 'mine' must have at"),
 ])
 def test_what_cannot_be_registered_changes_nothing(call, says):
@@ -197,7 +199,7 @@ def test_records_other_than_stated_are_refused(spec, options, says):
 # plugins
 
 PLUGIN = """
-from pipeline.feedback import BackPropagation, register_feedback
+from pipeline.learning.feedback.algorithms import BackPropagation, register_feedback
 class Path(BackPropagation):
     def __init__(self, pack, net, device): pass
 register_feedback("from_a_plugin", Path)

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from ray import cloudpickle
 
-from pipeline import recorder
-from pipeline.checkpoints import Checkpoints
 from pipeline.cli import main
-from pipeline.config import TrialConfig
-from pipeline.experiment import Experiment, Resources, load_experiment
-from pipeline.lock import SweepRunning, sweeping
-from pipeline.sweep import run_sweep
-from pipeline.tracking import Store, TrackingError
+from pipeline.sweep import recorder
+from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.lock import SweepRunning, sweeping
+from pipeline.sweep.run import run_sweep
+from pipeline.tracking.store import Store, TrackingError
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.experiment import Experiment, Resources, load_experiment
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fault_trainer  # noqa: E402

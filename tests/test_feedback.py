@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.alignment import cosines, true_gradient
-from pipeline.feedback import BackPropagation, DirectFeedback, output_error, ternarize
-from pipeline.mechanisms.base import mean_outer_products
-from pipeline.networks import Mlp, Parameters
-from pipeline.projection import PROJECTORS
+from pipeline.learning.alignment import cosines, true_gradient
+from pipeline.learning.feedback.algorithms import BackPropagation, DirectFeedback, output_error, ternarize
+from pipeline.learning.feedback.projection import PROJECTORS
+from pipeline.learning.mechanisms.base import mean_outer_products
+from pipeline.learning.network.network import Mlp, Parameters
 
 SIZES, R, M = (12, 9, 7, 5), 2, 6
 DERIVATIVES = {

@@ -20,15 +20,15 @@ from pipeline.accounting.finite_precision import (
     optical_enlargement,
     within_delta,
 )
-from pipeline.config import ConfigError, TrialConfig
-from pipeline.data import load
-from pipeline.feedback import output_error
-from pipeline.mechanisms import make_mechanism
-from pipeline.mechanisms.fixed_point import FixedPointRelease
-from pipeline.networks import make_network
-from pipeline.packs import Pack
-from pipeline.shapes import n_parameters
-from pipeline.training import Training
+from pipeline.learning.data.dataset import load
+from pipeline.learning.feedback.algorithms import output_error
+from pipeline.learning.mechanisms import make_mechanism
+from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
+from pipeline.learning.network.network import make_network
+from pipeline.learning.training import Training
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.packs import Pack
+from pipeline.trials.shapes import n_parameters
 
 CPU = torch.device("cpu")
 BASE = TrialConfig(dataset="digits", hidden=(16, 12), batch_size=32, epochs=2, learning_rate=0.1, noise="secure",

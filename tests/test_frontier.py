@@ -13,14 +13,15 @@ import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from analysis import frontier_figure, frontiers
-from analysis.report import report
+from analysis.exhibits.frontier import figure as frontier_figure
+from analysis.exhibits.frontier import points as frontiers
+from analysis.report.report import report
 from analysis.runs import MixedTrials, ReportError, by_noise, load_runs
 from pipeline.accounting.certified import with_noise
-from pipeline.config import TrialConfig
-from pipeline.experiment import Experiment, Resources
-from pipeline.records import EpochRecord, Outcome
-from pipeline.tracking import Store
+from pipeline.tracking.store import Store
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.experiment import Experiment, Resources
+from pipeline.trials.records import EpochRecord, Outcome
 
 BASE = TrialConfig(dataset="digits", mechanism="per_example", sampler="poisson", epochs=2, batch_size=64)
 TARGETS = (1.0, 3.0, 8.0)

@@ -9,14 +9,15 @@ import torch
 from scipy import stats
 from torch.func import functional_call, grad, vmap
 
-from pipeline.config import ConfigError, TrialConfig
-from pipeline.data import load
-from pipeline.feedback import BackPropagation, output_error
-from pipeline.mechanisms import MECHANISMS, contribution_bound, make_mechanism
-from pipeline.mechanisms.gaussian import Component, PerExample, contribution_norms
-from pipeline.networks import Mlp, Parameters, make_network
-from pipeline.packs import Pack
-from pipeline.training import Training
+from pipeline.learning.data.dataset import load
+from pipeline.learning.feedback.algorithms import BackPropagation, output_error
+from pipeline.learning.mechanisms import contribution_bound, make_mechanism
+from pipeline.learning.mechanisms.gaussian import Component, PerExample, contribution_norms
+from pipeline.learning.mechanisms.registry import MECHANISMS
+from pipeline.learning.network.network import Mlp, Parameters, make_network
+from pipeline.learning.training import Training
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.packs import Pack
 
 CPU = torch.device("cpu")
 SIZES, M = (64, 6, 8, 10), 32

@@ -9,18 +9,18 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.figures import MissingSeries
-from analysis.leekifer import curves, leekifer_figure, to_markdown
-from analysis.report import report
+from analysis.exhibits.figure2 import MissingSeries
+from analysis.exhibits.leekifer import curves, leekifer_figure, to_markdown
+from analysis.report.report import report
 from analysis.runs import MixedTrials, load_runs
 from pipeline.accounting import account
 from pipeline.accounting.certified import event_of
-from pipeline.accounting.gaussian import epsilon
-from pipeline.config import TrialConfig
-from pipeline.exhibits import misfit, update_sigma
-from pipeline.experiment import Experiment, Resources, load_experiment
-from pipeline.records import EpochRecord, Outcome
-from pipeline.tracking import Store
+from pipeline.accounting.event import epsilon
+from pipeline.tracking.store import Store
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.exhibits import misfit, update_sigma
+from pipeline.trials.experiment import Experiment, Resources, load_experiment
+from pipeline.trials.records import EpochRecord, Outcome
 
 FOLDER = Path(__file__).parent.parent / "experiments"
 BP = TrialConfig(dataset="digits", algorithm="bp", mechanism="per_example", clipping_norm=1.5, noise_multiplier=4.0,

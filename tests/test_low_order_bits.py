@@ -8,13 +8,13 @@ import pytest
 import torch
 from box_muller import box_muller_31_bits, with_box_muller_noise
 
-from pipeline import rounded_gaussian
 from pipeline.accounting.finite_precision import STEPS_PER_SIGMA
-from pipeline.config import TrialConfig
-from pipeline.data import load
-from pipeline.low_order_bits import LATTICES, lattice_score, low_order_bit_audit
-from pipeline.packs import Pack
-from pipeline.training import Training
+from pipeline.auditing.low_order_bits import LATTICES, lattice_score, low_order_bit_audit
+from pipeline.learning import rounded_gaussian
+from pipeline.learning.data.dataset import load
+from pipeline.learning.training import Training
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.packs import Pack
 
 CPU = torch.device("cpu")
 WIDE = TrialConfig(dataset="digits", hidden=(1024, 512), algorithm="dfa", mechanism="per_example",

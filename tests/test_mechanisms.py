@@ -8,10 +8,10 @@ import pytest
 import torch
 from scipy import stats
 
-from pipeline.config import TrialConfig
-from pipeline.mechanisms.optics import scale
-from pipeline.mechanisms.photonic import Photonic, offset_and_clip
-from pipeline.networks import Mlp, Parameters
+from pipeline.learning.mechanisms.optics import scale
+from pipeline.learning.mechanisms.photonic import Photonic, offset_and_clip
+from pipeline.learning.network.network import Mlp, Parameters
+from pipeline.trials.config import TrialConfig
 
 CPU = torch.device("cpu")
 SIZES, M = (64, 6, 8, 10), 32

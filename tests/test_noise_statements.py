@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.page import Page, render
+from analysis.exhibits.selection import Choice
+from analysis.report.page import Page, render
+from analysis.report.statements import epsilons, guarantees, statements
 from analysis.runs import noise_sources
-from analysis.selection import Choice
-from analysis.statements import epsilons, guarantees, statements
 from pipeline.accounting.certified import certified
 from pipeline.accounting.evaluations import selected
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
-from pipeline.config import TrialConfig
-from pipeline.stopping import Selection
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.stopping import Selection
 
 TRIAL = TrialConfig(dataset="digits", mechanism="per_example", noise_multiplier=4.0, batch_size=64)
 RECORDED = ("the noise comes from a recorded seed, so these trials simulate the guarantee, and a release needs secret "

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from pipeline.accounting.certified import certified
-from pipeline.config import TrialConfig
-from pipeline.data import load
-from pipeline.packs import Pack
-from pipeline.training import Training
+from pipeline.learning.data.dataset import load
+from pipeline.learning.training import Training
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.packs import Pack
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -16,15 +16,15 @@ import pytest
 from browser import Browser, chromium
 from test_palette import contrast, luminance
 
-from analysis import page as pages
-from analysis.captions import TITLES
-from analysis.overview import trials
-from analysis.report import report
+from analysis.exhibits.captions import TITLES
+from analysis.report import page as pages
+from analysis.report.overview import trials
+from analysis.report.report import report
+from analysis.report.statements import epsilons, notes, statements
 from analysis.runs import load_runs
-from analysis.statements import epsilons, notes, statements
-from pipeline.experiment import parse_experiment
-from pipeline.records import EpochRecord, Outcome
-from pipeline.tracking import Store
+from pipeline.tracking.store import Store
+from pipeline.trials.experiment import parse_experiment
+from pipeline.trials.records import EpochRecord, Outcome
 
 HOSTILE = '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 1">&amp; "quoted"'
 FILE = f"""

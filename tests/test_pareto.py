@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from analysis import pareto
+from analysis.exhibits.frontier import pareto
 
 
 @pytest.mark.parametrize(("epsilon", "expected"), [([0.5, 8], 10), ([10.0], 100), ([0.02], 0.1), ([9.99], 10)])

@@ -20,8 +20,8 @@ import requests
 from safetensors.numpy import load_file
 
 from pipeline.cli import main
-from pipeline.experiment import load_experiment
-from pipeline.tracking import Store
+from pipeline.tracking.store import Store
+from pipeline.trials.experiment import load_experiment
 
 sys.path.insert(0, str(Path(__file__).parent))
 from ray_nodes import ROOT, clean, free_port  # noqa: E402

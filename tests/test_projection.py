@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from pipeline import config, projection
-from pipeline.projection import (
+from pipeline.learning.feedback import projection
+from pipeline.learning.feedback.projection import (
     PROJECTORS,
     GaussianProjector,
     HardwareOpuProjector,
@@ -19,6 +19,7 @@ from pipeline.projection import (
     SimulatedOpuProjector,
     check_opu,
 )
+from pipeline.trials import config
 
 SEEDED = {"gaussian": GaussianProjector, "opu_simulated": SimulatedOpuProjector}
 
@@ -249,7 +250,7 @@ def test_hardware_is_closed_when_forgotten():
 
 def test_hardware_is_closed_at_exit():
     program = """
-from pipeline.projection import HardwareOpuProjector
+from pipeline.learning.feedback.projection import HardwareOpuProjector
 class Opu:
     def fit1d(self, n_features): pass
     def close(self): print("closed")
@@ -295,7 +296,8 @@ def test_check_opu_passes_where_all_is_there(monkeypatch):
 
 
 def test_gaussian_does_not_import_lightonml():
-    program = ("import sys; from pipeline.projection import GaussianProjector; GaussianProjector(10, 8, [1], 1.0); "
+    program = ("import sys; from pipeline.learning.feedback.projection import GaussianProjector; "
+               "GaussianProjector(10, 8, [1], 1.0); "
                "raise SystemExit('lightonml' in sys.modules)")
     assert subprocess.run([sys.executable, "-c", program], timeout=120).returncode == 0
 

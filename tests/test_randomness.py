@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy import stats
 
-from pipeline.randomness import STREAMS, GaussianNoise, integer_seed, numpy_generator, torch_generator
-from pipeline.sampling import BatchSampler, split
+from pipeline.learning.data.sampling import BatchSampler, split
+from pipeline.learning.randomness import STREAMS, GaussianNoise, integer_seed, numpy_generator, torch_generator
 
 CPU = torch.device("cpu")
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import frontiers, selection
-from analysis.captions import TITLES, titled
+from analysis.exhibits import selection
+from analysis.exhibits.captions import TITLES, titled
+from analysis.exhibits.frontier import points as frontiers
 from pipeline.accounting import Epsilon
-from pipeline.exhibits import FRONTIERS
-from pipeline.experiment import load_experiment
+from pipeline.trials.exhibits import FRONTIERS
+from pipeline.trials.experiment import load_experiment
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "analysis" / "results"

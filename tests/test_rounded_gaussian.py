@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline import rounded_gaussian
 from pipeline.accounting.finite_precision import STEPS_PER_SIGMA
-from pipeline.rounded_gaussian import CELL_BITS, FRACTION_BITS, MORE_BITS, OFFSET_BITS, draw
+from pipeline.learning import rounded_gaussian
+from pipeline.learning.rounded_gaussian import CELL_BITS, FRACTION_BITS, MORE_BITS, OFFSET_BITS, draw
 
 CELLS, H = 2**CELL_BITS, 2.0**-6
 EXACT = Context(prec=160)

@@ -10,13 +10,14 @@ import pytest
 import torch
 from scipy import stats
 
-from pipeline import rounded_gaussian, sampling
-from pipeline.config import TrialConfig
-from pipeline.data import load
-from pipeline.packs import Pack
-from pipeline.randomness import SecretNoise, secret_integers
-from pipeline.sampling import ABSENT, SAMPLERS, SECRET_SAMPLERS, BatchSampler
-from pipeline.training import Training, train
+from pipeline.learning import rounded_gaussian
+from pipeline.learning.data import sampling
+from pipeline.learning.data.dataset import load
+from pipeline.learning.data.sampling import ABSENT, SAMPLERS, SECRET_SAMPLERS, BatchSampler
+from pipeline.learning.randomness import SecretNoise, secret_integers
+from pipeline.learning.training import Training, train
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.packs import Pack
 
 CPU = torch.device("cpu")
 BASE = TrialConfig(dataset="digits", hidden=(16, 16), batch_size=32, epochs=2, learning_rate=0.1, noise="secure")

@@ -13,22 +13,22 @@ from pathlib import Path
 
 import pytest
 
-from analysis.report import report
-from pipeline import rounded_gaussian
-from pipeline.checkpoints import Checkpoints
+from analysis.report.report import report
 from pipeline.cli import main
-from pipeline.config import ConfigError
-from pipeline.experiment import load_experiment
-from pipeline.lock import Lease
-from pipeline.packs import plan
-from pipeline.progress import SweepProgress
-from pipeline.recorder import Recorder, SweepResult
-from pipeline.sweep import recorded
-from pipeline.tracking import Store
-from pipeline.worker import epochs, train_pack
+from pipeline.learning import rounded_gaussian
+from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.lock import Lease
+from pipeline.sweep.progress import SweepProgress
+from pipeline.sweep.recorder import Recorder, SweepResult
+from pipeline.sweep.run import recorded
+from pipeline.sweep.worker import epochs, train_pack
+from pipeline.tracking.store import Store
+from pipeline.trials.config import ConfigError
+from pipeline.trials.experiment import load_experiment
+from pipeline.trials.packs import plan
 
 ROOT = Path(__file__).parent.parent
-CODE = [*ROOT.glob("pipeline/**/*.py"), *ROOT.glob("analysis/*.py")]
+CODE = [*ROOT.glob("pipeline/**/*.py"), *ROOT.glob("analysis/**/*.py")]
 # Modules and functions that run what a file says.
 EXECUTING = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "torch.load", "pandas.read_pickle",
              "yaml.unsafe_load", "yaml.full_load", "eval", "exec"}
@@ -203,8 +203,8 @@ def test_ui_stays_on_loopback_unless_told_and_then_warns(root, monkeypatch, caps
 
 LISTENING = """
 import sys
-from pipeline.experiment import load_experiment
-from pipeline.sweep import running_ray
+from pipeline.trials.experiment import load_experiment
+from pipeline.sweep.run import running_ray
 import psutil  # Ray brings it
 
 experiment = load_experiment(sys.argv[1])

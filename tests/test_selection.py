@@ -11,17 +11,17 @@ import pandas as pd
 import pytest
 from mlflow.tracking import MlflowClient
 
-from analysis import selection
-from analysis.report import report
+from analysis.exhibits import selection
+from analysis.report.report import report
 from analysis.runs import ReportError, load_runs
-from pipeline.accounting import selected
+from pipeline.accounting.certified import selected
 from pipeline.accounting.curves import gdp_eps
-from pipeline.accounting.gaussian import UnsupportedAccounting
-from pipeline.config import TrialConfig
-from pipeline.experiment import Experiment, Resources
-from pipeline.records import EpochRecord, Outcome
-from pipeline.stopping import Selection
-from pipeline.tracking import Store
+from pipeline.accounting.event import UnsupportedAccounting
+from pipeline.tracking.store import Store
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.experiment import Experiment, Resources
+from pipeline.trials.records import EpochRecord, Outcome
+from pipeline.trials.stopping import Selection
 
 # z = 20 on the sum, sensitivity 2 C, two epochs: mu = 2 sqrt(2)/20.
 BASE = TrialConfig(dataset="digits", mechanism="per_example", sampler="shuffled", noise_multiplier=20.0, epochs=2,

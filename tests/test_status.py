@@ -5,15 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from pipeline import sweep
-from pipeline.checkpoints import Checkpoint, Checkpoints
 from pipeline.cli import main
-from pipeline.experiment import load_experiment
-from pipeline.lock import sweeping
-from pipeline.packs import Pack
-from pipeline.recorder import SweepResult
-from pipeline.records import EpochRecord, Outcome
-from pipeline.tracking import Store
+from pipeline.sweep import run
+from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
+from pipeline.sweep.lock import sweeping
+from pipeline.sweep.recorder import SweepResult
+from pipeline.tracking.store import Store
+from pipeline.trials.experiment import load_experiment
+from pipeline.trials.packs import Pack
+from pipeline.trials.records import EpochRecord, Outcome
 
 FILE = """
 name: mixed
@@ -165,7 +165,7 @@ def test_a_store_that_is_not_there_is_not_created(uri, tmp_path, capsys, monkeyp
 def test_exit_code_says_how_a_sweep_ended(result, code, tmp_path, monkeypatch):
     file, given = tmp_path / "mixed.yaml", []
     file.write_text(FILE)
-    monkeypatch.setattr(sweep, "run_sweep", lambda experiment, **options: given.append(experiment) or result)
+    monkeypatch.setattr(run, "run_sweep", lambda experiment, **options: given.append(experiment) or result)
     assert main(["sweep", str(file), "--checkpoint-seconds", "5"]) == code
     assert given[0].resources.checkpoint_seconds == 5 and given[0].trials == load_experiment(file).trials
 

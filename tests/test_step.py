@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline import evaluation
 from pipeline.accounting import account
-from pipeline.config import TrialConfig
-from pipeline.data import load
-from pipeline.packs import Pack
-from pipeline.randomness import integer_seed, torch_generator
-from pipeline.sampling import split
-from pipeline.training import Training, train
+from pipeline.learning import evaluation
+from pipeline.learning.data.dataset import load
+from pipeline.learning.data.sampling import split
+from pipeline.learning.randomness import integer_seed, torch_generator
+from pipeline.learning.training import Training, train
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.packs import Pack
 
 CPU = torch.device("cpu")
 M, SIZES = 32, (64, 24, 16, 10)

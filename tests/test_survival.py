@@ -18,14 +18,14 @@ import ray
 from ray import cloudpickle
 from ray.cluster_utils import Cluster
 
-from pipeline import lock
-from pipeline.checkpoints import Checkpoints
-from pipeline.experiment import load_experiment
-from pipeline.lock import Lease, SweepRunning
-from pipeline.packs import Pack
-from pipeline.resources import ResourceError
-from pipeline.sweep import run_sweep
-from pipeline.tracking import Store, TrackingError
+from pipeline.sweep import lock
+from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.lock import Lease, SweepRunning
+from pipeline.sweep.resources import ResourceError
+from pipeline.sweep.run import run_sweep
+from pipeline.tracking.store import Store, TrackingError
+from pipeline.trials.experiment import load_experiment
+from pipeline.trials.packs import Pack
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fault_trainer  # noqa: E402

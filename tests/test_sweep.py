@@ -18,19 +18,21 @@ import pytest
 from ray import cloudpickle
 from rich.console import Console
 
-from pipeline import cluster, recorder, sweep, tuning
-from pipeline import progress as progress_module
-from pipeline.checkpoints import Checkpoints
-from pipeline.config import TrialConfig
-from pipeline.experiment import Experiment, Resources
-from pipeline.packs import Pack
-from pipeline.progress import SweepProgress, duration
-from pipeline.records import EpochRecord, Outcome
-from pipeline.resources import ResourceError, Watchdog, check_resources, slots
-from pipeline.sweep import run_sweep
-from pipeline.tracking import Store, TrackingError
-from pipeline.tuning import PackOrder
-from pipeline.worker import epochs
+from pipeline.sweep import cluster, recorder, tuning
+from pipeline.sweep import progress as progress_module
+from pipeline.sweep import run as sweep
+from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.progress import SweepProgress
+from pipeline.sweep.resources import ResourceError, Watchdog, check_resources, slots
+from pipeline.sweep.run import run_sweep
+from pipeline.sweep.tuning import PackOrder
+from pipeline.sweep.worker import epochs
+from pipeline.tracking.store import Store, TrackingError
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.experiment import Experiment, Resources
+from pipeline.trials.naming import duration
+from pipeline.trials.packs import Pack
+from pipeline.trials.records import EpochRecord, Outcome
 
 sys.path.insert(0, str(Path(__file__).parent))
 import sweep_stub  # noqa: E402
@@ -212,7 +214,7 @@ import functools, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_sweep import experiment, grid, sweep_stub
-from pipeline.sweep import run_sweep
+from pipeline.sweep.run import run_sweep
 folder = Path({folder!r})
 result = run_sweep(experiment(grid(seeds=2)), root=folder / "runs", workers=2,
                    trainer=functools.partial(sweep_stub.train, folder=folder, seconds=0.5))

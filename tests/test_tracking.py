@@ -23,12 +23,15 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, PERMISSION_DEN
 from mlflow.tracking import MlflowClient
 from safetensors.numpy import load_file
 
-from pipeline import backend, lock, patience, tracking
 from pipeline.cli import main
-from pipeline.config import TrialConfig
-from pipeline.lock import Lease, SweepRunning
-from pipeline.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
-from pipeline.tracking import Store, TrackingError, run_name
+from pipeline.sweep import lock
+from pipeline.sweep.lock import Lease, SweepRunning
+from pipeline.tracking import backend, patience
+from pipeline.tracking import store as tracking
+from pipeline.tracking.store import Store, TrackingError
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.naming import run_name
+from pipeline.trials.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fault_tools import impatient_sqlite, locked  # noqa: E402
@@ -45,7 +48,7 @@ WEIGHTS = {"layer_1.weight": np.arange(6, dtype=np.float32).reshape(3, 2).T, "la
 def created(tmp_path_factory):
     """The module's store, created by two processes at once: (root, return codes, their (stdout, stderr))."""
     root = tmp_path_factory.mktemp("base") / "tracking store"  # a space in its name
-    code = ("import sys; from pathlib import Path; from pipeline.tracking import Store; "
+    code = ("import sys; from pathlib import Path; from pipeline.tracking.store import Store; "
             "s = Store(root=Path(sys.argv[1])); s.open_sweep('both'); print(s._parent_id)")
     environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
     processes = [subprocess.Popen([sys.executable, "-c", code, str(root)], stdout=subprocess.PIPE,
@@ -533,7 +536,8 @@ def test_no_command_shows_the_password_of_the_store(arguments, root, tmp_path, m
     if arguments == ["status"]:
         monkeypatch.setattr(Store, "sweeps", backend.reports_errors(Mock(side_effect=OSError(f"no route to {uri}/x"))))
     if arguments[0] == "audit":
-        monkeypatch.setattr("pipeline.audit.audit", Mock(side_effect=AssertionError("the store is looked at first")))
+        monkeypatch.setattr("pipeline.auditing.audit.audit",
+                            Mock(side_effect=AssertionError("the store is looked at first")))
     assert main([*(argument.format(file=file) for argument in arguments), "--mlruns", str(root)]) == 2
     message = capsys.readouterr().err
     assert "https://***@host" in message and "hunter2" not in message, message

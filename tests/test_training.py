@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from pipeline.accounting import account
-from pipeline.config import TrialConfig
-from pipeline.data import load
-from pipeline.packs import Pack
-from pipeline.training import Inputs, Training, train
+from pipeline.learning.data.dataset import load
+from pipeline.learning.training import Inputs, Training, train
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.packs import Pack
 
 BASE = TrialConfig(dataset="digits", hidden=(48, 32), batch_size=32, epochs=2, mechanism="photonic",
                    learning_rate=0.1, sigma=0.05)

@@ -16,17 +16,11 @@ from functools import lru_cache
 
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.event import PrivacyEvent, accountants, epsilon, noise_multiplier_for, sensitivity
 from pipeline.accounting.finite_precision import accounted_delta, within_delta
-from pipeline.accounting.gaussian import (
-    PrivacyEvent,
-    accountants,
-    epsilon,
-    noise_multiplier_for,
-    sensitivity,
-)
 from pipeline.accounting.label import with_sigma
-from pipeline.choices import GAUSSIAN, relation_of
-from pipeline.config import TrialConfig
+from pipeline.trials.choices import GAUSSIAN, relation_of
+from pipeline.trials.config import TrialConfig
 
 IN_THE_BATCH = "none (the record is in the batch)"  # of one step, seen by whoever knows that
 

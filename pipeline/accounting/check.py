@@ -10,7 +10,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from pipeline.accounting import column, curves, gaussian, label, leekifer, photonic
+from pipeline.accounting import claimed, column, curves, label, leekifer
+from pipeline.accounting import event as gaussian
 
 Value = float | None | dict[str, float | None]
 
@@ -104,8 +105,8 @@ def _last_digit(printed: float) -> float:
 
 def _network_epsilon(bound: str, layers: list[list[int]], T: int, delta: float, m: int,
                      **constants: float) -> dict[str, float | None]:
-    value, alpha = photonic.network_epsilon(
-        _BOUNDS[bound], [photonic.Layer(n_in, n_out, **constants) for n_in, n_out in layers], T, delta, m)
+    value, alpha = claimed.network_epsilon(
+        _BOUNDS[bound], [claimed.Layer(n_in, n_out, **constants) for n_in, n_out in layers], T, delta, m)
     return {"epsilon": value, "alpha": alpha}
 
 
@@ -164,15 +165,15 @@ def _shuffled(noise_multiplier_2C: float, epochs: int, delta: float) -> float:
 def _audit(function: str, key: str = "") -> Callable[..., Value]:
     """A lower bound of `audit`, which is only imported where a file asks for one."""
     def evaluate(**inputs: float) -> Value:
-        from pipeline.accounting import audit
+        from pipeline.accounting import audited
 
-        value = float(getattr(audit, function)(**inputs))
+        value = float(getattr(audited, function)(**inputs))
         return {key: value} if key else value
     return evaluate
 
 
 _BOUNDS = {bound.__name__: bound for bound in (
-    photonic.prop3_first, photonic.prop3_second, photonic.a1_alt, photonic.a2_equal_cov, photonic.a3_saturating,
+    claimed.prop3_first, claimed.prop3_second, claimed.a1_alt, claimed.a2_equal_cov, claimed.a3_saturating,
     column.corrected_column_replace_one, column.corrected_column_add_remove)}
 FUNCTIONS: dict[str, Callable[..., Value]] = {
     **_BOUNDS,

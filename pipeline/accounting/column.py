@@ -17,9 +17,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy import stats
 
-from pipeline.accounting.curves import smallest_epsilon
-from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.photonic import (
+from pipeline.accounting.claimed import (
     ALPHAS,
     Bound,
     Curve,
@@ -30,7 +28,9 @@ from pipeline.accounting.photonic import (
     prop3_first,
     prop3_second,
 )
-from pipeline.config import TrialConfig
+from pipeline.accounting.curves import smallest_epsilon
+from pipeline.accounting.epsilon import Epsilon
+from pipeline.trials.config import TrialConfig
 
 
 def alpha_max(m: int, gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float) -> float:

@@ -19,14 +19,14 @@ from scipy import optimize
 from pipeline.accounting.certified import certified, event_of, with_noise
 from pipeline.accounting.curves import gdp_delta, gdp_eps
 from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.finite_precision import accounted_delta, within_delta
-from pipeline.accounting.gaussian import UnsupportedAccounting
 from pipeline.accounting.label import label_epsilons
-from pipeline.accounting.selection import selected_by_composition, selected_by_random_stopping
-from pipeline.choices import GAUSSIAN
-from pipeline.config import TrialConfig
-from pipeline.exhibits import certified_trials
-from pipeline.stopping import Selection
+from pipeline.accounting.selected import selected_by_composition, selected_by_random_stopping
+from pipeline.trials.choices import GAUSSIAN
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.exhibits import certified_trials
+from pipeline.trials.stopping import Selection
 
 
 def is_noisy(config: TrialConfig) -> bool:

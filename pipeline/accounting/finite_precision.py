@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 
-from pipeline.config import TrialConfig
-from pipeline.shapes import ConvShape, n_parameters
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.shapes import ConvShape, n_parameters
 
 STEPS_PER_SIGMA = 2**40  # of `rounded_gaussian.draw`: its standard deviation
 TOTAL_VARIATION = 2.0**-256  # of `rounded_gaussian.draw`: of one draw, from the rounded Gaussian

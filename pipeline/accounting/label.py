@@ -23,11 +23,11 @@ from functools import lru_cache
 import numpy as np
 from scipy import optimize, stats
 
+from pipeline.accounting.claimed import ALPHAS, Curve
 from pipeline.accounting.curves import classic_conversion, gdp_delta, gdp_eps, smallest_epsilon
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.finite_precision import accounted_delta, within_delta
-from pipeline.accounting.photonic import ALPHAS, Curve
-from pipeline.config import TrialConfig
+from pipeline.trials.config import TrialConfig
 
 RELATION = "replace-one label"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pipeline.config import TrialConfig
-from pipeline.exhibits import certified_trials
-from pipeline.stopping import Selection
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.exhibits import certified_trials
+from pipeline.trials.stopping import Selection
 
 RECORDED = "simulate the guarantee, and a release needs secret noise"
 
@@ -40,7 +40,7 @@ def choice_statement(trials: Sequence[TrialConfig], selection: Selection) -> str
     """Sentences on the noise of what a `selected` epsilon pays for, and what such a simulation leaves out.
 
     Args:
-        trials: as of `pipeline.accounting.selected`; those without a certified epsilon are passed over.
+        trials: as of `pipeline.accounting.certified.selected`; those without a certified epsilon are passed over.
     """
     trials = certified_trials(trials)
     text = sentence(noise_statement([trial.noise for trial in trials]))

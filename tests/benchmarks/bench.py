@@ -34,14 +34,15 @@ import torch
 from rounds import keep_freed_memory, machine, quotient, take_turns
 from steps import floor, opacus_step, records, training_step
 
-from pipeline.accounting import account, curves, gaussian
-from pipeline.config import TrialConfig
-from pipeline.experiment import load_experiment
-from pipeline.packs import Pack
-from pipeline.projection import SimulatedOpuProjector
-from pipeline.sweep import run_sweep
-from pipeline.tracking import Store
-from pipeline.training import train
+from pipeline.accounting import account, curves
+from pipeline.accounting import event as gaussian
+from pipeline.learning.feedback.projection import SimulatedOpuProjector
+from pipeline.learning.training import train
+from pipeline.sweep.run import run_sweep
+from pipeline.tracking.store import Store
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.experiment import load_experiment
+from pipeline.trials.packs import Pack
 
 ROOT = Path(__file__).parents[2]
 MECHANISMS = {"plain": {}, "private": {"mechanism": "photonic", "sigma": 0.1},

@@ -18,11 +18,11 @@ from unittest import mock
 
 from ray import cloudpickle
 
-from pipeline.config import TrialConfig
-from pipeline.experiment import Experiment, Resources
-from pipeline.records import EpochRecord
-from pipeline.sweep import run_sweep
-from pipeline.tracking import Store
+from pipeline.sweep.run import run_sweep
+from pipeline.tracking.store import Store
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.experiment import Experiment, Resources
+from pipeline.trials.records import EpochRecord
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import sweep_stub  # noqa: E402

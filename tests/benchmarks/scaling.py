@@ -23,11 +23,11 @@ import torch
 from rounds import Times, keep_freed_memory, machine, quotient, take_turns
 from steps import floor, records, training_step
 
-from pipeline.config import TrialConfig
-from pipeline.packs import Pack
-from pipeline.records import ClassAccuracy, EpochRecord, Outcome
-from pipeline.tracking import Store
-from pipeline.training import Training
+from pipeline.learning.training import Training
+from pipeline.tracking.store import Store
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.packs import Pack
+from pipeline.trials.records import ClassAccuracy, EpochRecord, Outcome
 
 BASE = {"alignment_batches": 0, "mechanism": "photonic", "sigma": 0.1, "algorithm": "dfa"}
 WIDTHS, BATCHES, REPLICAS = (128, 256, 512, 1024, 2048), (64, 256, 1024), (1, 2, 4, 8)

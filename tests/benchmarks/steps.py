@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import torch
 
-from pipeline.config import TrialConfig
-from pipeline.data import Dataset, load
-from pipeline.datasets import DATASETS
-from pipeline.packs import Pack
-from pipeline.training import Training
+from pipeline.learning.data.dataset import Dataset, load
+from pipeline.learning.training import Training
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.datasets import DATASETS
+from pipeline.trials.packs import Pack
 
 Step = Callable[[], object]
 Shape = tuple[int, int, int]  # (m, k, n) of a product [m, k] @ [k, n]

@@ -1,0 +1,1 @@
+"""Two experiments side by side: which points match, and what differs."""

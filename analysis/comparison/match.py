@@ -1,0 +1,198 @@
+"""Two experiments side by side: trials matched by their settings, apart from what differs between the experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis.exhibits.frontier.points import GUARANTEED, NO_VALUE, frontier
+from analysis.report.overview import value_text
+from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, MixedTrials, ReportError, setting_label
+from analysis.statistics import MeanInterval, mean_interval, welch_interval
+from pipeline.trials.experiment import Experiment
+
+ACCURACY = "test/accuracy"
+PERCENT = ("test/accuracy", "validation/accuracy", "test/worst_class_accuracy")
+PAIRED, WELCH = "paired by seed", "Welch"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two experiments: what to call it, and its trials from `load_runs`."""
+
+    label: str
+    experiment: Experiment
+    runs: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Differences of B from A.
+
+    Attributes:
+        table: a row per metric and pair of settings: `algorithm_a`, `algorithm_b`, `setting_a`, `setting_b`, the
+            fields `shown`, metric, a_mean, b_mean, difference, low, high, n_a, n_b, interval; accuracies in percent.
+        shown: further fields that tell the matched settings apart.
+        differs: field -> its values in A and in B, where no value is in both.
+        unmatched: trials of A and of B without a counterpart.
+    """
+
+    a: Side
+    b: Side
+    table: pd.DataFrame
+    shown: tuple[str, ...]
+    differs: dict[str, tuple[str, str]]
+    unmatched: tuple[int, int]
+
+
+def compare(a: Side, b: Side) -> Comparison:
+    """Match trials and compare their means over seeds.
+
+    A field differs between the experiments where they have no value in common; two trials match if all other fields,
+    but the seed, are equal. Trials without privacy are matched apart from the others, as references often have settings
+    of their own. The interval is Student's for the differences by seed where both sides have the same seeds, and
+    Welch's where they do not; it covers what differs between seeds, and nothing else.
+
+    Raises:
+        ReportError: if nothing matches.
+        MixedTrials: if trials of one side that match the same trial differ in more than their seed.
+    """
+    rows, differs, matched = [], {}, (set(), set())
+    for private in (False, True):
+        sides = [side.runs[(side.runs["mechanism"] != "none") == private] for side in (a, b)]
+        if any(side.empty for side in sides):
+            continue
+        keys = [side[[name for name in FIELDS if name != "seed"]].map(_key) for side in sides]
+        apart = [name for name in keys[0] if not set(keys[0][name]) & set(keys[1][name])]
+        shared = [name for name in keys[0] if name not in apart]
+        cells = [dict(list(side.groupby([key[name] for name in shared], sort=False)))
+                 for side, key in zip(sides, keys, strict=True)]
+        pairs = [(group, cells[1][key]) for key, group in cells[0].items() if key in cells[1]]
+        for pair in pairs:
+            for side, group, keep in zip((a, b), pair, matched, strict=True):
+                _require_replicates(side, group, apart)
+                keep.update(group["trial_key"])
+            rows += _rows(*pair)
+        if pairs:
+            differs |= {name: tuple(_values(side[name]) for side in sides) for name in apart}
+    if not rows:
+        raise ReportError(f"{a.label} and {b.label}: no trial of one matches one of the other; fields of which they "
+                          "have no value in common are what is compared, and all others, but the seed, must be equal")
+    table = pd.DataFrame(rows)
+    varied = dict.fromkeys((*a.experiment.varied, *b.experiment.varied, "dataset"))
+    shown = tuple(name for name in varied if name not in differs and table[name].map(_key).nunique() > 1)
+    order = ["metric", "algorithm_a", "algorithm_b", "setting_a", "setting_b", *shown, "a_mean", "b_mean", "difference",
+             "low", "high", "n_a", "n_b", "interval"]
+    unmatched = tuple(len(side.runs) - len(keep) for side, keep in zip((a, b), matched, strict=True))
+    return Comparison(a, b, table[order], shown, differs, unmatched)
+
+
+def overlay(comparison: Comparison) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
+    """The frontiers of A and B, of every kind of epsilon of which both have one, at one relation and delta."""
+    found = []
+    for kind in GUARANTEED:
+        try:
+            pair = tuple(frontier(side.runs, kind) for side in (comparison.a, comparison.b))
+        except ReportError:  # a side has no such epsilon, or trials that no curve can hold
+            continue
+        if all(len({*pair[0][name], *pair[1][name]}) == 1 for name in ("relation", "delta")):
+            found.append(pair)
+    return found
+
+
+def to_csv(comparison: Comparison) -> str:
+    """The tidy table."""
+    return comparison.table.round(6).to_csv(index=False, lineterminator="\n")
+
+
+def to_markdown(comparison: Comparison) -> str:
+    """Test accuracies of both sides and their differences, below a caption."""
+    names = tuple(DATASET_LABELS if name == "dataset" else {} for name in comparison.shown)
+    header = ["algorithm", "noise", *comparison.shown, f"{comparison.a.label} %", f"{comparison.b.label} %",
+              "difference", "95% interval", "n"]
+    rule = ["---", "---", *("---" for _ in comparison.shown), *["---:"] * 5]
+    lines = [header, rule]
+    for row in accuracies(comparison).to_dict("records"):
+        n = str(row["n_a"]) if row["n_a"] == row["n_b"] else f"{row['n_a']}, {row['n_b']}"
+        interval = f"{row['low']:+.2f} to {row['high']:+.2f}" if row["low"] == row["low"] else NO_VALUE
+        lines.append([*names_of(row), *(texts.get(row[f], value_text(row[f])) for f, texts in
+                                        zip(comparison.shown, names, strict=True)),
+                      f"{row['a_mean']:.2f}", f"{row['b_mean']:.2f}", f"{row['difference']:+.2f}", interval, n])
+    return f"{caption(comparison)}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def accuracies(comparison: Comparison) -> pd.DataFrame:
+    """The rows of test accuracy."""
+    return comparison.table[comparison.table["metric"] == ACCURACY]
+
+
+def names_of(row: Mapping[str, object]) -> tuple[str, str]:
+    """Algorithm and noise of a row; `A → B` where they differ."""
+    algorithms = [ALGORITHM_LABELS[row[f"algorithm_{side}"]] for side in "ab"]
+    settings = [setting_label(row[f"setting_{side}"]) for side in "ab"]
+    return tuple(" → ".join(dict.fromkeys(pair)) for pair in (algorithms, settings))
+
+
+def caption(comparison: Comparison) -> str:
+    """What is compared, what differs, and how far to trust it."""
+    a, b = comparison.a.label, comparison.b.label
+    shown = accuracies(comparison)
+    kinds = [kind for kind in (PAIRED, WELCH) if kind in set(shown["interval"])]
+    sentences = [f"Test accuracy (%) at the last epoch, mean over n seeds; difference is {b} less {a}, in points."]
+    sentences.append(f"95% t intervals over seeds ({' or '.join(kinds)}); of {len(shown)} intervals about "
+                     f"{0.05 * len(shown):.1f} would miss 0 by chance alone." if kinds else
+                     "No interval can be given where n = 1.")
+    if comparison.differs:
+        found = "; ".join(f"`{name}`: {one} against {other}" for name, (one, other) in comparison.differs.items())
+        sentences.append(f"What differs: {found}.")
+    else:
+        sentences.append("The settings of matched trials are equal.")
+    if any(comparison.unmatched):
+        one, other = comparison.unmatched
+        sentences.append(f"Without a counterpart and left out: {one} trials of {a}, {other} of {b}.")
+    return " ".join(sentences)
+
+
+def _rows(a: pd.DataFrame, b: pd.DataFrame) -> list[dict[str, object]]:
+    """One row per metric that all trials of both groups have."""
+    first = {name: a[name].iloc[0] for name in FIELDS if name != "seed"}
+    for side, group in (("a", a), ("b", b)):
+        first |= {f"algorithm_{side}": group["algorithm"].iloc[0], f"setting_{side}": group["setting"].iloc[0]}
+    metrics = [name for name in a.columns if name.startswith(("alignment/", *PERCENT)) and name in b.columns
+               and a[name].notna().all() and b[name].notna().all()]
+    if ACCURACY not in metrics:
+        raise ReportError(f"{ACCURACY}: missing for a trial of {first['algorithm_a']} {first['setting_a']}")
+    rows = []
+    for name in metrics:
+        factor = 100 if name in PERCENT else 1
+        values = [group.set_index("seed")[name].sort_index() * factor for group in (a, b)]
+        found, interval = _difference(*values)
+        rows.append({**first, "metric": name, "a_mean": values[0].mean(), "b_mean": values[1].mean(),
+                     "difference": found.mean, "low": found.low, "high": found.high, "n_a": len(a), "n_b": len(b),
+                     "interval": interval if found.low == found.low else ""})
+    return rows
+
+
+def _difference(a: pd.Series, b: pd.Series) -> tuple[MeanInterval, str]:
+    if a.index.equals(b.index):
+        return mean_interval(b - a), PAIRED
+    return welch_interval(a, b), WELCH
+
+
+def _require_replicates(side: Side, group: pd.DataFrame, apart: Sequence[str]) -> None:
+    mixed = [name for name in apart if group[name].map(_key).nunique() > 1]
+    if mixed:
+        values = "; ".join(f"{name}: {_values(group[name])}" for name in mixed)
+        raise MixedTrials(f"{side.label}: only the seed may differ between trials that match the same trials, got "
+                          f"{values}")
+
+
+def _values(column: pd.Series) -> str:
+    return ", ".join(dict.fromkeys(map(value_text, column)))
+
+
+def _key(value: object) -> object:
+    """A value that equals itself and can be grouped by, also where the field does not apply."""
+    return NO_VALUE if value is None or isinstance(value, float) and value != value else value

@@ -1,0 +1,147 @@
+"""The report of a comparison: table, figures and a page under `reports/<A>-and-<B>`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import style
+from analysis.comparison import match
+from analysis.comparison.match import Comparison, Side, accuracies, names_of
+from analysis.exhibits.captions import titled
+from analysis.exhibits.frontier import points as frontiers
+from analysis.report.overview import abridged, value_text
+from analysis.report.page import Page, exhibits, render
+from analysis.report.report import write
+from analysis.report.statements import epsilons, notes, statements
+from analysis.runs import ALGORITHM_LABELS, ReportError, load_runs, noise_sources
+from pipeline.accounting.noise import noise_statement, sentence
+from pipeline.tracking.store import Store
+from pipeline.trials.experiment import Experiment
+
+
+def compare_report(a: Experiment, b: Experiment, store_a: Store, store_b: Store, out: Path | None = None) -> list[Path]:
+    """Write `comparison.csv`, `.md` and figure, `frontiers.*` where both have a frontier, and `index.html`.
+
+    Args:
+        store_a, store_b: where each was tracked; may be the same.
+        out: folder, created if need be; by default `reports/<A>-and-<B>`.
+
+    Raises:
+        ReportError: if A and B are one sweep, one is not complete, or no trials match.
+        TrackingError: if a store has no such sweep.
+    """
+    if a.name == b.name and store_a.uri == store_b.uri:
+        raise ReportError(f"{a.name}: must be two sweeps, got one twice (`--mlruns-b DIR` names another store for B)")
+    runs = []
+    for experiment, store in ((a, store_a), (b, store_b)):
+        if experiment.candidates:
+            raise ReportError(f"{experiment.name}: only the best trial of random stopping may be published, so its "
+                              "trials cannot be compared")
+        store.attach(experiment.name)
+        runs.append(load_runs(store, experiment.trials, source=experiment.source))
+    found = match.compare(*(Side(*side) for side in zip(_labels(a, b, runs), (a, b), runs, strict=True)))
+    folder = Path("reports") / f"{a.name}-and-{b.name}" if out is None else Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = write({"comparison.csv": match.to_csv(found),
+                   "comparison.md": titled("Difference in test accuracy", match.to_markdown(found))}, folder)
+    files += style.save(difference_figure(found), folder, "comparison")
+    if pairs := match.overlay(found):
+        files += _write_overlay(found, pairs, folder)
+    return files + write({"index.html": render(_page(found, files))}, folder)
+
+
+def difference_figure(found: Comparison) -> Figure:
+    """Differences in test accuracy with their intervals, a row per setting, 7.2 inches wide, in the colours of A's
+    algorithms."""
+    shown = accuracies(found)
+    with style.theme():
+        figure = Figure(figsize=(7.2, 1.1 + 0.24 * len(shown)), layout="constrained")
+        ax = figure.subplots()
+        for place, row in enumerate(shown.to_dict("records")):
+            look = {"color": style.PALETTE[row["algorithm_a"]], "marker": style.MARKERS[row["algorithm_a"]]}
+            ax.plot(row["difference"], place, markersize=5, markeredgewidth=0, **look)
+            if row["low"] == row["low"]:
+                ax.plot([row["low"], row["high"]], [place, place], color=look["color"], linewidth=1.2, alpha=0.7)
+        ax.axvline(0, color="0.5", linewidth=0.8, zorder=0)
+        names = [", ".join([*names_of(row), *(f"{name} = {value_text(row[name])}" for name in found.shown)])
+                 for row in shown.to_dict("records")]
+        ax.set_yticks(range(len(shown)), names)
+        ax.set_ylim(len(shown) - 0.4, -0.6)
+        ax.set_xlabel(f"Test accuracy, {found.b.label} less {found.a.label} (points)")
+        sns.despine(ax=ax, left=True)
+        ax.tick_params(axis="y", length=0)
+    return figure
+
+
+def overlay_figure(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> Figure:
+    """Both frontiers on one axis, a panel per kind of epsilon, 6 x 3.8 inches each: A solid, B dashed and open."""
+    with style.theme():
+        figure = Figure(figsize=(6 * len(pairs), 3.8), layout="constrained")
+        for (a, b), ax in zip(pairs, figure.subplots(1, len(pairs), squeeze=False)[0], strict=True):
+            _draw(a, ax, found.a.label, linestyle="-")
+            _draw(b, ax, found.b.label, linestyle="--", markerfacecolor="white")
+            ax.set_title(f"{a['kind'].iloc[0]} ε: {a['relation'].iloc[0]}, δ = {a['delta'].iloc[0]:g}")
+            ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+            style.log_axis(ax, pd.concat([a, b])["epsilon"])
+            style.within(ax, 0, 100)
+            ax.set(xlabel=f"ε ({a['kind'].iloc[0]}, {a['relation'].iloc[0]})", ylabel="Test accuracy (%)")
+            sns.despine(ax=ax)
+    return figure
+
+
+def _draw(points: pd.DataFrame, ax: Axes, label: str, **own: object) -> None:
+    """A curve per algorithm, named by it and the label, with these properties of its own."""
+    for algorithm, shift in style.shifts(points).items():
+        style.curve(ax, points[points["algorithm"] == algorithm], "epsilon", algorithm, shift,
+                    label=f"{ALGORITHM_LABELS[algorithm]}, {label}", **own)
+
+
+def _write_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]], folder: Path) -> list[Path]:
+    table = pd.concat([frame.assign(experiment=side.label) for pair in pairs
+                       for frame, side in zip(pair, (found.a, found.b), strict=True)])
+    parts = []
+    for a, b in pairs:
+        samplers = " or ".join(sorted({*a["sampler"], *b["sampler"]}))
+        noise = pd.concat([_sources(side.runs, a) for side in (found.a, found.b)])
+        parts.append(f"Test accuracy (%) against {a['kind'].iloc[0]} ε at δ = {a['delta'].iloc[0]:g} "
+                     f"(relation {a['relation'].iloc[0]}, sampler {samplers}): {found.a.label} solid, {found.b.label} "
+                     "dashed with open markers; bars are 95% intervals over seeds, thin Student's t, thick bootstrap, "
+                     f"where n > 1. {sentence(noise_statement(noise))}")
+    contents = {"frontiers.csv": frontiers.to_csv([table], ["experiment"]),
+                "frontiers.md": titled("Accuracy against ε, overlaid", "\n\n".join(parts) + "\n")}
+    return write(contents, folder) + style.save(overlay_figure(found, pairs), folder, "frontiers")
+
+
+def _sources(runs: pd.DataFrame, points: pd.DataFrame) -> pd.Series:
+    """Where the noise of those runs comes from that have the epsilon of these points."""
+    first = points.iloc[0]
+    return noise_sources(runs[frontiers.tightest(runs, first["kind"], first["formula"]).notna()]).dropna()
+
+
+def _page(found: Comparison, files: Sequence[Path]) -> Page:
+    both = pd.concat([found.a.runs, found.b.runs])
+    facts = [(side.label, f"{len(side.runs)} trials, commit {', '.join(_commits(side.runs)) or 'not recorded'}")
+             for side in (found.a, found.b)]
+    return Page(title=f"{found.a.label} and {found.b.label}", what="Comparison", facts=facts,
+                exhibits=exhibits(files), privacy=statements(both), epsilons=epsilons(both), notes=notes(both))
+
+
+def _labels(a: Experiment, b: Experiment, runs: Sequence[pd.DataFrame]) -> tuple[str, str]:
+    """Names of the two sides: those of the experiments, else with their commits, else with A and B."""
+    if a.name != b.name:
+        return a.name, b.name
+    commits = [_commits(frame) for frame in runs]
+    if commits[0] != commits[1] and all(len(found) == 1 for found in commits):
+        return tuple(f"{a.name} at {found[0]}" for found in commits)
+    return f"{a.name} (A)", f"{b.name} (B)"
+
+
+def _commits(runs: pd.DataFrame) -> list[str]:
+    found = runs["git_commit"].dropna().unique() if "git_commit" in runs else []
+    return [abridged(commit) for commit in found]

@@ -1,0 +1,1 @@
+"""Exhibits: each a table from tracked runs and a figure from that table."""

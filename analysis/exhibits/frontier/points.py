@@ -1,0 +1,295 @@
+"""Accuracy and alignment against epsilon: the points of a privacy-utility frontier, and what is measured of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from analysis.exhibits.frontier.pareto import hypervolume, pareto_front, reference_epsilon
+from analysis.exhibits.metrics import METRICS, Metric
+from analysis.runs import (
+    ALGORITHM_LABELS,
+    DATASET_LABELS,
+    FIELDS,
+    MixedTrials,
+    ReportError,
+    noise_sources,
+    require_replicates,
+    setting_label,
+)
+from analysis.statistics import SUMMARY, plus_minus, summarize
+from pipeline.accounting.label import RELATION as LABEL_RELATION
+from pipeline.accounting.noise import noise_statement
+from pipeline.trials.exhibits import FRONTIER_NOISE
+
+KINDS = tuple(FRONTIER_NOISE)
+GUARANTEED = ("certified", "label")
+COLUMNS = ["algorithm", "epsilon", "metric", *SUMMARY, "kind", "formula", "relation", "sampler", "delta", "setting",
+           "on_front", "on_overall_front"]
+VOLUME_COLUMNS = ["kind", "formula", "metric", "algorithm", "hypervolume", "points", "reference_epsilon",
+                  "reference_value"]
+ALL = "all"  # algorithms together
+NO_VALUE = "–"
+NEIGHBOURS = {"add/remove": "one record, added or removed", "replace-one": "one record, replaced",
+              LABEL_RELATION: "the label of one record"}
+PROTECTED = {"certified": "features and labels", "label": "labels only", "claimed": "no guarantee"}
+SETTINGS_NAMED = 3  # of an algorithm, in a caption
+GUARANTEES = {
+    "certified": (
+        "ε certifies the whole run: between two training sets that are equal but for {neighbours}, whoever sees all "
+        "weights of every step, and knows all else but the noise, tells them apart no better than "
+        "(ε, δ)-differential privacy permits. It covers one trial each, not the choice among trials; {noise}."),
+    "label": (
+        "ε protects labels alone: between two training sets that are equal but for {neighbours}, whoever sees all "
+        "weights of every step tells them apart no better than (ε, δ)-differential privacy permits. Features count as "
+        "public: of them, or of whether a record took part, nothing is guaranteed. It covers one trial each, not the "
+        "choice among trials; {noise}."),
+    "claimed": (
+        "This ε is no guarantee: it is the value of a formula printed in Ohana et al. 2021 ({formula}), whatever of "
+        "its assumptions these trials meet, and one observed update can tell who was in its batch at any σ. It can be "
+        "compared with the paper's claims and with nothing else."),
+}
+
+
+def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
+    """The points of one kind of epsilon: a metric at the last epoch, by algorithm and epsilon.
+
+    One row per algorithm and noise setting, by algorithm and growing epsilon, with the columns `COLUMNS`: mean and 95%
+    intervals over n seeds; epsilon, relation, sampler and delta as they must be read; whether the mean is on the Pareto
+    front of its algorithm, and on that of all. Epsilon is that of the last epoch by the tightest accountant that was
+    logged; if seeds differ (one diverged early), the largest, which holds for all. A diverged trial counts with the
+    weights it ended with.
+
+    Args:
+        runs: from `load_runs`; trials without a finite epsilon of this kind are left out (`caption` names them).
+        kind: 'certified', 'label', or 'claimed', which guarantees nothing; of other kinds there is no frontier.
+        metric: one of `METRICS`; a trial that has none (see `Metric.of`) is left out.
+        formula: of a claimed epsilon, `saturating/epochs` for example, since formulas do not bound one quantity.
+
+    Raises:
+        ReportError: for another kind, no trial that has it, or a trial without the metric.
+        MixedTrials: if relations or deltas differ, or, within one algorithm, other fields than seed and noise do.
+    """
+    if kind not in KINDS:
+        raise ReportError(f"kind: must be one of {', '.join(KINDS)}, got {kind!r}")
+    runs = runs.assign(epsilon=tightest(runs, kind, formula)).dropna(subset="epsilon")
+    if runs.empty:
+        raise ReportError(f"frontier: needs trials with a finite {_key(kind, formula).rstrip('/')}, found none")
+    runs = runs.assign(relation=LABEL_RELATION if kind == "label" else runs["privacy.relation"])
+    for name in ("relation", "delta"):
+        _require_one(runs, name)
+    require_replicates(runs)
+    _require_one_curve(runs, FRONTIER_NOISE[kind])
+    runs = runs.assign(value=METRICS[metric].of(runs)).dropna(subset="value")
+    rows = []
+    for (algorithm, setting), cell in runs.groupby(["algorithm", "setting"]):
+        first = cell.iloc[0]
+        rows.append({"algorithm": algorithm, "epsilon": cell["epsilon"].max(), "metric": metric,
+                     **summarize(cell["value"]), "kind": kind, "formula": formula, "relation": first["relation"],
+                     "sampler": first["sampler"], "delta": first["delta"], "setting": setting})
+    points = pd.DataFrame(rows)
+    order = {algorithm: place for place, algorithm in enumerate(ALGORITHM_LABELS)}
+    points = points.sort_values(["algorithm", "epsilon"], ignore_index=True,
+                                key=lambda column: column.map(order) if column.name == "algorithm" else column)
+    compared = points.assign(by=_compared_by(points))
+    own = [pareto_front(group["by"], group["mean"]) for _, group in compared.groupby("algorithm", sort=False)]
+    return points.assign(on_front=np.concatenate(own),
+                         on_overall_front=pareto_front(compared["by"], compared["mean"]))[COLUMNS]
+
+
+def _compared_by(points: pd.DataFrame) -> pd.Series:
+    """The target of points that have one, else their epsilon: targets are met to within 1% from below, and by how much
+    says nothing of an algorithm."""
+    return pd.Series([float(_target(row) or row.epsilon) for row in points.itertuples()], index=points.index)
+
+
+def _target(row: tuple) -> str:
+    """`3` of a point whose noise was set by the target 3; empty for others."""
+    name, _, number = row.setting.rpartition("=")
+    return number if name.endswith("epsilon") and row.kind in GUARANTEED else ""
+
+
+def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str] = GUARANTEED) -> list[pd.DataFrame]:
+    """`frontier` of every kind that the runs have, in the order of `kinds`; of `claimed`, one per formula.
+
+    Raises:
+        ReportError: if there is none, and as `frontier`.
+    """
+    found = [frontier(runs, kind, metric, formula) for kind in kinds for formula in _formulas(runs, kind)]
+    if not found:
+        raise ReportError(f"frontier: needs trials with a finite {' or '.join(f'epsilon/{k}' for k in kinds)}, "
+                          "found none")
+    return found
+
+
+def tightest(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
+    """The least logged `epsilon/<kind>/<accountant>` of every trial; empty where there is none, as for an infinite one.
+
+    All accountants that are logged are proved for the trial, so the least of their values holds too. Of `claimed`,
+    nothing is, and the value is that of one formula.
+    """
+    logged = [name for name in runs.columns if name.startswith(_key(kind, formula))]
+    return runs[logged].astype(float).min(axis=1)
+
+
+def hypervolumes(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> pd.DataFrame:
+    """The area that each algorithm's means dominate, and that all together do: `VOLUME_COLUMNS`, largest first.
+
+    The axes are ln epsilon and the metric (accuracies in percent). The reference point, one for all algorithms of a
+    kind, is the least power of ten above every epsilon, and chance for accuracy, 0 for the worst class and alignment.
+    """
+    rows = []
+    for frame in points:
+        first = frame.iloc[0]
+        reference = (reference_epsilon(frame["epsilon"]), METRICS[first["metric"]].floor(runs["dataset"].iloc[0]))
+        curves = {ALL: frame, **dict(list(frame.groupby("algorithm", sort=False)))}
+        volumes = [(hypervolume(part["epsilon"], part["mean"], *reference), algorithm, len(part))
+                   for algorithm, part in curves.items()]
+        rows += [(first["kind"], first["formula"], first["metric"], algorithm, volume, count, *reference)
+                 for volume, algorithm, count in sorted(volumes, key=lambda v: -v[0])]
+    return pd.DataFrame(rows, columns=VOLUME_COLUMNS)
+
+
+def title(points: pd.DataFrame) -> str:
+    """What kind of epsilon an axis has, in two lines: `certified ε: features and labels`, relation, sampler, delta."""
+    first = points.iloc[0]
+    samplers = " or ".join(sorted(set(points["sampler"])))
+    head = f"{first['kind']} ε: {PROTECTED[first['kind']]}{_formula(first['formula'])}"
+    return f"{head}\n{first['relation']}, {samplers} batches, δ = {first['delta']:g}"
+
+
+def _formula(formula: str) -> str:
+    """`, saturating formula, T = epochs` of `saturating/epochs`."""
+    name, _, count = formula.partition("/")
+    return f", {name.replace('_', ' ')} formula, T = {count}" if formula else ""
+
+
+def _key(kind: str, formula: str) -> str:
+    return f"epsilon/{kind}/{formula}"
+
+
+def _formulas(runs: pd.DataFrame, kind: str) -> list[str]:
+    """The formulas of a claimed epsilon that any trial has, and nothing in place of accountants; [] for no trial."""
+    if kind != "claimed":
+        return [""] if tightest(runs, kind).notna().any() else []
+    logged = [name for name in sorted(runs.columns) if name.startswith(_key(kind, "")) and runs[name].notna().any()]
+    return [name.removeprefix(_key(kind, "")) for name in logged]
+
+
+def to_csv(points: Sequence[pd.DataFrame], also: Sequence[str] = ()) -> str:
+    """The tidy points of all kinds, one row each; `also` are further columns."""
+    table = pd.concat(points)[[*COLUMNS, *also]]
+    return table.round(dict.fromkeys(["epsilon", *SUMMARY], 4)).to_csv(index=False, lineterminator="\n")
+
+
+def to_markdown(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> str:
+    """Per kind a caption, a table with algorithms as rows, epsilons as columns and means as cells, and the dominated
+    areas."""
+    volumes = hypervolumes(points, runs)
+    return "\n".join(f"{caption(frame, runs)}\n\n{_markdown_table(frame)}\n{_areas(part)}" for frame, (_, part) in
+                     zip(points, volumes.groupby(["kind", "formula"], sort=False), strict=True))
+
+
+def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
+    """What a reader must know of the points of one kind: what their epsilon guarantees, and what it does not."""
+    first = points.iloc[0]
+    metric = METRICS[first["metric"]]
+    neighbours, samplers = NEIGHBOURS[first["relation"]], " or ".join(sorted(set(points["sampler"])))
+    kept = runs.loc[tightest(runs, first["kind"], first["formula"]).notna()]
+    epochs = " or ".join(f"{value:g}" for value in sorted(set(kept["epochs"])))
+    epochs += " epoch" if epochs == "1" else " epochs"
+    head = (f"{metric.phrase[0].upper()}{metric.phrase[1:]} on {DATASET_LABELS[kept['dataset'].iloc[0]]} after "
+            f"{epochs} against {first['kind']} ε{_formula(first['formula'])} at δ = {first['delta']:g} "
+            f"(relation {first['relation']}, sampler {samplers}).")
+    guarantee = GUARANTEES[first["kind"]].format(neighbours=neighbours, formula=first["formula"],
+                                                 noise=noise_statement(noise_sources(kept).dropna()))
+    return " ".join([head, guarantee, _uncertainty(points), *_unmeasured(metric, kept), *_diverged(kept),
+                     *_left_out(runs, kept, first["kind"]), _front(points)])
+
+
+def _unmeasured(metric: Metric, kept: pd.DataFrame) -> list[str]:
+    lost = int(metric.of(kept).isna().sum())
+    return [f"{lost} of {len(kept)} trials have no measured {metric.name} and are left out."] if lost else []
+
+
+def _left_out(runs: pd.DataFrame, kept: pd.DataFrame, kind: str) -> list[str]:
+    """A sentence on the trials that have no finite epsilon of this kind, if there are any."""
+    absent = runs.drop(kept.index)
+    return [] if absent.empty else [f"Without a finite {kind} ε and left out: {_settings(absent)}."]
+
+
+def _settings(runs: pd.DataFrame) -> str:
+    """`BP (σ = 0, σ = 0.1), DFA (6 settings)`: the settings of each algorithm, or how many where there are more."""
+    texts = []
+    for algorithm, group in runs.groupby("algorithm", sort=False):
+        labels = list(dict.fromkeys(map(setting_label, group["setting"])))
+        listed = ", ".join(labels) if len(labels) <= SETTINGS_NAMED else f"{len(labels)} settings"
+        texts.append(f"{ALGORITHM_LABELS[algorithm]} ({listed})")
+    return ", ".join(texts)
+
+
+def _markdown_table(points: pd.DataFrame) -> str:
+    by_column = points.assign(column=[_column(row) for row in points.itertuples()])
+    by_column = by_column.sort_values("epsilon", kind="stable")
+    columns = list(dict.fromkeys(by_column["column"]))
+    digits = METRICS[points["metric"].iloc[0]].digits
+    cells = {(row.algorithm, row.column): plus_minus(row.mean, row.high, digits) for row in by_column.itertuples()}
+    present = [a for a in ALGORITHM_LABELS if a in set(points["algorithm"])]
+    lines = [["", *columns], ["---", *("---:" for _ in columns)],
+             *([ALGORITHM_LABELS[a], *(cells.get((a, c), NO_VALUE) for c in columns)] for a in present)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _areas(volumes: pd.DataFrame) -> str:
+    """The dominated areas of one kind, largest first."""
+    first = volumes.iloc[0]
+    names = [ALGORITHM_LABELS.get(a, "all together") for a in volumes["algorithm"]]
+    lines = [["hypervolume", *names], ["---", *("---:" for _ in names)],
+             [first["metric"].replace("_", " "), *(f"{value:.4g}" for value in volumes["hypervolume"])]]
+    return (f"Hypervolume: area between the means and the reference point (ε = {first['reference_epsilon']:g}, "
+            f"{first['reference_value']:g}), in units of the metric times nats of ln ε; larger is better.\n\n"
+            + "".join(f"| {' | '.join(line)} |\n" for line in lines))
+
+
+def _column(row: tuple) -> str:
+    """`ε ≤ 3` for a target, which is met to within 1% from below; else the value."""
+    target = _target(row)
+    return f"ε ≤ {target}" if target else f"ε = {row.epsilon:.4g}"
+
+
+def _uncertainty(points: pd.DataFrame) -> str:
+    fewest, most = points["n"].min(), points["n"].max()
+    if most == 1:
+        return "One seed each (n = 1), so no interval can be given."
+    return (f"Mean over n = {most if fewest == most else f'{fewest} to {most}'} seeds; ± and thin bars are 95% "
+            "t intervals over seeds, thick bars 95% percentile bootstrap intervals, which up to three seeds are their "
+            f"range{'' if fewest > 1 else '; none where n = 1'}.")
+
+
+def _diverged(runs: pd.DataFrame) -> list[str]:
+    diverged = runs[runs["status"] == "diverged"]
+    return [] if diverged.empty else [f"Diverged trials count with the weights they ended with: {_settings(diverged)}."]
+
+
+def _front(points: pd.DataFrame) -> str:
+    best = points[points["on_overall_front"]]
+    names = [f"{ALGORITHM_LABELS[algorithm]} at {', '.join(_column(row) for row in group.itertuples())}"
+             for algorithm, group in best.groupby("algorithm", sort=False)]
+    return f"On the Pareto front of these means, points with a target compared by it: {'; '.join(names)}."
+
+
+def _require_one(runs: pd.DataFrame, name: str) -> None:
+    values = sorted(set(runs[name].map(str)))
+    if len(values) > 1:
+        raise MixedTrials(f"{name}: must be the same for all points of one frontier, got {', '.join(values)}")
+
+
+def _require_one_curve(runs: pd.DataFrame, noise: Sequence[str]) -> None:
+    for algorithm, group in runs.groupby("algorithm"):
+        differ = [name for name in FIELDS
+                  if name not in ("seed", *noise) and group[name].nunique(dropna=False) > 1]
+        if differ:
+            values = "; ".join(f"{name}: {', '.join(str(v) for v in group[name].unique())}" for name in differ)
+            raise MixedTrials(f"{algorithm}: along one curve only seed, {', '.join(noise)} may differ, got {values}")

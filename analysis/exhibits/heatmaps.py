@@ -1,0 +1,86 @@
+"""A metric over sigma and tau_h, the two settings of the photonic mechanism: one panel per algorithm."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import style
+from analysis.exhibits.metrics import METRICS
+from analysis.runs import ALGORITHM_LABELS, ReportError, require_replicates
+from analysis.statistics import SUMMARY, summarize
+from pipeline.trials.exhibits import in_heatmap
+
+COLUMNS = ["algorithm", "sigma", "tau_h", "metric", *SUMMARY]
+COLOURS = "cividis"  # sequential, of even lightness steps, and the same to the colour-blind
+NO_VALUE = "–"
+
+
+def heatmap_table(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """A metric at the last epoch by algorithm, sigma and tau_h, over seeds: `COLUMNS`.
+
+    Trials of other mechanisms are left out; so is a trial without a measured alignment (see `Metric.of`), and a
+    cell of such trials alone.
+
+    Args:
+        metric: one of `METRICS`.
+
+    Raises:
+        ReportError: without photonic trials, or as `Metric.of`.
+        MixedTrials: if trials of one cell differ in more than their seed.
+    """
+    shown = runs[[in_heatmap(fields) for fields in runs.to_dict("records")]]
+    if shown.empty:
+        raise ReportError(f"{metric}_heatmap: needs trials with mechanism photonic and a sigma, found none")
+    require_replicates(shown, along=["tau_h"])
+    shown = shown.assign(value=METRICS[metric].of(shown)).dropna(subset="value")
+    rows = [{"algorithm": algorithm, "sigma": sigma, "tau_h": tau_h, "metric": metric, **summarize(cell["value"])}
+            for (algorithm, sigma, tau_h), cell in shown.groupby(["algorithm", "sigma", "tau_h"])]
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    return pd.concat([table[table["algorithm"] == algorithm] for algorithm in style.present(table)], ignore_index=True)
+
+
+def heatmap_figure(table: pd.DataFrame) -> Figure:
+    """A panel per algorithm, in one row, on one colour scale: means as colour and text, sigma upwards, tau_h to the
+    right."""
+    algorithms = style.present(table)
+    columns, rows = table["tau_h"].nunique(), table["sigma"].nunique()
+    with style.theme():
+        figure = Figure(figsize=((0.45 * columns + 0.3) * len(algorithms) + 1.6, 0.36 * rows + 1.1),
+                        layout="constrained")
+        axes = figure.subplots(1, len(algorithms), squeeze=False, sharey=True)[0]
+        for algorithm, ax in zip(algorithms, axes, strict=True):
+            image = heatmap(table, algorithm, ax)
+            ax.set_title(ALGORITHM_LABELS[algorithm])
+        axes[0].set_ylabel("σ (noise level)")
+        metric = METRICS[table["metric"].iloc[0]]
+        bar = figure.colorbar(image, ax=axes, aspect=16, pad=0.01)
+        bar.set_label(metric.label)
+        bar.outline.set_visible(False)
+        figure.supxlabel(f"$\\tau_h$ (bound on activations);  mean over {style.seeds(table['n'], '').strip()}",
+                         fontsize="medium")
+    return figure
+
+
+def heatmap(table: pd.DataFrame, algorithm: str, ax: Axes):
+    """The cells of one algorithm, coloured on the scale of the whole table; returns the image."""
+    grid = table[table["algorithm"] == algorithm].pivot(index="sigma", columns="tau_h", values="mean")
+    grid = grid.reindex(index=sorted(table["sigma"].unique()), columns=sorted(table["tau_h"].unique()))
+    low, high = table["mean"].min(), table["mean"].max()
+    colours = colormaps[COLOURS].with_extremes(bad="0.92")
+    image = ax.imshow(np.ma.masked_invalid(grid), cmap=colours, vmin=low, vmax=high, origin="lower", aspect="auto")
+    digits = 1 if METRICS[table["metric"].iloc[0]].key else 2
+    for (row, column), value in np.ndenumerate(grid.to_numpy()):
+        text = NO_VALUE if np.isnan(value) else f"{value:z.{digits}f}".replace("-", "−")
+        red, green, blue, _ = image.cmap(image.norm(value)) if text != NO_VALUE else (0.92, 0.92, 0.92, 1)
+        dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
+        ax.text(column, row, text, ha="center", va="center", color="white" if dark else "black", fontsize="small")
+    ax.set_xticks(range(grid.shape[1]), [f"{value:g}" for value in grid.columns])
+    ax.set_yticks(range(grid.shape[0]), [f"{value:g}" for value in grid.index])
+    ax.tick_params(length=0)
+    sns.despine(ax=ax, left=True, bottom=True)
+    return image

@@ -1,0 +1,133 @@
+"""Figures 2 to 4 of Lee & Kifer 2020: accuracy by epoch of each method, a panel per noise, with epsilon on top."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from analysis.exhibits.figure2 import MissingSeries
+from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, load_history, noise_sources, require_replicates
+from analysis.style import MARKERS, PALETTE, theme
+from pipeline.accounting.noise import noise_statement
+from pipeline.tracking.store import Store
+from pipeline.trials.exhibits import update_sigma
+
+PUBLISHED = "epsilon/certified/rdp/classic"  # the paper's accounting
+TIGHT = "epsilon/certified/pld"
+TICKS = 4  # of epsilon
+ACCURACIES = ("validation/accuracy", "test/accuracy")  # by epoch, the first that the trials have
+
+
+def curves(store: Store, runs: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy by epoch: columns dataset, algorithm, sigma, seed, delta, noise (its source), epoch, accuracy (%),
+    accuracy_of, epsilon_published, epsilon_tight; a row per trial and epoch.
+
+    sigma is the standard deviation of the noise on every coordinate of the mean update (Algorithm 1); 0 where a trial
+    is not private. The epsilons and `noise` are empty there.
+
+    Raises:
+        MixedTrials: if trials of one data set, algorithm and noise differ in more than their seed.
+        MissingSeries: if a trial has no accuracy of more than one epoch, or no epsilon of the published accounting.
+    """
+    for _, part in runs.groupby("dataset"):
+        require_replicates(part)
+    found = next((h for h in (load_history(store, runs, key).assign(accuracy_of=key.partition("/")[0])
+                              for key in ACCURACIES) if set(h["trial_key"]) == set(runs["trial_key"])), None)
+    if found is None or found["epoch"].nunique() < 2:
+        raise MissingSeries(f"leekifer: needs {' or '.join(ACCURACIES)} of every trial by epoch")
+    table = found.assign(accuracy=found["value"] * 100)[["trial_key", "epoch", "accuracy", "accuracy_of"]]
+    for column, key in (("epsilon_published", PUBLISHED), ("epsilon_tight", TIGHT)):
+        history = load_history(store, runs, key)[["trial_key", "epoch", "value"]].rename(columns={"value": column})
+        table = table.merge(history, how="left", on=["trial_key", "epoch"])
+    kept = runs.assign(sigma=[update_sigma(row) for row in runs.to_dict("records")], noise=noise_sources(runs))
+    table = kept[["trial_key", "dataset", "algorithm", "sigma", "seed", "delta", "noise"]].merge(table, on="trial_key")
+    lost = table[(table["sigma"] > 0) & table["epsilon_published"].isna()]
+    if len(lost):
+        raise MissingSeries(f"leekifer: needs {PUBLISHED} of every private trial (sampler without_replacement), trial "
+                            f"{lost['trial_key'].iloc[0]} has none")
+    return table.drop(columns="trial_key").sort_values(["dataset", "algorithm", "sigma", "seed", "epoch"],
+                                                       ignore_index=True)
+
+
+def leekifer_figure(table: pd.DataFrame) -> Figure:
+    """A row per data set and a column per sigma, 3.6 x 3.2 inches each, from `curves`."""
+    datasets = [d for d in DATASET_LABELS if d in set(table["dataset"])]
+    sigmas = sorted(s for s in table["sigma"].unique() if s > 0)
+    if not sigmas:
+        raise MissingSeries("leekifer: needs private trials, found none")
+    with theme():
+        figure = Figure(figsize=(3.6 * len(sigmas) + 1.2, 3.2 * len(datasets)), layout="constrained")
+        axes = figure.subplots(len(datasets), len(sigmas), squeeze=False, sharey="row")
+        for dataset, row in zip(datasets, axes, strict=True):
+            for sigma, ax in zip(sigmas, row, strict=True):
+                panel(table[(table["dataset"] == dataset) & table["sigma"].isin([0, sigma])], ax)
+                ax.set_title(f"{DATASET_LABELS[dataset]}, σ = {sigma:.3g}")
+            row[0].set_ylabel(f"{table['accuracy_of'].iloc[0].capitalize()} accuracy (%)")
+        handles = {text: handle for ax in axes.flat
+                   for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)}
+        figure.legend(handles.values(), handles.keys(), loc="outside right center", title=seeds(table))
+    return figure
+
+
+def panel(table: pd.DataFrame, ax: Axes) -> Axes:
+    """Accuracy by epoch at one sigma, non-private references dashed; the published epsilon of every epoch on top."""
+    for (algorithm, sigma), cell in table.groupby(["algorithm", "sigma"]):
+        by_epoch = cell.groupby("epoch")["accuracy"].agg(["mean", "min", "max"])
+        ax.plot(by_epoch.index, by_epoch["mean"], color=PALETTE[algorithm], marker=MARKERS[algorithm], markersize=3,
+                markeredgewidth=0, linestyle="-" if sigma else "--", label=method(algorithm, sigma))
+        if cell["seed"].nunique() > 1:
+            ax.fill_between(by_epoch.index, by_epoch["min"], by_epoch["max"], color=PALETTE[algorithm], alpha=0.15,
+                            linewidth=0)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=TICKS + 1, integer=True))
+    ax.set_xlabel("Epoch")
+    spent = table.dropna(subset="epsilon_published").groupby("epoch")["epsilon_published"].max()
+    chosen = spent.iloc[np.unique(np.linspace(0, len(spent) - 1, TICKS + 1).round().astype(int)[1:])]
+    top = ax.secondary_xaxis("top")
+    top.set_xticks(chosen.index, [f"{value:.2f}" for value in chosen])
+    top.set_xlabel(f"certified ε: replace-one, without replacement,\nδ = {deltas(table)}, published conversion")
+    sns.despine(ax=ax)
+    return ax
+
+
+def method(algorithm: str, sigma: float) -> str:
+    """`DP-DFA`, or `BP, non-private`."""
+    return f"DP-{ALGORITHM_LABELS[algorithm]}" if sigma else f"{ALGORITHM_LABELS[algorithm]}, {NON_PRIVATE}"
+
+
+def deltas(table: pd.DataFrame) -> str:
+    """delta of the private trials."""
+    return " or ".join(f"{value:g}" for value in sorted(table.loc[table["sigma"] > 0, "delta"].unique()))
+
+
+def seeds(table: pd.DataFrame) -> str:
+    """What the curves are means of."""
+    counts = table.groupby(["dataset", "algorithm", "sigma"])["seed"].nunique()
+    if counts.max() == 1:
+        return "n = 1 seed"
+    n = f"{counts.max()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
+    return f"n = {n} seeds\nmean, min–max"
+
+
+def to_markdown(table: pd.DataFrame) -> str:
+    """Accuracy after the last epoch and both epsilons: a row per data set, sigma and method, best method first."""
+    last = table[table["epoch"] == table.groupby(["dataset", "algorithm", "sigma"])["epoch"].transform("max")]
+    cells = last.groupby(["dataset", "sigma", "algorithm"], as_index=False).agg(
+        accuracy=("accuracy", "mean"), n=("seed", "nunique"), epochs=("epoch", "max"),
+        published=("epsilon_published", "max"), tight=("epsilon_tight", "max"))
+    cells = cells.sort_values(["dataset", "sigma", "accuracy"], ascending=[True, True, False])
+    of = table["accuracy_of"].iloc[0]
+    trials = last[last["sigma"] > 0].drop_duplicates(["dataset", "algorithm", "sigma", "seed"])
+    lines = [f"| data set | σ | method | {of} accuracy (%) | n | epochs | ε published | ε tight |",
+             "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |"]
+    for row in cells.itertuples():
+        epsilons = [f"{value:.2f}" if value == value else "–" for value in (row.published, row.tight)]
+        lines.append(f"| {DATASET_LABELS[row.dataset]} | {row.sigma:.3g} | {method(row.algorithm, row.sigma)} | "
+                     f"{row.accuracy:.2f} | {row.n} | {row.epochs} | {' | '.join(epsilons)} |")
+    return (f"Accuracy ({of} records) by method after the last epoch. ε is certified of the whole run at δ = "
+            f"{deltas(table)}, replace-one, batches drawn without replacement: `published` by the RDP bound and "
+            "classic conversion of Lee & Kifer 2020, `tight` by privacy loss distributions. It covers one trial each, "
+            f"not the choice among them; {noise_statement(trials['noise'])}.\n\n" + "\n".join(lines) + "\n")

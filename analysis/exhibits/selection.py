@@ -1,0 +1,152 @@
+"""The best trial of a sweep, and what it costs to have chosen it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis.exhibits.frontier.points import NEIGHBOURS, NO_VALUE
+from analysis.runs import require_accuracy
+from pipeline.accounting import Epsilon, account
+from pipeline.accounting.certified import selected
+from pipeline.accounting.evaluations import scores_are_covered
+from pipeline.accounting.event import UnsupportedAccounting
+from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
+from pipeline.trials.exhibits import certified_trials
+from pipeline.trials.experiment import Experiment
+from pipeline.trials.naming import run_name
+
+ALONE = "price of this one trial, had it been the only one"
+SCORE = "validation/accuracy"
+SCORES = ("Not covered: the scores. The choice was made by validation accuracy, which is computed from held-out "
+          "records without noise: unless they are public, the choice tells of them, whatever ε says. Nor is covered "
+          "what was tried outside this file.")
+SCORES_COVERED = ("Covered as well: the scores. Validation accuracy is released with noise of its own, for which every "
+                  "trial pays. Not covered is what was tried outside this file.")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best certified trial by validation accuracy at the last epoch, and its two prices.
+
+    Attributes:
+        name, trial_key: of the trial.
+        validation, test: accuracies at the last epoch, fractions; test had no part in the choice.
+        alone: certified epsilon of the trial, had it been the only one.
+        selected: epsilon that covers the choice; None where there is none, and `reason` says why.
+        trials: certified trials of a fixed grid, all looked at; None of random stopping, where the number is secret.
+        others: trials of the file that have no certified epsilon.
+        noise: sentences on where the noise of all that is paid for comes from, and what follows.
+        standing: of the guarantee with that noise: `certified`, `simulated` or `partly simulated`.
+        scores: a sentence on whether the scores are covered by which the trial was chosen.
+    """
+
+    name: str
+    trial_key: str
+    validation: float
+    test: float
+    alone: Epsilon
+    selected: Epsilon | None
+    reason: str
+    trials: int | None
+    others: int
+    noise: str
+    standing: str
+    scores: str = SCORES
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """`epsilon/selected/<rule>`, if it is a finite number."""
+        return {self.selected.metric_name: self.selected.value} if self.selected and self.selected.is_metric else {}
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """How the metric must be read, or why there is none."""
+        if self.selected is None:
+            return {"privacy.notes": f"no epsilon covers the choice of the best trial: {self.reason}"}
+        return {"privacy.relation": self.selected.relation, "privacy.sampler": self.selected.sampler,
+                "privacy.delta": f"{self.selected.delta:g}",
+                "privacy.notes": f"{self.selected.note}. {self.noise}" if self.selected.is_metric else
+                                 "infinite: no guarantee"}
+
+
+def choose(experiment: Experiment, runs: pd.DataFrame) -> Choice:
+    """The best certified trial of an experiment with at least one.
+
+    Args:
+        runs: from `load_runs`, with one row for each of the experiment's trials.
+
+    Raises:
+        ReportError: for a certified trial without validation or test accuracy.
+    """
+    trials = {trial.trial_key: trial for trial in certified_trials(experiment.trials)}
+    scored = runs[runs["trial_key"].isin(list(trials))]
+    for name in (SCORE, "test/accuracy"):
+        require_accuracy(scored, name)
+    best = scored.loc[scored[SCORE].idxmax()]
+    trial = trials[best["trial_key"]]
+    alone = next(e for e in account(trial, trial.epochs) if e.kind == "certified")
+    looked_at = experiment.candidates or experiment.trials
+    scores = SCORES_COVERED if scores_are_covered(looked_at) else SCORES
+    try:
+        epsilon, reason = selected(looked_at, experiment.selection), ""
+        noise = choice_statement(looked_at, experiment.selection)
+    except UnsupportedAccounting as error:
+        epsilon, reason = None, str(error)
+        noise = sentence(noise_statement([other.noise for other in trials.values()]))
+    return Choice(run_name(trial, experiment.varied), trial.trial_key, float(best[SCORE]),
+                  float(best["test/accuracy"]), alone, epsilon, reason,
+                  None if experiment.candidates else len(trials), len(experiment.trials) - len(trials), noise,
+                  standing(other.noise for other in certified_trials(looked_at)), scores)
+
+
+def to_csv(choice: Choice) -> str:
+    """One row; accuracies are fractions, `selected_*` are empty where no epsilon covers the choice."""
+    epsilon = choice.selected
+    row = {"trial_key": choice.trial_key, "trial": choice.name, SCORE: choice.validation, "test/accuracy": choice.test,
+           "selected_epsilon": epsilon and epsilon.value, "selected_rule": epsilon and epsilon.variant,
+           "selected_relation": epsilon and epsilon.relation, "selected_sampler": epsilon and epsilon.sampler,
+           "selected_delta": epsilon and epsilon.delta, "certified_trials": choice.trials,
+           "epsilon_had_it_been_the_only_one": choice.alone.value, "reason": choice.reason}
+    return pd.DataFrame([row]).to_csv(index=False, lineterminator="\n")
+
+
+def to_markdown(choice: Choice) -> str:
+    """A table of one row below a caption that says what the price covers."""
+    epsilon = choice.selected
+    header = ["best trial by validation", "validation %", "test %",
+              f"selected ε ({epsilon.variant.replace('_', ' ')})" if epsilon else "selected ε", f"ε: {ALONE}"]
+    price = f"{epsilon.value:.4g}" if epsilon else NO_VALUE
+    row = [choice.name, f"{100 * choice.validation:.2f}", f"{100 * choice.test:.2f}", price,
+           f"{choice.alone.value:.4g}"]
+    lines = [header, ["---", *["---:"] * 4], row]
+    return f"{caption(choice)}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def caption(choice: Choice) -> str:
+    """What a reader must know of the price: what it covers, and what it does not."""
+    number = "" if choice.trials is None else f"{choice.trials} "
+    sentences = [f"The best of {number}certified trials by validation accuracy at the last epoch; test accuracy had no "
+                 "part in the choice."]
+    epsilon = choice.selected
+    if epsilon is None:
+        sentences.append(f"No ε covers the choice: {choice.reason}.")
+    else:
+        sentences += [f"Selected ε at δ = {epsilon.delta:g} (relation {epsilon.relation}, sampler {epsilon.sampler}) "
+                      "bounds how well two training sets are told apart that are equal but for "
+                      f"{NEIGHBOURS[epsilon.relation]}.", _covered(choice), choice.scores]
+    sentences.append(f"The last column is the {ALONE}: it does not hold for the best of several.")
+    if choice.others:
+        sentences.append(f"{choice.others} further trials of the file have no certified ε; they were not candidates, "
+                         "and no number here covers their publication.")
+    return " ".join([*sentences, choice.noise])
+
+
+def _covered(choice: Choice) -> str:
+    if choice.trials is not None:
+        return (f"It composes all {choice.trials} trials, seeds included: all weights of all their steps, whichever "
+                "of them is published.")
+    return ("It covers the best trial alone, of a number of trials that was drawn at random before training: the other "
+            "trials (runs.csv, the tracking store) and selection.seed, which tells their number, must stay as private "
+            "as the noise; each of them published costs more.")

@@ -1,0 +1,94 @@
+"""Accuracy and alignment along one setting: batch size, tau_h or the clipping norm, a curve per algorithm."""
+
+from __future__ import annotations
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import style
+from analysis.exhibits.metrics import METRICS
+from analysis.runs import NON_PRIVATE, ReportError, by_noise, require_replicates, setting_label
+from analysis.statistics import SUMMARY, summarize
+from pipeline.accounting.label import RELATION as LABEL_RELATION
+
+FIELD_LABELS = {"batch_size": "Batch size m", "tau_h": "$\\tau_h$ (bound on activations)",
+                "clipping_norm": "Clipping norm C"}
+SHOWN = ("accuracy", "alignment")
+GUARANTEES = {"epsilon": "certified", "label_epsilon": "label (features public)"}
+
+
+def sweep_table(runs: pd.DataFrame, field: str) -> pd.DataFrame:
+    """Accuracy and alignment at the last epoch along a field, over seeds: columns algorithm, setting, the field,
+    metric and `SUMMARY`, relation, sampler and delta; a row per mean.
+
+    Trials without the field are left out; so is a trial without a measured alignment (see `Metric.of`) from the mean
+    of that.
+
+    Args:
+        field: one of `FIELD_LABELS`.
+
+    Raises:
+        ReportError: without trials that have the field, or as `Metric.of`.
+        MixedTrials: if trials of one point differ in more than their seed.
+    """
+    shown = runs.dropna(subset=field)
+    if shown.empty:
+        raise ReportError(f"{field}_sweep: needs trials that have a {field}, found none")
+    require_replicates(shown, along=[field])
+    rows = []
+    for metric in SHOWN:
+        measured = shown.assign(value=METRICS[metric].of(shown)).dropna(subset="value")
+        for (algorithm, setting, value), cell in measured.groupby(["algorithm", "setting", field]):
+            first = cell.iloc[0]
+            rows.append({"algorithm": algorithm, "setting": setting, field: value, "metric": metric,
+                         **summarize(cell["value"]), "relation": _relation(first),
+                         "sampler": first["sampler"], "delta": first["delta"]})
+    columns = ["algorithm", "setting", field, "metric", *SUMMARY, "relation", "sampler", "delta"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _relation(run: pd.Series) -> str:
+    return LABEL_RELATION if run["setting"].startswith("label_epsilon") else run["privacy.relation"]
+
+
+def sweep_figure(table: pd.DataFrame, field: str) -> Figure:
+    """A row per noise setting, accuracy on the left and alignment on the right, 3.6 x 2.9 inches each."""
+    settings = by_noise(table["setting"])
+    with style.theme():
+        figure = Figure(figsize=(3.6 * len(SHOWN) + 1.6, 2.9 * len(settings)), layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.1)
+        axes = figure.subplots(len(settings), len(SHOWN), squeeze=False, sharex=True, sharey="col")
+        for setting, row in zip(settings, axes, strict=True):
+            for metric, ax in zip(SHOWN, row, strict=True):
+                sweep_axes(table[(table["setting"] == setting) & (table["metric"] == metric)], field, ax)
+                ax.set_ylabel(METRICS[metric].label)
+                style.log_axis(ax, table[field])
+        for metric, ax in zip(SHOWN, axes[-1], strict=True):
+            ax.set_xlabel(FIELD_LABELS[field])
+            style.within(ax, METRICS[metric].low, METRICS[metric].high)  # an axis is shared by its column
+        figure.legend(handles=style.handles(table), loc="outside right center", alignment="left",
+                      title=style.seeds(table["n"]))
+    return figure
+
+
+def sweep_axes(points: pd.DataFrame, field: str, ax: Axes) -> Axes:
+    """One metric along the field at one noise setting, from rows of `sweep_table`; the title says what the noise
+    guarantees."""
+    for algorithm, shift in style.shifts(points).items():
+        style.curve(ax, points[points["algorithm"] == algorithm], field, algorithm, shift)
+    ax.set_title(noise_title(points))
+    sns.despine(ax=ax)
+    return ax
+
+
+def noise_title(points: pd.DataFrame) -> str:
+    """`certified ε ≤ 3, add/remove, δ = 1e-05`, `label (features public) ε ≤ 3, ...`, or a noise level, which
+    guarantees nothing by itself."""
+    first = points.iloc[0]
+    kind = GUARANTEES.get(first["setting"].rpartition("=")[0])
+    if kind is None:
+        return setting_label(first["setting"]) + ("" if first["setting"] == NON_PRIVATE else " (a noise level)")
+    target = setting_label(first["setting"]).removeprefix("label ")
+    return f"{kind} {target}, {first['relation']}, δ = {first['delta']:g}"

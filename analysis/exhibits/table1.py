@@ -1,0 +1,166 @@
+"""Table 1 of Ohana et al. 2021: test accuracy by algorithm and noise, as CSV, Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from analysis.exhibits import paper
+from analysis.runs import (
+    ALGORITHM_LABELS,
+    DATASET_LABELS,
+    NON_PRIVATE,
+    ReportError,
+    by_noise,
+    require_accuracy,
+    require_replicates,
+    setting_label,
+)
+from analysis.statistics import mean_interval, plus_minus
+
+COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_low", "accuracy_high", "n", "paper", "difference"]
+NO_VALUE = "–"
+
+
+def table1(runs: pd.DataFrame) -> pd.DataFrame:
+    """Test accuracy at the last epoch, in percent: mean and 95% interval over the seeds of every (algorithm, setting).
+
+    A diverged trial counts with the test accuracy of the weights it ended with, where a record without a finite
+    output counts as wrong (leaving the trial out would flatter its setting); `caption` names it.
+    `paper` and `difference`, ours less the paper's, are empty where the paper has no such cell, or where trials differ
+    from the paper's in dataset, network, batch size or epochs.
+
+    Raises:
+        ReportError: for no trial at all, or one without `test/accuracy`.
+        MixedTrials: if trials of one cell differ in more than their seed.
+    """
+    if runs.empty:
+        raise ReportError("table1: needs at least one trial, got none")
+    require_replicates(runs)
+    require_accuracy(runs)
+    is_papers_setting = all(runs[field].map(lambda value, wanted=wanted: value == wanted).all()
+                            for field, wanted in paper.SETTING.items())
+    rows = []
+    for algorithm in ALGORITHM_LABELS:
+        for setting in by_noise(runs.loc[runs["algorithm"] == algorithm, "setting"]):
+            cell = runs.loc[(runs["algorithm"] == algorithm) & (runs["setting"] == setting), "test/accuracy"]
+            published = paper.TABLE1.get((algorithm, setting), math.nan) if is_papers_setting else math.nan
+            interval = mean_interval(cell * 100)
+            rows.append((algorithm, setting, *interval, published, interval.mean - published))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def caption(runs: pd.DataFrame, table: pd.DataFrame) -> str:
+    """What a reader must know of `table`: n, interval, dataset, learning rates, what diverged, what sigma is not."""
+    compared = table["paper"].notna().any()
+    sentences = [f"Test accuracy (%) on {DATASET_LABELS[runs['dataset'].iloc[0]]} after {_listed(runs['epochs'])} "
+                 f"epochs{f', in parentheses that of {paper.SOURCE}' if compared else ''}.",
+                 _uncertainty(table), *_divergence(runs), f"Learning rates: {_learning_rates(runs)}."]
+    if compared:
+        sentences.append(f"The paper states {paper.LEARNING_RATE:g}, and {paper.LEARNING_RATE_BP_PRIVATE:g} for BP "
+                         "with noise.")
+    projectors = set(runs.loc[runs["algorithm"] == "pdfa", "projector"])
+    if projectors:
+        kind = "a simulated OPU" if projectors == {"opu_simulated"} else f"{_listed(projectors)}"
+        sentences.append(f"PDFA used {kind}{'; the paper, an optical one' if compared else ''}.")
+    sentences.append("σ is a noise level, not a privacy level: the ε that Ohana et al. 2021 claim for it (kind "
+                     "“claimed”) is no guarantee.")
+    return " ".join(sentences)
+
+
+def to_csv(table: pd.DataFrame) -> str:
+    """The tidy table, one row per cell."""
+    return table[COLUMNS].round(4).to_csv(index=False, lineterminator="\n")
+
+
+def to_markdown(table: pd.DataFrame, text: str) -> str:
+    """Two Markdown tables below their caption: algorithms as rows, settings as columns and cells `ours (paper)`; and a
+    row for each cell with its interval, n and difference from the paper."""
+    settings, rows = _grid(table)
+    grid = [["", *map(setting_label, settings)], ["---", *("---:" for _ in settings)], *rows]
+    header = ["", "noise", "mean", "95% interval", "n", "paper", "difference"]
+    cells = [header, ["---", "---", *["---:"] * 5], *(_long_row(row) for row in table.itertuples())]
+    return "\n".join([f"{text}\n", *(f"| {' | '.join(line)} |" for line in grid), "",
+                      *(f"| {' | '.join(line)} |" for line in cells), ""])
+
+
+def _long_row(row: tuple) -> list[str]:
+    interval = NO_VALUE if math.isnan(row.accuracy_low) else f"{row.accuracy_low:.2f} to {row.accuracy_high:.2f}"
+    against = [NO_VALUE] * 2 if math.isnan(row.paper) else [f"{row.paper:.2f}", f"{row.difference:+.2f}"]
+    return [ALGORITHM_LABELS[row.algorithm], setting_label(row.setting), f"{row.accuracy_mean:.2f}", interval,
+            f"{row.n}", *against]
+
+
+def to_latex(table: pd.DataFrame, text: str, label: str = "tab:table1") -> str:
+    r"""A LaTeX `table` to \input; needs the package booktabs only."""
+    settings, rows = _grid(table)
+    header = ["", *(s if s == NON_PRIVATE else rf"$\sigma = {s}$" for s in settings)]
+    body = [" & ".join(_latex(cell) for cell in row) + r" \\" for row in rows]
+    return "\n".join([r"\begin{table}", r"\centering", rf"\caption{{{_latex(text)}}}", rf"\label{{{label}}}",
+                      rf"\begin{{tabular}}{{l{'r' * len(settings)}}}", r"\toprule", " & ".join(header) + r" \\",
+                      r"\midrule", *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+
+def _grid(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Settings, and a row of label and cells per algorithm."""
+    settings = by_noise(table["setting"])
+    cells = {(row.algorithm, row.setting): _cell(row) for row in table.itertuples()}
+    present = [algorithm for algorithm in ALGORITHM_LABELS if algorithm in set(table["algorithm"])]
+    return settings, [[ALGORITHM_LABELS[a], *(cells.get((a, s), NO_VALUE) for s in settings)] for a in present]
+
+
+def _cell(row: tuple) -> str:
+    ours = plus_minus(row.accuracy_mean, row.accuracy_high)
+    return ours if math.isnan(row.paper) else f"{ours} ({row.paper:.2f})"
+
+
+def _uncertainty(table: pd.DataFrame) -> str:
+    fewest, most = table["n"].min(), table["n"].max()
+    if most <= 1:
+        return "One seed each (n = 1), so no interval can be given."
+    seeds = f"n = {most}" if fewest == most else f"n = {fewest} to {most}"
+    half_width = ((table["accuracy_high"] - table["accuracy_low"]) / 2).max()
+    return (f"Mean over {seeds} seeds; ± is the 95% t interval over seeds, at most "
+            f"±{half_width:.2f} points{'' if fewest > 1 else ', none where n = 1'}.")
+
+
+def _divergence(runs: pd.DataFrame) -> list[str]:
+    diverged = runs[runs["status"] == "diverged"]
+    if diverged.empty:
+        return []
+    counts = diverged.groupby(["algorithm", "setting"], sort=False).size()
+    names = ", ".join(f"{ALGORITHM_LABELS[a]} {setting_label(s)} ({count})"
+                      for (a, s), count in counts.items())
+    return [f"Diverged trials: {names}; they count with the weights they ended with, records without a finite output "
+            "as wrong."]
+
+
+def _learning_rates(runs: pd.DataFrame) -> str:
+    """`BP: 0.01; DFA, PDFA: 0.01 non-private, 1 with noise`, read from the runs."""
+    texts: dict[str, list[str]] = {}
+    for algorithm, label in ALGORITHM_LABELS.items():
+        own = runs[runs["algorithm"] == algorithm]
+        plain = own.loc[own["setting"] == NON_PRIVATE, "learning_rate"]
+        noisy = own.loc[own["setting"] != NON_PRIVATE, "learning_rate"]
+        if own.empty:
+            continue
+        parts = [f"{_listed(rates)} {name}" for rates, name in ((plain, NON_PRIVATE), (noisy, "with the mechanism"))
+                 if len(rates)]
+        text = _listed(own["learning_rate"]) if own["learning_rate"].nunique() == 1 else ", ".join(parts)
+        texts.setdefault(text, []).append(label)
+    return "; ".join(f"{', '.join(labels)}: {text}" for text, labels in texts.items())
+
+
+def _listed(values: object) -> str:
+    """Distinct values, `a`, or `a or b`."""
+    distinct = sorted(set(values))
+    return " or ".join(v if isinstance(v, str) else f"{v:g}" for v in distinct)
+
+
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "σ": r"$\sigma$",
+          "ε": r"$\varepsilon$", "±": r"$\pm$", "–": "--", "“": "``", "”": "''", **{c: f"\\{c}" for c in "&%$#_{}"}}
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)

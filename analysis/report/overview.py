@@ -1,0 +1,237 @@
+"""The page of a report: what was run, what came out, what it guarantees, and how to run it again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.exhibits.frontier.points import NO_VALUE, tightest
+from analysis.exhibits.selection import Choice
+from analysis.report.page import Cell, Download, Page, Table, exhibits
+from analysis.report.statements import epsilons, guarantees, kinds_of, notes, short, statements
+from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, by_noise, setting_label
+from pipeline.accounting.epsilon import GUARANTEES
+from pipeline.tracking.store import Store, TrackedRun
+from pipeline.trials.experiment import Experiment
+from pipeline.trials.naming import duration
+from pipeline.trials.records import CLOCK
+
+ACCURACIES = {"test/accuracy": "test %", "validation/accuracy": "validation %", "test/worst_class_accuracy":
+              "worst class %"}
+SECRET = ("Random stopping: only the best trial may be published. This page shows no other trial, and neither their "
+          "number nor the experiment file, whose selection.seed tells it.")
+
+
+def shown(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> pd.DataFrame:
+    """Those rows of `runs` that a report may show: all, but of random stopping the best trial alone."""
+    return runs[runs["trial_key"] == choice.trial_key] if experiment.candidates else runs
+
+
+def overview(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], store: Store,
+             choice: Choice | None, files: Sequence[Path]) -> Page:
+    """The page of a report.
+
+    Args:
+        runs: from `load_runs`, those rows that may be `shown`.
+        tracked: their `tracked_runs`.
+        store: attached to the experiment's sweep.
+        choice: the best trial.
+        files: what the report has written; those with a caption or a figure become exhibits.
+    """
+    common = {"title": experiment.name, "what": "Experiment report", "exhibits": exhibits(files),
+              "privacy": statements(runs, choice), "epsilons": epsilons(runs, choice), "notes": notes(runs),
+              "versions": versions(tracked)}
+    commits = ("Commit", ", ".join(map(abridged, _counted(tracked, "git_commit"))) or "not recorded")
+    if experiment.candidates:
+        return Page(**common, description=" ".join(filter(None, (experiment.description, SECRET))), facts=[commits])
+    data = next((Download(path.name, path.read_text(encoding="utf-8")) for path in files if path.name == "runs.csv"),
+                None)
+    return Page(**common, description=experiment.description,
+                facts=[*_facts(runs, tracked), commits], grid=_grid(experiment, runs), settings=_settings(runs),
+                trials=trials(experiment, runs), trials_note=_trials_note(runs), trials_data=data,
+                problems=_problems(experiment, runs, store), commands=commands(experiment, tracked),
+                source=[Download(file_name(experiment), experiment.text)] if experiment.text else [])
+
+
+def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], files: Sequence[Path]) -> str:
+    """JSON: where the numbers come from, and SHA-256 digests of those of `files` that hold them (CSV); of random
+    stopping nothing that depends on the number of trials.
+
+    Args:
+        runs, tracked: as of `overview`.
+    """
+    data = {path for path in files if path.suffix == ".csv"}
+    content: dict[str, Any] = {"experiment": experiment.name}
+    if experiment.candidates:
+        data -= {path for path in data if path.name == "runs.csv"}
+    else:
+        begin, end = _span(tracked)
+        content |= {"trials": dict(Counter(runs["status"])), "began": f"{begin:%Y-%m-%dT%H:%M:%SZ}",
+                    "ended": f"{end:%Y-%m-%dT%H:%M:%SZ}"}
+    content["commands"] = commands(experiment, tracked)
+    for name, tag in (("commits", "git_commit"), ("software", "versions")):
+        content[name] = dict(Counter(run.tags.get(tag, "unknown") for run in tracked))
+    content["data"] = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(data)}
+    return json.dumps(content, indent=2) + "\n"
+
+
+def tracked_runs(runs: pd.DataFrame, store: Store) -> list[TrackedRun]:
+    """The tracked runs of a frame's trials."""
+    keys = set(runs["trial_key"])
+    return [run for run in store.runs() if run.trial_key in keys]
+
+
+def trials(experiment: Experiment, runs: pd.DataFrame) -> Table:
+    """A row per trial: what varies, accuracies and alignments at its last epoch, the least epsilon of each kind, and
+    where any trial has one what that guarantees."""
+    settings = by_noise(runs["setting"])
+    alignments = [name for name in runs.columns if name.startswith("alignment/") and runs[name].notna().any()]
+    accuracies = [name for name in ACCURACIES if name in runs.columns]
+    kinds = {kind: tightest(runs, kind) for kind in kinds_of(runs)}
+    varied = _varied(experiment, runs)
+    guaranteed = {"guarantee": guarantees(runs)} if kinds else {}
+    has_status = (runs["status"] != "finished").any()
+    header = ("algorithm", "noise", *varied, "seed", *(ACCURACIES[name] for name in accuracies),
+              *(f"cos {name.rpartition('/')[2].replace('_', ' ')}" for name in alignments),
+              *(f"ε {kind}{'' if GUARANTEES[kind][0] else ' (no guarantee)'}" for kind in kinds),
+              *guaranteed, *(("status",) if has_status else ()), "trial")
+    rows = []
+    for index, row in zip(runs.index, runs.to_dict("records"), strict=True):
+        rows.append((Cell(ALGORITHM_LABELS[row["algorithm"]]),
+                     Cell(setting_label(row["setting"]), settings.index(row["setting"])),
+                     *(Cell(value_text(row[name])) for name in varied), Cell(str(row["seed"])),
+                     *(_number(100 * row[name], "{:.2f}".format) for name in accuracies),
+                     *(_number(row[name], "{:.3f}".format) for name in alignments),
+                     *(_number(values[index], short) for values in kinds.values()),
+                     *(Cell(values[index]) for values in guaranteed.values()),
+                     *((Cell(row["status"]),) if has_status else ()), Cell(row["trial_key"])))
+    numeric = (False, False, *(runs[name].map(_is_number).all() for name in varied), True,
+               *(True for _ in (*accuracies, *alignments, *kinds)), *(False for _ in guaranteed),
+               *((False,) if has_status else ()), False)
+    return Table(header, tuple(rows), numeric)
+
+
+def commands(experiment: Experiment, tracked: Sequence[TrackedRun]) -> list[str]:
+    """Shell commands that train and report the experiment again, at its commit if it has a single one.
+
+    They name the file as it was named here, if that was relative to the working directory, and else without its folder.
+    """
+    commits = {run.tags.get("git_commit", "unknown").removesuffix("-dirty") for run in tracked} - {"unknown"}
+    source = Path(experiment.source)
+    name = source.name if source.is_absolute() else source.as_posix()
+    return [*(f"git checkout {commit}" for commit in commits if len(commits) == 1), "make install",
+            f".venv/bin/photonic sweep {name}", f".venv/bin/photonic report {name}"]
+
+
+def versions(tracked: Sequence[TrackedRun]) -> list[str]:
+    """Sentences on the software that trained the trials, and how far it is known."""
+    found = _counted(tracked, "versions")
+    text = [f"Trained with {'; '.join(found)}." if found else "The versions of the software were not tracked."]
+    commits = {run.tags.get("git_commit", "unknown") for run in tracked}
+    if len(commits) > 1:
+        text.append("Trials are of several commits, which no single checkout repeats.")
+    if any(commit.endswith("-dirty") for commit in commits):
+        text.append("`-dirty`: files differed from the commit when it ran, so it may not give the same numbers.")
+    return text
+
+
+def abridged(commit: str) -> str:
+    """A commit by its first ten digits, `-dirty` kept."""
+    return re.sub("([0-9a-f]{10})[0-9a-f]{30}", r"\1", commit)
+
+
+def value_text(value: object) -> str:
+    """A setting as a person writes it; a dash where it does not apply."""
+    if isinstance(value, tuple):
+        return " × ".join(map(str, value))
+    if value is None or isinstance(value, float) and math.isnan(value):
+        return NO_VALUE
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _facts(runs: pd.DataFrame, tracked: Sequence[TrackedRun]) -> list[tuple[str, str]]:
+    begin, end = _span(tracked)
+    statuses = ", ".join(f"{count} {status}" for status, count in Counter(runs["status"]).items())
+    return [("Trials", statuses), ("Data", ", ".join(DATASET_LABELS[name] for name in runs["dataset"].unique())),
+            ("Began (UTC)", f"{begin:%Y-%m-%d %H:%M}"),
+            ("First start to last end", duration((end - begin).total_seconds()))]
+
+
+def _span(tracked: Sequence[TrackedRun]) -> tuple[datetime, datetime]:
+    """When the first of them started and the last ended (UTC)."""
+    begin, end = min(run.start_ms for run in tracked), max(run.end_ms or run.start_ms for run in tracked)
+    return datetime.fromtimestamp(begin / 1000, UTC), datetime.fromtimestamp(end / 1000, UTC)
+
+
+def _varied(experiment: Experiment, runs: pd.DataFrame) -> list[str]:
+    """Fields that tell trials of one algorithm and noise apart, other than the seed."""
+    private = set(runs["mechanism"]) - {"none"}
+    return [*(["mechanism"] if len(private) > 1 else []), *(["dataset"] if runs["dataset"].nunique() > 1 else []),
+            *(name for name in experiment.varied if name not in ("mechanism", "dataset"))]
+
+
+def _grid(experiment: Experiment, runs: pd.DataFrame) -> list[tuple[str, str]]:
+    noise = ", ".join(setting_label(setting) for setting in by_noise(runs["setting"]))
+    return [("algorithm", ", ".join(ALGORITHM_LABELS[a] for a in runs["algorithm"].unique())), ("noise", noise),
+            *((name, _values(runs[name])) for name in _varied(experiment, runs)), ("seed", _values(runs["seed"]))]
+
+
+def _settings(runs: pd.DataFrame) -> list[tuple[str, str]]:
+    """Every field that applies to any trial."""
+    return [(name, _values(runs[name].dropna())) for name in FIELDS if runs[name].notna().any()]
+
+
+def _trials_note(runs: pd.DataFrame) -> str:
+    sentences = ["Accuracies in % at the last epoch; cos, the cosine between a layer's update and its true gradient."]
+    if kinds_of(runs):
+        sentences.append("Of every kind of ε the least that its accountants give, at the δ, relation and sampler of "
+                         "the table above; kinds guarantee different things and cannot be compared. A guarantee is "
+                         "simulated where the noise comes from a recorded seed.")
+    return " ".join(sentences)
+
+
+def _problems(experiment: Experiment, runs: pd.DataFrame, store: Store) -> list[str]:
+    diverged = runs[runs["status"] == "diverged"]
+    if diverged.empty:
+        return [f"None: all {len(runs)} trials finished."]
+    sentences = []
+    for row in diverged.to_dict("records"):
+        last = max((epoch for epoch, _ in store.history(row["run_id"], CLOCK)), default=0)
+        name = " ".join([ALGORITHM_LABELS[row["algorithm"]], setting_label(row["setting"]),
+                         *(f"{field} = {value_text(row[field])}" for field in _varied(experiment, runs)),
+                         f"seed {row['seed']}"])
+        sentences.append(f"{name} (`{row['trial_key']}`) diverged after epoch {last} of {row['epochs']}: a weight "
+                         "stopped being finite. It counts with the weights it ended with.")
+    return sentences
+
+
+def _counted(tracked: Sequence[TrackedRun], tag: str) -> list[str]:
+    """The values of a tag; with the number of their trials, where there are several."""
+    counts = Counter(run.tags[tag] for run in tracked if tag in run.tags)
+    return [value if len(counts) == 1 else f"{value} ({count} trials)" for value, count in counts.items()]
+
+
+def file_name(experiment: Experiment) -> str:
+    """The experiment file, without its folder."""
+    return Path(experiment.source).name
+
+
+def _values(column: pd.Series) -> str:
+    return ", ".join(value_text(value) for value in column.unique())
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _number(value: float, text: Callable[[float], str]) -> Cell:
+    return Cell(NO_VALUE) if math.isnan(value) else Cell(text(value), value)

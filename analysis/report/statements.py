@@ -1,0 +1,125 @@
+"""What the epsilons of a report guarantee: in words by kind, in numbers by accountant, and what they rest on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from analysis.exhibits.selection import Choice
+from analysis.report.page import Cell, Statement, Table
+from analysis.runs import noise_sources
+from pipeline.accounting.epsilon import GUARANTEES
+from pipeline.accounting.label import RELATION as LABEL_RELATION
+from pipeline.accounting.noise import noise_statement, sentence, standing
+from pipeline.trials.choices import relation_of
+
+NONE = "No guarantee: these trials log no ε of any kind ({count}). The notes say why."
+NO_GUARANTEE = "none"
+AUDIT_RELATION = relation_of("poisson")  # of the canaries of a trial that has no relation of its own
+
+
+def kinds_of(runs: pd.DataFrame) -> list[str]:
+    """The kinds of epsilon that any trial has logged, the strongest first."""
+    logged = {name.split("/")[1] for name in _epsilons(runs)}
+    return [kind for kind in GUARANTEES if kind in logged]
+
+
+def guarantees(runs: pd.DataFrame) -> pd.Series:
+    """What each run guarantees, by the epsilons that it has logged and the source of its own noise: `certified` or
+    `simulated`, `labels only` or `labels only, simulated`, `none`."""
+    found = np.where(_has(runs, "label"), _guarantees_of("label", runs), NO_GUARANTEE)
+    return pd.Series(np.where(_has(runs, "certified"), _guarantees_of("certified", runs), found), runs.index)
+
+
+def _guarantees_of(kind: str, runs: pd.DataFrame) -> pd.Series:
+    """As `guarantees`, by one kind of epsilon, if the runs have it."""
+    if not GUARANTEES[kind][0]:
+        return pd.Series(NO_GUARANTEE, runs.index)
+    secret, simulated = ("labels only", "labels only, simulated") if kind == "label" else ("certified", "simulated")
+    return pd.Series(np.where(noise_sources(runs) == "secure", secret, simulated), runs.index)
+
+
+def statements(runs: pd.DataFrame, choice: Choice | None = None) -> list[Statement]:
+    """A statement for every kind that occurs, with where the noise of its trials comes from, and one for trials without
+    any epsilon.
+
+    Args:
+        runs: from `load_runs`.
+        choice: of the best trial, which is stated if an epsilon covers it.
+    """
+    found = []
+    for kind, (guaranteed, text) in GUARANTEES.items():
+        if choice and choice.selected and kind == choice.selected.kind:
+            found.append(Statement(kind, f"{text} {choice.noise}", guaranteed, choice.standing))
+        elif _has(runs, kind).any():
+            sources = noise_sources(runs[_has(runs, kind)]).dropna()
+            found.append(Statement(kind, f"{text} {sentence(noise_statement(sources))}", True, standing(sources))
+                         if guaranteed else Statement(kind, text, False))
+    bare = int(runs[_epsilons(runs)].isna().all(axis=1).sum())
+    if bare:
+        found.append(Statement("no ε", NONE.format(count=f"{bare} of {len(runs)}"), False))
+    return found
+
+
+def epsilons(runs: pd.DataFrame, choice: Choice | None = None) -> Table | None:
+    """Every epsilon with all that is needed to read it: a row per kind, accountant, guarantee, relation, sampler and
+    delta, with the least and greatest value over trials at their last epoch. None where there is no epsilon."""
+    rows, chosen = [], choice and choice.selected
+    if chosen and chosen.is_metric:
+        rows.append((chosen.kind, chosen.variant, chosen.value, chosen.value, choice.standing, chosen.relation,
+                     chosen.sampler, chosen.delta, 1))
+    for name in sorted(_epsilons(runs), key=lambda name: (list(GUARANTEES).index(name.split("/")[1]), name)):
+        _, kind, *variant = name.split("/", 2)
+        logged = runs[runs[name].notna()]
+        tracked = logged.reindex(columns=["privacy.relation"])["privacy.relation"]
+        relations = tracked.map(lambda relation, kind=kind: _relation(kind, relation))
+        by = [_guarantees_of(kind, logged), relations, "sampler", "delta"]
+        for (guarantee, relation, sampler, delta), group in logged.groupby(by, dropna=False):
+            rows.append((kind, "".join(variant), group[name].min(), group[name].max(), guarantee, relation, sampler,
+                         delta, len(group)))
+    if not rows:
+        return None
+    cells = [tuple(map(Cell, (kind, variant.replace("_", " "), _range(low, high), guarantee, relation, sampler,
+                              f"{delta:g}", str(count))))
+             for kind, variant, low, high, guarantee, relation, sampler, delta, count in rows]
+    header = ("kind", "accountant or formula", "ε", "guarantee", "neighbouring relation", "sampler", "δ", "trials")
+    return Table(header, tuple(cells), (False, False, True, False, False, False, True, True))
+
+
+def notes(runs: pd.DataFrame) -> list[str]:
+    """What the trials' epsilons rest on, or why there is none, each note once with the number of its trials."""
+    columns = [name for name in ("privacy.notes", "privacy.audited") if name in runs.columns]
+    counts = Counter(note for name in columns for note in runs[name].dropna())
+    return [f"{count} {'trial' if count == 1 else 'trials'}: {note}" for note, count in counts.items()]
+
+
+def _epsilons(runs: pd.DataFrame) -> Sequence[str]:
+    """Columns of epsilons that any trial has."""
+    return [name for name in runs.columns
+            if name.startswith("epsilon/") and name.split("/")[1] in GUARANTEES and runs[name].notna().any()]
+
+
+def _has(runs: pd.DataFrame, kind: str) -> pd.Series:
+    """Which runs have logged an epsilon of this kind."""
+    return runs[[name for name in _epsilons(runs) if name.split("/")[1] == kind]].notna().any(axis=1)
+
+
+def _relation(kind: str, relation: object) -> str:
+    if kind == "label":
+        return LABEL_RELATION
+    if not isinstance(relation, str):
+        return "not tracked"
+    return AUDIT_RELATION if kind == "audited" and relation == "none" else relation
+
+
+def _range(low: float, high: float) -> str:
+    least, most = short(low), short(high)
+    return least if least == most else f"{least} to {most}"
+
+
+def short(value: float) -> str:
+    """An epsilon in three digits or, above a thousand, in whole numbers: `0.523`, `1,204`."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

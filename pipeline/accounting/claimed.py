@@ -1,0 +1,313 @@
+"""`claimed` epsilon: Proposition 3 of Ohana et al. (2021) and its variants, exactly as printed, with their assumptions.
+
+None of these numbers is a guarantee. The formulas bound one column of one layer in one step, and only for one of the
+two orders of the neighbours; the papers multiply them by the number of columns, although the columns share their
+noise. They are reproduced so that published numbers can be compared, together with a report of what they presuppose.
+
+P1 is the first printing of the paper, P2 the second, which has the appendix A. Notation: m batch size, n_out = n_l
+rows of the column, U = gamma_max tau_h_max, L = gamma_min tau_h_min, rho = U / L.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from pipeline.accounting.epsilon import Epsilon
+from pipeline.trials.choices import ACTIVATION_SLOPES
+from pipeline.trials.config import TrialConfig
+
+Curve = float | np.ndarray
+Bound = Callable[..., Curve]
+
+RELATION = "replace-one"
+ALPHAS = 1 + 10 ** (np.arange(-80, 61) / 20)
+ALPHAS.setflags(write=False)
+
+
+def prop3_first(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
+                tau_h_min: float, tau_h_max: float) -> Curve:
+    """P1 Eq. 17: Renyi divergence of order `alpha` > 1 of one column and one step; infinite unless m + 1 > rho^2."""
+    rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
+    return 2 * n_out * alpha * rho2 * _snr2(tau_B, sigma) / m + _log_term(alpha, m, n_out, rho2)
+
+
+def prop3_second(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
+                 tau_h_min: float, tau_h_max: float) -> Curve:
+    """P2 Eq. 17: as `prop3_first` without the n_l of the first term, which counts n_l twice."""
+    rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
+    return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m + _log_term(alpha, m, n_out, rho2)
+
+
+def a1_alt(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
+           tau_h_min: float, tau_h_max: float) -> Curve:
+    """P2 appendix A.1, the alternative expression: finite for every finite rho."""
+    rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
+    log = math.log((m - 1) / m + rho2 / m)
+    return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m + n_out * alpha / (2 * (alpha - 1)) * log
+
+
+def a2_equal_cov(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
+                 tau_h_min: float, tau_h_max: float) -> Curve:
+    """P2 appendix A.2 (epsilon_2): the covariances under both neighbours are assumed to be equal."""
+    rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
+    return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m
+
+
+def a3_saturating(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
+                  tau_h_min: float, tau_h_max: float) -> Curve:
+    """P2 appendix A.3 (epsilon_3): equal covariances, and every phi' and h assumed at its bound; L cancels."""
+    return 2 * alpha * _snr2(tau_B, sigma) / m
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator > 0 else math.inf
+
+
+def _rho2(gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float) -> float:
+    rho = _ratio(gamma_max * tau_h_max, gamma_min * tau_h_min)
+    return rho * rho
+
+
+def _snr2(tau_B: float, sigma: float) -> float:
+    return _ratio(tau_B, sigma) * _ratio(tau_B, sigma)
+
+
+def _log_term(alpha: Curve, m: int, n_out: int, rho2: float) -> Curve:
+    """n alpha / (2 (alpha - 1)) log[m L^2 / ((m + 1) L^2 - U^2)], both parts of the fraction divided by L^2."""
+    log = math.log(m / (m + 1 - rho2)) if m + 1 > rho2 else math.inf
+    return n_out * alpha / (2 * (alpha - 1)) * log
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Bounds that hold in one layer: n_in = n_(l-1) columns, n_out = n_l rows, noise `sigma`, and Eq. 9's constants.
+
+    A bound that nothing guarantees is 0 (gamma_min, tau_h_min, or sigma of a layer without noise).
+
+    Raises:
+        ValueError: where a lower bound exceeds its upper bound.
+    """
+
+    n_in: int
+    n_out: int
+    sigma: float
+    tau_B: float
+    gamma_min: float
+    gamma_max: float
+    tau_h_min: float
+    tau_h_max: float
+
+    def __post_init__(self) -> None:
+        for low, high in (("gamma_min", "gamma_max"), ("tau_h_min", "tau_h_max")):
+            if not 0 <= getattr(self, low) <= getattr(self, high):
+                raise ValueError(f"{low}: must be >= 0 and at most {high} = {getattr(self, high)}, "
+                                 f"got {getattr(self, low)}")
+
+
+def network_epsilon(bound: Bound, layers: Sequence[Layer], T: int, delta: float, m: int) -> tuple[float, float | None]:
+    """The papers' composition: T times n_(l-1) columns, added over layers, converted by their Theorem 2.
+
+    The columns of a layer share their noise, so multiplying by their number is no composition: this is the claim.
+
+    Returns:
+        (epsilon, alpha): min over `ALPHAS` of T eps(alpha) + log(1/delta)/(alpha - 1), and the order that attains
+        it; (inf, None) where the divergence is infinite at every order.
+
+    Raises:
+        ValueError: unless T >= 1 and 0 < delta < 1.
+    """
+    if T < 1:
+        raise ValueError(f"T: must be >= 1, got {T}")
+    if not 0 < delta < 1:
+        raise ValueError(f"delta: must be > 0 and < 1, got {delta}")
+    epsilons = T * _step_curve(bound, tuple(layers), m) + math.log(1 / delta) / (ALPHAS - 1)
+    best = int(np.argmin(epsilons))
+    return (float(epsilons[best]), float(ALPHAS[best])) if math.isfinite(epsilons[best]) else (math.inf, None)
+
+
+@lru_cache(maxsize=4096)
+def _step_curve(bound: Bound, layers: tuple[Layer, ...], m: int) -> np.ndarray:
+    """Claimed divergence of one step of the whole network, at every order of `ALPHAS`; T only multiplies it."""
+    curve = sum(layer.n_in * bound(ALPHAS, m, layer.n_out, layer.sigma, layer.tau_B, layer.gamma_min, layer.gamma_max,
+                                   layer.tau_h_min, layer.tau_h_max) for layer in layers)
+    curve.setflags(write=False)
+    return curve
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """Something that a formula presupposes, whether this trial's update rule makes it true, and why (one line)."""
+
+    name: str
+    holds: bool
+    reason: str
+
+
+SIGMA, OUTPUT, FEEDBACK = "sigma > 0", "noise in the output layer", "independent noise in every layer"
+GAMMA, FLOOR, OFFSET, RHO = "gamma_min > 0", "|h_k| >= tau_h_min/sqrt(n_(l-1))", "tau_h_min > 0", "m + 1 > rho^2"
+EQUAL, SATURATING = "equal covariances", "saturating covariances"
+EXACT = "products in float32"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A printed formula: its place in the paper, what it is infinite without, and what it takes on trust."""
+
+    name: str
+    bound: Bound
+    source: str
+    needs: tuple[str, ...]
+    trusts: tuple[str, ...] = ()
+
+
+NOISE, BOUNDS = (SIGMA, OUTPUT), (GAMMA, FLOOR, OFFSET)
+VARIANTS = (
+    Variant("first", prop3_first, "Prop. 3, first printing", (*NOISE, *BOUNDS, RHO)),
+    Variant("second", prop3_second, "Prop. 3, second printing", (*NOISE, *BOUNDS, RHO)),
+    Variant("alternative", a1_alt, "appendix A.1", (*NOISE, *BOUNDS)),
+    Variant("equal_covariance", a2_equal_cov, "appendix A.2", (*NOISE, *BOUNDS), (EQUAL,)),
+    Variant("saturating", a3_saturating, "appendix A.3", NOISE, (EQUAL, SATURATING)),
+)
+
+_NON_NEGATIVE = ("sigmoid", "relu", "unit")  # activations and inputs that an offset keeps away from 0
+
+
+def layers_of(config: TrialConfig) -> tuple[Layer, ...]:
+    """All layers, the output layer (which gets e itself, so gamma = 1) included, with what is guaranteed in each."""
+    sizes = config.layer_sizes
+    layers = []
+    for n_in, n_out, h in zip(sizes[:-1], sizes[1:], _layer_inputs(config), strict=True):
+        output = len(layers) == len(sizes) - 2
+        gamma_max = max(ACTIVATION_SLOPES[config.activation], config.gamma_min)
+        layers.append(Layer(
+            n_in, n_out,
+            sigma=0.0 if output and not config.output_noise else config.sigma,
+            tau_B=config.tau_f,
+            gamma_min=1.0 if output else config.gamma_min,
+            gamma_max=1.0 if output else gamma_max,
+            tau_h_min=config.tau_h_min if config.activation_floor or h in _NON_NEGATIVE else 0.0,
+            tau_h_max=config.tau_h))
+    return tuple(layers)
+
+
+def _layer_inputs(config: TrialConfig) -> tuple[str, ...]:
+    """What kind of h enters layers 1, 2, ..., L."""
+    return (config.inputs, *[config.activation] * len(config.hidden))
+
+
+def assumptions(config: TrialConfig) -> list[Assumption]:
+    """What the claimed formulas presuppose, checked against this trial's update rule; [] without a mechanism."""
+    return list(_assumptions(config))
+
+
+def not_described(config: TrialConfig) -> str:
+    """Why Prop. 3 and its variants do not describe the trial's noise, which they take to be independent in every
+    component of every layer; empty where they do."""
+    if config.algorithm == "bp":
+        return ("bp: the noise enters once, with the output error, and is propagated from layer to layer; Prop. 3 does "
+                "not describe that")
+    if config.denoise:
+        return ("denoise: the noise that is left lies in the column space of B and is correlated between the rows of a "
+                "column; Prop. 3 does not describe that")
+    if config.joint_release:
+        return ("joint_release: the output layer's error is decoded from the hidden layers' projections and has their "
+                "noise, and one bound holds for all of them together; Prop. 3 does not describe that")
+    return ""
+
+
+@lru_cache(maxsize=1024)
+def _assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
+    if config.mechanism != "photonic":
+        return ()
+    if reason := not_described(config):
+        return (Assumption(FEEDBACK, False, reason),)
+    return (
+        Assumption(FEEDBACK, True, "every layer's projected error gets a noise of its own"),
+        Assumption(SIGMA, config.sigma > 0, f"sigma = {config.sigma:g}"),
+        Assumption(OUTPUT, config.output_noise, f"output_noise = {str(config.output_noise).lower()}: the output layer "
+                   f"gets {'a scaled and noisy e' if config.output_noise else 'e itself, without noise'}"),
+        Assumption(GAMMA, config.gamma_min > 0, f"phi' is clamped to at least {config.gamma_min:g}"
+                   if config.gamma_min > 0 else f"the infimum of phi' is 0 for {config.activation}, gamma_min clamps "
+                   "nothing"),
+        _floor(config),
+        Assumption(OFFSET, config.tau_h_min > 0, f"tau_h_min = {config.tau_h_min:g}"),
+        _rho(config),
+        Assumption(EQUAL, False, "assumed, not enforced: phi' and h differ between neighbouring data sets"),
+        Assumption(SATURATING, False, "assumed, not enforced: phi' and h need not reach their bounds"),
+        Assumption(EXACT, config.matmul_precision == "float32", f"matmul_precision = {config.matmul_precision}"
+                   + ("" if config.matmul_precision == "float32" else
+                      ": bounds hold, and the noise is Gaussian, to a relative 2^-8")),
+    )
+
+
+def _floor(config: TrialConfig) -> Assumption:
+    if config.activation_floor:
+        return Assumption(FLOOR, True, "activation_floor: h <- sign(h) clip(|h|, nu, c)")
+    kinds = _layer_inputs(config)
+    signed = [str(layer) for layer, h in enumerate(kinds, start=1) if h not in _NON_NEGATIVE]
+    if not signed:
+        return Assumption(FLOOR, True, f"no h is negative ({', '.join(dict.fromkeys(kinds))}), so offset and clip "
+                                       "keep every |h_k| above nu")
+    what = ", ".join(dict.fromkeys(h for h in kinds if h not in _NON_NEGATIVE))
+    return Assumption(FLOOR, False, f"h can be negative ({what}) in layer{'s' if len(signed) > 1 else ''} "
+                                    f"{abridged(signed)}: h = -nu gives 0 after the offset; activation_floor is off")
+
+
+def abridged(items: Sequence[str], most: int = 20) -> str:
+    """The items, or the first `most` of them and how many follow: a reason stays one readable line."""
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + more
+
+
+def _rho(config: TrialConfig) -> Assumption:
+    rho2 = max(_rho2(layer.gamma_min, layer.gamma_max, layer.tau_h_min, layer.tau_h_max)
+               for layer in layers_of(config))
+    return Assumption(RHO, config.batch_size + 1 > rho2, f"m = {config.batch_size}, rho^2 = {rho2:.4g}")
+
+
+def missing(config: TrialConfig, variant: Variant) -> list[Assumption]:
+    """The assumptions that fail and without which `variant` is infinite."""
+    return [a for a in _assumptions(config) if not a.holds and a.name in (*variant.needs, FEEDBACK)]
+
+
+def claimed(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
+    """The five formulas, each with T = epochs (as P1 counts) and with T = iterations (as P2 counts).
+
+    Empty without the photonic mechanism, and for what the formulas do not describe (`not_described`).
+
+    Raises:
+        ValueError: unless epochs_done >= 1.
+    """
+    if epochs_done < 1:
+        raise ValueError(f"epochs_done: must be >= 1, got {epochs_done}")
+    if config.mechanism != "photonic" or not_described(config):
+        return []
+    layers = layers_of(config)
+    counts = {"epochs": epochs_done, "iterations": epochs_done * config.steps_per_epoch}
+    return [
+        Epsilon(network_epsilon(variant.bound, layers, T, config.delta, config.batch_size)[0], "claimed",
+                f"{variant.name}/{convention}", RELATION, config.sampler, config.delta, "classic",
+                _note(config, variant, convention))
+        for variant in VARIANTS for convention, T in counts.items()
+    ]
+
+
+@lru_cache(maxsize=4096)
+def _note(config: TrialConfig, variant: Variant, convention: str) -> str:
+    parts = [f"no guarantee: the formula as printed ({variant.source}), T = {convention}, times n_(l-1) columns that "
+             "share their noise, biases not counted"]
+    if convention == "epochs" and config.sampler != "shuffled":
+        parts.append(f"T = epochs presupposes a partition per epoch, which {config.sampler} is not")
+    if config.matmul_precision != "float32":
+        parts.append(f"{EXACT}: fails")
+    if variant.trusts:
+        parts.append(f"assumed, not enforced: {', '.join(variant.trusts)}")
+    failing = [a.name for a in missing(config, variant)]
+    if failing:
+        parts.append(f"infinite, for want of: {', '.join(failing)}")
+    return "; ".join(parts)

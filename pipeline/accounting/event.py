@@ -1,0 +1,291 @@
+"""`certified` epsilon: Gaussian mechanisms on the released update, accounted for as the batches were drawn.
+
+A mechanism describes what it released as an immutable `PrivacyEvent`; `epsilon` accounts for it, or refuses with
+`UnsupportedAccounting` and the reason. What is proved:
+
+    sampler               relation      accountants
+    poisson               add/remove    pld
+    without_replacement   replace-one   pld, rdp/improved, rdp/classic
+    shuffled              replace-one   gdp (no amplification)
+
+The guarantee presupposes that every record's contribution was clipped to norm C after all record-local randomness, and
+that the noise was added after that, to the sum (or to the sum divided by a public constant) of all released tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pipeline.accounting.curves import (
+    DISCRETIZATION,
+    ORDERS,
+    LossDistribution,
+    classic_conversion,
+    gaussian_losses,
+    gdp_eps,
+    improved_conversion,
+    poisson_losses,
+    without_replacement_losses,
+    without_replacement_rdp,
+)
+from pipeline.accounting.epsilon import Epsilon
+from pipeline.trials.choices import RELATIONS, relation_of
+from pipeline.trials.combinations import LEAST_DELTA_PER_STEP, LEAST_NOISE_OVER_C
+
+SAMPLERS = ("poisson", "without_replacement", "shuffled")
+_OF_SAMPLER = {"poisson": ("pld",), "without_replacement": ("pld", "rdp/improved", "rdp/classic"), "shuffled": ("gdp",)}
+ACCOUNTANTS = {(sampler, relation_of(sampler)): names for sampler, names in _OF_SAMPLER.items()}
+CONVERSIONS = {"pld": "pld", "rdp/improved": "improved", "rdp/classic": "classic", "gdp": "exact"}
+LEAST_NOISE_OVER_SENSITIVITY = LEAST_NOISE_OVER_C / 2  # of 2 C, under replace-one
+_WHY_NOT = {
+    ("poisson", "replace-one"): "Poisson batches are accounted for under add/remove only",
+    ("without_replacement", "add/remove"): "batches of fixed size take the number of records as public; "
+                                           "use replace-one",
+    ("shuffled", "add/remove"): "one record more or less moves all others between the batches of an epoch; use "
+                                "replace-one",
+}
+
+
+class UnsupportedAccounting(ValueError):
+    """A schedule that has no proof here; the message says what is missing and what is accounted for instead."""
+
+
+@dataclass(frozen=True)
+class PrivacyEvent:
+    """A training run as a sequence of Gaussian mechanisms: all that its epsilon depends on.
+
+    Attributes:
+        sampler: one of `SAMPLERS`.
+        relation: one of `RELATIONS`.
+        noise_multiplier: z, standard deviation of the noise on the sum over the batch, divided by the sensitivity of
+            that sum under `relation`: C for add/remove, 2 C for replace-one. For noise sigma_w on the mean it is
+            sigma_w q N/C and sigma_w m/(2 C). 0 is no noise; None where it is still to be calibrated.
+        steps: releases in the whole run.
+        epochs: passes over the records in the whole run; a shuffled record takes part at most once in each.
+        sampling_rate: q of poisson.
+        N, m: records and batch size of without_replacement.
+
+    Raises:
+        ValueError: for a value out of range, or a missing or superfluous field, naming it.
+    """
+
+    sampler: str
+    relation: str
+    noise_multiplier: float | None
+    steps: int
+    epochs: int
+    sampling_rate: float | None = None
+    N: int | None = None
+    m: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, accepted in (("sampler", SAMPLERS), ("relation", RELATIONS)):
+            if getattr(self, name) not in accepted:
+                raise ValueError(f"{name}: must be one of {', '.join(accepted)}, got {getattr(self, name)!r}")
+        if self.noise_multiplier is not None and not self.noise_multiplier >= 0:
+            raise ValueError(f"noise_multiplier: must be >= 0, got {self.noise_multiplier}")
+        for name in ("steps", "epochs"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"{name}: must be >= 1, got {getattr(self, name)}")
+        needed = {"poisson": ("sampling_rate",), "without_replacement": ("N", "m"), "shuffled": ()}[self.sampler]
+        for name in ("sampling_rate", "N", "m"):
+            if (getattr(self, name) is not None) != (name in needed):
+                raise ValueError(f"{name}: {'missing' if name in needed else 'has no meaning'} for sampler "
+                                 f"{self.sampler}, got {getattr(self, name)}")
+        if self.sampler != "shuffled" and not 0 < self.q <= 1:
+            raise ValueError(f"sampling rate: must be > 0 and at most 1, got {self.q}")
+
+    @property
+    def q(self) -> float:
+        """Probability that a record takes part in a step.
+
+        Raises:
+            ValueError: for shuffled batches, which have none that anything may be concluded from.
+        """
+        if self.sampler == "shuffled":
+            raise ValueError("q: shuffled batches have no sampling rate, only participations")
+        return self.sampling_rate if self.sampler == "poisson" else self.m / self.N
+
+
+def accountants(event: PrivacyEvent) -> tuple[str, ...]:
+    """Which accountants are proved for the event, the tightest first.
+
+    Raises:
+        UnsupportedAccounting: if none is.
+    """
+    pair = (event.sampler, event.relation)
+    if pair not in ACCOUNTANTS:
+        known = "; ".join(f"{sampler} with {relation}" for sampler, relation in ACCOUNTANTS)
+        raise UnsupportedAccounting(f"sampler {event.sampler} with relation {event.relation}: {_WHY_NOT[pair]} "
+                                    f"(accounted for: {known})")
+    return ACCOUNTANTS[pair]
+
+
+def epsilon(event: PrivacyEvent, delta: float, accountant: str | None = None) -> Epsilon:
+    """Certified epsilon of every released iterate; infinite without noise.
+
+    Args:
+        accountant: one of `accountants(event)`; the tightest if None.
+
+    Raises:
+        UnsupportedAccounting: for a combination that is not proved, and as `pld_epsilon`.
+        ValueError: unless 0 < delta < 1, or where the noise multiplier is not set or, for pld, below
+            `LEAST_NOISE_OVER_SENSITIVITY`.
+    """
+    accountant = _checked(event, accountant)
+    if event.noise_multiplier is None:
+        raise ValueError("noise_multiplier: not set; noise_multiplier_for calibrates it")
+    return Epsilon(_value(event, delta, accountant), "certified", accountant, event.relation, event.sampler, delta,
+                   CONVERSIONS[accountant], _note(event))
+
+
+def epsilon_per_epoch(event: PrivacyEvent, epochs: int, delta: float, accountant: str | None = None) -> list[Epsilon]:
+    """Epsilon after 1, 2, ..., `epochs` epochs of event.steps/event.epochs steps each.
+
+    Raises:
+        ValueError: where that is no whole number, or unless epochs >= 1; and as `epsilon`.
+    """
+    if event.steps % event.epochs:
+        raise ValueError(f"steps: must be a multiple of epochs = {event.epochs}, got {event.steps}")
+    if epochs < 1:
+        raise ValueError(f"epochs: must be >= 1, got {epochs}")
+    per_epoch = event.steps // event.epochs
+    return [epsilon(dataclasses.replace(event, steps=e * per_epoch, epochs=e), delta, accountant)
+            for e in range(1, epochs + 1)]
+
+
+def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: float,
+                         accountant: str | None = None) -> float:
+    """Noise multiplier with which the event's epsilon is at most `target_epsilon`, and at least 0.99 of it.
+
+    Raises:
+        ValueError: unless target_epsilon is positive and finite, or where no multiplier in [0.1, 1e6] attains it.
+        UnsupportedAccounting: as `epsilon`.
+    """
+    if not 0 < target_epsilon < math.inf:
+        raise ValueError(f"target_epsilon: must be > 0 and finite, got {target_epsilon}")
+    accountant = _checked(event, accountant)
+
+    def excess(log_z: float) -> float:
+        """log(epsilon/target): decreasing, and nearly straight."""
+        if not LEAST_NOISE_OVER_SENSITIVITY <= math.exp(log_z) <= 1e6:
+            raise ValueError(f"target_epsilon: no noise multiplier in [{LEAST_NOISE_OVER_SENSITIVITY}, 1e6] gives "
+                             f"{target_epsilon} at delta = {delta:g}")
+        noisy = dataclasses.replace(event, noise_multiplier=math.exp(log_z))
+        return math.log(max(_value(noisy, delta, accountant), 1e-300) / target_epsilon)
+
+    low, high = 0.0, 0.0
+    above = below = excess(0.0)
+    while below > 0:
+        low, above, high = high, below, high + math.log(1.4)
+        below = excess(high)
+    while above <= 0:
+        high, below, low = low, above, low - math.log(1.4)
+        above = excess(low)
+    while below < math.log(0.99):
+        share = min(max((above - math.log(0.995)) / (above - below), 0.1), 0.9)
+        middle = low + share * (high - low)
+        value = excess(middle)
+        low, above, high, below = (middle, value, high, below) if value > 0 else (low, above, middle, value)
+    return math.exp(high)
+
+
+def _checked(event: PrivacyEvent, accountant: str | None) -> str:
+    proved = accountants(event)
+    if accountant is None:
+        return proved[0]
+    if accountant not in proved:
+        raise UnsupportedAccounting(
+            f"accountant {accountant!r}: not proved for sampler {event.sampler} with relation {event.relation}, only "
+            f"{', '.join(proved)}" + ("; amplification by sampling is not proved for shuffled batches"
+                                      if event.sampler == "shuffled" else ""))
+    return accountant
+
+
+def _note(event: PrivacyEvent) -> str:
+    if event.noise_multiplier == 0:
+        return "no noise, no guarantee"
+    how = {"poisson": "a record takes part in a step with probability q",
+           "without_replacement": "batches of m out of N records, drawn anew for every step",
+           "shuffled": "a record takes part once per epoch, no amplification"}[event.sampler]
+    return f"noise multiplier {event.noise_multiplier:.4g}; {how}; holds for every released iterate"
+
+
+@lru_cache(maxsize=4096)
+def _value(event: PrivacyEvent, delta: float, accountant: str) -> float:
+    if not 0 < delta < 1:
+        raise ValueError(f"delta: must be > 0 and < 1, got {delta}")
+    if event.noise_multiplier == 0:
+        return math.inf
+    if accountant == "gdp":
+        return gdp_eps(math.sqrt(event.epochs) / event.noise_multiplier, delta)
+    if accountant == "pld":
+        return pld_epsilon(loss_distribution(event), delta, event.steps)
+    curve = event.steps * without_replacement_rdp(event.q, event.noise_multiplier)
+    convert = {"rdp/classic": classic_conversion, "rdp/improved": improved_conversion}[accountant]
+    return convert(ORDERS, curve, delta)[0]
+
+
+def loss_distribution(event: PrivacyEvent, interval: float = DISCRETIZATION) -> LossDistribution:
+    """Privacy-loss distribution of the whole run; shuffled epochs are Gaussians of sensitivity 1 and noise z/sqrt(E).
+
+    Args:
+        interval: of the grid of losses; a coarse one is fast, and its epsilon holds too, but is larger.
+
+    Raises:
+        UnsupportedAccounting: as `accountants`.
+        ValueError: for a noise multiplier below `LEAST_NOISE_OVER_SENSITIVITY`.
+    """
+    accountants(event)
+    if event.noise_multiplier is None or event.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
+        raise ValueError(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a privacy-loss "
+                         "distribution (below it epsilon is in the hundreds, and so is the grid, in millions), got "
+                         f"{event.noise_multiplier}")
+    if event.sampler == "shuffled":
+        return gaussian_losses(event.noise_multiplier / math.sqrt(event.epochs), interval)
+    one_step = {"poisson": poisson_losses, "without_replacement": without_replacement_losses}[event.sampler]
+    return one_step(event.q, event.noise_multiplier, interval).self_compose(event.steps)
+
+
+def pld_epsilon(losses: LossDistribution, delta: float, steps: int) -> float:
+    """Epsilon of a distribution that was composed of `steps` steps, never below the true one.
+
+    The Fourier transforms that compose it round, by up to steps 2^-53 of probability (measured against exact Gaussian
+    compositions of up to 10^6 steps); ten times that is taken from delta.
+
+    Raises:
+        UnsupportedAccounting: for a delta of which that would be more than a tenth.
+    """
+    if delta < (least := steps * LEAST_DELTA_PER_STEP):
+        raise UnsupportedAccounting(f"delta: must be at least {least:.3g} for a privacy-loss distribution of {steps} "
+                                    f"steps, below which its rounding errors count, got {delta:.3g}; use a larger one, "
+                                    "or an accountant other than pld")
+    return float(losses.get_epsilon_for_delta(delta - least / 10))
+
+
+def certified_component_norm(tau_B: Sequence[float], gamma: Sequence[float], tau_h_prev: Sequence[float],
+                             bias: bool = True) -> float:
+    """C: the largest norm of one record's contribution when its factors are clipped component by component.
+
+    C^2 = sum_l tau_{B,l}^2 gamma_l^2 (tau_{h,l-1}^2 + 1), the 1 for the bias. One entry per layer, the output layer
+    last (tau_B = tau_e, gamma = 1 there). Norms are Euclidean.
+
+    Raises:
+        ValueError: where the lengths differ.
+    """
+    return math.sqrt(sum((B * g) ** 2 * (h**2 + bias) for B, g, h in zip(tau_B, gamma, tau_h_prev, strict=True)))
+
+
+def sensitivity(C: float, relation: str) -> float:
+    """Of a sum of contributions of norm at most C: C for add/remove, 2 C for replace-one.
+
+    Raises:
+        ValueError: for another relation.
+    """
+    if relation not in RELATIONS:
+        raise ValueError(f"relation: must be one of {', '.join(RELATIONS)}, got {relation!r}")
+    return C if relation == "add/remove" else 2 * C

@@ -1,0 +1,177 @@
+"""`selected` epsilon: looking at a whole sweep and publishing its best trial is a query of its own.
+
+Two ways to pay for it: every trial that was looked at is composed (a fixed grid, whatever was done with it), or the
+number of trials was random and only the best was looked at (Papernot & Steinke 2022), which costs far less.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
+from dp_accounting.rdp import RdpAccountant
+from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
+
+from pipeline.accounting.curves import DISCRETIZATION, gaussian_losses, gdp_eps, improved_conversion
+from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting, accountants, loss_distribution, pld_epsilon
+from pipeline.trials.stopping import GEOMETRIC, LOGARITHMIC, POISSON, gamma_of
+
+logging.getLogger("absl").setLevel(logging.ERROR)  # dp_accounting warns of every order that it leaves out
+
+COARSEST = 1e-3  # interval of the grid of losses, where trials of several kinds are composed
+_NAMES = {LOGARITHMIC: "logarithmic", GEOMETRIC: "geometric", POISSON: "Poisson"}
+_SCORES = "scores must come from public data or be private themselves"
+_COVERED = "the noisy validation scores of all trials are covered"
+_RELATION = {"add/remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace-one": NeighboringRelation.REPLACE_ONE}
+
+
+def selected_by_composition(events: Sequence[PrivacyEvent], delta: float, scores: Sequence[float] = (),
+                            one_split: bool = False) -> Epsilon:
+    """Epsilon of everything that `events`, one per trial looked at, released together; infinite if one had no noise.
+
+    Args:
+        scores: mu of the evaluations of every trial, where they are private themselves and are to be covered.
+        one_split: the trials hold out the same records, so that a record pays for training or for scores; otherwise it
+            is charged for both.
+
+    Raises:
+        ValueError: without events, or unless 0 < delta < 1.
+        UnsupportedAccounting: where the relations differ, or a trial has no accounting; and as `pld_epsilon`.
+    """
+    relation = _common(events, "relation")
+    _check(delta)
+    samplers = sorted({event.sampler for event in events})
+    note = (f"all of {len(events)} trials composed: any of them may be published, the best for example; "
+            f"{_COVERED if scores else _SCORES}")
+    exact, scored = samplers == ["shuffled"], math.hypot(*scores)
+    beside = 0.0 if one_split else scored
+    if any(event.noise_multiplier == 0 for event in events):
+        value = math.inf
+    elif exact:
+        value = gdp_eps(math.hypot(beside, *(math.sqrt(e.epochs) / _noise(e) for e in events)), delta)
+    else:
+        total = None
+        runs = [dataclasses.replace(event, steps=event.steps * count, epochs=event.epochs * count)
+                for event, count in Counter(events).items()]
+        interval = _interval(runs)
+        for run in runs:
+            losses = loss_distribution(run, interval)
+            total = losses if total is None else total.compose(losses)
+        if beside:
+            total = total.compose(gaussian_losses(1 / beside, interval))
+        value = pld_epsilon(total, delta, 1 + sum(1 if run.sampler == "shuffled" else run.steps for run in runs))
+    value = max(value, gdp_eps(scored, delta))
+    return Epsilon(value, "selected", "composition", relation, ", ".join(samplers), delta, "exact" if exact else "pld",
+                   note)
+
+
+def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, mean: float,
+                                shape: float = GEOMETRIC, scores: Sequence[float] = ()) -> Epsilon:
+    """Epsilon of the best of K trials, each drawn at random from the candidates, and nothing of the others published.
+
+    K is drawn before any result is seen, from the truncated negative binomial distribution of this shape and mean (see
+    `pipeline.trials.stopping`). A trial is one of the candidates, and which one is published with it, so that its Renyi
+    divergence is at most the largest of theirs, order by order.
+
+    Args:
+        events: one per candidate; all with one sampler and relation.
+        mean: expected number of trials, >= 1 (of Poisson: of all draws, those of no trial included).
+        scores: mu of the evaluations of every candidate, as of `selected_by_composition`. A record is in training or in
+            validation of a trial, which is why the larger divergence of the two counts.
+
+    Raises:
+        ValueError: for no events, mean < 1, shape < 0, or unless 0 < delta < 1.
+        UnsupportedAccounting: where samplers or relations differ, or a candidate has no accounting.
+    """
+    relation, sampler = _common(events, "relation"), _common(events, "sampler")
+    _check(delta)
+    if not 1 <= mean < math.inf:
+        raise ValueError(f"mean: must be >= 1 and finite, got {mean}")
+    if not shape >= 0:
+        raise ValueError(f"shape: must be >= 0, got {shape}")
+    value = math.inf
+    if all(_noise(event) > 0 for event in events):
+        spent = [RdpAccountant(neighboring_relation=_RELATION[relation]).compose(_dp_event(e)) for e in Counter(events)]
+        orders = spent[0].orders
+        scored = np.asarray(orders) * max(scores, default=0.0) ** 2 / 2
+        trial = np.max([scored, *(accountant.rdp for accountant in spent)], axis=0)
+        value, _ = improved_conversion(orders, repeated(orders, trial, mean, shape), delta)
+    name = _NAMES.get(shape, f"negative binomial (shape {shape:g})")
+    return Epsilon(value, "selected", "random_stopping", relation, sampler, delta, "improved",
+                   f"the best of K trials, K {name} with mean {mean:g} and drawn beforehand; only the best is "
+                   f"published; {_COVERED if scores else _SCORES}")
+
+
+def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -> np.ndarray:
+    """Renyi curve of the best of K runs of one algorithm, from that of one (Papernot & Steinke 2022, Theorems 2, 6).
+
+    With lambda for the order and e(lambda) for the curve, at every lambda > 1 and for any lambda' >= 1:
+
+        e(lambda) + (1 + eta)((1 - 1/lambda') e(lambda') + log(1/gamma)/lambda') + log(mean)/(lambda - 1)
+        Poisson: e(lambda) + mean delta'(log(1 + 1/(lambda - 1))) + log(mean)/(lambda - 1),
+
+    where delta' is delta of one run at that epsilon.
+
+    Args:
+        orders, curve: [n], orders >= 1 and growing; infinite where an order has no bound.
+    """
+    above, out = orders > 1, np.full(len(orders), np.inf)
+    if shape == POISSON:
+        extra = np.array([mean * compute_delta(orders, curve, math.log1p(1 / (order - 1)))[0]
+                          for order in orders[above]])
+    else:
+        extra = (1 + shape) * np.min((1 - 1 / orders) * curve - math.log(gamma_of(mean, shape)) / orders)
+    out[above] = curve[above] + extra + math.log(mean) / (orders[above] - 1)
+    return np.minimum.accumulate(out[::-1])[::-1]  # a Renyi curve grows with its order
+
+
+def _interval(runs: Sequence[PrivacyEvent]) -> float:
+    """Interval of the grid of losses on which these runs are composed; that of a single trial where they are one run.
+
+    Rounding spreads a step's loss by at most interval^2/4 in variance, and the interval is chosen such that this is at
+    most 0.2% of the steps' own, of which q^2 (e^(1/z^2) - 1) is a measure.
+    """
+    if len(runs) == 1:
+        return DISCRETIZATION
+    shares = [(1, e.epochs / _noise(e) ** 2) if e.sampler == "shuffled" else
+              (e.steps, e.steps * e.q**2 * math.expm1(1 / _noise(e) ** 2)) for e in runs]
+    steps, variance = (sum(column) for column in zip(*shares, strict=True))
+    return min(max(math.sqrt(0.008 * variance / steps), DISCRETIZATION), COARSEST)
+
+
+def _dp_event(event: PrivacyEvent) -> SelfComposedDpEvent:
+    gaussian = GaussianDpEvent(event.noise_multiplier)
+    if event.sampler == "shuffled":
+        return SelfComposedDpEvent(gaussian, event.epochs)
+    sampled = (PoissonSampledDpEvent(event.q, gaussian) if event.sampler == "poisson"
+               else SampledWithoutReplacementDpEvent(event.N, event.m, gaussian))
+    return SelfComposedDpEvent(sampled, event.steps)
+
+
+def _noise(event: PrivacyEvent) -> float:
+    if event.noise_multiplier is None:
+        raise ValueError("noise_multiplier: not set; noise_multiplier_for calibrates it")
+    return event.noise_multiplier
+
+
+def _common(events: Sequence[PrivacyEvent], field: str) -> str:
+    if not events:
+        raise ValueError("events: must be one per trial looked at, got none")
+    for event in events:
+        accountants(event)
+    values = sorted({getattr(event, field) for event in events})
+    if len(values) > 1:
+        raise UnsupportedAccounting(f"{field}: must be one for all trials, got {' and '.join(values)}")
+    return values[0]
+
+
+def _check(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise ValueError(f"delta: must be > 0 and < 1, got {delta}")

@@ -1,0 +1,185 @@
+"""What is stated of one trial: every epsilon, and the tags and the text that say what they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pipeline.accounting.audited import guesses, one_run
+from pipeline.accounting.certified import certified, event_of, with_noise
+from pipeline.accounting.claimed import RELATION, VARIANTS, abridged, claimed, missing, not_described
+from pipeline.accounting.column import column_epsilons
+from pipeline.accounting.epsilon import GUARANTEES, Epsilon
+from pipeline.accounting.evaluations import cover, is_noisy, selected
+from pipeline.accounting.finite_precision import DELTA_SHARE, enlargement, optical_enlargement
+from pipeline.accounting.label import label_epsilons
+from pipeline.trials.choices import ALGORITHM_LABELS, GAUSSIAN, PER_RECORD, relation_of
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.datasets import DATASET_LABELS
+
+# Mironov 2012, "On significance of the least significant bits for differential privacy".
+REAL_NUMBERS = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; Mironov "
+                "2012)")
+SECRET = "noise and batches come from the operating system's entropy, and nothing of it is recorded"
+RECORDED = "the noise comes from a recorded seed, and whoever knows that can subtract it"
+
+__all__ = ["Epsilon", "account", "describe", "privacy_tags", "selected"]
+
+
+def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
+    """Every epsilon that can be stated of a trial after `epochs_done` >= 1 epochs, infinite ones included.
+
+    Raises:
+        ValueError: unless epochs_done >= 1.
+    """
+    config = with_noise(config)
+    guarantees = [*label_epsilons(config, epochs_done), *certified(config, epochs_done)]
+    return [*claimed(config, epochs_done), *column_epsilons(config), *cover(config, guarantees, epochs_done)]
+
+
+def privacy_tags(config: TrialConfig) -> dict[str, str]:
+    """The tags `privacy.*` of a trial, each one line.
+
+    `privacy.certified` is `true` for a certified epsilon under secret noise, `simulated` for one under noise from a
+    recorded seed, else `false`; `privacy.notes` says what a certified epsilon rests on, or why the trial has none, and
+    what an audited one is worth.
+    """
+    tags = _tags(config)
+    if config.canaries:
+        tags["privacy.notes"] += f"; {_audit(config)}"
+    return tags
+
+
+def describe(config: TrialConfig) -> str:
+    """Markdown for people: what the trial is, and of every kind of epsilon that is stated of its whole run the least,
+    with what it guarantees. In ASCII, but for labels of extensions: tracking databases need not know more."""
+    what = (f"**{ALGORITHM_LABELS[config.algorithm]}** on {DATASET_LABELS[config.dataset]}, {config.network} "
+            f"{'-'.join(map(str, config.layer_sizes))}, {config.epochs} epochs in batches of {config.batch_size} "
+            f"({config.sampler}), mechanism `{config.mechanism}`.")
+    epsilons = account(config, config.epochs)
+    parts = [what, *_standing(config, epsilons)]
+    for kind, (_, text) in GUARANTEES.items():
+        if of_kind := [epsilon for epsilon in epsilons if epsilon.kind == kind]:
+            least = min(of_kind, key=lambda epsilon: epsilon.value)
+            parts.append(f"**{kind}**: {least if least.is_metric else 'infinite, by every formula'}. {text}")
+    text = "\n\n".join([*parts, "The tag `privacy.notes` says what this rests on."])
+    return text.translate({ord("ε"): "epsilon", ord("δ"): "delta", ord("σ"): "sigma"})
+
+
+def _standing(config: TrialConfig, epsilons: list[Epsilon]) -> list[str]:
+    """What is guaranteed, if anything, and whether the noise makes that true or simulates it."""
+    if not epsilons:
+        return ["**No guarantee**: nothing is stated of this trial's privacy."]
+    finite = {epsilon.kind for epsilon in epsilons if epsilon.is_metric}
+    if not finite & {"certified", "label"}:
+        return []
+    what = "features and labels" if "certified" in finite else "labels alone"
+    if config.secure:
+        return [f"**{'Certified' if 'certified' in finite else 'Guaranteed'}** for {what}: {SECRET}."]
+    return [f"**Simulated guarantee** for {what}: {RECORDED}."]
+
+
+def _audit(config: TrialConfig) -> str:
+    k, r = config.canaries, guesses(config.canaries)
+    most = one_run(k, r, r, config.delta)
+    return (f"audited by {k} canaries, training records with wrong labels, each left out with probability 1/2, while N "
+            f"stays the public {config.split_sizes[0]}; {r} of them are guessed, which allows a lower bound (95% "
+            f"confidence, relation {relation_of(config.sampler)}, delta {config.delta:g}) of at most {most:.3g}")
+
+
+def _tags(config: TrialConfig) -> dict[str, str]:
+    config = with_noise(config)
+    if config.mechanism in GAUSSIAN:
+        return _tags_of_gaussian(config)
+    photonic = config.mechanism == "photonic"
+    return {
+        "privacy.certified": "false",
+        "privacy.relation": RELATION if photonic else "none",
+        "privacy.sampler": config.sampler,
+        "privacy.delta": f"{config.delta:g}" if photonic else "none",
+        "privacy.notes": "; ".join(_notes(config)) if photonic else _no_guarantee(config.mechanism),
+    }
+
+
+def _no_guarantee(mechanism: str) -> str:
+    if mechanism == "none":
+        return "no noise, no guarantee"
+    return f"not certified: mechanism '{mechanism}' is an extension that states no guarantee"
+
+
+def _source(config: TrialConfig) -> str:
+    return SECRET if config.secure else f"simulated: {RECORDED}"
+
+
+def _numbers(config: TrialConfig, enlarged: Callable[[TrialConfig], float]) -> str:
+    """For which numbers the guarantee holds."""
+    if not config.secure:
+        return REAL_NUMBERS
+    return ("holds for the numbers that are released: on a grid, with integer noise "
+            f"1 + {enlarged(config):.1e} times as large, and {DELTA_SHARE:g} of delta for its sampler")
+
+
+def _disclosed(config: TrialConfig) -> str:
+    """What of private records is logged beside."""
+    if config.disclosure == "plain":
+        return "not covered: training loss, validation accuracy and alignment on training batches, logged as they are"
+    if is_noisy(config):
+        return "covered: all that is logged, validation accuracy with noise of its own"
+    return "covered: all that is logged, of private records nothing else"
+
+
+def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
+    event = event_of(config, config.epochs)
+    noisy, epsilons = config.noise_multiplier > 0, certified(config, config.epochs)
+    standing = "true" if config.secure else "simulated"
+    note = epsilons[0].note if noisy else "not certified: no noise, no guarantee"
+    if noisy:
+        note += f"; {_source(config)}; {_numbers(config, enlargement)}; {_disclosed(config)}"
+        for what, name, why in (("contributions are bounded", config.mechanism, GAUSSIAN[config.mechanism]),
+                                ("learning signals depend on one record each", config.algorithm,
+                                 PER_RECORD[config.algorithm])):
+            note += f"; that {what} is stated by the extension '{name}': {why}" if why else ""
+        if config.projector == "opu_hardware":
+            note += "; presupposes that the device projects every record without crosstalk from others"
+    return {
+        "privacy.certified": standing if any(epsilon.is_metric for epsilon in epsilons) else "false",
+        "privacy.relation": event.relation,
+        "privacy.sampler": config.sampler,
+        "privacy.delta": f"{config.delta:g}",
+        "privacy.notes": note,
+    }
+
+
+def _notes(config: TrialConfig) -> list[str]:
+    source = ([_source(config), _numbers(config, optical_enlargement), _disclosed(config)] if config.sigma else [])
+    return [_why_not_certified(config), *_why_infinite(config), *source]
+
+
+def _why_not_certified(config: TrialConfig) -> str:
+    """An update's rows lie in span{h_i : i in batch}; neighbours that change it have disjoint supports."""
+    if config.sigma == 0:
+        return "not certified: sigma = 0, no noise, no guarantee"
+    wide = [f"{layer} ({n_in})" for layer, n_in in enumerate(config.layer_sizes[:-1], start=1)
+            if config.batch_size < n_in]
+    text = ("not certified: the noise lies in the span of the batch's activations, and neighbours that change the "
+            "span are told apart at any sigma")
+    if wide:
+        return (f"{text}, which is the generic case for layers with more inputs than m = {config.batch_size}: "
+                f"{abridged(wide)}")
+    return (f"{text}; m = {config.batch_size} is at least every layer's number of inputs, but even then no "
+            "data-independent bound exists")
+
+
+def _why_infinite(config: TrialConfig) -> list[str]:
+    if reason := not_described(config):
+        return [f"nothing is claimed: {reason}"]
+    infinite: dict[tuple[str, ...], list[str]] = {}
+    for variant in VARIANTS:
+        reasons = tuple(a.reason for a in missing(config, variant))
+        infinite.setdefault(reasons, []).append(variant.name)
+    finite = infinite.pop((), [])
+    notes = [f"claimed epsilon of {', '.join(names)} is infinite ({'; '.join(reasons)})"
+             for reasons, names in infinite.items()]
+    if finite:
+        notes.append(f"claimed epsilon of {', '.join(finite)} is finite, but only the printed formula's value")
+        notes += dict.fromkeys(e.note for e in claimed(config, 1) if e.is_metric)
+    return notes

@@ -1,0 +1,17 @@
+"""Auditing: what attacks measure, beside what is claimed or certified."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline.package import lazy
+
+if TYPE_CHECKING:
+    from pipeline.auditing.attacks import row_space_audit, two_point_step_audit
+    from pipeline.auditing.audit import audit_trial
+    from pipeline.auditing.release import ReleaseAudit, audit_release
+
+__all__ = ["ReleaseAudit", "audit_release", "audit_trial", "row_space_audit", "two_point_step_audit"]
+
+__getattr__, __dir__ = lazy(__name__, {"ReleaseAudit": "release", "audit_release": "release", "audit_trial": "audit",
+                                       "row_space_audit": "attacks", "two_point_step_audit": "attacks"})

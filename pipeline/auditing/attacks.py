@@ -1,0 +1,214 @@
+"""Attacks on the training step: whether guarantees hold is measured here, with `accounting.audited` for the numbers.
+
+    row_space_audit        who was in the batch, read off one released update of a real trial
+    two_point_step_audit   tells two neighbouring inputs of one step apart: a lower bound on its epsilon
+
+The audit of a whole run, by canaries among its training records, is made by the run itself
+(`pipeline.learning.canaries`).
+
+The row space attack: a layer's update is sum_i delta_i h_i^T, whatever the deltas and the noise in them. Its rows lie
+in span{h_i : i in batch}, and with at least as many rows as records they generically span it. An activation of the
+batch lies in it; where records are fewer than inputs, any other generically does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from pipeline.accounting.audited import gdp_mu_lower, two_point
+from pipeline.accounting.scores import auc, checked, tpr_at_fpr
+from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.data.sampling import ABSENT
+from pipeline.learning.mechanisms.photonic import Photonic
+from pipeline.learning.training import Training
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.packs import Pack
+from pipeline.trials.shapes import ConvShape
+
+# What is below this many rounding units of the update's type is rounding: singular values relative to the largest, and
+# residuals. In float32, updates of 256 records were seen to have such singular values at 0.1 to 0.3 units, and the
+# smallest true one at 400 units and more.
+ROUNDING_UNITS = 4
+
+
+def row_space_membership(update_weight: torch.Tensor, candidates: torch.Tensor, max_rank: int | None = None
+                         ) -> torch.Tensor:
+    """How far candidates lie outside the row space of an observed update: 0 for a record of the batch.
+
+    The row space is spanned by the right singular vectors whose singular value, relative to the largest, exceeds the
+    rounding tolerance of the update's type: `ROUNDING_UNITS` times its unit. Computed in float64.
+
+    Args:
+        update_weight: [n_out, n_in].
+        candidates: activations h as the mechanism multiplies them [k, n_in]; rescaling a row changes nothing.
+        max_rank: take at most so many singular vectors: the batch size, where it is public. Needed where the update
+            was rounded to less than its own type holds, or where noise was added to it.
+
+    Returns:
+        ||h - P h|| / ||h|| for every candidate [k], float64, in [0, 1] up to rounding; 0 where it is within the
+        tolerance, so that rounding orders nobody, and for h = 0, which lies in every space.
+
+    Raises:
+        ValueError: for shapes that do not fit.
+    """
+    if update_weight.ndim != 2 or candidates.ndim != 2 or update_weight.shape[1] != candidates.shape[1]:
+        raise ValueError("candidates: must be [k, n_in] for an update [n_out, n_in], got "
+                         f"{list(candidates.shape)} for {list(update_weight.shape)}")
+    basis, h = row_space(update_weight, max_rank), candidates.double()
+    norm = torch.linalg.vector_norm(h, dim=1)
+    residual = torch.where(norm > 0, torch.linalg.vector_norm(h - h @ basis.T @ basis, dim=1) / norm, 0.0)
+    return torch.where(residual > _tolerance(update_weight), residual, 0.0)
+
+
+def row_space(update_weight: torch.Tensor, max_rank: int | None = None) -> torch.Tensor:
+    """Orthonormal basis [rank, n_in], float64, of the row space of an update, as in `row_space_membership`."""
+    _, singular, right = torch.linalg.svd(update_weight.double(), full_matrices=False)
+    return right[: int((singular > _tolerance(update_weight) * singular[0]).sum())][:max_rank]
+
+
+def _tolerance(update_weight: torch.Tensor) -> float:
+    return ROUNDING_UNITS * torch.finfo(update_weight.dtype).eps
+
+
+@dataclass(frozen=True, eq=False)
+class RowSpaceAudit:
+    """What the row space attack found.
+
+    Attributes:
+        members: residuals (`row_space_membership`) of the records of the batches that were attacked.
+        non_members: residuals of held-out records.
+    """
+
+    members: np.ndarray
+    non_members: np.ndarray
+
+    @property
+    def auc(self) -> float:
+        """1: every member is closer to the row space than every non-member."""
+        return auc(-self.members, -self.non_members)
+
+    def tpr(self, fpr: float = 0.001) -> float:
+        """Members found while at most a share `fpr` of the non-members is mistaken for members."""
+        return tpr_at_fpr(-self.members, -self.non_members, fpr)
+
+
+def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: int = 1) -> RowSpaceAudit:
+    """Train the first steps of a trial and tell, from each step's released update, who was in its batch.
+
+    The attacker sees one layer's update as the mechanism releases it, knows the weights before the step and the batch
+    size, and tries the batch's records and all held-out ones.
+
+    Args:
+        config: the trial.
+        data: its data set.
+        layer: l, from 1, whose weight update is seen.
+        steps: steps trained and attacked; residuals of all steps are pooled.
+
+    Raises:
+        ValueError: for a layer or a number of steps that the trial does not have, a convolution, whose update is no
+            sum of outer products of activations, or a trial that holds out no records.
+    """
+    n_layers = len(config.layer_sizes) - 1
+    if not 1 <= layer <= n_layers:
+        raise ValueError(f"layer: must be at least 1 and at most {n_layers}, got {layer}")
+    if isinstance(config.layers[layer - 1], ConvShape):
+        raise ValueError("layer: must be fully connected (the update of a convolution lies in the span of patches), "
+                         f"got {layer}")
+    if not config.split_sizes[1]:
+        raise ValueError("validation_fraction: must be > 0, as the attack needs records that were held out, got 0.0")
+    if not 1 <= steps <= config.steps_per_epoch:
+        raise ValueError(f"steps: must be at least 1 and at most the {config.steps_per_epoch} of an epoch, got {steps}")
+    training = Training(Pack((config,)), data, data.train_x.device)
+    members, non_members = [], []
+    try:
+        for indices in training.sampler.epoch()[:steps]:
+            present = indices[indices != ABSENT].unsqueeze(0)
+            batch, held_out = (_factors(training, i, layer) for i in (present, training.validation))
+            training.step(indices)
+            # The optimizer only reads the update: it still is what the mechanism released.
+            update = training.update.weights[layer - 1][0]
+            residuals = row_space_membership(update, torch.cat([batch, held_out]), max_rank=len(batch)).cpu().numpy()
+            members.append(residuals[: len(batch)])
+            non_members.append(residuals[len(batch):])
+    finally:
+        training.close()
+    return RowSpaceAudit(np.concatenate(members), np.concatenate(non_members))
+
+
+def _factors(training: Training, indices: torch.Tensor, layer: int) -> torch.Tensor:
+    """The activations h^{l-1} [m, n_{l-1}] of records [1, m], as they stand in the update's outer products.
+
+    Clipping by component moves them out of their span; clipping by norm, as other mechanisms do, does not.
+    """
+    activations, _ = training.net.forward(training.train_inputs.batch(indices))
+    if isinstance(training.mechanism, Photonic):
+        activations = training.mechanism.clipped(activations)
+    return activations[layer - 1][0]
+
+
+def gaussian_log_ratio(output: np.ndarray, mean_0: np.ndarray, mean_1: np.ndarray, sigma: float) -> float:
+    """log p_1/p_0 of an output of N(mean_j, sigma^2 I): the best statistic to tell j = 1 from j = 0; sigma > 0."""
+    middle = (np.asarray(mean_0) + mean_1) / 2
+    return float(np.sum((np.asarray(output) - middle) * (np.asarray(mean_1) - mean_0))) / sigma**2
+
+
+@dataclass(frozen=True)
+class TwoPointAudit:
+    """The outcome of a two-point audit.
+
+    Attributes:
+        epsilon_lower: lower bound on epsilon.
+        mu_lower: lower bound on mu, if what is claimed is mu-GDP.
+        threshold: a statistic above it was taken for input 1.
+        false_positives, false_negatives: errors among the `trials` counted for each input.
+    """
+
+    epsilon_lower: float
+    mu_lower: float
+    threshold: float
+    false_positives: int
+    false_negatives: int
+    trials: int
+
+
+def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int, conf: float = 0.95,
+                         of: str = "epsilon") -> TwoPointAudit:
+    """Audit one step of a mechanism by telling its outputs on two neighbouring inputs apart (Nasr et al. 2023).
+
+    The threshold is chosen on the first half of the runs, where it gives the best bound; the other half is counted.
+
+    Args:
+        step: runs the mechanism anew on neighbouring input 0 or 1 and returns a statistic of its output, larger for
+            input 1 (`gaussian_log_ratio` where the output is Gaussian); infinite ones are fine.
+        delta: of the epsilon to bound.
+        trials: runs on each of the inputs; even.
+        conf: probability that the bound holds.
+        of: which bound the threshold is chosen for, `epsilon` or `mu`.
+
+    Raises:
+        ValueError: for a number of trials that is odd or below 2, or a statistic that is nan.
+    """
+    if trials < 2 or trials % 2:
+        raise ValueError(f"trials: must be an even number of at least 2, got {trials}")
+    half = trials // 2
+    # nan is refused before; infinities become the largest numbers, so that a threshold can stand between them
+    zeros, ones = (np.nan_to_num(checked("step", [step(j) for _ in range(trials)])) for j in (0, 1))
+    bound = {"epsilon": partial(two_point, delta=delta, conf=conf), "mu": partial(gdp_mu_lower, conf=conf)}[of]
+    threshold = _best_threshold(np.sort(zeros[:half]), np.sort(ones[:half]), bound)
+    fp, fn = int((zeros[half:] > threshold).sum()), int((ones[half:] <= threshold).sum())
+    return TwoPointAudit(float(two_point(fp, half, fn, half, delta, conf)),
+                         float(gdp_mu_lower(fp, half, fn, half, conf)), threshold, fp, fn, half)
+
+
+def _best_threshold(zeros: np.ndarray, ones: np.ndarray, bound: Callable[..., np.ndarray]) -> float:
+    """Of the thresholds half-way between neighbouring statistics (sorted, finite), the one with the best bound."""
+    values = np.unique(np.concatenate([zeros, ones]))
+    thresholds = values[:-1] / 2 + values[1:] / 2 if len(values) > 1 else values
+    fp = len(zeros) - np.searchsorted(zeros, thresholds, side="right")
+    fn = np.searchsorted(ones, thresholds, side="right")
+    return float(thresholds[np.argmax(bound(fp, len(zeros), fn, len(ones)))])

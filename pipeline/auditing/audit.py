@@ -1,0 +1,168 @@
+"""The audit of trials: what attacks see of them, beside what is claimed or certified."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipeline.accounting.certified import certified_step, with_noise
+from pipeline.accounting.claimed import claimed
+from pipeline.accounting.epsilon import Epsilon
+from pipeline.auditing.attacks import RowSpaceAudit, row_space_audit
+from pipeline.auditing.low_order_bits import low_order_bit_audit
+from pipeline.auditing.release import audit_release
+from pipeline.learning.data.dataset import Dataset, load
+from pipeline.learning.training import Training
+from pipeline.trials.choices import GAUSSIAN
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.experiment import Experiment
+from pipeline.trials.naming import run_name
+from pipeline.trials.packs import Pack
+
+ATTACKED = 2  # fully connected layers, from the first, whose updates the row space attack is given
+RUNS = 2000  # of the mechanism on each of two neighbours
+BIT_RUNS = 100  # the same, where every run is of a whole batch
+HEADER = ("trial", "attack", "AUC", "TPR at 0.1% FPR", "mu audited", "mu certified", "verdict")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one attack found of one trial: a row of the table, the epsilons that belong to it, and what to track.
+
+    Attributes:
+        public: whether it was computed without private records.
+    """
+
+    row: tuple[str, ...]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    epsilons: tuple[Epsilon, ...] = ()
+    exceeds: bool = False
+    public: bool = False
+
+
+def audit(experiment: Experiment, number: int | None = None, data_folder: Path | None = None,
+          steps: int = 1) -> Iterator[Finding]:
+    """Attack every trial of an experiment, whatever its seed, or the one of a number from 1.
+
+    Args:
+        steps: of training, whose updates the row space attack is given.
+
+    Raises:
+        ConfigError: for a number that no trial has, more steps than an epoch has, or a trial without held-out records.
+    """
+    trials = distinct(experiment.trials)
+    if number is not None and not 1 <= number <= len(trials):
+        raise ConfigError(f"--trial: must be at least 1 and at most the {len(trials)} of the experiment (seeds apart), "
+                          f"got {number}")
+    chosen = [(k, t) for k, t in enumerate(trials, start=1) if number in (None, k)]
+    _check_steps(steps, [t for _, t in chosen])
+    for k, trial in chosen:
+        if not trial.split_sizes[1]:
+            raise ConfigError(f"validation_fraction: must be > 0, as the row space attack needs records that were held "
+                              f"out, got 0.0 (trial {k})")
+    loaded: dict[str, Dataset] = {}
+    for k, trial in chosen:
+        if trial.dataset not in loaded:
+            loaded[trial.dataset] = load(trial.dataset, data_folder)
+        yield from findings(f"{k} {trial_name(trial, experiment.varied)}", trial, loaded[trial.dataset], steps)
+
+
+def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int = 1) -> list[Finding]:
+    """Attack one trial, as `audit` does.
+
+    Raises:
+        ConfigError: for more steps than an epoch has.
+    """
+    _check_steps(steps, [trial])
+    return list(findings(trial_name(trial), trial, load(trial.dataset, data_folder), steps))
+
+
+def _check_steps(steps: int, trials: Sequence[TrialConfig]) -> None:
+    fewest = min(t.steps_per_epoch for t in trials)
+    if not 1 <= steps <= fewest:
+        raise ConfigError(f"--steps: must be at least 1 and at most the {fewest} of an epoch, got {steps}")
+
+
+def distinct(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
+    """The first of all trials that differ in their seed only."""
+    first: dict[TrialConfig, TrialConfig] = {}
+    for trial in trials:
+        first.setdefault(dataclasses.replace(trial, seed=0), trial)
+    return list(first.values())
+
+
+def trial_name(trial: TrialConfig, also: Sequence[str] = ()) -> str:
+    """`pdfa photonic sigma=0.1`: a name without the seed; `also` as in `run_name`."""
+    algorithm, *settings, _ = run_name(trial, also).split(" ")
+    return " ".join([algorithm, *([] if trial.mechanism == "none" else [trial.mechanism]), *settings])
+
+
+def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
+    """The row space attack on the first fully connected layers and, where an epsilon is certified, the audit of the
+    mechanism's release; of secure trials also the low-order-bit attack."""
+    trial = with_noise(trial)
+    first = len(trial.layers) - len(trial.hidden)
+    for layer in range(first, first + ATTACKED):
+        found = row_space_audit(trial, data, layer, steps)
+        epsilons = sorted(claimed(trial, trial.epochs), key=lambda e: e.value)[:1] if layer == first else []
+        yield Finding((name, f"row space, layer {layer}", f"{found.auc:.3f}", f"{found.tpr():.1%}", "-", "-",
+                       _verdict(found)), {f"audit/row_space_auc/layer_{layer}": found.auc}, tuple(epsilons))
+    if trial.mechanism in GAUSSIAN and trial.noise_multiplier:
+        release = audit_release(trial, RUNS, trial.delta)
+        verdict = "EXCEEDS certified" if release.exceeds else "below certified"
+        yield Finding((name, f"two neighbours, one step ({release.statistic})", f"{release.auc:.3f}",
+                       f"{release.tpr:.1%}", f">= {release.mu_lower:.3f}", f"{release.mu:.3f}", verdict),
+                      {"audit/one_step_auc": release.auc, "audit/one_step_mu": release.mu_lower,
+                       release.audited.metric_name: release.audited.value},
+                      (release.audited, release.certified), release.exceeds, public=True)
+    if trial.mechanism in GAUSSIAN and trial.secure:
+        yield from _of_low_order_bits(name, trial, data)
+
+
+def _of_low_order_bits(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
+    training = Training(Pack((trial,)), data, data.train_x.device)
+    try:
+        found = low_order_bit_audit(training, BIT_RUNS)
+    finally:
+        training.close()
+    for seen in found:
+        audited = dataclasses.replace(certified_step(trial), value=seen.epsilon_lower, kind="audited",
+                                      variant="low_order_bits", note="lower bound with 95% confidence")
+        yield Finding((name, f"low-order bits, {seen.view}", f"{seen.auc:.3f}", "-", f">= {seen.mu_lower:.3f}",
+                       f"{seen.mu:.3f}", "EXCEEDS certified" if seen.exceeds else "below certified"),
+                      {f"audit/low_order_bits_auc/{seen.view}": seen.auc}, (audited,), seen.exceeds)
+
+
+def _verdict(found: RowSpaceAudit) -> str:
+    """In words; a guarantee leaves room for a little, which is seen if only many members are tried."""
+    members, others = len(found.members), len(found.non_members)
+    chance = ((members + others + 1) / (12 * members * others)) ** 0.5  # standard deviation of a blind attack's AUC
+    if abs(found.auc - 0.5) <= 4 * chance:
+        return "blind"
+    return "finds its members" if found.auc >= 0.9 else "sees a little"
+
+
+def publishable(trial: TrialConfig, found: Sequence[Finding]) -> list[Finding]:
+    """What may be logged to a trial's run: of a secure trial the findings that are public, as no epsilon covers what is
+    computed from private records."""
+    return [finding for finding in found if finding.public or not trial.secure]
+
+
+def tracked(found: Sequence[Finding]) -> tuple[dict[str, float], dict[str, str]]:
+    """Metrics and tags of one trial's findings; the tag says what the audited epsilons are of."""
+    audited = [str(e) for finding in found for e in finding.epsilons if e.kind == "audited"]
+    metrics = {name: value for finding in found for name, value in finding.metrics.items()}
+    return metrics, {"privacy.audited": "; ".join(audited)} if audited else {}
+
+
+def table(found: Sequence[Finding]) -> str:
+    """Findings as text: a table, and below it every epsilon with all that is needed to read it."""
+    rows = [HEADER, *(f.row for f in found)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines += ["", "mu of one step whose batch may hold the record; audited: lower bound with 95% confidence"]
+    for finding in found:
+        lines += [f"{finding.row[0]}: {epsilon}" for epsilon in finding.epsilons]
+    return "\n".join(lines)

@@ -1,0 +1,124 @@
+"""The audit of one release: a certified trial's own mechanism, run on the worst neighbours that its relation allows."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from pipeline.accounting.certified import certified_step, step_mu, with_noise
+from pipeline.accounting.curves import gdp_eps
+from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.scores import auc, tpr_at_fpr
+from pipeline.auditing.attacks import TwoPointAudit, gaussian_log_ratio, two_point_step_audit
+from pipeline.learning.mechanisms import contribution_bound, make_mechanism
+from pipeline.learning.mechanisms.base import Mechanism
+from pipeline.learning.network.network import Parameters, make_network
+from pipeline.trials.choices import relation_of
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.packs import Pack
+
+
+@dataclass(frozen=True)
+class ReleaseAudit:
+    """How well the outputs of one step on the worst neighbours are told apart.
+
+    Attributes:
+        statistic: the one with the best bound.
+        auc, tpr: of that, on the runs that count; the latter at a false positive rate of 0.1%.
+        mu_lower, mu: measured lower bound on, and certified value of, mu of the step.
+        audited, certified: the epsilon of a Gaussian mechanism with that mu.
+    """
+
+    statistic: str
+    auc: float
+    tpr: float
+    mu_lower: float
+    mu: float
+    audited: Epsilon
+    certified: Epsilon
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether more was measured than is certified: the mechanism is broken, or one of 20 audits that are not."""
+        return self.mu_lower > self.mu
+
+
+def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mechanism | None = None,
+                  conf: float = 0.95) -> ReleaseAudit:
+    """Two-point audit of the update that a certified trial's mechanism releases in one step, on the worst neighbours.
+
+    Several statistics are tried, as noise may be missing in one place only: the log-likelihood ratio of all that is
+    released, those of every matrix and every bias vector alone, and the energy in a column of the first layer that one
+    neighbour alone reaches, which tells noise apart whose covariance is data. They share the 1 - conf.
+
+    Args:
+        config: a trial with mechanism per_example or component, and noise.
+        trials: runs of the mechanism on each of the neighbours; even.
+        delta: of the epsilons.
+        mechanism: what is run, on the CPU, for one trial; by default the trial's own.
+        conf: probability that the bounds hold.
+
+    Raises:
+        ValueError: for a trial without certified epsilon, and as `two_point_step_audit`.
+    """
+    mu, cpu = step_mu(config), torch.device("cpu")
+    config = with_noise(dataclasses.replace(config, delta=delta))
+    net = make_network(config, [config.seed])
+    mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu)
+    without_noise = dataclasses.replace(config, noise_multiplier=0.0, noise="research", private_metrics="")
+    bare = make_mechanism(Pack((without_noise,)), net, cpu)
+    neighbours, (out, *means) = _worst_neighbours(config), (net.blank_parameters(1) for _ in range(3))
+
+    def release(by: Mechanism, j: int, to: Parameters) -> None:
+        by.net.forward(neighbours[j][1][0])  # convolutions learn where the maxima of this batch are
+        by.update(*neighbours[j], to)
+
+    for j, mean in enumerate(means):
+        release(bare, j, mean)
+    blocks = [[b[0].numpy() for b in p.weights + p.biases] for p in (out, *means)]
+    sigma = config.noise_multiplier * contribution_bound(config) / config.batch_size
+
+    def statistics(j: int) -> list[float]:
+        release(mechanism, j, out)
+        ratios = [gaussian_log_ratio(*block, sigma) for block in zip(*blocks, strict=True)]
+        return [sum(ratios), *ratios, float(np.square(blocks[0][0][:, -1]).sum())]
+
+    scores = [np.array([statistics(j) for _ in range(trials)]).T for j in (0, 1)]
+    layers = range(1, len(net.layers) + 1)
+    names = ["all", *(f"weights {layer}" for layer in layers), *(f"biases {layer}" for layer in layers), "support"]
+    audits = [_audit(zeros, ones, delta, 1 - (1 - conf) / len(names)) for zeros, ones in zip(*scores, strict=True)]
+    best = max(range(len(names)), key=lambda k: audits[k].mu_lower)
+    zeros, ones = (np.nan_to_num(s[best, trials // 2:]) for s in scores)
+    mu_lower, certified = audits[best].mu_lower, certified_step(config)
+    audited = dataclasses.replace(certified, value=gdp_eps(mu_lower, delta), kind="audited",
+                                  note=f"lower bound with {conf:.0%} confidence")
+    return ReleaseAudit(names[best], auc(ones, zeros), tpr_at_fpr(ones, zeros, 0.001), mu_lower, mu, audited, certified)
+
+
+def _audit(zeros: np.ndarray, ones: np.ndarray, delta: float, conf: float) -> TwoPointAudit:
+    """Two-point audit of one statistic, as it came out on either neighbour."""
+    runs = iter(zeros), iter(ones)
+    return two_point_step_audit(lambda j: next(runs[j]), delta, len(zeros), conf, of="mu")
+
+
+def _worst_neighbours(config: TrialConfig) -> tuple[tuple[list[torch.Tensor], list[torch.Tensor]], ...]:
+    """Factors (deltas [1, m, n_l], activations [1, m, n_{l-1}]) of two neighbouring batches, far longer than any bound.
+
+    add/remove: no record, and one. replace-one: that record, and one of opposite sign that leaves the last input out,
+    which brings them closer by a relative 1/(8 n_0) at most.
+    """
+    long = 1e4
+
+    def flat(n: int) -> torch.Tensor:
+        return torch.full((1, 1, n), long / n**0.5)
+
+    deltas, activations = map(flat, config.layer_sizes[1:]), map(flat, config.layer_sizes[:-1])
+    one = list(deltas), list(activations)
+    if relation_of(config.sampler) == "add/remove":
+        return tuple([x[:, :0] for x in factors] for factors in one), one
+    without_last = one[1][0].clone()
+    without_last[..., -1] = 0
+    return ([-d for d in one[0]], [without_last, *one[1][1:]]), one

@@ -1,0 +1,31 @@
+"""Alignment: does the applied update point where the true gradient does?"""
+
+from __future__ import annotations
+
+import torch
+
+from pipeline.learning.feedback.algorithms import BackPropagation
+from pipeline.learning.mechanisms.base import mean_outer_products
+from pipeline.learning.network.network import Network, Parameters
+
+
+def true_gradient(net: Network, error: torch.Tensor, activations: list[torch.Tensor], out: Parameters) -> None:
+    """Write the gradient of the batch's mean loss, by back-propagation without clipping or noise, to `out`."""
+    bp = BackPropagation()
+    deltas = bp.deltas(bp.signals(error), net, activations, net.derivative)
+    mean_outer_products(net, deltas, activations, error.shape[1], out)
+
+
+def cosines(update: Parameters, gradient: Parameters) -> torch.Tensor:
+    """Cosine between update and gradient, for every layer's weights and biases taken together.
+
+    Returns:
+        [R, L]; nan where either is zero.
+    """
+    return torch.stack([_dot(u, g) / (_dot(u, u) * _dot(g, g)).sqrt()
+                        for u, g in zip(update.layers, gradient.layers, strict=True)], dim=1)
+
+
+def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Row-wise dot products [R, n], [R, n] -> [R]; one by one, so that a row's bits do not depend on R."""
+    return torch.stack([torch.dot(x, y) for x, y in zip(a, b, strict=True)])

@@ -1,0 +1,84 @@
+"""Canaries of a trial: mislabelled training records, each left out by the toss of a coin, which attacks guess.
+
+Steinke, Nasr and Jagielski 2023, "Privacy auditing with one (1) training run". A fifth of the canaries is guessed, the
+others are abstained from; how many is fixed by their number, before anything is trained (`accounting.audited.guesses`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from pipeline.accounting.audited import guesses
+from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.scores import auc, one_run_audit
+from pipeline.learning.data.sampling import ABSENT
+from pipeline.learning.randomness import numpy_generator
+from pipeline.trials.choices import relation_of
+from pipeline.trials.config import TrialConfig
+
+
+class Canaries:
+    """k canaries of each of R trials, which records and labels from its `audit` stream.
+
+    Secure trials have none: what is computed from canaries is covered by no epsilon.
+
+    Args:
+        trials: of one pack.
+        records: per trial, the indices of its training records [N].
+        labels: of all records that the indices point into, int64.
+        n_classes: a wrong label is any of the n_classes - 1 others with equal probability.
+
+    Attributes:
+        indices: the canaries' records [R, k], int64.
+        included: which of them take part, bool [R, k]; fair and independent coins.
+        labels: the labels that each trial trains on [R, len(labels)].
+        remaining: per trial its records [N], `ABSENT` in place of canaries that are left out: a sampler still draws
+            among N, and a step that draws an absent one has a record less. No other record takes its place.
+    """
+
+    def __init__(self, trials: Sequence[TrialConfig], records: Sequence[np.ndarray], labels: torch.Tensor,
+                 n_classes: int) -> None:
+        self.trials = tuple(trials)
+        self.labels = labels.repeat(len(self.trials), 1)
+        self.remaining, indices, included = [], [], []
+        for r, (trial, own) in enumerate(zip(self.trials, records, strict=True)):
+            rng, k = numpy_generator(trial.seed, "audit"), trial.canaries
+            places = rng.choice(len(own), k, replace=False)
+            shift = torch.from_numpy(rng.integers(1, n_classes, k)).to(labels.device)
+            coins = rng.random(k) < 0.5
+            chosen = torch.from_numpy(own[places]).to(labels.device)
+            self.labels[r, chosen] = (labels[chosen] + shift) % n_classes
+            remaining = own.copy()
+            remaining[places] = np.where(coins, own[places], ABSENT)
+            self.remaining.append(remaining)
+            indices.append(chosen)
+            included.append(coins)
+        self.indices = torch.stack(indices)
+        self.included = np.stack(included)
+
+    def labels_of(self, indices: torch.Tensor) -> torch.Tensor:
+        """Labels [R, m] of records [R, m], as each trial trains on them."""
+        return self.labels.gather(1, indices)
+
+    def losses(self, logits: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of every canary's wrong label [R, k], from logits [R, k, n_classes]."""
+        log_p = torch.log_softmax(logits, dim=-1)
+        return -log_p.gather(-1, self.labels_of(self.indices).unsqueeze(-1)).squeeze(-1)
+
+    def audit(self, r: int, scores: np.ndarray) -> tuple[Epsilon, float]:
+        """The lower bound on trial r's epsilon, with 95% confidence, and the AUC of its canaries.
+
+        Args:
+            scores: [k], higher for canaries that seem to have taken part. One that is nan, after an overflow, is
+                taken for the lowest.
+        """
+        trial, included = self.trials[r], self.included[r]
+        scores = np.where(np.isnan(scores), -np.inf, scores)
+        found = one_run_audit(included, scores, guesses(trial.canaries), trial.delta)
+        epsilon = Epsilon(found.epsilon_lower, "audited", "one_run", relation_of(trial.sampler), trial.sampler,
+                          trial.delta, "one run",
+                          f"lower bound with 95% confidence, {found.right} of {found.guesses} guesses right")
+        return epsilon, auc(scores[included], scores[~included])

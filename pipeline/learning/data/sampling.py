@@ -1,0 +1,135 @@
+"""How training records are drawn into batches, for R trials at once.
+
+    shuffled             a fresh permutation every epoch, cut into batches: a record takes part at most once an epoch
+    without_replacement  every step draws m distinct records anew: a record takes part in any step with rate m/N
+    poisson              every step takes every record with probability q = m/N, independently: batches vary in size
+
+The public numbers of a schedule are the same for all three: rate q = m/N, expected batch m, floor(N/m) steps an epoch.
+
+Secure trials draw by `SECRET_SAMPLERS`, from integers of 64 secret bits, one for every place of a record: exactly with
+these laws, and poisson with a rate that is m/N rounded down to 64 bits. Which places a batch takes, and in which order,
+does not depend on what the records are, or whether a place has one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.learning.randomness import numpy_generator, secret_integers
+
+
+def split(n_records: int, n_validation: int, seed: int, used: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """(training, validation) record indices, together `used` (by default all) of n_records, drawn from the trial's
+    `split` stream."""
+    order = numpy_generator(seed, "split").permutation(n_records)[:used]
+    return order[n_validation:], order[:n_validation]
+
+
+def _shuffled(rng: np.random.Generator, n: int, steps: int, m: int) -> np.ndarray:
+    return rng.permutation(n)[: steps * m].reshape(steps, m)
+
+
+def _without_replacement(rng: np.random.Generator, n: int, steps: int, m: int) -> np.ndarray:
+    return np.stack([rng.choice(n, m, replace=False, shuffle=False) for _ in range(steps)])
+
+
+def _poisson(rng: np.random.Generator, n: int, steps: int, m: int) -> np.ndarray:
+    """[steps, capacity], filled up with -1. The capacity is six standard deviations above m, so that it depends on a
+    larger batch, about once in 10^9 steps, only then; no record is ever left out."""
+    sizes = rng.binomial(n, m / n, steps)
+    return _filled_up(n, m, [rng.choice(n, size, replace=False, shuffle=False) for size in sizes])
+
+
+def _filled_up(n: int, m: int, batches: Sequence[np.ndarray]) -> np.ndarray:
+    capacity = max(_capacity(n, m), *map(len, batches))
+    return np.stack([np.pad(batch, (0, capacity - len(batch)), constant_values=ABSENT) for batch in batches])
+
+
+def _capacity(n: int, m: int) -> int:
+    return min(n, math.ceil((m + 6 * math.sqrt(m * (1 - m / n)) + 8) / 16) * 16)
+
+
+ABSENT = -1  # where a batch is smaller than the tensor that holds it
+
+SAMPLERS: dict[str, Callable[[np.random.Generator, int, int, int], np.ndarray]] = {
+    "shuffled": _shuffled,
+    "without_replacement": _without_replacement,
+    "poisson": _poisson,
+}
+
+
+def _secret_order(n: int) -> np.ndarray:
+    """A permutation, all with the same probability: without ties every order of the integers is as likely."""
+    while True:
+        integers = secret_integers(n)
+        order = np.argsort(integers)
+        if (np.diff(integers[order]) != 0).all():
+            return order
+
+
+def _secret_shuffled(n: int, steps: int, m: int) -> np.ndarray:
+    return _secret_order(n)[: steps * m].reshape(steps, m)
+
+
+def _secret_without_replacement(n: int, steps: int, m: int) -> np.ndarray:
+    return np.stack([np.sort(_secret_order(n)[:m]) for _ in range(steps)])
+
+
+def _secret_poisson(n: int, steps: int, m: int) -> np.ndarray:
+    if m == n:
+        return _filled_up(n, m, [np.arange(n)] * steps)
+    below = np.uint64(2**64 * m // n)
+    return _filled_up(n, m, [np.flatnonzero(secret_integers(n) < below) for _ in range(steps)])
+
+
+SECRET_SAMPLERS: dict[str, Callable[[int, int, int], np.ndarray]] = {
+    "shuffled": _secret_shuffled,
+    "without_replacement": _secret_without_replacement,
+    "poisson": _secret_poisson,
+}
+
+
+class BatchSampler:
+    """Batches of R trials, each from its own `sampling` stream or from the operating system.
+
+    Args:
+        name: key of `SAMPLERS`.
+        records: per trial, the indices of its training records [N].
+        seeds: per trial, its seed.
+        batch_size: m, the size of a batch or, for poisson, its expectation.
+        steps: steps per epoch.
+        device: where the indices live.
+        secure: draw from the operating system; nothing is kept from which batches could be drawn again.
+    """
+
+    def __init__(self, name: str, records: Sequence[np.ndarray], seeds: Sequence[int], batch_size: int, steps: int,
+                 device: torch.device, secure: bool = False) -> None:
+        self.name = name
+        self.records = list(records)
+        self.generators = [None if secure else numpy_generator(seed, "sampling") for seed in seeds]
+        self.batch_size, self.steps, self.device = batch_size, steps, device
+
+    def epoch(self) -> torch.Tensor:
+        """Record indices of the next epoch [steps, R, m], int64; `ABSENT` where a poisson batch has no record."""
+        per_trial = []
+        for records, rng in zip(self.records, self.generators, strict=True):
+            schedule = len(records), self.steps, self.batch_size
+            drawn = SAMPLERS[self.name](rng, *schedule) if rng else SECRET_SAMPLERS[self.name](*schedule)
+            per_trial.append(np.where(drawn == ABSENT, ABSENT, records[drawn]))
+        width = max(drawn.shape[1] for drawn in per_trial)
+        padded = [np.pad(drawn, ((0, 0), (0, width - drawn.shape[1])), constant_values=ABSENT) for drawn in per_trial]
+        return torch.from_numpy(np.stack(padded, axis=1).astype(np.int64)).to(self.device)
+
+    def state(self) -> list[dict[str, Any]]:
+        """Per trial, the state of its generator as JSON values; nothing of secure trials."""
+        return [rng.bit_generator.state for rng in self.generators if rng]
+
+    def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """Go on with the epoch after which `state` was taken."""
+        for rng, own in zip((rng for rng in self.generators if rng), state, strict=True):
+            rng.bit_generator.state = own

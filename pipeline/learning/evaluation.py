@@ -1,0 +1,93 @@
+"""What is counted of a network's outputs: records classified right, on the test set and on validation.
+
+The test set is public. Validation records are private: where `private_metrics` says so, what is handed out of them is
+one number an epoch with noise that epsilon covers (`accounting.evaluations`), or nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pipeline.accounting.evaluations import evaluation_noise, is_noisy
+from pipeline.accounting.finite_precision import count_enlargement
+from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.data.inputs import Inputs
+from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
+from pipeline.learning.network.network import Network
+from pipeline.learning.randomness import GaussianNoise, Noise
+from pipeline.trials.config import TrialConfig
+
+EVALUATION_BATCH = 1_000
+
+
+class Evaluation:
+    """Counts for R trials.
+
+    Args:
+        trials: of one pack.
+        data: their data set.
+        train_inputs, test_inputs: of its records.
+        validation: every trial's validation records [R, k].
+
+    Attributes:
+        followed: whose accuracy every epoch has: `validation`, `test` where nothing is held out, or nothing (empty)
+            where validation accuracy is withheld.
+        published: parts of which the counts themselves may be handed out.
+    """
+
+    def __init__(self, trials: tuple[TrialConfig, ...], data: Dataset, train_inputs: Inputs, test_inputs: Inputs,
+                 validation: torch.Tensor) -> None:
+        c = trials[0]
+        self.data, self.validation = data, validation
+        self._inputs = {"validation": train_inputs, "test": test_inputs}
+        if validation.shape[1]:
+            self.followed = "" if c.disclosure == "withheld" else "validation"
+        else:
+            self.followed = "test"
+        self.published = ("validation", "test") if c.disclosure == "plain" else ("test",)
+        self.noise: Noise | None = None
+        self._release: FixedPointRelease | None = None
+        if is_noisy(c):
+            deviations = [evaluation_noise(t) for t in trials]
+            if c.secure:
+                enlarged = [s * (1 + count_enlargement(s)) for s in deviations]
+                self._release = FixedPointRelease(enlarged, (1,), torch.device("cpu"))
+                self.noise = self._release.noise
+            else:
+                self.noise = GaussianNoise([t.seed for t in trials], deviations, (1,), torch.device("cpu"),
+                                           stream="evaluation")
+
+    def count(self, net: Network, part: str) -> torch.Tensor:
+        """Records by class, and those of them classified right: [R, 2, n_classes], int64, on the CPU.
+
+        A record whose output is not finite, as after a divergence, is not classified right.
+        """
+        classes, replicas = self.data.spec.n_classes, len(self.validation)
+        counts = torch.zeros(replicas, 2, classes, dtype=torch.int64, device=self.validation.device)
+        if part == "validation":
+            labels, indices = self.data.train_y, self.validation
+        else:
+            labels = self.data.test_y
+            indices = torch.arange(len(labels), device=labels.device).expand(replicas, -1)
+        for chunk in indices.split(EVALUATION_BATCH, dim=1):
+            _, logits = net.forward(self._inputs[part].batch(chunk))
+            y = labels[chunk]
+            right = (logits.argmax(dim=-1) == y) & torch.isfinite(logits).all(dim=-1)
+            counts[:, 0].scatter_add_(1, y, torch.ones_like(y))
+            counts[:, 1].scatter_add_(1, y, right.to(torch.int64))
+        return counts.cpu()
+
+    def accuracy(self, part: str, counts: torch.Tensor) -> list[float]:
+        """Share of records classified right, by trial, from counts [R, 2, n_classes]; of validation with noise, where
+        that is what may be handed out, and then a call is a release."""
+        right, records = counts[:, 1].sum(dim=1, keepdim=True), counts[:, 0].sum(dim=1, keepdim=True)
+        if part == "validation" and self._release:
+            right = self._release(right.double())
+        elif part == "validation" and self.noise:
+            right = right + self.noise.next()
+        return (right / records).squeeze(1).tolist()
+
+
+def worst_class(counts: torch.Tensor) -> float:
+    """Accuracy of the class on which it is lowest, from counts [2, n_classes]."""
+    return (counts[1] / counts[0]).min().item()

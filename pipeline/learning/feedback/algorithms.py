@@ -1,0 +1,193 @@
+"""Feedback: how the output error becomes a learning signal for every layer.
+
+Two steps, so that noise can enter where the optics add it, between projection and derivative:
+
+    signals(e)                 what is carried down: BP the error itself, DFA one projection B^l e per hidden layer,
+                               and the error for the output layer
+    deltas(signals, ...)       delta^l: DFA multiplies with phi'(z^l), BP recurs through the transposed weights
+
+Where DFA serves the upper layers only, the lower ones recur as in BP: the hybrid of Lee & Kifer 2020, section 4.2.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+
+from pipeline.learning.feedback.projection import PROJECTORS as PROJECTOR_TYPES
+from pipeline.learning.feedback.projection import Projector
+from pipeline.learning.network.network import Network
+from pipeline.learning.randomness import integer_seed
+from pipeline.trials.choices import ALGORITHM_LABELS, ALGORITHMS, PER_RECORD, PROJECTORS, TERNARY, Choice
+from pipeline.trials.config import ConfigError, known_fields
+from pipeline.trials.fields import register
+from pipeline.trials.packs import Pack
+
+Derivative = Callable[[torch.Tensor, int], torch.Tensor]  # (h^l, l) -> phi'(z^l)
+
+
+def output_error(logits: torch.Tensor, labels: torch.Tensor,
+                 present: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Error and loss of a softmax output under cross-entropy.
+
+    Args:
+        logits: z^L [R, m, n_L].
+        labels: [R, m], int64.
+        present: 1 for a record, 0 for a place that the batch leaves empty [R, m, 1]; None where all are full. An empty
+            place has error 0 and no part in the loss; the loss of an empty batch is 0.
+
+    Returns:
+        e = softmax(z^L) - onehot(y) [R, m, n_L], the gradient of each record's loss at z^L; mean loss [R].
+    """
+    log_p = torch.log_softmax(logits, dim=-1)
+    index = labels.unsqueeze(-1)
+    losses = -log_p.gather(-1, index)
+    error = log_p.exp_()
+    error.scatter_add_(-1, index, torch.full_like(index, -1, dtype=error.dtype))
+    if present is None:
+        return error, losses.mean(dim=(1, 2))
+    return error.mul_(present), (losses * present).sum(dim=(1, 2)) / present.sum(dim=(1, 2)).clamp(min=1)
+
+
+def ternarize(error: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
+    """+1 above the threshold, -1 below its negative, else 0 (Ohana et al., section 4).
+
+    Args:
+        error: [R, m, n_L].
+        threshold: t, [R, 1, 1].
+    """
+    return (error > threshold).to(error.dtype) - (error < -threshold).to(error.dtype)
+
+
+def back_propagate(deltas: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
+                   derivative: Derivative) -> list[torch.Tensor]:
+    """delta^1, ..., delta^L from those of the uppermost layers, by delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l)."""
+    deltas = deltas[::-1]
+    for layer in range(len(net.layers) - len(deltas), 0, -1):  # counted from 1; in lists, what is above it
+        signal = net.layers[layer].back(deltas[-1], net.parameters.weights[layer])
+        deltas.append(signal.mul_(derivative(activations[layer], layer)))
+    return deltas[::-1]
+
+
+class Feedback(ABC):
+    """A feedback path of one pack. What it draws comes from the trials' streams, when it is made; between steps it
+    keeps nothing that changes, as checkpoints do not hold it.
+
+    Attributes:
+        matrices: feedback matrices B [R, n_L, n_1 + ... + n_{L-1}] for a mechanism that needs them; None where there
+            are none, or where they are not known.
+    """
+
+    matrices: torch.Tensor | None = None
+
+    @abstractmethod
+    def signals(self, error: torch.Tensor) -> list[torch.Tensor]:
+        """What is carried down, from the output error [R, m, n_L]: tensors [R, m, n], the output layer's last."""
+
+    @abstractmethod
+    def deltas(self, signals: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
+               derivative: Derivative) -> list[torch.Tensor]:
+        """delta^1, ..., delta^L, each [R, m, n_l], from signals as the mechanism hands them on and h^0, ..., h^{L-1},
+        each [R, m, n_{l-1}]."""
+
+    def close(self) -> None:  # noqa: B027  (most hold nothing that needs closing)
+        """Give back what it holds; may be called more than once."""
+
+
+class BackPropagation(Feedback):
+    """delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l), delta^L = e (Eq. 3)."""
+
+    def signals(self, error: torch.Tensor) -> list[torch.Tensor]:
+        """The error alone: [e], [R, m, n_L]."""
+        return [error]
+
+    def deltas(self, signals: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
+               derivative: Derivative) -> list[torch.Tensor]:
+        """delta^1, ..., delta^L, each [R, m, n_l]."""
+        return back_propagate(signals, net, activations, derivative)
+
+
+class DirectFeedback(Feedback):
+    """delta^l = (B^{l+1} e) * phi'(z^l), delta^L = e (Eq. 4).
+
+    Args:
+        projector: computes B e for all these hidden layers together.
+        widths: n_l of the hidden layers that get it, up to n_{L-1}; what is below them is back-propagated.
+        threshold: t [R, 1, 1] to ternarize the error that is projected (TDFA and PDFA); None projects e itself.
+            The output layer always learns from e.
+
+    Attributes:
+        matrices: the projector's B [R, n_L, n_1 + ... + n_{L-1}]; None where it is not known.
+    """
+
+    def __init__(self, projector: Projector, widths: tuple[int, ...], threshold: torch.Tensor | None = None) -> None:
+        self.projector, self.widths, self.threshold = projector, widths, threshold
+        self.matrices = projector.matrices
+
+    def signals(self, error: torch.Tensor) -> list[torch.Tensor]:
+        """B^{l+1} e, ..., B^L e, e: [R, m, n_l] for every layer served; all but the last view one projection."""
+        carried = error if self.threshold is None else ternarize(error, self.threshold)
+        return [*self.projector.project(carried).split(self.widths, dim=-1), error]
+
+    def deltas(self, signals: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
+               derivative: Derivative) -> list[torch.Tensor]:
+        """delta^1, ..., delta^L, each [R, m, n_l]."""
+        first = len(net.layers) - len(self.widths)
+        hidden = [derivative(activations[k], k).mul_(s) for k, s in enumerate(signals[:-1], start=first)]
+        return back_propagate([*hidden, signals[-1]], net, activations, derivative)
+
+    def close(self) -> None:
+        self.projector.close()
+
+
+def direct_feedback(pack: Pack, net: Network, device: torch.device) -> DirectFeedback:
+    """DFA, with every trial's own matrix B."""
+    c = pack.shared
+    seeds = [integer_seed(t.seed, "feedback") for t in pack.trials]
+    widths = c.hidden if c.algorithm == "hybrid" else net.sizes[1:-1]
+    projector = PROJECTOR_TYPES[c.projector](net.sizes[-1], sum(widths), seeds, c.feedback_std, device)
+    if c.mechanism == "component":
+        projector.normalize(widths, c.feedback_norm)
+    threshold = None
+    if c.algorithm in TERNARY:
+        threshold = torch.tensor([t.threshold for t in pack.trials], device=device).view(-1, 1, 1)
+    return DirectFeedback(projector, widths, threshold)
+
+
+FeedbackFactory = Callable[[Pack, Network, torch.device], Feedback]
+FEEDBACKS: dict[str, FeedbackFactory] = {"bp": lambda pack, net, device: BackPropagation(), **dict.fromkeys(
+    ("dfa", "tdfa", "pdfa", "hybrid"), direct_feedback)}
+
+
+def make_feedback(pack: Pack, net: Network, device: torch.device) -> Feedback:
+    """The feedback path that the pack's trials share."""
+    return FEEDBACKS[pack.shared.algorithm](pack, net, device)
+
+
+def register_feedback(name: str, factory: FeedbackFactory, *, projectors: Sequence[str] = ("none",),
+                      settings: Sequence[str] = (), per_record: str = "", label: str = "") -> None:
+    """Add a feedback path: `algorithm: <name>` is accepted from then on (docs/extending.md).
+
+    Args:
+        name: of the setting `algorithm`.
+        factory: makes the feedback of a pack, from the pack, its networks and the device; for example a `Feedback`.
+        projectors: that it may have, the default first.
+        settings: fields that it uses, such as `threshold`; they become part of its trials' identity.
+        per_record: why a record's deltas depend on no other record of the batch. Certified mechanisms rest on that,
+            and this sentence then stands in the tag `privacy.notes`. Without it none of them is accepted.
+        label: in tables and figures; by default the name.
+
+    Raises:
+        ConfigError: for a name that is taken, or a projector or field that does not exist.
+    """
+    fields = known_fields(settings)
+    if not projectors or not set(projectors) <= set(PROJECTORS):
+        raise ConfigError(f"projectors: must be some of {', '.join(PROJECTORS)}, got {', '.join(projectors) or 'none'}")
+    register(FEEDBACKS, name, factory, "algorithm")
+    ALGORITHMS[name] = Choice(tuple(projectors), fields)
+    ALGORITHM_LABELS[name] = label or name
+    PER_RECORD.pop(name, None)
+    if per_record:
+        PER_RECORD[name] = per_record

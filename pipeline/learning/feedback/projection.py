@@ -1,0 +1,270 @@
+"""Feedback projection: the output errors of all replicas, times B, for all hidden layers at once.
+
+`gaussian` draws B on the CPU, `opu_simulated` takes it from lightonml's simulated device, `opu_hardware` asks an
+Optical Processing Unit, which has a matrix of its own. lightonml is imported only by the last two.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import warnings
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from types import ModuleType, TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.learning.network.layers import matmul
+
+
+class OpuUnavailable(RuntimeError):
+    """No OPU can be opened on this host; the message says what is missing and what to do."""
+
+
+class Projector(ABC):
+    """e -> B e. Replica r has its own B_r, and its result does not depend on the other replicas.
+
+    Args:
+        n_classes: length of an output error.
+        n_out_total: sum of the widths of the hidden layers.
+        seeds: one whole number of 32 bits per replica, R of them.
+        std: standard deviation of the entries of B.
+        device: where errors come from and projections go to.
+
+    Attributes:
+        matrices: B [R, n_classes, n_out_total]; None where it is not known, as of a real device.
+
+    Raises:
+        ValueError: for an empty size, no seed, a seed beyond 32 bits, or std <= 0.
+    """
+
+    matrices: Tensor | None = None
+
+    def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
+                 device: torch.device | str = "cpu") -> None:
+        for name, value in (("n_classes", n_classes), ("n_out_total", n_out_total), ("seeds", len(seeds))):
+            if value < 1:
+                raise ValueError(f"{name}: must be at least 1, got {value}")
+        for seed in seeds:
+            if not 0 <= seed < 2**32:
+                raise ValueError(f"seeds: must be >= 0 and < 2**32, got {seed}")
+        if not 0 < std < math.inf:
+            raise ValueError(f"std: must be > 0 and finite, got {std}")
+        self.n_classes = n_classes
+        self.n_out_total = n_out_total
+        self.n_replicas = len(seeds)
+        self.std = std
+        self.device = torch.device(device)
+
+    def project(self, e: Tensor) -> Tensor:
+        """Project the output errors e [R, m, n_classes] to [R, m, n_out_total], float32, on the projector's device.
+
+        Raises:
+            ValueError: for another shape; from an OPU projector, also for values other than -1, 0 and 1.
+        """
+        if e.ndim != 3 or e.shape[0] != self.n_replicas or e.shape[2] != self.n_classes:
+            raise ValueError(f"e: must have shape [{self.n_replicas}, m, {self.n_classes}], got {list(e.shape)}")
+        return self._project(e)
+
+    @abstractmethod
+    def _project(self, e: Tensor) -> Tensor: ...
+
+    def normalize(self, widths: Sequence[int], beta: float) -> None:
+        """Scale the part of B of every layer to spectral norm beta (Lee & Kifer 2020, Algorithm 1, line 2).
+
+        Raises:
+            RuntimeError: where the matrix is unknown, as of a real device.
+        """
+        if self.matrices is None:
+            raise RuntimeError(f"{type(self).__name__}: its matrix is not known, so its norm cannot be set")
+        for block in self.matrices.split(list(widths), dim=2):
+            block.mul_(beta / torch.linalg.matrix_norm(block, ord=2, dim=(1, 2), keepdim=True))
+
+    def close(self) -> None:  # noqa: B027  (most projectors hold nothing that needs closing)
+        """Give back what the projector holds; may be called more than once."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+
+class GaussianProjector(Projector):
+    """Entries of B_r are std * N(0, 1), drawn on the CPU from seed r, so that they do not depend on the device."""
+
+    def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
+                 device: torch.device | str = "cpu") -> None:
+        super().__init__(n_classes, n_out_total, seeds, std, device)
+        drawn = [torch.randn(n_classes, n_out_total, generator=torch.Generator("cpu").manual_seed(seed))
+                 for seed in seeds]
+        self.matrices = (std * torch.stack(drawn)).to(self.device)
+
+    def _project(self, e: Tensor) -> Tensor:
+        return matmul(e, self.matrices)
+
+
+def _lightonml() -> ModuleType:
+    with warnings.catch_warnings():
+        # lightonml imports pkg_resources, which warns about itself.
+        warnings.simplefilter("ignore")
+        import lightonml
+        import lightonml.internal.config
+        import lightonml.internal.simulated_device
+        import lightonml.types
+    return lightonml
+
+
+def _check_ternary(e: Tensor) -> None:
+    wrong = e[(e != 0) & (e.abs() != 1)]
+    if wrong.numel():
+        raise ValueError(f"e: an OPU projects -1, 0 and 1 only, got {wrong[0].item():g} (ternarize the error first)")
+
+
+def _binary_parts(e: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """(e+, e-), uint8 and binary, with e = e+ - e-: an OPU displays binary patterns."""
+    return (e == 1).to(torch.uint8).numpy(), (e == -1).to(torch.uint8).numpy()
+
+
+class SimulatedOpuProjector(Projector):
+    """B_r is the real part of the matrix of lightonml's `SimulatedOpuDevice`, built from seed r.
+
+    The device draws the real part with standard deviation 1/sqrt(n_classes) (its number of features), so it is
+    multiplied by std * sqrt(n_classes). The simulation is linear and without noise, hence B e+ - B e- = B e is one
+    product; `project_through_lightonml` is the path that an OPU takes, and gives the same.
+
+    Args:
+        validate: check every input to be ternary. Otherwise only the first input is checked, and only on the CPU:
+            elsewhere the check would make the host wait for the device.
+    """
+
+    def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
+                 device: torch.device | str = "cpu", *, validate: bool = False) -> None:
+        super().__init__(n_classes, n_out_total, seeds, std, device)
+        self._validate = validate
+        self._check_next = validate or self.device.type == "cpu"
+        self._factor = std * math.sqrt(n_classes)
+        self._devices = [_simulated_device(n_classes, n_out_total, seed) for seed in seeds]
+        self._opus: list[Any] = []
+        real = np.stack([simulated.random_matrix.real for simulated in self._devices])
+        self.matrices = (self._factor * torch.from_numpy(real)).to(self.device)
+
+    def _project(self, e: Tensor) -> Tensor:
+        if self._check_next:
+            _check_ternary(e)
+            self._check_next = self._validate
+        return matmul(e, self.matrices)
+
+    def project_through_lightonml(self, e: Tensor) -> Tensor:
+        """The reference for `project`: lightonml's OPU on its simulated device, e+ and e- one after the other.
+
+        Raises:
+            ValueError: as `project`.
+        """
+        _check_ternary(e)
+        if not self._opus:
+            self._opus = [self._simulated_opu(simulated) for simulated in self._devices]
+        results = []
+        for opu, e_r in zip(self._opus, e.cpu(), strict=True):
+            plus, minus = _binary_parts(e_r)
+            results.append(_linear(opu, plus) - _linear(opu, minus))
+        return (self._factor * torch.from_numpy(np.stack(results))).to(self.device)
+
+    def _simulated_opu(self, simulated: Any) -> Any:
+        lightonml = _lightonml()
+        # The size must be the matrix's own, or lightonml silently builds another matrix, from seed 0.
+        opu = lightonml.OPU(n_components=self.n_out_total, opu_device=simulated, max_n_features=self.n_classes,
+                            open_at_init=True, disable_pbar=True, rescale=lightonml.types.OutputRescaling.none)
+        opu.fit1d(n_features=self.n_classes)
+        return opu
+
+    def close(self) -> None:
+        while self._opus:
+            self._opus.pop().close()
+
+
+def _simulated_device(n_classes: int, n_out_total: int, seed: int) -> Any:
+    simulated = _lightonml().internal.simulated_device.SimulatedOpuDevice(linear=True)
+    simulated.build_random_matrix(n_classes, n_out_total, seed)
+    return simulated
+
+
+def _linear(opu: Any, binary: np.ndarray) -> np.ndarray:
+    return np.asarray(opu.linear_transform(binary), dtype=np.float32)
+
+
+class HardwareOpuProjector(Projector):
+    """One Optical Processing Unit, opened once, whose fixed matrix all replicas share; the seeds only count them.
+
+    With its default rescaling (`variance`) lightonml divides by stdev * sqrt(n_classes), which gives outputs of unit
+    variance for inputs N(0, 1), that is, entries of B with standard deviation 1/sqrt(n_classes). So the result is
+    multiplied by std * sqrt(n_classes), as in the simulation. The device's own noise is in the result.
+
+    The device is given back by `close`, on every way out of a `with` block, and at the latest when the projector is
+    collected or the interpreter ends; only one process can hold it.
+
+    Args:
+        open_opu: n_components -> an open OPU, with the methods `fit1d`, `linear_transform` and `close`.
+
+    Raises:
+        OpuUnavailable: where there is no OPU.
+    """
+
+    def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
+                 device: torch.device | str = "cpu", *, open_opu: Callable[[int], Any] | None = None) -> None:
+        super().__init__(n_classes, n_out_total, seeds, std, device)
+        self._opu = (open_opu or _open_opu)(n_out_total)
+        self._finalizer = weakref.finalize(self, self._opu.close)
+        try:
+            self._opu.fit1d(n_features=n_classes)
+        except BaseException:
+            self.close()
+            raise
+
+    def _project(self, e: Tensor) -> Tensor:
+        if not self._finalizer.alive:
+            raise RuntimeError("opu_hardware: the projector is closed; open another one to project")
+        # Errors leave the accelerator anyway, so checking each of them costs no further wait; unchecked, a value that
+        # is not ternary would be projected as 0.
+        rows = e.reshape(-1, self.n_classes).cpu()
+        _check_ternary(rows)
+        plus, minus = _binary_parts(rows)
+        projected = torch.from_numpy(_linear(self._opu, plus) - _linear(self._opu, minus))
+        factor = self.std * math.sqrt(self.n_classes)
+        return (factor * projected).reshape(*e.shape[:2], self.n_out_total).to(self.device)
+
+    def close(self) -> None:
+        self._finalizer()
+
+
+def check_opu() -> None:
+    """Make sure, without opening it, that this host has an OPU; to be called before a sweep starts.
+
+    Raises:
+        OpuUnavailable: when lightonml, its driver lightonopu, or the device's configuration is absent.
+    """
+    remedy = "use projector 'opu_simulated', or run on a host with an OPU and"
+    if importlib.util.find_spec("lightonml") is None:
+        raise OpuUnavailable(f"opu_hardware: the package lightonml is not installed; {remedy} install it")
+    if importlib.util.find_spec("lightonopu") is None:
+        raise OpuUnavailable(f"opu_hardware: the driver lightonopu is not installed; {remedy} install it")
+    if not _lightonml().internal.config.host_has_opu_config():
+        raise OpuUnavailable(f"opu_hardware: no OPU is configured in /etc/lighton; {remedy} its configuration")
+
+
+def _open_opu(n_components: int) -> Any:
+    check_opu()
+    return _lightonml().OPU(n_components=n_components, open_at_init=True, disable_pbar=True)
+
+
+PROJECTORS: dict[str, type[Projector]] = {
+    "gaussian": GaussianProjector,
+    "opu_simulated": SimulatedOpuProjector,
+    "opu_hardware": HardwareOpuProjector,
+}

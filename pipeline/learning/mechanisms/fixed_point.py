@@ -1,0 +1,61 @@
+"""Release on a grid, with integer noise: what the proof says then holds for the numbers that are handed out.
+
+    K = round(S/gamma),   R = round(N(0, sigma^2)/gamma),   gamma = sigma/2^40;   released is gamma (K + R)
+
+K is a vector of integers, so that K + R = round(K + N(0, sigma^2)/gamma): post-processing of the Gaussian mechanism on
+gamma K. By how much its sensitivity is above that of S, `accounting.finite_precision` says; docs/privacy.md, section
+9, proves it. Everything that is computed from gamma (K + R), in whatever precision, is post-processing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from pipeline.accounting.finite_precision import STEPS_PER_SIGMA
+from pipeline.learning.randomness import SecretNoise
+from pipeline.trials.fields import ConfigError, listed_or
+
+CHUNK_ELEMENTS = {"cpu": 2**15, "cuda": 2**28}  # several passes over one chunk find it in a CPU's cache
+
+
+class FixedPointRelease:
+    """Releases float64 numbers of R trials.
+
+    Args:
+        deviations: sigma of every trial, > 0.
+        shape: of one trial's numbers in one step.
+        device: where they live.
+
+    Raises:
+        ConfigError: for a device for which the proof may not hold.
+
+    Attributes:
+        steps: gamma of every trial.
+        noise: what the integers R are drawn from.
+    """
+
+    def __init__(self, deviations: Sequence[float], shape: tuple[int, ...], device: torch.device) -> None:
+        if device.type not in CHUNK_ELEMENTS:
+            raise ConfigError("noise: 'secure' adds up in float64, for which nothing is known of this device, got "
+                              f"'{device.type}'; use {listed_or(CHUNK_ELEMENTS)}, or noise 'research'")
+        self.steps = [deviation / STEPS_PER_SIGMA for deviation in deviations]
+        self.noise = SecretNoise(len(self.steps), shape, device)
+
+    def __call__(self, numbers: torch.Tensor, divisor: float = 1.0) -> torch.Tensor:
+        """gamma (K + R)/divisor.
+
+        Args:
+            numbers: S [R, *shape], or fewer rows of it, float64, contiguous; overwritten.
+            divisor: public.
+
+        Returns:
+            `numbers`.
+        """
+        drawn = self.noise.next()[:, : numbers.shape[1]]
+        for own, noise, step in zip(numbers, drawn, self.steps, strict=True):
+            chunk = CHUNK_ELEMENTS[numbers.device.type]
+            for total, integers in zip(own.view(-1).split(chunk), noise.reshape(-1).split(chunk), strict=True):
+                total.mul_(1 / step).round_().add_(integers).mul_(step / divisor)
+        return numbers

@@ -1,0 +1,15 @@
+"""No mechanism: the mean of the records' updates, as it is (Ohana et al. Eq. 3 and 4). No privacy."""
+
+from __future__ import annotations
+
+import torch
+
+from pipeline.learning.mechanisms.base import Mechanism, mean_outer_products
+from pipeline.learning.network.network import Parameters
+
+
+class NoMechanism(Mechanism):
+    """Leaves error, signals and derivatives as they are."""
+
+    def update(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
+        mean_outer_products(self.net, deltas, activations, self.batch_size, out)

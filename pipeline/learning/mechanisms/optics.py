@@ -1,0 +1,152 @@
+"""What an optical processor does to a signal: its norm is bounded, and Gaussian noise is added (Eq. 8 and 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from pipeline.accounting.finite_precision import STEPS_PER_SIGMA, optical_enlargement
+from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
+from pipeline.learning.network.layers import matmul
+from pipeline.learning.randomness import GaussianNoise, Noise, SecretNoise
+from pipeline.trials.config import TrialConfig
+
+
+def precision(trials: Sequence[TrialConfig]) -> torch.dtype:
+    """Of what is bounded and summed: float64 in secure trials, as their proof needs it."""
+    return torch.float64 if trials[0].secure else torch.float32
+
+
+def column(trials: Sequence[TrialConfig], field: str, device: torch.device) -> torch.Tensor:
+    """One field of every trial [R, 1, 1], in `precision`."""
+    return torch.tensor([float(getattr(t, field)) for t in trials], dtype=precision(trials),
+                        device=device).view(-1, 1, 1)
+
+
+def scale(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    """scale_s(v) = min(s, ||v||) v/||v||: rows of norm above s are shortened to s, others stay.
+
+    Args:
+        v: [R, m, n].
+        s: [R, 1, 1].
+    """
+    return v * scale_factor(v, s)
+
+
+def scale_factor(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    """min(1, s/||v||) for every row [R, m, 1]; 1 for a row of zeros."""
+    return (s / torch.linalg.vector_norm(v, dim=-1, keepdim=True)).clamp_(max=1.0)
+
+
+class OpticalNoise:
+    """scale_{tau_f}(v) + g, g ~ N(0, sigma^2 I), on the first of the signals that feedback carries.
+
+    In secure trials of the photonic mechanism it is a `FixedPointRelease`, as labels are protected by nothing else.
+    Gaussian mechanisms bound and perturb what comes after it; there g is secret, and no guarantee rests on it.
+
+    Args:
+        trials: with their own tau_f and sigma.
+        widths: n_l of the signals that get it, from the first on; the rest passes.
+        rows: records per batch.
+        device: where signals live.
+    """
+
+    def __init__(self, trials: Sequence[TrialConfig], widths: Sequence[int], rows: int, device: torch.device) -> None:
+        self.widths, self.rows = tuple(widths), rows
+        self.tau_f = column(trials, "tau_f", device)
+        self.noise: Noise | None = None
+        self.release, shape = None, (rows, sum(self.widths))
+        if not any(t.sigma for t in trials):
+            return
+        if not trials[0].secure:
+            self.noise = GaussianNoise([t.seed for t in trials], [t.sigma for t in trials], shape, device)
+        elif trials[0].mechanism == "photonic":
+            self.release = FixedPointRelease([t.sigma * (1 + optical_enlargement(t)) for t in trials], shape, device)
+            self.noise = self.release.noise
+        else:
+            self.noise = SecretNoise(len(trials), shape, device)
+            self.step = column(trials, "sigma", device) / STEPS_PER_SIGMA
+
+    def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The signals [R, m, n_l] as the device hands them out."""
+        perturbed = signals[: len(self.widths)]
+        if self.noise is None:
+            released = [scale(v, self.tau_f).to(v.dtype) for v in perturbed]
+        elif self.release:
+            scaled = torch.cat([scale(v.double(), self.tau_f) for v in perturbed], dim=-1)
+            released = [v.to(signals[0].dtype) for v in self.release(scaled).split(self.widths, dim=-1)]
+        else:
+            noise = self._noise(signals[0].shape[1]).split(self.widths, dim=-1)
+            released = [g.addcmul_(v, scale_factor(v, self.tau_f).to(v.dtype))
+                        for g, v in zip(noise, perturbed, strict=True)]
+        return [*released, *signals[len(self.widths):]]
+
+    def noise_sources(self) -> list[Noise]:
+        """The noise, where there is any."""
+        return [] if self.noise is None else [self.noise]
+
+    def _noise(self, rows: int) -> torch.Tensor:
+        """Noise [R, rows, sum n_l]; batches of random size take what they need of a block, or of several."""
+        blocks = [self._next()]
+        while len(blocks) * self.rows < rows:
+            blocks[-1] = blocks[-1].clone()
+            blocks.append(self._next())
+        return (blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=1))[:, :rows]
+
+    def _next(self) -> torch.Tensor:
+        drawn = self.noise.next()
+        return drawn if isinstance(self.noise, GaussianNoise) else drawn.mul_(self.step).float()
+
+
+class DecodedNoise:
+    """`OpticalNoise` where B is known: one release for all layers, less noise, or both (docs/privacy.md, section 5).
+
+    joint_release: v = [B^2; ...; B^L] e is released as one vector, scale_{tau_f}(v) + g, and the error that the output
+    layer learns from is its least-squares decoding B^+ (scale_{tau_f}(v) + g).
+
+    denoise: what was released is projected on the column space of its B, P = Q Q^T with Q [n, r] orthonormal, r <= n_L.
+    Since P v = v and ||Q^T v|| = ||v||, P (scale(v) + g) = Q (scale(Q^T v) + Q^T g), and Q^T g is N(0, sigma^2 I_r)
+    exactly: so r numbers are drawn in place of n, and all else is computed from the r perturbed numbers.
+
+    Args:
+        trials: with their own tau_f and sigma, and common joint_release and denoise, at least one of them set.
+        widths: n_l of the signals that get noise, from the first on; the rest passes.
+        hidden: n_1, ..., n_{L-1}, of the signals that B projects.
+        rows: records per batch.
+        matrices: B of every trial [R, n_L, n_1 + ... + n_{L-1}].
+
+    Raises:
+        ValueError: without matrices.
+    """
+
+    def __init__(self, trials: Sequence[TrialConfig], widths: Sequence[int], hidden: Sequence[int], rows: int,
+                 matrices: torch.Tensor | None) -> None:
+        if matrices is None:
+            raise ValueError("matrices: joint_release and denoise need the feedback matrix B, got None")
+        self.hidden, self.joint = list(hidden), trials[0].joint_release
+        if self.joint:
+            self.decoder = torch.linalg.pinv(matrices.double()).to(matrices.dtype)  # rows e B, so that e = (e B) B^+
+            widths = [sum(hidden)]
+        self.bases = []
+        if trials[0].denoise:
+            blocks = [matrices] if self.joint else matrices.split(self.hidden, dim=2)
+            self.bases = [torch.linalg.qr(b.mT.double())[0].to(b.dtype) for b in blocks]  # [R, n, r]
+            widths = [*(basis.shape[2] for basis in self.bases), *widths[len(self.bases):]]
+        self.optics = OpticalNoise(trials, widths, rows, matrices.device)
+
+    def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The signals [R, m, n_l], the output layer's error last, as they may be used."""
+        sent = [torch.cat(signals[:-1], dim=-1)] if self.joint else signals
+        known = len(self.bases)
+        inside = [matmul(v, basis) for v, basis in zip(sent, self.bases, strict=False)]
+        released = self.optics.perturb([*inside, *sent[known:]])
+        outside = [matmul(v, basis.mT) for v, basis in zip(released, self.bases, strict=False)]
+        released = [*outside, *released[known:]]
+        if not self.joint:
+            return released
+        return [*released[0].split(self.hidden, dim=-1), matmul(released[0], self.decoder)]
+
+    def noise_sources(self) -> list[Noise]:
+        """The noise, where there is any."""
+        return self.optics.noise_sources()

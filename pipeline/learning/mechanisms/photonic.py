@@ -1,0 +1,101 @@
+"""The photonic mechanism of Ohana et al. 2021, section 3.1 and Algorithm 1.
+
+    delta W^l = -(1/m) sum_i ((scale_s(B^l e_i) + g_i) * phi'(z_i^l)) clip_c(offset_nu(h_i^{l-1}))^T       (Eq. 8)
+    s = tau_f,   c = tau_h/sqrt(n_{l-1}),   nu = tau_h_min/sqrt(n_{l-1}),   g_i ~ N(0, sigma^2 I)         (Eq. 9)
+
+Choices where the paper is silent, all of them part of what the claimed epsilon is computed for:
+
+- c and nu use the width of the h that is clipped, n_{l-1} (Eq. 9 prints n_l). The network's input h^0 is clipped too.
+- The output layer gets scale(e) + g like every other layer, with noise of its own; `output_noise: false` leaves it
+  bare, and then nothing at all can be claimed.
+- BP has one error to perturb: scale and noise enter once, on e, at the top of the network.
+
+Settings that the paper does not have, for labels alone (docs/privacy.md, section 5), and which need B: `joint_release`
+scales and perturbs the projections of all layers as one vector and decodes the output layer's error from that;
+`denoise` puts what was perturbed back on the column space of B.
+
+A departure from the paper: it counts the biases among the weights, so that the constant 1 which they multiply would be
+clipped to c like any activation. Here it stays 1, so a bias learns sqrt(n_{l-1})/tau_h times faster than Eq. 8 says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from pipeline.learning.mechanisms.base import Mechanism, mean_outer_products
+from pipeline.learning.mechanisms.optics import DecodedNoise, OpticalNoise, column
+from pipeline.learning.network.network import Network, Parameters
+from pipeline.learning.randomness import Noise
+from pipeline.trials.config import TrialConfig
+
+
+def offset_and_clip(h: torch.Tensor, nu: torch.Tensor, c: torch.Tensor, floor: bool = False) -> torch.Tensor:
+    """clip_c(offset_nu(h)), or, with `floor`, sign(h) clip(|h|, nu, c) with sign(0) = +1.
+
+    Only the second makes every |h_k| >= nu: an offset moves h = -nu to 0.
+
+    Args:
+        h: [R, m, n].
+        nu, c: [R, 1, 1].
+    """
+    if floor:
+        return torch.where(h >= 0, 1.0, -1.0) * torch.clamp(h.abs(), nu, c)
+    return clip(h + nu, c)
+
+
+def clip(h: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """clip_c(h): every component to [-c, c]; h [R, m, n], c [R, 1, 1]. (torch.clamp is slower where bounds are
+    tensors.)"""
+    return torch.minimum(torch.maximum(h, -c), c)
+
+
+class Photonic(Mechanism):
+    """Eq. 8 for R trials with their own sigma, tau_f, tau_h, tau_h_min and gamma_min."""
+
+    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
+                 matrices: torch.Tensor | None = None) -> None:
+        shared = trials[0]
+
+        super().__init__(trials, net, device, matrices)
+        self.gamma_min = column(trials, "gamma_min", device) if any(t.gamma_min for t in trials) else None
+        self.floor = shared.activation_floor
+        low, high = (column(trials, field, device) for field in ("tau_h_min", "tau_h"))
+        self.clips = [(low / math.sqrt(n), high / math.sqrt(n)) for n in net.sizes[:-1]]
+        self.offsets = any(t.tau_h_min for t in trials)
+        # BP carries one signal, the error; DFA one for every layer, the output layer's error last.
+        widths = net.sizes[-1:] if shared.algorithm == "bp" else net.sizes[1:]
+        bare_output = not shared.output_noise and shared.algorithm != "bp"
+        noisy = widths[:-1] if bare_output else widths
+        if shared.joint_release or shared.denoise:
+            self.optics = DecodedNoise(trials, noisy, net.sizes[1:-1], shared.batch_size, matrices)
+        else:
+            self.optics = OpticalNoise(trials, noisy, shared.batch_size, device)
+
+    def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
+        """scale_s(signal) + g for every layer's signal [R, m, n_l] (Eq. 8 and 10)."""
+        return self.optics.perturb(signals)
+
+    def noise_sources(self) -> list[Noise]:
+        """The optical noise, where there is any."""
+        return self.optics.noise_sources()
+
+    def derivative(self, h: torch.Tensor, layer: int) -> torch.Tensor:
+        """phi'(z) from h; at least gamma_min where that variant is enforced (phi' >= 0 for all activations here)."""
+        d = self.net.derivative(h, layer)
+        return d if self.gamma_min is None else torch.maximum(d, self.gamma_min)
+
+    def update(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
+        """Write the mean of the outer products of the deltas with the clipped activations to `out` (Eq. 8)."""
+        mean_outer_products(self.net, deltas, self.clipped(activations), self.batch_size, out)
+
+    def clipped(self, activations: list[torch.Tensor]) -> list[torch.Tensor]:
+        """clip_c(offset_nu(h^{l-1})) for every layer's input [R, m, n_{l-1}] (Eq. 9)."""
+        return [self._clip(h, *bounds) for h, bounds in zip(activations, self.clips, strict=True)]
+
+    def _clip(self, h: torch.Tensor, nu: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        if self.floor or self.offsets:
+            return offset_and_clip(h, nu, c, self.floor)
+        return clip(h, c)

@@ -1,0 +1,80 @@
+"""The mechanisms by name, and how an extension adds one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+
+import torch
+
+from pipeline.learning.mechanisms.base import Mechanism
+from pipeline.learning.mechanisms.gaussian import Component, GaussianMechanism, PerExample
+from pipeline.learning.mechanisms.none import NoMechanism
+from pipeline.learning.mechanisms.photonic import Photonic
+from pipeline.learning.network.network import Network
+from pipeline.trials.choices import GAUSSIAN, Choice
+from pipeline.trials.choices import MECHANISMS as CHOICES
+from pipeline.trials.config import ConfigError, TrialConfig, known_fields
+from pipeline.trials.fields import register
+from pipeline.trials.packs import Pack
+
+MECHANISMS: dict[str, type[Mechanism]] = {"none": NoMechanism, "photonic": Photonic, "component": Component,
+                                          "per_example": PerExample}
+
+
+def make_mechanism(pack: Pack, net: Network, device: torch.device, matrices: torch.Tensor | None = None) -> Mechanism:
+    """The mechanism that the pack's trials share, with every trial's own parameters (arguments as `Mechanism`'s).
+
+    Raises:
+        ConfigError: for a Gaussian mechanism where torch would round factors of products.
+    """
+    if pack.shared.mechanism in GAUSSIAN:
+        check_float32(pack.shared.mechanism)
+    return MECHANISMS[pack.shared.mechanism](pack.trials, net, device, matrices)
+
+
+def check_float32(mechanism: str) -> None:
+    """Refuse settings of torch with which products of float32 have factors of fewer bits, on a GPU or a CPU.
+
+    Raises:
+        ConfigError: naming the first such setting, and what it must be.
+    """
+    for name in ("cuda.matmul", "cudnn.conv", "mkldnn.matmul", "mkldnn.conv"):
+        value = attrgetter(name)(torch.backends).fp32_precision
+        if value not in ("none", "ieee"):
+            raise ConfigError(f"torch.backends.{name}.fp32_precision: must be 'ieee' with mechanism '{mechanism}', "
+                              f"whose bound on contributions does not cover rounding, got '{value}'")
+
+
+def contribution_bound(trial: TrialConfig) -> float:
+    """C of a trial with a Gaussian mechanism (`GaussianMechanism.bound`)."""
+    return MECHANISMS[trial.mechanism].bound(trial)
+
+
+def register_mechanism(name: str, mechanism: type[Mechanism], *, settings: Sequence[str] = (),
+                       guarantee: str = "") -> None:
+    """Add a mechanism: `mechanism: <name>` is accepted from then on (docs/extending.md).
+
+    Args:
+        name: of the setting `mechanism`.
+        mechanism: made once per pack, with the arguments of `Mechanism`.
+        settings: fields that it uses, such as `clipping_norm`; they become part of its trials' identity.
+        guarantee: of a `GaussianMechanism`, why no record contributes more than its `bound`. Its trials are then
+            certified, and this sentence stands in their tag `privacy.notes`. Without it they have no epsilon.
+
+    Raises:
+        ConfigError: for a name that is taken, a field that does not exist, or a guarantee of what is not accounted for.
+    """
+    fields = known_fields(settings)
+    inherits = issubclass(mechanism, GaussianMechanism) and all(
+        getattr(mechanism, name) is getattr(GaussianMechanism, name) for name in ("update", "add_up"))
+    if guarantee and not inherits:
+        raise ConfigError("guarantee: can be stated of a GaussianMechanism with its own `update`, whose noise is what "
+                          f"is accounted for, got {mechanism.__qualname__}; leave it out, and there is no epsilon")
+    if "target_epsilon" in fields and not guarantee:
+        raise ConfigError("settings: target_epsilon needs a guarantee, or nothing can be accounted for, got none")
+    register(MECHANISMS, name, mechanism, "mechanism")
+    CHOICES[name] = Choice(settings=fields)
+    GAUSSIAN.pop(name, None)
+    if guarantee:
+        GAUSSIAN[name] = guarantee

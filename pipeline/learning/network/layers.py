@@ -1,0 +1,309 @@
+"""Layers with a leading replica axis: what each computes, carries back, and learns, and how long a record's part is.
+
+A layer maps h^{l-1} [R, m, n_{l-1}] to z^l [R, m, n_l], and delta^l is the learning signal at z^l. For one record, the
+gradient of a layer is linear in delta^l; `write_sum` adds those of all records, `squared_norms` measures each of them.
+Activations and deltas are flat for all layers, so that feedback and mechanisms need not know which they have.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+from pipeline.trials.shapes import POOL, ConvShape, DenseShape, LayerShape
+
+# Convolutions would round factors to 10 bits on a GPU, even in float32, and no bound on contributions covers that.
+torch.backends.cudnn.allow_tf32 = False
+
+# Of the largest tensor that holds something for every record of a chunk; on a CPU what a cache holds, measured up to
+# five times as fast as 2^23.
+CHUNK_ELEMENTS = {"cpu": 2**20, "cuda": 2**28}
+# What rounding may take from a record's norm where positions cancel, in rounding units of what the norm is if all of
+# them (and the 1 that the bias multiplies) are aligned: of the norm where the gradient is formed, of its square by Gram
+# matrices.
+GRADIENT_ROUNDING, GRAM_ROUNDING = 64, 2
+EXACT_ROUNDING = 1024  # in float64, times the number of positions: more than any order of summation can take
+
+Matmul = Callable[..., torch.Tensor]
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None,
+           precision: torch.dtype | None = None) -> torch.Tensor:
+    """Product of stacks [R, m, k] @ [R, k, n] -> [R, m, n], into `out` if given, in the type of `a`.
+
+    On a CPU one product per replica is faster than a batched one, and the bits of a replica's result do not depend on
+    R; a GPU gets one batched product.
+
+    Args:
+        precision: type to which the factors are rounded, but for those of float64; sums are kept in float32 and the
+            result is rounded once.
+    """
+    if precision is None or a.dtype == torch.float64:
+        precision = a.dtype
+    if a.device.type != "cpu":
+        product = torch.bmm(a.to(precision), b.to(precision))
+        return product.to(a.dtype) if out is None else out.copy_(product)
+    out = a.new_empty(a.shape[0], a.shape[1], b.shape[2]) if out is None else out
+    factors_a, factors_b = a.to(precision), b.to(precision)
+    for r in range(a.shape[0]):
+        if precision == a.dtype:
+            torch.mm(factors_a[r], factors_b[r], out=out[r])
+        else:
+            out[r].copy_(torch.mm(factors_a[r], factors_b[r]))
+    return out
+
+
+class Dense:
+    """z = W h + b; a record's gradient is the outer product of delta and h, which is never formed.
+
+    Args:
+        shape: of the layer.
+        precision: type to which the factors of products are rounded; by default their own.
+    """
+
+    def __init__(self, shape: DenseShape, precision: torch.dtype | None = None) -> None:
+        self.shape = shape
+        self.matmul: Matmul = functools.partial(matmul, precision=precision)
+
+    def forward(self, h: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        """z [R, m, n_l] from h [R, m, n_{l-1}], weight [R, n_l, n_{l-1}] and bias [R, n_l]."""
+        return self.matmul(h, weight.transpose(1, 2)).add_(bias.unsqueeze(1))
+
+    def back(self, delta: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """W^T delta [R, m, n_{l-1}]: the signal for h^{l-1}."""
+        return self.matmul(delta, weight)
+
+    def write_sum(self, delta: torch.Tensor, h: torch.Tensor, out_weight: torch.Tensor, out_bias: torch.Tensor) -> None:
+        """sum_i delta_i h_i^T and sum_i delta_i, over the m records."""
+        self.matmul(delta.transpose(1, 2), h, out=out_weight)
+        torch.sum(delta, dim=1, out=out_bias)
+
+    def squared_norms(self, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        """||delta_i||^2 (||h_i||^2 + 1) [R, m, 1]: of every record's gradient, weights and bias together; not below it
+        where squares underflow."""
+        return squared_norm(delta, -1, keepdim=True) * (squared_norm(h, -1, keepdim=True) + 1)
+
+
+class Conv:
+    """z = pool(W * h + b): a convolution of stride 1 with zero padding, and the maximum of every 2 x 2 window.
+
+    phi comes behind the pool; as it increases, that is what pooling behind phi gives. Of equal values in a window the
+    first in row-major order wins. `forward` keeps their places, and the other three methods scatter delta there: they
+    belong to the batch that went forward last.
+
+    Filters are rows of the weights, [R, C_out, C_in k^2]. Replicas are groups of one convolution; a CPU takes them one
+    after the other, so that the bits of a replica's result do not depend on R.
+
+    Args:
+        shape: of the layer.
+        precision: type to which the factors of convolutions are rounded; by default their own.
+    """
+
+    def __init__(self, shape: ConvShape, precision: torch.dtype | None = None) -> None:
+        self.shape, self.precision = shape, precision
+        positions, filters = shape.height * shape.width, math.prod(shape.weight_shape)
+        # Multiplications for one record's norm, by the Gram matrices of positions or by its gradient itself.
+        self.by_gram = positions**2 * (shape.in_channels + shape.out_channels) < positions * filters
+
+    def forward(self, h: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        """z [R, m, n_l] from h [R, m, n_{l-1}], weight [R, C_out, C_in k^2] and bias [R, C_out]."""
+        pooled, self.places = _each_replica(self._forward, self._image(h), weight, bias)
+        return pooled.flatten(2)
+
+    def back(self, delta: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """The signal for h^{l-1} [R, m, n_{l-1}]."""
+        return _each_replica(self._back, self._pooled(delta), weight, self.places)[0].flatten(2)
+
+    def write_sum(self, delta: torch.Tensor, h: torch.Tensor, out_weight: torch.Tensor, out_bias: torch.Tensor) -> None:
+        """The gradients of sum_i <delta_i, z_i> by weights and bias, over the m records.
+
+        In float64 the gradient of every record is formed, and these are added: what rounding does to the sum is then
+        bounded by the records' norms, however much cancels within a record.
+        """
+        pooled = self._pooled(delta)
+        add_up = self._sum_of_formed if delta.dtype == torch.float64 else self._sum
+        out_weight.copy_(_each_replica(add_up, pooled, self._image(h), self.places)[0])
+        torch.sum(pooled.flatten(3).sum(dim=-1), dim=1, out=out_bias)
+
+    def squared_norms(self, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        """[R, m, 1]: squared norm of every record's gradient, weights and bias together, a few records at a time.
+
+        Exact but for rounding; what that may lose where positions cancel or squares underflow is added, so that no
+        record is taken for shorter than it is.
+        """
+        pooled = self._pooled(delta)
+        of_bias = squared_norm(pooled.flatten(3).sum(dim=-1), -1, keepdim=True)
+        return _each_replica(self._weight_norms, pooled, self._image(h), self.places)[0].add_(of_bias)
+
+    def _image(self, h: torch.Tensor) -> torch.Tensor:
+        return h.view(*h.shape[:2], self.shape.in_channels, self.shape.height, self.shape.width)
+
+    def _pooled(self, delta: torch.Tensor) -> torch.Tensor:
+        return delta.reshape(*delta.shape[:2], *self.shape.pooled)
+
+    def _filters(self, weight: torch.Tensor) -> torch.Tensor:
+        """[R C_out, C_in, k, k]: groups of one convolution."""
+        return self._rounded(weight).reshape(-1, *self.shape.weight_shape[1:])
+
+    def _rounded(self, factor: torch.Tensor) -> torch.Tensor:
+        return factor if self.precision is None or factor.dtype == torch.float64 else factor.to(self.precision)
+
+    def _forward(self, image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        replicas = image.shape[0]
+        z = F.conv2d(_side_by_side(self._rounded(image)), self._filters(weight), padding=self.shape.kernel // 2,
+                     groups=replicas)
+        # The bias moves all values of a window alike.
+        pooled, places = pool(_apart(z.to(image.dtype), replicas))
+        return pooled.add_(bias[:, None, :, None, None]), places
+
+    def _back(self, delta: torch.Tensor, weight: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
+        carried = F.conv_transpose2d(_side_by_side(self._rounded(self._unpool(delta, places))), self._filters(weight),
+                                     padding=self.shape.kernel // 2, groups=delta.shape[0])
+        return _apart(carried.to(delta.dtype), delta.shape[0]),
+
+    def _sum(self, delta: torch.Tensor, image: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
+        replicas, (filters, *filter_shape) = delta.shape[0], self.shape.weight_shape
+        total = torch.nn.grad.conv2d_weight(
+            _side_by_side(self._rounded(image)), (replicas * filters, *filter_shape),
+            _side_by_side(self._rounded(self._unpool(delta, places))), padding=self.shape.kernel // 2,
+            groups=replicas)
+        return total.to(delta.dtype).view(replicas, filters, -1),
+
+    def _sum_of_formed(self, delta: torch.Tensor, image: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
+        totals = []
+        for of_replica in zip(delta, image, places, strict=True):
+            chunks = zip(*(x.split(self._chunk(delta.device)) for x in of_replica), strict=True)
+            totals.append(sum(torch.bmm(self._unpool(d, p).flatten(2), self._patches(h).transpose(1, 2)).sum(dim=0)
+                              for d, h, p in chunks))
+        return torch.stack(totals),
+
+    def _unpool(self, delta: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return unpool(delta, places, self.shape.height, self.shape.width)
+
+    def _weight_norms(self, delta: torch.Tensor, image: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
+        by_gram = self.by_gram and delta.dtype != torch.float64
+        norms = self._norms_by_gram if by_gram else self._norms_by_gradient
+        records = [x.flatten(0, 1) for x in (delta, image, places)]
+        parts = [norms(self._unpool(d, p), h) for d, h, p in
+                 zip(*(x.split(self._chunk(delta.device)) for x in records), strict=True)]
+        return torch.cat(parts).view(*delta.shape[:2], 1),
+
+    def _chunk(self, device: torch.device) -> int:
+        """Records at a time."""
+        positions = self.shape.height * self.shape.width
+        largest = positions * max(positions, self.shape.kernel**2 * self.shape.in_channels, self.shape.out_channels)
+        return max(1, CHUNK_ELEMENTS[device.type] // largest)
+
+    def _patches(self, image: torch.Tensor) -> torch.Tensor:
+        """[c, C_in k^2, H W]."""
+        return F.unfold(image, self.shape.kernel, padding=self.shape.kernel // 2)
+
+    def _norms_by_gradient(self, delta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        """||sum_p delta_p x_p^T||^2 [c], with the gradient of each of c records formed; p is a position, x_p its
+        patch."""
+        patches, of_delta = self._patches(image), delta.flatten(2)
+        squares = squared_norm(torch.bmm(of_delta, patches.transpose(1, 2)).flatten(1), 1)
+        if_aligned = ((squared_norm(patches, 1) + 1) * squared_norm(of_delta, 1)).sqrt_().sum(dim=1)
+        units = EXACT_ROUNDING * patches.shape[2] if delta.dtype == torch.float64 else GRADIENT_ROUNDING
+        return squares.add_(if_aligned.mul_(units * torch.finfo(squares.dtype).eps).square_())
+
+    def _norms_by_gram(self, delta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        """The same as sum_{p,q} <delta_p, delta_q> <x_p, x_q>; patches overlap, so that their products are sums of
+        products of pixels, over all shifts within the kernel."""
+        height, width = image.shape[2:]
+        pixels = _gram(image).unflatten(2, (height, width)).unflatten(1, (height, width))
+        reach = self.shape.kernel // 2
+        patches = _sum_of_shifts(_sum_of_shifts(pixels, 1, 3, reach), 2, 4, reach).flatten(1)
+        of_delta = _gram(delta)
+        squares = (patches * of_delta.flatten(1)).sum(dim=1)
+        # Where n products underflow, their sum is wrong by less than n tiny: add that times what it is multiplied by.
+        tiny = torch.finfo(squares.dtype).tiny
+        lost_of_delta, lost_of_patches = delta.shape[1] * tiny, self.shape.kernel**2 * image.shape[1] * tiny
+        of_patches, of_deltas = _diagonal(patches) + 1, _diagonal(of_delta) + lost_of_delta
+        squares.add_(of_patches.sqrt().sum(dim=1).mul_(math.sqrt(lost_of_delta)).square_())
+        squares.add_(of_deltas.sqrt().sum(dim=1).mul_(math.sqrt(lost_of_patches)).square_())
+        if_aligned = (of_patches * of_deltas).sqrt_().sum(dim=1).square()
+        return squares.add_(if_aligned, alpha=GRAM_ROUNDING * torch.finfo(squares.dtype).eps).clamp_(min=0)
+
+
+def squared_norm(x: torch.Tensor, dim: int, keepdim: bool = False) -> torch.Tensor:
+    """Sum of squares along `dim`, with what squares that underflow may lose: it changes no sum that is not tiny."""
+    return x.square().sum(dim=dim, keepdim=keepdim).add_(x.shape[dim] * torch.finfo(x.dtype).tiny)
+
+
+Layer = Dense | Conv
+
+
+def make_layer(shape: LayerShape, precision: torch.dtype | None = None) -> Layer:
+    """The layer of a shape."""
+    return (Conv if isinstance(shape, ConvShape) else Dense)(shape, precision)
+
+
+def pool(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Maxima of 2 x 2 windows and where they are, as torch's `max_pool2d` has them, which is slow on a CPU.
+
+    Args:
+        z: [..., H, W]; an odd last row or column is left out.
+
+    Returns:
+        maxima [..., H/2, W/2]; their places in the flattened map [..., H/2, W/2], int64, from 0 to H W - 1.
+    """
+    height, width = z.shape[-2] // POOL, z.shape[-1] // POOL
+    windows = z[..., : height * POOL, : width * POOL].unflatten(-2, (height, POOL)).unflatten(-1, (width, POOL))
+    left, right = windows.unbind(-1)
+    upper, lower = torch.maximum(left, right).unbind(-2)
+    is_lower = lower > upper
+    is_right = torch.where(is_lower, *(right > left).unbind(-2)[::-1])
+    corners = torch.arange(z.shape[-2] * z.shape[-1], device=z.device).view(z.shape[-2:])[:: POOL, :: POOL]
+    places = (corners[:height, :width] + is_right).add_(is_lower, alpha=z.shape[-1])
+    return torch.maximum(upper, lower), places
+
+
+def unpool(delta: torch.Tensor, places: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """delta [..., H/2, W/2] at the places of the maxima that `pool` found, zeros elsewhere: [..., H, W]."""
+    full = delta.new_zeros(*delta.shape[:-2], height * width)
+    return full.scatter_(-1, places.flatten(-2), delta.flatten(-2)).unflatten(-1, (height, width))
+
+
+def _each_replica(function: Callable[..., tuple[torch.Tensor, ...]], *tensors: torch.Tensor) -> list[torch.Tensor]:
+    """`function` of tensors [R, ...], replica by replica on a CPU; its results, stacked."""
+    if tensors[0].device.type != "cpu" or len(tensors[0]) == 1:
+        return list(function(*tensors))
+    parts = [function(*(x[r: r + 1] for x in tensors)) for r in range(len(tensors[0]))]
+    return [torch.cat(part) for part in zip(*parts, strict=True)]
+
+
+def _side_by_side(x: torch.Tensor) -> torch.Tensor:
+    """[R, m, C, H, W] -> [m, R C, H, W]."""
+    return x.transpose(0, 1).flatten(1, 2)
+
+
+def _apart(x: torch.Tensor, replicas: int) -> torch.Tensor:
+    """[m, R C, H, W] -> [R, m, C, H, W]."""
+    return x.unflatten(1, (replicas, -1)).transpose(0, 1)
+
+
+def _gram(x: torch.Tensor) -> torch.Tensor:
+    """[c, C, H, W] -> products of positions [c, H W, H W]."""
+    flat = x.flatten(2)
+    return torch.bmm(flat.transpose(1, 2), flat)
+
+
+def _diagonal(gram: torch.Tensor) -> torch.Tensor:
+    """[c, P, P] or [c, P^2] -> [c, P], not below 0."""
+    flat = gram.flatten(1)
+    return flat[:, :: math.isqrt(flat.shape[1]) + 1].clamp(min=0)
+
+
+def _sum_of_shifts(gram: torch.Tensor, a: int, b: int, reach: int) -> torch.Tensor:
+    """Sum of `gram` moved by -reach..reach along dimensions a and b together, zeros moving in."""
+    total = gram.clone()
+    for shift in range(1, min(reach, gram.shape[a] - 1) + 1):
+        n = gram.shape[a] - shift
+        for to, of in ((shift, 0), (0, shift)):
+            total.narrow(a, to, n).narrow(b, to, n).add_(gram.narrow(a, of, n).narrow(b, of, n))
+    return total

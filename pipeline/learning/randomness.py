@@ -1,0 +1,128 @@
+"""Named, independent random streams of a trial, derived from its seed, or, for secrets, from the operating system.
+
+    seed -> SeedSequence(seed, spawn_key=(index of the name,)) -> generator
+
+A trial draws from its own streams only, so its result does not depend on the trials that share its pack. Whoever
+knows the seed can reproduce the noise and subtract it: with recorded seeds every epsilon is a simulation of what a
+secret noise source would give.
+
+Secure trials therefore draw noise and batches (amplification by sampling needs secret batches) from the operating
+system. They can be repeated by no one; that they do not depend on their pack is then a statement on distributions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from pipeline.learning import rounded_gaussian
+
+# append only: the index seeds the stream
+STREAMS = ("split", "init", "feedback", "sampling", "noise", "release", "audit", "evaluation")
+
+
+def _sequence(seed: int, stream: str) -> np.random.SeedSequence:
+    return np.random.SeedSequence(seed, spawn_key=(STREAMS.index(stream),))
+
+
+def numpy_generator(seed: int, stream: str) -> np.random.Generator:
+    """Generator of a stream, for index sampling on the CPU."""
+    return np.random.default_rng(_sequence(seed, stream))
+
+
+def torch_generator(seed: int, stream: str, device: torch.device | str = "cpu") -> torch.Generator:
+    """Generator of a stream, for tensors on `device`. (torch's generator for the CPU takes in 32 bits of a seed.)"""
+    state = int(_sequence(seed, stream).generate_state(1, np.uint64)[0])
+    return torch.Generator(device).manual_seed(state >> 1)
+
+
+def integer_seed(seed: int, stream: str) -> int:
+    """A 32-bit seed from a stream, for libraries that take an integer (lightonml's simulated device)."""
+    return int(_sequence(seed, stream).generate_state(1, np.uint32)[0])
+
+
+def secret_integers(n: int) -> np.ndarray:
+    """n independent integers of 64 bits, uint64 [n], that nobody can draw again."""
+    return np.frombuffer(rounded_gaussian.secret_bits()(8 * n), dtype=np.uint64, count=n)
+
+
+class GaussianNoise:
+    """Independent N(0, sigma_r^2) noise for R trials, each from its own stream.
+
+    Noise is drawn in blocks of several steps, so that on a GPU R generators do not mean R launches a step; the size of
+    a block is fixed per kind of device, because a generator's values depend on how they are drawn.
+
+    Args:
+        seeds: R seeds of trials.
+        sigmas: R standard deviations, per component; a trial with 0 draws nothing.
+        shape: shape of one trial's noise in one step, for example (m, n).
+        device: where the noise lives.
+        stream: name of the stream.
+    """
+
+    STEPS_PER_BLOCK = {"cpu": 1, "cuda": 16}
+
+    def __init__(self, seeds: Sequence[int], sigmas: Sequence[float], shape: tuple[int, ...],
+                 device: torch.device, stream: str = "noise") -> None:
+        self.sigmas = tuple(sigmas)
+        self.generators = [torch_generator(seed, stream, device) for seed in seeds]
+        steps = self.STEPS_PER_BLOCK[device.type]
+        self.block = torch.zeros(len(self.generators), steps, *shape, device=device)
+        self.position = steps
+
+    def next(self) -> torch.Tensor:
+        """Noise of the next step [R, *shape]; it may be overwritten by the caller, and is by the next call."""
+        if self.position == self.block.shape[1]:
+            for rows, generator, sigma in zip(self.block, self.generators, self.sigmas, strict=True):
+                if sigma:
+                    rows.normal_(0.0, sigma, generator=generator)
+                else:
+                    rows.zero_()
+            self.position = 0
+        self.position += 1
+        return self.block[:, self.position - 1]
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What goes on with the same values: the generators' states [R, bytes] and what is unread of the block
+        [R, steps, *shape]."""
+        return {"generators": torch.stack([generator.get_state() for generator in self.generators]),
+                "unread": self.block[:, self.position:]}
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on where `state` was taken."""
+        for generator, own in zip(self.generators, state["generators"], strict=True):
+            generator.set_state(own.clone())
+        self.position = self.block.shape[1] - state["unread"].shape[1]
+        self.block[:, self.position:] = state["unread"].to(self.block.device)
+
+
+class SecretNoise:
+    """As `GaussianNoise`, from the operating system's entropy: integers round(2^40 x), x ~ N(0, 1), of which nothing is
+    kept (`rounded_gaussian`). Drawn on the CPU, for any device.
+
+    Args:
+        replicas: R.
+        shape: of one trial's noise in one step.
+        device: where the noise is handed out.
+    """
+
+    def __init__(self, replicas: int, shape: tuple[int, ...], device: torch.device) -> None:
+        self.shape, self.device = (replicas, *shape), device
+
+    def next(self) -> torch.Tensor:
+        """Noise of the next step [R, *shape], float64; it may be overwritten by the caller."""
+        drawn = rounded_gaussian.draw(math.prod(self.shape))
+        return torch.from_numpy(drawn).view(self.shape).to(self.device)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Nothing: secret noise goes on with fresh noise."""
+        return {}
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Nothing to restore."""
+
+
+Noise = GaussianNoise | SecretNoise

@@ -1,0 +1,280 @@
+"""Train a pack of trials, epoch by epoch. No files, no MLflow, no Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from pipeline.accounting import account, describe, privacy_tags
+from pipeline.accounting.certified import with_noise
+from pipeline.learning.alignment import cosines, true_gradient
+from pipeline.learning.canaries import Canaries
+from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.data.inputs import Inputs
+from pipeline.learning.data.sampling import ABSENT, BatchSampler, split
+from pipeline.learning.disclosure import check_metrics
+from pipeline.learning.evaluation import EVALUATION_BATCH, Evaluation, worst_class
+from pipeline.learning.feedback.algorithms import make_feedback, output_error
+from pipeline.learning.mechanisms import make_mechanism
+from pipeline.learning.network.network import make_network
+from pipeline.learning.randomness import Noise
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.packs import Pack
+from pipeline.trials.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
+
+
+def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu") -> Iterator[EpochRecord]:
+    """Train every trial of a pack and report each epoch of each trial.
+
+    Args:
+        pack: trials with one `pack_key`.
+        data: the pack's data set, resident on `device`.
+        device: where to train.
+
+    Yields:
+        One record per trial and epoch, epoch by epoch. A trial's last record carries its outcome; a trial whose
+        weights stop being finite ends there as `diverged`, and the others go on.
+    """
+    training = Training(pack, data, torch.device(device))
+    try:
+        while not training.ended:
+            yield from training.run_epoch()
+    finally:
+        training.close()
+
+
+def make_optimizer(config: TrialConfig, parameters: torch.Tensor) -> torch.optim.Optimizer:
+    """The pack's optimizer; element-wise, so that stacked trials do not touch each other."""
+    if config.optimizer == "adam":
+        return torch.optim.Adam([parameters], lr=config.learning_rate, fused=True)
+    return torch.optim.SGD([parameters], lr=config.learning_rate, momentum=config.momentum, fused=True)
+
+
+class MovingAverage:
+    """Exponential moving average of the iterates, w <- d w + (1 - d) w_t: post-processing of what is released.
+
+    The decay of step t is min(d, t/(t + 9)), so that the first iterates are soon forgotten.
+
+    Args:
+        iterate: w_t, which the optimizer changes in place.
+        decay: d.
+    """
+
+    def __init__(self, iterate: torch.Tensor, decay: float) -> None:
+        self.iterate, self.decay, self.steps = iterate, decay, 0
+        self.mean = iterate.clone()
+
+    def update(self) -> None:
+        """Take in the iterate of the step just made."""
+        self.steps += 1
+        self.mean.lerp_(self.iterate, 1 - min(self.decay, self.steps / (self.steps + 9)))
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """The average stands in the place of the iterate."""
+        iterate = self.iterate.clone()
+        self.iterate.copy_(self.mean)
+        try:
+            yield
+        finally:
+            self.iterate.copy_(iterate)
+
+
+class Training:
+    """The state of a pack while it trains.
+
+    Attributes:
+        epoch: epochs done.
+        active: replicas that have not diverged, in order.
+        evaluation: what counts records that are classified right.
+    """
+
+    def __init__(self, pack: Pack, data: Dataset, device: torch.device) -> None:
+        c, trials = pack.shared, pack.trials
+        self.pack, self.data, self.device = pack, data, device
+        seeds = [t.seed for t in trials]
+        parts = [split(data.spec.n_train, c.split_sizes[1], seed, sum(c.split_sizes)) for seed in seeds]
+        self.validation = torch.from_numpy(np.stack([part[1] for part in parts])).to(device)
+        self.train_inputs, self.test_inputs = Inputs(data.train_x, c, data), Inputs(data.test_x, c, data)
+        self.evaluation = Evaluation(tuple(with_noise(t) for t in trials), data, self.train_inputs, self.test_inputs,
+                                     self.validation)
+        records = [part[0] for part in parts]
+        self.canaries = Canaries(trials, records, data.train_y, data.spec.n_classes) if c.canaries else None
+        records = self.canaries.remaining if self.canaries else records
+        self.sampler = BatchSampler(c.sampler, records, seeds, c.batch_size, c.steps_per_epoch,
+                                    device, secure=c.secure)
+        self.net = make_network(c, seeds, device)
+        self.feedback = make_feedback(pack, self.net, device)
+        self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, device,
+                                        self.feedback.matrices)
+        self.update, self.gradient = (self.net.blank_parameters(len(trials), device) for _ in range(2))
+        self.net.parameters.flat.grad = self.update.flat
+        self.optimizer = make_optimizer(c, self.net.parameters.flat)
+        self.average = MovingAverage(self.net.parameters.flat, c.averaging) if c.averaging else None
+        self.untrained_losses = self._canary_losses() if self.canaries else None
+        self._measured = 0  # batches on which alignment was measured
+        self.epoch = 0
+        self.active = list(range(len(trials)))
+
+    def noise_sources(self) -> list[Noise]:
+        """All that draws noise, always in the same order."""
+        return [*self.mechanism.noise_sources(), *([self.evaluation.noise] if self.evaluation.noise else [])]
+
+    def close(self) -> None:
+        """Release what the feedback holds, such as a projector's device."""
+        self.feedback.close()
+
+    @property
+    def ended(self) -> bool:
+        """Whether no epoch is left, or no trial."""
+        return self.epoch == self.pack.shared.epochs or not self.active
+
+    def run_epoch(self) -> list[EpochRecord]:
+        """Train one epoch; the records of the trials that were active at its start."""
+        began = time.perf_counter()
+        losses, alignment = self._train_epoch()
+        self.epoch += 1
+        finite = self._weights_finite()  # of what is released; the loss of private records decides nothing
+        last = self.epoch == self.pack.shared.epochs
+        with self.average.applied() if self.average else contextlib.nullcontext():
+            trial_ends = last or not bool(finite[self.active].all())
+            parts = dict.fromkeys(filter(None, (self.evaluation.followed, "test" if trial_ends else "")))
+            counts = {part: self.evaluation.count(self.net, part) for part in parts}
+            accuracies = {part: self.evaluation.accuracy(part, of_all) for part, of_all in counts.items()}
+            scores = self._canary_scores() if last and self.canaries else None
+            seconds = (time.perf_counter() - began) / len(self.pack.trials)
+            records = []
+            for r in self.active:
+                metrics = {f"{part}/accuracy": of_all[r] for part, of_all in accuracies.items()
+                           if part == self.evaluation.followed}
+                metrics |= {"time/epoch_seconds": seconds}
+                metrics |= {f"alignment/layer_{k + 1}": v for k, v in enumerate(alignment[r].tolist())}
+                if self.pack.shared.disclosure == "plain":
+                    metrics["train/loss"] = losses[r].item()
+                ended = last or not finite[r]
+                if ended:
+                    metrics |= {"test/accuracy": accuracies["test"][r],
+                                "test/worst_class_accuracy": worst_class(counts["test"][r])}
+                outcome = self._outcome(r, "finished" if finite[r] else "diverged", counts) if ended else None
+                records.append(self._record(r, metrics, bool(finite[r]), outcome, scores))
+        self.active = [r for r, record in zip(self.active, records, strict=True) if record.outcome is None]
+        return records
+
+    def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean training loss [R], mean alignment [R, L] (nan where none was measured), on the CPU."""
+        c = self.pack.shared
+        self._measured = self.epoch * c.alignment_batches
+        batches = self.sampler.epoch()
+        n_measured = min(c.alignment_batches, len(batches))
+        measured = {int((k + 0.5) * len(batches) / n_measured) for k in range(n_measured)}  # evenly over the epoch
+        losses, alignments = [], []
+        for step, indices in enumerate(batches):
+            loss, alignment = self.step(indices, measure_alignment=step in measured)
+            losses.append(loss)
+            alignments += [] if alignment is None else [alignment]
+        nothing = torch.full((len(self.pack.trials), len(self.update.layers)), math.nan)
+        alignment = torch.stack(alignments, dim=-1).nanmean(dim=-1).cpu() if alignments else nothing
+        return torch.stack(losses, dim=-1).mean(dim=-1).cpu(), alignment
+
+    def step(self, indices: torch.Tensor, measure_alignment: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Train on one batch of every trial.
+
+        Args:
+            indices: training records [R, m]; `ABSENT` where a batch has no record.
+
+        Returns:
+            Mean loss of the batch [R]; if asked for, alignment [R, L] of the applied update with the true gradient of
+            the batch or, where `private_metrics` is not plain, of as many test records.
+        """
+        present = None
+        if self.pack.shared.sampler == "poisson":
+            present = (indices != ABSENT).unsqueeze(-1).to(torch.float32)
+            indices = indices.clamp(min=0)
+        of_test = measure_alignment and self.pack.shared.disclosure != "plain"
+        if of_test:  # before the private batch goes forward: convolutions belong to the last that did
+            self._gradient_on_test_records()
+        activations, logits = self.net.forward(self.train_inputs.batch(indices))
+        labels = self.canaries.labels_of(indices) if self.canaries else self.data.train_y[indices]
+        error, loss = output_error(logits, labels, present)
+        if measure_alignment and not of_test:
+            true_gradient(self.net, error, activations, self.gradient)
+        self.mechanism.update(self.deltas(error, activations, present), activations, self.update)
+        self.optimizer.step()
+        if self.average:
+            self.average.update()
+        return loss, cosines(self.update, self.gradient) if measure_alignment else None
+
+    def _gradient_on_test_records(self) -> None:
+        """The true gradient on the next m test records: public, as the test set and the iterate are."""
+        m = self.pack.shared.batch_size
+        places = torch.arange(self._measured * m, (self._measured + 1) * m, device=self.device)
+        places = (places % len(self.data.test_y)).expand(len(self.pack.trials), -1)
+        self._measured += 1
+        activations, logits = self.net.forward(self.test_inputs.batch(places))
+        error, _ = output_error(logits, self.data.test_y[places])
+        true_gradient(self.net, error, activations, self.gradient)
+
+    def deltas(self, error: torch.Tensor, activations: list[torch.Tensor],
+               present: torch.Tensor | None = None) -> list[torch.Tensor]:
+        """delta^1..delta^L [R, m, n_l] of a batch, as the mechanism's update takes them.
+
+        Args:
+            error: of the outputs [R, m, n_L].
+            activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
+            present: [R, m, 1], 0 where a batch has no record; None where every place has one.
+        """
+        signals = self.mechanism.perturb(self.feedback.signals(self.mechanism.error(error)))
+        if present is not None:  # noise has reached the empty places, too
+            signals = [s * present for s in signals]
+        return self.feedback.deltas(signals, self.net, activations, self.mechanism.derivative)
+
+    def _canary_losses(self) -> torch.Tensor:
+        """Losses of the canaries' wrong labels at the present weights [R, k]."""
+        logits = [self.net.forward(self.train_inputs.batch(chunk))[1]
+                  for chunk in self.canaries.indices.split(EVALUATION_BATCH, dim=1)]
+        return self.canaries.losses(torch.cat(logits, dim=1))
+
+    def _canary_scores(self) -> np.ndarray:
+        """By how much training lowered the loss of every canary's wrong label [R, k]; more if it took part."""
+        return (self.untrained_losses - self._canary_losses()).cpu().numpy()
+
+    def _weights_finite(self) -> torch.Tensor:
+        """[R], on the CPU."""
+        return torch.isfinite(self.net.parameters.flat).all(dim=1).cpu()
+
+    def _record(self, r: int, metrics: dict[str, float], finite: bool, outcome: Outcome | None,
+                scores: np.ndarray | None) -> EpochRecord:
+        """What trial r has to report: what was measured, and what it has cost."""
+        trial, tags = self.pack.trials[r], {}
+        if self.epoch == 1:
+            tags = {**privacy_tags(trial), DESCRIPTION: describe(trial), "device": _device_name(self.device)}
+        # When to stop was seen in what was released, so that a trial that ends early costs what all of it would.
+        metrics |= {e.metric_name: e.value for e in account(trial, self.epoch if finite else trial.epochs)}
+        if finite and scores is not None:
+            epsilon, metrics["audit/canary_auc"] = self.canaries.audit(r, scores[r])
+            metrics[epsilon.metric_name] = epsilon.value
+        metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        if trial.disclosure != "plain":
+            check_metrics(metrics)
+        return EpochRecord(trial.trial_key, self.epoch, metrics, tags, outcome)
+
+    def _outcome(self, r: int, status: str, counts: dict[str, torch.Tensor]) -> Outcome:
+        weights = {}
+        blocks = zip(self.net.layers, self.net.parameters.weights, self.net.parameters.biases, strict=True)
+        for number, (layer, w, b) in enumerate(blocks, start=1):
+            weights[f"layer_{number}.weight"] = w[r].cpu().numpy().reshape(layer.shape.weight_shape)
+            weights[f"layer_{number}.bias"] = b[r].cpu().numpy()
+        per_class = tuple(
+            ClassAccuracy(label, part, count, right) for part, of_all in counts.items()
+            if part in self.evaluation.published
+            for label, (count, right) in enumerate(zip(*of_all[r].tolist(), strict=True)))
+        return Outcome(status, {name: np.array(value) for name, value in weights.items()}, per_class)
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

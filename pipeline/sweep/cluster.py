@@ -1,0 +1,186 @@
+"""Ray clusters: this package's code on their nodes, what else a node must have, and sweeps driven from outside.
+
+Imported once `pipeline.sweep` has set Ray's environment variables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+from ray._private import ray_constants
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from pipeline.package import ROOT
+from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.resources import ResourceError, bundle, check_address, check_resources, fits, local_offer
+from pipeline.sweep.worker import one_line, prepare, prepare_elsewhere
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.experiment import Resources
+
+Result = TypeVar("Result")
+
+WORKERS_OF_CLUSTER = "the cluster's nodes say how many packs they take"
+CLIENT = "ray://"  # prefix of addresses of Ray Client, for machines that are no part of the cluster
+LOG_SECONDS = 2.0  # that a line written on the head may take to arrive here
+# A share of what only the head offers puts a task there.
+HEAD = {"node:__internal_head__": 0.001}
+
+
+def code() -> dict[str, Any]:
+    """Runtime environment that puts this package, and nothing else of the working directory, on every node; what is
+    installed there under the same name is not used."""
+    return {"py_modules": [str(ROOT)], "excludes": ["__pycache__"]}
+
+
+def alive() -> list[dict[str, Any]]:
+    """The nodes that are alive, as Ray describes them."""
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_folder: Path | None,
+                  checkpoints: Checkpoints, local: bool) -> None:
+    """Make sure that every node can train the packs that it may get: see `pipeline.sweep.worker.prepare`.
+
+    Args:
+        local: this process has started Ray, so that workers here have its environment, and need not be asked.
+
+    Raises:
+        DataError: a data set that cannot be had on this node, if `local`.
+        ResourceError: a node that lacks a library, a data set or a writable folder; the message names it.
+    """
+    here, tasks = ray.get_runtime_context().get_node_id() if local else "", {}
+    for node in alive():
+        datasets = sorted({trial.dataset for trial in trials
+                           if fits(node["Resources"], bundle(resources, trial.needs_opu))})
+        if datasets and node["NodeID"] == here:
+            prepare(datasets, data_folder, checkpoints)
+        elif datasets:
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            task = ray.remote(num_cpus=0, max_retries=0)(prepare_elsewhere).options(scheduling_strategy=there)
+            tasks[f"{node['NodeName']} ({node['NodeManagerHostname']})"] = task.remote(datasets, data_folder,
+                                                                                      checkpoints)
+    for name, task in tasks.items():
+        try:
+            ray.get(task)
+        except RayError as error:
+            raise ResourceError(f"node {name}: {_reason(error)}; every node needs this project's dependencies, and its "
+                                "data sets by PHOTONIC_DATA of the node, --data or a download") from None
+
+
+def on_head(function: Callable[..., Result], address: str, **arguments: Any) -> Result:
+    """`function(address="auto", **arguments)` in a task on the head of the cluster at `ray://host:port`.
+
+    Tune, the recorder and the lock of a sweep are one process, which has to be part of the cluster. What it writes
+    arrives here as lines; Ctrl-C interrupts it there. Relative paths are those of the home folder of Ray's user on the
+    head, and the settings of the tracking server are this process's.
+
+    Raises:
+        ConfigError: no tracking store that the head could write to.
+        ResourceError: no cluster at the address, one of other versions of Ray or Python, a connection that was lost.
+        KeyboardInterrupt: after Ctrl-C, once the function has ended there.
+    """
+    if not (arguments["tracking_uri"] or os.environ.get("MLFLOW_TRACKING_URI")):
+        raise ConfigError(f"MLFLOW_TRACKING_URI: must name a tracking server that the cluster reaches, because address "
+                          f"'{address}' drives the sweep from there, got none")
+    check_address(address.removeprefix(CLIENT))
+    try:
+        ray.init(address, runtime_env=code(), logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ImportError) as error:
+        raise ResourceError(f"address: no Ray cluster that can be used at '{address}' ({one_line(error)})") from None
+    tracking = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_TRACKING_")}
+    there = ray.remote(num_cpus=0, resources=HEAD, max_retries=0)(_at_home).options(name=function.__name__)
+    task = there.remote(function, tracking, arguments)
+    try:
+        return ray.get(task)
+    except KeyboardInterrupt:
+        ray.cancel(task)
+        with contextlib.suppress(RayError):
+            ray.get(task)
+        raise
+    except RayTaskError as error:
+        raise error.cause from None
+    except (RayError, ConnectionError) as error:
+        raise ResourceError(f"address: the sweep on '{address}' ended ({one_line(error)}); run the same command again "
+                            "to go on") from None
+    finally:
+        time.sleep(LOG_SECONDS)
+        ray.shutdown()
+
+
+def _at_home(function: Callable[..., Result], environment: dict[str, str], arguments: dict[str, Any]) -> Result:
+    os.environ.update(environment)
+    os.chdir(Path.home())
+    return function(address="auto", **arguments)
+
+
+def _reason(error: RayError) -> str:
+    """What went wrong in a task, in one line; of a function that could not be loaded Ray has only a traceback."""
+    cause = getattr(error, "cause", None) or error
+    return f"{type(cause).__name__}: {str(cause).strip().splitlines()[-1]}"
+
+
+def offers() -> list[dict[str, float]]:
+    """What each node that is alive offers."""
+    return [node["Resources"] for node in alive()]
+
+
+@contextlib.contextmanager
+def on_loopback() -> Iterator[None]:
+    """A Ray that is started here has one node and listens on 127.0.0.1 only; otherwise it listens on all interfaces.
+
+    Ray's way to say so is a variable of the environment, which it reads when it is imported: hence both.
+    """
+    variable, usual = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, ray_constants.ENABLE_RAY_CLUSTER
+    given = os.environ.get(variable)
+    if given is None:
+        os.environ[variable], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[variable]
+            ray_constants.ENABLE_RAY_CLUSTER = usual
+
+
+@contextlib.contextmanager
+def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: str,
+                workers: int | None) -> Iterator[None]:
+    """Ray: the caller's, a cluster's, or one that is started for these trials and ended after them."""
+    if workers is not None and (address != "local" or ray.is_initialized()):
+        raise ConfigError(f"workers: {WORKERS_OF_CLUSTER}, got {workers}; leave it out")
+    if ray.is_initialized():
+        yield
+        return
+    quietly: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address != "local":
+        check_address(address)
+        try:
+            ray.init(address, runtime_env=code(), **quietly)
+        except ConnectionError as error:
+            raise ResourceError(f"address: no Ray cluster at '{address}' ({one_line(error)})") from None
+    else:
+        check_resources(trials, resources, [local_offer(workers)])
+        if any(trial.projector == "opu_hardware" for trial in trials):
+            from pipeline.learning.feedback.projection import check_opu
+
+            check_opu()
+        opus = {"OPU": 1} if any(trial.needs_opu for trial in trials) else {}
+        with on_loopback():
+            ray.init(address, num_cpus=workers, resources=opus, include_dashboard=False, **quietly)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def everything() -> dict[str, float]:
+    """What all nodes offer together."""
+    return ray.cluster_resources()

@@ -1,0 +1,104 @@
+"""What a person sees of a running sweep: one live line on a terminal, one line per ended trial elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from rich import progress as bars
+from rich.console import Console
+
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.naming import duration, run_name
+from pipeline.trials.records import EpochRecord
+
+
+class SweepProgress:
+    """Progress of a sweep, on stderr so that stdout stays free for results.
+
+    Args:
+        trials: the trials that this sweep trains.
+        already_done: trials of the grid that an earlier sweep has trained; they count, but take no time.
+        quiet: say nothing at all.
+        console: where to write; stderr by default.
+        name: what to call a trial.
+    """
+
+    def __init__(self, trials: Sequence[TrialConfig], already_done: int = 0, quiet: bool = False,
+                 console: Console | None = None, name: Callable[[TrialConfig], str] = run_name) -> None:
+        self._configs = {t.trial_key: t for t in trials}
+        self._names = {t.trial_key: name(t) for t in trials}
+        self._total, self._ended = already_done + len(trials), already_done
+        self._epochs_left = {t.trial_key: t.epochs for t in trials}
+        self._started: dict[str, float] = {}
+        self._best: tuple[float, str] | None = None
+        self._begin = time.monotonic()
+        self._console = console or Console(stderr=True, highlight=False, quiet=quiet)
+        self._bar = bars.Progress(
+            bars.BarColumn(bar_width=24), bars.TextColumn("{task.fields[trials]}"),
+            bars.TextColumn("{task.fields[eta]}"), bars.TextColumn("{task.fields[best]}"), bars.TimeElapsedColumn(),
+            console=self._console, disable=not self._console.is_terminal)
+        self._task = self._bar.add_task("", total=sum(self._epochs_left.values()), trials="", eta="", best="")
+
+    def __enter__(self) -> SweepProgress:
+        self._refresh()
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """A line of text, above the live line if there is one."""
+        self._bar.console.print(text, markup=False, soft_wrap=True)
+
+    def start(self, config: TrialConfig) -> None:
+        """A trial starts to train."""
+        self._started[config.trial_key] = time.monotonic()
+        if len(self._started) == 1:
+            self._begin = time.monotonic()  # the time that Ray took to start says nothing about what is left
+
+    def record(self, record: EpochRecord) -> None:
+        """An epoch of a trial is trained."""
+        key = record.trial_key
+        accuracy = record.metrics.get("validation/accuracy")
+        if accuracy is not None and (self._best is None or accuracy > self._best[0]):
+            self._best = accuracy, self._names[key]
+        self._epochs_left[key] = self._configs[key].epochs - record.epoch
+        if record.outcome:
+            self._end(key, _result(record))
+        self._refresh()
+
+    def fail(self, trial_key: str, reason: str) -> None:
+        """A trial failed; on a terminal, too, it is worth a line."""
+        self._end(trial_key, f"failed: {reason}", always=True)
+        self._refresh()
+
+    def eta_seconds(self) -> float | None:
+        """Seconds left, by epochs done and epochs to do; None before the first epoch."""
+        left = sum(self._epochs_left.values())
+        done = sum(t.epochs for t in self._configs.values()) - left
+        return (time.monotonic() - self._begin) * left / done if done else None
+
+    def _end(self, key: str, text: str, always: bool = False) -> None:
+        self._ended += 1
+        self._epochs_left[key] = 0
+        if always or not self._console.is_terminal:
+            seconds = time.monotonic() - self._started.get(key, self._begin)
+            self.say(f"[{self._ended}/{self._total}] {self._names[key]}: {text}, {seconds:.0f} s")
+
+    def _refresh(self) -> None:
+        eta = self.eta_seconds()
+        best = f"best {self._best[0]:.1%} {self._best[1]}" if self._best else ""
+        left = sum(self._epochs_left.values())
+        self._bar.update(self._task, completed=self._bar.tasks[self._task].total - left, best=best,
+                         trials=f"{self._ended}/{self._total} trials",
+                         eta="" if eta is None else f"{duration(eta)} left,")
+
+
+def _result(record: EpochRecord) -> str:
+    parts = [f"{split} {record.metrics[f'{split}/accuracy']:.1%}" for split in ("validation", "test")
+             if f"{split}/accuracy" in record.metrics]
+    if record.outcome.status != "finished":
+        parts.insert(0, f"{record.outcome.status} in epoch {record.epoch}")
+    return ", ".join(parts)

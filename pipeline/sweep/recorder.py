@@ -1,0 +1,183 @@
+"""The one writer of a sweep: what workers hand in goes to the tracking store, to the progress and to the result."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import platform
+import subprocess
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from pipeline.package import ROOT
+from pipeline.sweep.progress import SweepProgress
+from pipeline.sweep.worker import one_line
+from pipeline.tracking.store import Store
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.naming import duration, run_name
+from pipeline.trials.packs import Pack
+from pipeline.trials.records import EpochRecord
+
+WRITE_SECONDS = 1.0
+
+
+@dataclass
+class SweepResult:
+    """How a sweep ended.
+
+    Attributes:
+        planned: trials of the grid.
+        skipped: of them, trials that were done before.
+        finished, diverged: trials that this sweep trained.
+        failed: trial_key -> reason in one line.
+        wall_seconds: duration of the sweep.
+        compute_seconds: duration of the training alone, summed over packs.
+    """
+
+    planned: int
+    skipped: int = 0
+    finished: int = 0
+    diverged: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    wall_seconds: float = 0.0
+    compute_seconds: float = 0.0
+
+    @property
+    def remaining(self) -> int:
+        """Trials that were not trained to an end, because the sweep was interrupted."""
+        return self.planned - self.skipped - self.finished - self.diverged - len(self.failed)
+
+    def summary(self, failure_log: Path) -> str:
+        """A line for people."""
+        if self.skipped == self.planned:
+            return f"nothing to do: all {self.planned} trials are done"
+        counts = {"done before": self.skipped, "finished": self.finished, "diverged": self.diverged,
+                  "failed": len(self.failed)}
+        ended = ", ".join(f"{n} {what}" for what, n in counts.items() if n) or "none ended"
+        text = (f"{self.planned} trials: {ended}, in {duration(self.wall_seconds)} "
+                f"({duration(self.compute_seconds)} of training)")
+        if self.failed:
+            text += f"; tracebacks are in {failure_log}; run the same command again to try the failed trials again"
+        if self.remaining:
+            text += f"; interrupted with {self.remaining} left: run the same command again to continue"
+        return text
+
+
+class Recorder:
+    """Hands every epoch of every trial to the store, whatever workers do; the store takes each once.
+
+    MLflow takes as long for one epoch as for many, so that the epochs of a pack wait for each other, `WRITE_SECONDS` at
+    most. A pack's first epoch and one in which a trial ends do not wait. What waits when this process is killed is
+    handed in again, or trained again, by whoever goes on.
+
+    Args:
+        failure_log: file for the tracebacks of failed packs; written only if there are any.
+        tags: tags of every trial.
+        name: what to call a trial.
+        done: trial_keys of trials that were done before; what their packs still hand in of them is passed over.
+    """
+
+    def __init__(self, store: Store, progress: SweepProgress, result: SweepResult, failure_log: Path,
+                 tags: Mapping[str, str], name: Callable[[TrialConfig], str] = run_name,
+                 done: Iterable[str] = ()) -> None:
+        self._store, self._progress, self._result = store, progress, result
+        self._failure_log, self._tags, self._name = failure_log, tags, name
+        self._started: set[str] = set()
+        self._ended: set[str] = set(done)
+        self._waiting: dict[Pack, list[EpochRecord]] = {}
+        self._written: dict[Pack, float] = {}  # when the store last got something of a pack
+
+    def start(self, pack: Pack) -> None:
+        """A worker starts to train a pack, for the first time or, after a worker died, again."""
+        for config in pack.trials:
+            if config.trial_key not in self._started and config.trial_key not in self._ended:
+                self._store.start(config, tags=self._tags, name=self._name(config))
+                self._started.add(config.trial_key)
+                self._progress.start(config)
+
+    def left(self, trials: Iterable[TrialConfig]) -> list[TrialConfig]:
+        """Those that have not ended."""
+        return [config for config in trials if config.trial_key not in self._ended]
+
+    def restart(self, pack: Pack) -> None:
+        """A worker died; the pack will be trained again, from its checkpoint or from its first epoch."""
+        self._write(pack)
+        self._progress.say(f"a worker died; starting again: {self._names(pack)}")
+
+    def record(self, pack: Pack, records: Iterable[EpochRecord], seconds: float) -> None:
+        """Epochs of a pack, perhaps some that were handed in before."""
+        self._result.compute_seconds += seconds
+        records = [r for r in records if r.trial_key not in self._ended]
+        if not records:
+            return
+        for note in dict.fromkeys(r.tags["checkpoint"] for r in records if "checkpoint" in r.tags):
+            self._progress.say(f"{note}: {self._names(pack)}")
+        try:
+            for record in records:
+                self._store.check(record)
+        except ValueError as error:  # a metric that cannot be stored is the pack's failure, not the sweep's
+            self.fail(pack, one_line(error), traceback.format_exc())
+            return
+        self._waiting.setdefault(pack, []).extend(records)
+        if any(record.outcome for record in records):
+            self._write(pack)
+        self.write_due()
+        for record in records:
+            if record.outcome:
+                self._ended.add(record.trial_key)
+                self._result.finished += record.outcome.status == "finished"
+                self._result.diverged += record.outcome.status == "diverged"
+            self._progress.record(record)
+
+    def write_due(self) -> None:
+        """Write the epochs of packs of which nothing was written for `WRITE_SECONDS`."""
+        now = time.monotonic()
+        for pack in [p for p in self._waiting if now - self._written.get(p, -math.inf) >= WRITE_SECONDS]:
+            self._write(pack)
+
+    def write_all(self) -> None:
+        """Write all epochs that wait."""
+        for pack in list(self._waiting):
+            self._write(pack)
+
+    def _write(self, pack: Pack) -> None:
+        self._written[pack] = time.monotonic()
+        self._store.log(self._waiting.pop(pack, ()))
+
+    def fail(self, pack: Pack, reason: str, text: str) -> None:
+        """Mark the trials of a pack that have not ended as failed, and keep the traceback `text`."""
+        self.start(pack)  # a worker may die before its pack has started
+        self._write(pack)
+        with contextlib.suppress(OSError):  # a full disk; the store has the reason
+            self._failure_log.parent.mkdir(parents=True, exist_ok=True)
+            with self._failure_log.open("a" if self._result.failed else "w", encoding="utf-8") as log:
+                log.write(f"{self._names(pack)}\n{text}\n")
+        for config in self.left(pack.trials):
+            self._ended.add(config.trial_key)
+            self._store.fail(config.trial_key, reason)
+            self._result.failed[config.trial_key] = reason
+            self._progress.fail(config.trial_key, reason)
+
+    def _names(self, pack: Pack) -> str:
+        """Of the pack's trials that have not ended."""
+        return ", ".join(self._name(config) for config in self.left(pack.trials))
+
+
+def git_commit() -> str:
+    """Commit of this code, with `-dirty` where files differ from it; `unknown` outside a repository."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True,
+                              check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def versions() -> str:
+    """`python 3.11.7, torch 2.13.0, ray 2.60.0, mlflow 3.17.2`, as they are here."""
+    packages = (f"{name} {version(name)}" for name in ("torch", "ray", "mlflow"))
+    return ", ".join([f"python {platform.python_version()}", *packages])

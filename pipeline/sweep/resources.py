@@ -1,0 +1,101 @@
+"""What packs ask of a cluster, and whether any node can give it."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.experiment import Resources
+
+Bundle = Mapping[str, float]  # resource -> amount, in Ray's names: CPU, GPU, OPU
+
+ADVICE = {
+    "OPU": "lower resources.opu, start a node with --resources='{\"OPU\": 1}', or leave out the pdfa trials",
+    "GPU": "lower resources.gpu (0 trains on the CPU), or start a node with a GPU",
+    "CPU": "lower resources.cpu, or offer more cores",
+}
+
+
+class ResourceError(RuntimeError):
+    """No node offers what a trial asks for; Ray itself would wait for such a node for ever."""
+
+
+def bundle(resources: Resources, needs_opu: bool) -> dict[str, float]:
+    """What one pack occupies, all of it on one node."""
+    amounts = {"CPU": resources.cpu, "GPU": resources.gpu, "OPU": resources.opu if needs_opu else 0}
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+def fits(node: Bundle, asked: Bundle) -> bool:
+    """Whether a node that offers `node` in total can take a pack that asks for `asked`."""
+    return all(node.get(name, 0) >= amount for name, amount in asked.items())
+
+
+def check_resources(trials: Iterable[TrialConfig], resources: Resources, nodes: Sequence[Bundle]) -> None:
+    """Match what every pack asks for against every node.
+
+    Args:
+        nodes: what each node that is alive offers in total.
+
+    Raises:
+        ResourceError: in one line, what is asked, what the nodes offer and what to do.
+    """
+    who = {config.needs_opu: config.algorithm for config in trials}
+    for needs_opu, algorithm in sorted(who.items()):
+        asked = bundle(resources, needs_opu)
+        if any(fits(node, asked) for node in nodes):
+            continue
+        lacking = [name for name, amount in asked.items() if all(node.get(name, 0) < amount for node in nodes)]
+        advice = "; ".join(ADVICE[name] for name in lacking) or "start a node that offers all of it at once"
+        raise ResourceError(f"resources: no node offers {_text(lacking or asked, asked)} for {algorithm}; the nodes "
+                            f"offer {' and '.join(_text(ADVICE, node) for node in nodes) or 'nothing'}; {advice}")
+
+
+def local_offer(workers: int | None) -> dict[str, float]:
+    """What Ray, started on this machine for a sweep, will offer; of GPUs only Ray itself can tell."""
+    return {"CPU": workers or os.cpu_count() or 1, "OPU": 1, "GPU": math.inf}
+
+
+def check_address(address: str) -> None:
+    """Make sure that something listens at `host:port`; Ray itself would try for minutes. `auto` is left to Ray.
+
+    Raises:
+        ResourceError: if nothing does.
+    """
+    host, separator, port = address.rpartition(":")
+    if not separator:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise ResourceError(f"address: no Ray cluster answers at '{address}' ({error}); start one with "
+                            "`ray start --head`, or leave --address out to use this machine alone") from None
+
+
+def slots(asked: Bundle, offered: Bundle) -> int:
+    """Packs of one bundle that a cluster can train at the same time, at least 1."""
+    return max(1, int(min(offered.get(name, 0) / amount for name, amount in asked.items())))
+
+
+class Watchdog:
+    """Calls `check` whenever packs have waited for `idle_seconds` and none was running (a needed node was lost)."""
+
+    def __init__(self, check: Callable[[], None], idle_seconds: float) -> None:
+        self._check, self._idle_seconds = check, idle_seconds
+        self._last_run = time.monotonic()
+
+    def look(self, statuses: Sequence[str]) -> None:
+        now = time.monotonic()
+        if "RUNNING" in statuses or "PENDING" not in statuses:
+            self._last_run = now
+        elif now - self._last_run > self._idle_seconds:
+            self._check()
+            self._last_run = now
+
+
+def _text(names: Iterable[str], amounts: Bundle) -> str:
+    return ", ".join(f"{name}: {amounts.get(name, 0):g}" for name in sorted(names) if amounts.get(name) != math.inf)

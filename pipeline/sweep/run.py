@@ -1,0 +1,162 @@
+"""Sweeps: train every trial of an experiment that is not in the tracking store yet, in parallel, with Ray Tune.
+
+`cluster` and `tuning` import Ray, and nothing else does. Workers hand `EpochRecord`s to this
+process, the driver, which is the only writer of the tracking store. Resuming needs nothing of Ray's own: the plan of a
+sweep is the grid minus what the store has, and packs that have a checkpoint stay together and go on from it, so that
+the same command goes on where it was ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.cluster import CLIENT, WORKERS_OF_CLUSTER, everything, offers, on_head, prepare_nodes, running_ray
+from pipeline.sweep.lock import Lease, SweepRunning, sweeping
+from pipeline.sweep.progress import SweepProgress
+from pipeline.sweep.recorder import Recorder, SweepResult, git_commit, versions
+from pipeline.sweep.resources import ResourceError, Watchdog, bundle, check_resources, slots
+from pipeline.sweep.tuning import Driver, fit
+from pipeline.sweep.worker import Trainer, train_pack
+from pipeline.tracking.store import Store, TrackingError
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.experiment import Experiment
+from pipeline.trials.naming import run_name
+from pipeline.trials.packs import Pack, plan
+from pipeline.trials.plugins import LOADED, load_plugins
+from pipeline.trials.unused import check_used
+
+__all__ = ["ResourceError", "SweepResult", "run_sweep"]
+
+IDLE_SECONDS = 60.0  # without a running pack, after which the cluster's resources are checked again
+
+
+def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_uri: str | None = None,
+              data_folder: Path | None = None, address: str | None = None, workers: int | None = None,
+              trainer: Trainer | None = None, quiet: bool = False, idle_seconds: float = IDLE_SECONDS,
+              commit: str | None = None) -> SweepResult:
+    """Train the trials of `experiment` that are not done, and track them. Run it again to go on or to try again.
+
+    Args:
+        root: folder of the tracking store, of checkpoints and Ray's files while it runs, and of the log of failures.
+        tracking_uri: another tracking store (see `Store`).
+        data_folder: folder of the datasets on every node; by default each node's PHOTONIC_DATA, else they are
+            downloaded there (see `pipeline.learning.data.dataset.load`).
+        address: a Ray cluster; by default RAY_ADDRESS, else Ray is started on this machine. A Ray that the caller
+            has initialised is used, and left running. With `ray://host:port` the sweep is driven from the cluster's
+            head, and `root` is a folder there (see `pipeline.sweep.cluster.on_head`).
+        workers: cores to use on this machine; all by default.
+        trainer: trains a pack; `train_pack` by default.
+        quiet: show no progress.
+        idle_seconds: time without a running pack after which the resources are checked again.
+        commit: of this code, where it was started; by default that of the repository in which it lies.
+
+    Returns:
+        The result; `remaining` is positive after Ctrl-C.
+
+    Raises:
+        ResourceError: a trial asks for more than any node offers, found before anything is trained, or a node that
+            is needed was lost.
+        TrackingError: the tracking store failed; what it holds by then stays, and the next sweep takes it up.
+        SweepRunning: another process is running this sweep.
+        ConfigError: `workers` together with a cluster, an address that cannot be used, or a setting that none of the
+            trials uses (`pipeline.trials.unused`).
+        DataError: a data set that cannot be had, found before anything is trained.
+    """
+    begin = time.monotonic()
+    check_used(experiment.candidates or experiment.trials)
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    if address.startswith(CLIENT):
+        if workers is not None:
+            raise ConfigError(f"workers: {WORKERS_OF_CLUSTER}, got {workers}; leave it out")
+        return on_head(run_sweep, address, experiment=experiment, root=root, tracking_uri=tracking_uri,
+                       data_folder=data_folder, trainer=trainer, quiet=quiet, idle_seconds=idle_seconds,
+                       commit=commit or git_commit())
+    plugins = experiment.plugins, experiment.source.absolute().parent
+    load_plugins(*plugins)
+    root = Path(root).absolute()
+    failure_log = root / "failures" / f"{experiment.name}.log"
+    store = Store(tracking_uri, root)
+    with sweeping(root, experiment.name, store.driver):
+        lease = Lease(store, experiment.name)
+        lease.wait_until_free()
+        done = lease.done()
+        missing = [trial for trial in experiment.trials if trial.trial_key not in done]
+        result = SweepResult(len(experiment.trials), skipped=len(experiment.trials) - len(missing))
+        name = functools.partial(run_name, also=experiment.varied)
+        progress = SweepProgress(missing, result.skipped, quiet, name=name)
+        if missing:
+            with progress, running_ray(missing, experiment.resources, address, workers):
+                packs, at_once, trainer = _planned(experiment, missing, done, root, data_folder, trainer, progress,
+                                                   local=address == "local")
+                lease.require_as_found(done)
+                store.be_patient(experiment.resources.store_patience_seconds, progress.say)
+                tags = {"git_commit": commit or git_commit(), "versions": versions(),
+                        **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
+                with recorded(store, lease, experiment, result, tags["git_commit"]):
+                    recorder = Recorder(store, progress, result, failure_log, tags, name, done)
+                    watchdog = Watchdog(lambda: check_resources(recorder.left(missing), experiment.resources, offers()),
+                                        idle_seconds)
+                    driver = Driver(packs, recorder, watchdog, lease)
+                    with afterwards(recorder.write_all):
+                        fit(packs, at_once, experiment.resources, trainer, plugins, driver, root / "ray")
+    result.wall_seconds = time.monotonic() - begin
+    progress.say(result.summary(failure_log))
+    return result
+
+
+def _planned(experiment: Experiment, missing: Sequence[TrialConfig], done: Mapping[str, str], root: Path,
+             data_folder: Path | None, trainer: Trainer | None, progress: SweepProgress,
+             local: bool) -> tuple[list[Pack], int, Trainer]:
+    """(packs, how many train at the same time, their trainer), after checks of resources and data sets."""
+    resources = experiment.resources
+    check_resources(missing, resources, offers())
+    checkpoints = Checkpoints(root / "checkpoints" / experiment.name, resources.checkpoint_seconds)
+    if trainer is None:
+        prepare_nodes(missing, resources, data_folder, checkpoints, local)
+        trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
+                                    threads=max(1, int(resources.cpu)), data_folder=data_folder,
+                                    checkpoints=checkpoints)
+    at_once = slots(bundle(resources, False), everything())
+    kept = checkpoints.resumable(experiment.trials, done, progress.say)
+    return plan(missing, resources, at_once, kept), at_once, trainer
+
+
+@contextlib.contextmanager
+def recorded(store: Store, lease: Lease, experiment: Experiment, result: SweepResult, commit: str) -> Iterator[None]:
+    """The sweep's parent run, open while trials run and closed with how they ended."""
+    status = "FAILED"
+    store.open_sweep(experiment.name, experiment.description, params={"trials": len(experiment.trials)},
+                     tags={"git_commit": commit})
+    if experiment.public_text:
+        store.log_experiment(experiment.public_text)
+    with afterwards(lambda: status and store.close_sweep(status)):
+        try:
+            lease.confirm()
+            yield
+            status = "KILLED" if result.remaining else "FAILED" if result.failed else "FINISHED"
+        except KeyboardInterrupt:
+            status = "KILLED"
+            raise
+        except SweepRunning:
+            status = ""  # the sweep is another driver's now, and so are its runs
+            raise
+
+
+@contextlib.contextmanager
+def afterwards(write: Callable[[], object]) -> Iterator[None]:
+    """Call `write` in the end; after Ctrl-C a store that cannot be written to must not hide that it was Ctrl-C."""
+    passing: tuple[type[Exception], ...] = ()
+    try:
+        yield
+    except KeyboardInterrupt:
+        passing = (TrackingError,)
+        raise
+    finally:
+        with contextlib.suppress(*passing):
+            write()

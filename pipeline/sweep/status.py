@@ -1,0 +1,161 @@
+"""How far a sweep is: what became of every trial, why, and how to go on. Reads, and changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.sweep.checkpoints import Checkpoints, Found
+from pipeline.sweep.lock import BEAT_SECONDS, MISSED_BEATS, held_elsewhere, place, swept_by
+from pipeline.tracking.artifacts import DONE, STATUSES, TrackedRun
+from pipeline.tracking.store import Store
+from pipeline.trials.experiment import Experiment
+from pipeline.trials.naming import run_name
+from pipeline.trials.records import CLOCK
+
+SHOWN = ("diverged", "failed", "interrupted", "running", "missing")  # statuses whose trials get a line each
+MOST_LINES = 20  # of one status
+
+
+@dataclass(frozen=True)
+class TrialState:
+    """What became of one trial.
+
+    Attributes:
+        status: of `STATUSES`, or `missing`.
+        epoch: the last one that the store has seen; 0 for none.
+        epochs: that it is trained for.
+        checkpoint: epoch from which it goes on; 0 starts it again.
+        reason: why it failed or is not running, in one line.
+    """
+
+    trial_key: str
+    name: str
+    status: str
+    epoch: int
+    epochs: int
+    checkpoint: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class SweepState:
+    """What became of a sweep.
+
+    Attributes:
+        running: whether a process runs it: of this host and folder for sure, elsewhere by what a shared store says.
+        trials: that the store or the experiment file knows.
+        unknown: trials of the sweep that have no run; without the experiment file their settings are not known.
+        refused: checkpoints from which nothing can go on, and why.
+        go_on: the command that trains what is left; empty if nothing is, or while a process runs it.
+        elsewhere: host and folder of the process that runs it, if they are others than these.
+        beat: the last sign of life of that process that the store has: a count, empty for none yet.
+    """
+
+    name: str
+    running: bool
+    trials: tuple[TrialState, ...]
+    unknown: int
+    refused: tuple[str, ...]
+    go_on: str
+    elsewhere: str = ""
+    beat: str = ""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Trials by status, none left out."""
+        counts = Counter(trial.status for trial in self.trials)
+        return {"done": sum(counts[s] for s in DONE), **{s: counts[s] for s in STATUSES},
+                "missing": counts["missing"] + self.unknown}
+
+
+def status(store: Store, name: str, experiment: Experiment | None = None) -> SweepState:
+    """The state of the sweep `name`, by what the store, its checkpoints and, if it is given, its file say.
+
+    Trials in the store that are no longer in the file are left out.
+    """
+    driver, beat, elsewhere = swept_by(store.root, name), "", ""
+    if not driver and (holder := held_elsewhere(store, name)):
+        driver, beat = holder
+        elsewhere = place(driver)
+    runs = {run.trial_key: run for run in store.runs()} if store.find(name) else {}
+    found = Checkpoints(store.root / "checkpoints" / name, 0.0).found()
+    epochs = {key: checkpoint.epoch for checkpoint in found if not checkpoint.problem
+              for key in checkpoint.trial_keys}
+    if experiment:
+        names = {trial.trial_key: run_name(trial, experiment.varied) for trial in experiment.trials}
+        trials = [_state(store, runs[t.trial_key], names[t.trial_key], driver, epochs) if t.trial_key in runs else
+                  TrialState(t.trial_key, names[t.trial_key], "missing", 0, t.epochs, epochs.get(t.trial_key, 0))
+                  for t in experiment.trials]
+        unknown = 0
+    else:
+        trials = [_state(store, run, run.tags.get("mlflow.runName", run.trial_key), driver, epochs)
+                  for run in runs.values()]
+        unknown = max(0, (store.planned() or 0) - len(trials))
+    left = unknown or any(trial.status not in DONE for trial in trials)
+    go_on = f"photonic sweep {experiment.source if experiment else 'FILE'}" if left and not driver else ""
+    refused = tuple(_refusal(f) for f in found if f.problem)
+    return SweepState(name, bool(driver), tuple(trials), unknown, refused, go_on, elsewhere, beat)
+
+
+def _state(store: Store, run: TrackedRun, name: str, driver: str, checkpoints: dict[str, int]) -> TrialState:
+    """`driver`: the one that runs the sweep now, empty for none; only trials that it took up are running."""
+    epochs = int(run.params["epochs"]) if "epochs" in run.params else 0
+    seen, state, reason = epochs, run.status, ""
+    if state != "finished":
+        seen = max((epoch for epoch, _ in store.history(run.run_id, CLOCK)), default=0)
+    if state == "running" and run.tags.get("driver") != driver:
+        state, reason = "interrupted", ("its sweep ended, and the one that runs now has not come to it" if driver else
+                                        "no process on this host runs its sweep")
+    elif state == "failed":
+        reason = run.tags.get("failure", "")
+    elif state == "diverged":
+        reason = "a weight stopped being finite"
+    return TrialState(run.trial_key, name, state, seen, epochs,
+                      0 if state in DONE else checkpoints.get(run.trial_key, 0), reason)
+
+
+def _refusal(found: Found) -> str:
+    return f"{found.path.name}: {found.problem}"
+
+
+def as_json(states: Sequence[SweepState]) -> str:
+    """For scripts: a list of sweeps, with all their trials."""
+    return json.dumps([{**dataclasses.asdict(state), "counts": state.counts} for state in states], indent=2)
+
+
+def as_text(states: Sequence[SweepState]) -> str:
+    """For people: per sweep one line, and one for every trial that is not finished."""
+    return "\n\n".join(_text(state) for state in states) or "no sweep in the store"
+
+
+def _listed(trials: Sequence[TrialState]) -> list[TrialState]:
+    """Trials worth a line: the first few of every status."""
+    return [trial for what in SHOWN for trial in [t for t in trials if t.status == what][:MOST_LINES]]
+
+
+def _text(state: SweepState) -> str:
+    counts = {name: n for name, n in state.counts.items() if n and name != "done"}
+    total = len(state.trials) + state.unknown
+    lines = [f"{state.name}: {total} trials: {', '.join(f'{n} {name}' for name, n in counts.items()) or 'none'}; "
+             + (f"running{f' on {state.elsewhere}' if state.elsewhere else ''}" if state.running else
+                "not running here")]
+    if state.elsewhere:
+        lines.append(f"  last sign of life in the store: {state.beat or 'none yet'}; one is due every "
+                     f"{BEAT_SECONDS:g} s, and after {MISSED_BEATS * BEAT_SECONDS:g} s without one `photonic sweep` "
+                     "takes over")
+    for trial in _listed(state.trials):
+        seen = f", epoch {trial.epoch} of {trial.epochs}" if trial.epoch else ""
+        saved = f", checkpoint of epoch {trial.checkpoint}" if trial.checkpoint else ""
+        lines.append(f"  {trial.status:<11} {trial.name} ({trial.trial_key}){seen}{saved}"
+                     + (f": {trial.reason}" if trial.reason else ""))
+    for what in SHOWN:
+        if (more := counts.get(what, 0) - MOST_LINES) > 0:
+            lines.append(f"  {what:<11} {more} more, which --json lists")
+    lines += [f"  checkpoint that cannot be used: {text}" for text in state.refused]
+    if state.go_on:
+        lines.append(f"  to go on: {state.go_on}")
+    return "\n".join(lines)

@@ -1,0 +1,169 @@
+"""Ray Tune's part of a sweep: a trial of Tune is a pack, one of its steps is an epoch, its callback is the driver.
+
+As `pipeline.sweep.cluster`, imported once `pipeline.sweep` has set Ray's environment variables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from ray.tune.schedulers import FIFOScheduler
+
+from pipeline.sweep.checkpoints import SOFTWARE
+from pipeline.sweep.lock import Lease
+from pipeline.sweep.recorder import Recorder
+from pipeline.sweep.resources import Watchdog, bundle
+from pipeline.sweep.worker import Trainer, epochs
+from pipeline.trials.experiment import Resources
+from pipeline.trials.packs import Pack
+from pipeline.trials.plugins import load_plugins
+from pipeline.trials.records import EpochRecord
+
+MAX_WORKER_DEATHS = 2  # of one pack; an exception in training is not tried again
+
+
+def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trainer,
+        plugins: tuple[Sequence[str], Path], driver: Driver, folder: Path) -> None:
+    """Train all packs with Ray Tune; what they hand in goes to `driver`.
+
+    Args:
+        at_once: packs that may train at the same time.
+        trainer: trains a pack, in a worker.
+        plugins: names of modules that every worker imports, and the folder where they may lie.
+        folder: for files of Tune, as long as it runs.
+
+    Raises:
+        Exception: what the driver's recorder, lease or watchdog raised.
+        TuneError: Ray Tune failed by itself.
+    """
+    trainable = tune.with_resources(
+        tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=plugins, code=SOFTWARE["code"]),
+        lambda config: {{"CPU": "cpu", "GPU": "gpu"}.get(name, name): amount for name, amount
+                        in bundle(resources, packs[config["pack"]].needs_opu).items()})
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the recorder says what failed, and once
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as storage:
+        tuner = tune.Tuner(
+            trainable,
+            param_space={"pack": tune.grid_search(list(range(len(packs))))},
+            tune_config=tune.TuneConfig(scheduler=PackOrder(at_once), reuse_actors=True,
+                                        trial_dirname_creator=lambda trial: trial.trial_id),
+            run_config=tune.RunConfig(
+                name="sweep", storage_path=storage, verbose=0, callbacks=[driver],
+                failure_config=tune.FailureConfig(max_failures=MAX_WORKER_DEATHS),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False)),
+        )
+        handler = signal.getsignal(signal.SIGINT)
+        try:
+            tuner.fit()
+        except tune.TuneError as error:
+            raise driver.error or error from None  # Tune makes a TuneError, and a text, of what a callback raises
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, handler)  # Tune keeps its own, which takes one Ctrl-C for itself
+
+
+class PackTrainable(tune.Trainable):
+    """Trains one pack after the other in a worker process; a step is an epoch of all trials of a pack."""
+
+    def setup(self, config: dict[str, Any], packs: Sequence[Pack], trainer: Trainer,
+              plugins: tuple[Sequence[str], Path], code: str) -> None:
+        load_plugins(*plugins)  # before anything asks what a trial is
+        self._packs, self._trainer = packs, trainer if code == SOFTWARE["code"] else other_code
+        self.reset_config(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self._epochs = epochs(self._packs[new_config["pack"]], self._trainer)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        # The last step is one of its own: Ray keeps a pack's last result, and records with an outcome hold weights.
+        return next(self._epochs, {"records": [], "done": True})
+
+
+def other_code(pack: Pack) -> Iterator[EpochRecord]:
+    """The trainer of a worker that was started after files had changed.
+
+    Raises:
+        RuntimeError: at once.
+    """
+    raise RuntimeError("the files of the package pipeline changed since the sweep began, and trials of one sweep must "
+                       "come from one program; run the same command again, which continues with the new one")
+
+
+class PackOrder(FIFOScheduler):
+    """Packs in their order, without harm to workers that are just starting.
+
+    When a worker ends a pack, plain FIFO hands it the first pack that waits for such a worker. That is the one for
+    which another worker is being started, which Tune then ends: where packs are shorter than the start of a worker,
+    none ever starts, and the cores that the last OPU pack leaves stay idle. Here it gets a pack further down.
+    """
+
+    def __init__(self, starting: int) -> None:
+        super().__init__()
+        self._starting = starting  # workers that may be starting at the same time
+        self._freed: Any = None
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        self._freed = trial.placement_group_factory
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        waiting = [trial for trial in tune_controller.get_trials()
+                   if trial.status == "PENDING" and trial.placement_group_factory == self._freed]
+        return waiting[min(self._starting, len(waiting) - 1)] if waiting else None
+
+
+class Driver(tune.Callback):
+    """Ray Tune's events, in the driver: what the workers hand in goes to the recorder."""
+
+    def __init__(self, packs: Sequence[Pack], recorder: Recorder, watchdog: Watchdog, lease: Lease) -> None:
+        self._packs, self._recorder, self._watchdog, self._lease = packs, recorder, watchdog, lease
+        self.error: Exception | None = None
+
+    def __reduce__(self) -> tuple:
+        # Tune pickles its callbacks for `Tuner.restore`, which is not used here; a store cannot be pickled.
+        return tune.Callback, ()
+
+    def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        with self._keeping_error():
+            self._recorder.start(self._pack(trial))
+
+    def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any) -> None:
+        records = result.pop("records")  # or Tune would keep the weights in them, and snapshot them
+        with self._keeping_error():
+            self._recorder.record(self._pack(trial), records, result["time_this_iter_s"])
+            if "error" in result:
+                self._recorder.fail(self._pack(trial), result["error"], result["traceback"])
+
+    def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        self._recorder.restart(self._pack(trial))
+
+    def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        reason = f"its worker died, or could not start, {MAX_WORKER_DEATHS + 1} times (was there enough memory?)"
+        with self._keeping_error():
+            self._recorder.fail(self._pack(trial), reason, Path(trial.error_file).read_text(encoding="utf-8"))
+
+    @contextlib.contextmanager
+    def _keeping_error(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.error = error
+            raise
+
+    def on_step_end(self, iteration: int, trials: list, **info: Any) -> None:
+        with self._keeping_error():
+            self._recorder.write_due()
+            self._lease.beat()
+            self._watchdog.look([trial.status for trial in trials])
+
+    def _pack(self, trial: Any) -> Pack:
+        return self._packs[trial.config["pack"]]

@@ -1,0 +1,74 @@
+"""How a trial looks in the tracking store: its name, its params and back, its status, and the files it leaves."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.records import Outcome
+
+STATUSES = ("running", "finished", "diverged", "failed", "interrupted")
+DONE = ("finished", "diverged")  # need no more training
+FIELDS = {field.name: type(field.default) for field in dataclasses.fields(TrialConfig)}
+
+
+@dataclass
+class TrackedRun:
+    """One trial as the store holds it: `metrics` are the latest values, times are milliseconds since 1970."""
+
+    run_id: str
+    trial_key: str
+    params: dict[str, str]
+    metrics: dict[str, float]
+    tags: dict[str, str]
+    status: str
+    start_ms: int
+    end_ms: int | None
+
+
+def param_text(value: Any) -> str:
+    """A param as MLflow stores it: text as it is, all else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def param_value(name: str, text: str) -> Any:
+    """A param in the type of its field: the inverse of `param_text`."""
+    kind = FIELDS.get(name, str)
+    return text if kind is str else kind(json.loads(text))
+
+
+def config_of(run: TrackedRun) -> TrialConfig:
+    """The configuration of a tracked trial, from its params.
+
+    Raises:
+        ConfigError: for params that are not, or no longer, those of its trial_key.
+    """
+    try:
+        config = TrialConfig.from_mapping({name: param_value(name, text) for name, text in run.params.items()})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"run {run.run_id}: its params cannot be read ({error})") from None
+    if config.trial_key != run.trial_key:
+        raise ConfigError(f"run {run.run_id}: its params must be those of trial {run.trial_key}, got those of "
+                          f"{config.trial_key}; another version of this software tracked it")
+    return config
+
+
+def write_artifacts(folder: Path, config: TrialConfig, outcome: Outcome) -> None:
+    """Write `weights.safetensors`, `per_class.csv` and `config.json` (the canonical configuration) into `folder`."""
+    weights = {name: np.ascontiguousarray(array) for name, array in outcome.weights.items()}
+    save_file(weights, folder / "weights.safetensors")
+    with open(folder / "per_class.csv", "w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["split", "label", "count", "correct", "accuracy"])
+        for row in outcome.per_class:
+            accuracy = row.correct / row.count if row.count else ""  # no record of the class, no accuracy
+            table.writerow([row.split, row.label, row.count, row.correct, accuracy])
+    (folder / "config.json").write_text(json.dumps(config.canonical(), indent=2) + "\n")

@@ -1,0 +1,237 @@
+"""The tracking backend: what of MLflow a store needs, its connection, its limits and its errors.
+
+The only module that imports MLflow; what a sweep makes of it is in `pipeline.tracking.store`. MLflow is imported when a
+store is opened and not before: it takes seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import math
+import os
+import re
+import secrets
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from filelock import FileLock
+
+from pipeline.tracking.artifacts import TrackedRun
+
+PAGE_SIZE = 500  # runs per page of a search
+MAX_METRICS, MAX_PARAMS, MAX_TAGS = 800, 100, 100  # per log_batch call: MLflow takes 1000 entries in all
+MAX_TAG_LENGTH = 5000  # characters, the limit that every MLflow server accepts
+
+_ENVIRONMENT = {  # read by MLflow when it is imported; what the user has set stays
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # it logs the tracebacks of errors that it also raises
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",  # seconds
+}
+
+
+class TrackingError(RuntimeError):
+    """The tracking store cannot do what was asked; the message names the store."""
+
+
+def reports_errors(method: Callable) -> Callable:
+    """MLflow's, its database's and its network's exceptions as `TrackingError`, with the `uri` of the object."""
+
+    @functools.wraps(method)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except _errors() as error:
+            lines = [line for line in str(error).strip().splitlines() if not line.startswith("(raised as a result of")]
+            message = f"tracking store {self.uri}: {lines[0] if lines else type(error).__name__}"
+            hint = "is it there, and reachable? MLFLOW_TRACKING_URI selects another"
+            raise TrackingError(f"{shown(message)} ({hint})") from error
+
+    return wrapper
+
+
+def shown(text: str) -> str:
+    """A store's URI, or a text that has URIs in it, without user, password and tokens: fit for a message or a log."""
+    text = re.sub(r"://[^/@\s:]*(:\S*)?@", "://***@", text)  # to the last @: passwords may have one, and slashes
+    return re.sub(r"(?i)([?&][^=&\s]*(?:password|passwd|token|secret)[^=&\s]*=)[^&\s]*", r"\1***", text)
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    from mlflow.exceptions import MlflowException
+    from requests import RequestException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    # OSError: a folder that cannot be written; ImportError: a database whose driver is not installed.
+    return MlflowException, RequestException, SQLAlchemyError, OSError, ImportError
+
+
+@contextlib.contextmanager
+def passing(error_code: str) -> Iterator[None]:
+    """Pass over MLflow's exceptions of this code: what was asked for is so already."""
+    try:
+        yield
+    except Exception as error:
+        if getattr(error, "error_code", "") != error_code:
+            raise
+
+
+def connect(uri: str, lock: FileLock | None) -> Any:
+    """MLflow's client of the store at `uri`; a database that is not there yet is created.
+
+    Args:
+        lock: held meanwhile: processes that create the same new database at once leave it broken. None where nothing
+            is to be created.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from mlflow.tracking import MlflowClient
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # a line for every try
+    if not event.contains(Engine, "connect", _without_flushes):
+        event.listen(Engine, "connect", _without_flushes)
+    with lock or contextlib.nullcontext():
+        path = database(uri)
+        if path is not None and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.closing(sqlite3.connect(path)) as connection:
+                connection.execute("PRAGMA journal_mode=WAL")  # readers and the writer do not wait for each other
+        client = MlflowClient(tracking_uri=uri)
+        client.search_experiments(max_results=1)
+    return client
+
+
+def _without_flushes(connection: Any, record: Any) -> None:
+    """With a write-ahead log, SQLite need not flush the disk at every commit (some ten for a trial) to be safe from
+    processes that die; when the power fails, the database stays whole and the last commits may be lost."""
+    if isinstance(connection, sqlite3.Connection):
+        (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+        if mode == "wal":
+            connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def database(uri: str) -> Path | None:
+    """The file of an SQLite store; None for any other."""
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
+
+
+def search(client: Any, experiments: Sequence[str], condition: str = "") -> Iterator[Any]:
+    """All matching runs, page by page, in an order to which new runs only append."""
+    token = None
+    while True:
+        page = client.search_runs(list(experiments), condition, max_results=PAGE_SIZE,
+                                  order_by=["attributes.start_time ASC"], page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def find_experiment(client: Any, name: str) -> str | None:
+    """Id of the experiment `name`, if there is one.
+
+    Raises:
+        TrackingError: if it was deleted.
+    """
+    experiment = client.get_experiment_by_name(name)
+    if experiment is not None and experiment.lifecycle_stage != "active":
+        raise TrackingError(f"experiment '{name}' was deleted and lies in MLflow's trash; restore it (`mlflow "
+                            f"experiments restore -x {experiment.experiment_id}`) or rename the sweep")
+    return experiment.experiment_id if experiment else None
+
+
+def find_trial(client: Any, uri: str, name: str) -> Any:
+    """The run of a trial, by MLflow's run id or by trial_key, in whichever sweep.
+
+    Raises:
+        TrackingError: if there is none, or several of one trial_key.
+    """
+    key = {16: "tags.trial_key", 32: "attributes.run_id"}.get(len(name)) if name.isalnum() else None
+    if key is None:
+        raise TrackingError(f"'{name}': must be a trial_key or a run id, 16 or 32 hexadecimal digits")
+    everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
+    found = [run for run in search(client, everywhere, f"{key} = '{name}'") if "trial_key" in run.data.tags]
+    if not found:
+        raise TrackingError(f"tracking store {shown(uri)}: no trial has the trial_key or run id '{name}'")
+    if len(found) > 1:
+        raise TrackingError(f"trial {name} has {len(found)} runs: {', '.join(r.info.run_id for r in found)}; name "
+                            "one of them")
+    return found[0]
+
+
+def tracked(run: Any) -> TrackedRun:
+    """MLflow's run as plain data."""
+    tags = dict(run.data.tags)
+    return TrackedRun(run.info.run_id, tags["trial_key"], dict(run.data.params), dict(run.data.metrics), tags,
+                      tags.get("status", "running"), run.info.start_time, run.info.end_time)
+
+
+class Listing:
+    """Which runs the trials of a database's sweep have, without a search for every trial.
+
+    The sweep is listed once, and again when another process of this host has listed it since, and so may have created
+    runs: whoever lists leaves a mark in `folder`. Whoever asks holds a lock until the run that is missing is created.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._mark = folder, ""
+        self._runs: dict[str, list[str]] = {}
+
+    def runs_of(self, key: str, experiment: str, list_all: Callable[[], Sequence[TrackedRun]]) -> list[str]:
+        """Run ids of the trial `key`; the caller adds the one that it creates."""
+        marked = self._folder / f".runs-{experiment}.mark"
+        if not marked.exists() or marked.read_text() != self._mark:
+            self._runs = {}
+            for run in list_all():
+                self._runs.setdefault(run.trial_key, []).append(run.run_id)
+            self._mark = secrets.token_hex()
+            marked.write_text(self._mark)
+        return self._runs.setdefault(key, [])
+
+
+def write(client: Any, run_id: str, points: Sequence[tuple[str, float, int]] = (),
+          params: Mapping[str, str] | None = None, tags: Mapping[str, str] | None = None) -> None:
+    """Metrics (name, value, step), params and tags in as few calls as MLflow's limits allow."""
+    from mlflow.entities import Metric, Param, RunTag
+
+    now = int(time.time() * 1000)
+    metrics = [Metric(name, value, now, step) for name, value, step in points]
+    entries = [Param(k, v) for k, v in (params or {}).items()]
+    labels = [RunTag(k, v) for k, v in (tags or {}).items()]
+    while metrics or entries or labels:
+        client.log_batch(run_id, metrics[:MAX_METRICS], entries[:MAX_PARAMS], labels[:MAX_TAGS])
+        metrics, entries, labels = metrics[MAX_METRICS:], entries[MAX_PARAMS:], labels[MAX_TAGS:]
+
+
+def log_files(client: Any, info: Any, write_to: Callable[[Path], None]) -> None:
+    """What `write_to` writes to a folder, as artifacts of the run whose RunInfo is `info`; without a copy where MLflow
+    would only copy it to this host's disk."""
+    uri = urlsplit(info.artifact_uri)
+    if uri.scheme == "file":
+        folder = Path(url2pathname(uri.path))
+        folder.mkdir(parents=True, exist_ok=True)
+        write_to(folder)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            write_to(Path(folder))
+            client.log_artifacts(info.run_id, folder)
+
+
+def require_finite(name: str, value: float, place: str) -> None:
+    """Raises:
+        ValueError: for a metric that is not finite: MLflow would store infinity as 1.8e308.
+    """
+    if not math.isfinite(value):
+        raise ValueError(f"{name}: must be finite, got {value} ({place}); log nothing and set a tag")

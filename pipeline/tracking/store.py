@@ -1,0 +1,402 @@
+"""The tracking store: one MLflow experiment per sweep, one parent run for it, one nested run per trial.
+
+It has one writer, the process that drives the sweep; trials hand it `EpochRecord`s and never write themselves. A trial
+is found again by its `trial_key`, so that a sweep run a second time continues the runs that it finds and creates none
+twice. How MLflow is spoken to is in `pipeline.tracking.backend`.
+
+The default store is an SQLite database; its write-ahead log wants a local disk. Several hosts share a store
+through an MLflow server (MLFLOW_TRACKING_URI).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import tempfile
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from pipeline.tracking.artifacts import DONE, STATUSES, TrackedRun, param_text, write_artifacts
+from pipeline.tracking.backend import (
+    MAX_TAG_LENGTH,
+    Listing,
+    TrackingError,
+    connect,
+    database,
+    find_experiment,
+    find_trial,
+    log_files,
+    passing,
+    reports_errors,
+    require_finite,
+    search,
+    shown,
+    tracked,
+    write,
+)
+from pipeline.tracking.patience import PatientClient
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.naming import run_name
+from pipeline.trials.records import DESCRIPTION, EpochRecord, Outcome
+
+__all__ = ["DONE", "STATUSES", "Store", "TrackedRun", "TrackingError", "run_name"]
+
+_NOTE = "mlflow.note.content"  # the tag that MLflow's page shows as a run's description
+EXPERIMENT = "experiment.yaml"  # artifact of the parent run: the experiment file as it was swept last
+_PARENT_NOTE = """{description}
+
+Each nested run is one trial, named by its algorithm, noise and seed and identified by the tag `trial_key`; a step
+is an epoch. Accuracies are fractions. A metric `epsilon/<kind>/...` is only as good as its kind: `claimed` is the
+formula as printed in the paper and **no guarantee**; the tags `privacy.*` say what, if anything, is guaranteed:
+`privacy.certified` is `true`, `simulated` (the noise comes from a recorded seed) or `false`."""
+
+
+class Store:
+    """The tracking store of one sweep.
+
+    Args:
+        uri: where to track; by default MLFLOW_TRACKING_URI, else the SQLite database `<root>/mlflow.db`.
+        root: local folder for the database, its artifacts (`<root>/artifacts`) and the lock that keeps two
+            processes of one host from creating the same database, experiment or run at once.
+        create: whether a database that is not there is created.
+
+    Attributes:
+        driver: `<random>@<host>:<root>`, who writes: a tag of the runs that this store starts or takes up.
+
+    Raises:
+        TrackingError: for a store that cannot be opened or reached.
+    """
+
+    def __init__(self, uri: str | None = None, root: Path = Path("mlruns"), create: bool = True) -> None:
+        self.root = Path(root).absolute()
+        self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
+        self._database = database(self.uri)
+        self.driver = f"{uuid.uuid4().hex}@{socket.gethostname()}:{self.root}"
+        self._lock = FileLock(self.root / ".tracking.lock")
+        self._experiment_id: str | None = None
+        self._parent_id: str | None = None
+        self._trials: dict[str, tuple[TrialConfig, Any]] = {}  # started: trial_key -> its settings, MLflow's RunInfo
+        self._logged: dict[str, dict[tuple[str, int], float]] = {}  # of started trials: (metric, epoch) -> value
+        self._listing = Listing(self.root)
+        if not create and self._database is not None and not self._database.exists():
+            raise TrackingError(f"tracking store {shown(self.uri)}: does not exist (run the sweep first)")
+        self._client = self._connect(create)
+
+    @reports_errors
+    def _connect(self, create: bool) -> Any:
+        if create:
+            self.root.mkdir(parents=True, exist_ok=True)
+        return connect(self.uri, self._lock if create else None)
+
+    @property
+    def shared(self) -> bool:
+        """Whether other folders and hosts may use the store, too."""
+        return self._database != self.root / "mlflow.db"
+
+    def be_patient(self, seconds: float, say: Callable[[str], None]) -> None:
+        """From now on wait up to `seconds` for a store that cannot be reached (see `PatientClient`)."""
+        self._client = PatientClient(self._client, seconds, say)
+
+    @reports_errors
+    def open_sweep(self, name: str, description: str = "", params: Mapping[str, Any] | None = None,
+                   tags: Mapping[str, str] | None = None) -> None:
+        """Open, or reopen, the sweep `name`: one MLflow experiment with one parent run.
+
+        MLflow never changes a logged param. Where a later sweep has another value, the param keeps the first and
+        the tag `latest.<param>` has the new one.
+
+        Raises:
+            TrackingError: also if an experiment of that name lies in MLflow's trash.
+        """
+        with self._lock:
+            self._experiment_id = find_experiment(self._client, name)
+            if self._experiment_id is None:
+                folder = self.root / "artifacts" / re.sub(r"[^\w.-]", "_", name)
+                location = folder.as_uri() if self._database else None  # a server has its own
+                with passing("RESOURCE_ALREADY_EXISTS"):  # by another host, or by a call whose answer was lost
+                    self._client.create_experiment(name, artifact_location=location)
+                self._experiment_id = find_experiment(self._client, name)
+            parent = self._find_parent()
+            if parent is None:
+                self._client.create_run(self._experiment_id, run_name=name, tags={"sweep": name})
+                parent, *others = self._parents()  # for all who create one at the same time the first
+                for run in others:
+                    self._client.delete_run(run.info.run_id)
+            self._parent_id = parent.info.run_id
+        logged = parent.data.params
+        texts = {k: param_text(v) for k, v in (params or {}).items()}
+        changed = {f"latest.{k}": v for k, v in texts.items()
+                   if logged.get(k, v) != v or f"latest.{k}" in parent.data.tags}
+        note = {_NOTE: _PARENT_NOTE.format(description=description or f"Sweep `{name}`.")}
+        write(self._client, self._parent_id, params={k: v for k, v in texts.items() if k not in logged},
+              tags={**note, **(tags or {}), **changed, "driver": self.driver})
+        self._client.update_run(self._parent_id, status="RUNNING")
+
+    @reports_errors
+    def holder(self) -> tuple[str, str] | None:
+        """(driver, its last beat) of the open sweep, while it runs or if it was not closed."""
+        run = self._client.get_run(self._parent())
+        running = run.info.status == "RUNNING" and "driver" in run.data.tags
+        return (run.data.tags["driver"], run.data.tags.get("driver.beat", "")) if running else None
+
+    @reports_errors
+    def beat(self, count: int) -> None:
+        """A sign of life of the open sweep's driver."""
+        self._client.set_tag(self._parent(), "driver.beat", str(count))
+
+    @reports_errors
+    def sweeps(self) -> list[str]:
+        """Names of all sweeps in the store, the oldest first."""
+        return [e.name for e in sorted(self._client.search_experiments(), key=lambda e: e.creation_time)
+                if self.find(e.name)]
+
+    @reports_errors
+    def planned(self) -> int | None:
+        """Trials of the open sweep when it was last run."""
+        data = self._client.get_run(self._parent()).data if self._parent_id else None
+        text = data and data.tags.get("latest.trials", data.params.get("trials"))
+        return int(text) if text else None
+
+    @reports_errors
+    def find(self, name: str) -> bool:
+        """Open the sweep `name` to read it, if there is one; nothing is created and no status changes."""
+        self._experiment_id = find_experiment(self._client, name)
+        parent = self._find_parent() if self._experiment_id else None
+        self._parent_id = parent.info.run_id if parent else None
+        return parent is not None
+
+    def attach(self, name: str) -> None:
+        """As `find`.
+
+        Raises:
+            TrackingError: if there is no such sweep in the store.
+        """
+        if not self.find(name):
+            raise TrackingError(f"tracking store {shown(self.uri)}: no sweep named '{name}' (run the sweep first)")
+
+    def done(self) -> dict[str, str]:
+        """trial_key -> status of the trials that need no more training (finished or diverged)."""
+        return {run.trial_key: run.status for run in self.runs() if run.status in DONE}
+
+    @reports_errors
+    def start(self, config: TrialConfig, tags: Mapping[str, str] | None = None, name: str | None = None) -> str:
+        """Start a trial, or take up its unfinished run, and return the MLflow run id.
+
+        Args:
+            name: of the run; `run_name(config)` by default.
+
+        Raises:
+            TrackingError: if the trial has a finished run already, or several.
+        """
+        key, texts = config.trial_key, {**(tags or {}), "driver": self.driver, "status": "running"}
+        with self._lock:
+            if self._database is None:  # other hosts may have created runs, too
+                runs = self._without_echoes(list(self._search(f"tags.trial_key = '{key}'")))
+                found = [run.info.run_id for run in runs]
+            else:
+                found = self._listing.runs_of(key, self._experiment(), self.runs)
+            if len(found) > 1:
+                raise TrackingError(f"trial {key} has {len(found)} runs: {', '.join(found)}; delete all but one")
+            if found:
+                run = self._client.get_run(found[0])
+                if run.data.tags.get("status") in DONE:
+                    raise TrackingError(f"trial {key} is {run.data.tags['status']} already, run {found[0]}")
+                if "failure" in run.data.tags:
+                    with passing("RESOURCE_DOES_NOT_EXIST"):  # deleted by a call whose answer was lost
+                        self._client.delete_tag(found[0], "failure")
+                self._client.update_run(found[0], status="RUNNING")
+            else:
+                identity = {"trial_key": key, "mlflow.parentRunId": self._parent(), **texts}
+                run = self._client.create_run(self._experiment(), run_name=name or run_name(config), tags=identity)
+                found.append(run.info.run_id)
+        run_id = run.info.run_id
+        self._logged[key] = {(name, epoch): value for name in run.data.metrics
+                             for epoch, value in self.history(run_id, name)}
+        # Params again for a run taken up: its process may have ended between creating it and this line.
+        write(self._client, run_id, params={k: param_text(v) for k, v in config.canonical().items()},
+              tags={k: v for k, v in texts.items() if run.data.tags.get(k) != v})
+        self._trials[key] = (config, run.info)
+        return run_id
+
+    @reports_errors
+    def log(self, records: Iterable[EpochRecord]) -> None:
+        """Write records of started trials, and close those that have an outcome. May be repeated after an error.
+
+        A value that the trial's run has already is not written again, so that an epoch which is handed in twice, or
+        trained twice, stands there once. Another value is written; of two, `history` takes the later. Times (`time/`)
+        are never the same, and the first one stays.
+
+        Raises:
+            ValueError: for a metric that is not finite; then nothing at all is written.
+            TrackingError: also for a trial that this store has not started.
+        """
+        groups: dict[str, list[EpochRecord]] = {}
+        for record in records:
+            self.check(record)
+            groups.setdefault(record.trial_key, []).append(record)
+        for key, group in groups.items():
+            run_id, logged = self._trials[key][1].run_id, self._logged[key]
+            new: dict[tuple[str, int], float] = {}
+            for point, value in (((name, r.epoch), float(v)) for r in group for name, v in r.metrics.items()):
+                known = new.get(point, logged.get(point))
+                if known is None or (known != value and not point[0].startswith("time/")):
+                    new[point] = value
+            write(self._client, run_id, [(name, value, epoch) for (name, epoch), value in new.items()],
+                  tags={_NOTE if name == DESCRIPTION else name: text for r in group for name, text in r.tags.items()})
+            logged.update(new)
+            for outcome in (r.outcome for r in group if r.outcome):
+                self._finish(key, outcome)
+
+    def check(self, record: EpochRecord) -> None:
+        """Whether `log` would take the record.
+
+        Raises:
+            ValueError: as `log`; also for an epoch of a secure trial that was published with other values, as it then
+                carries other noise, and both together cost more privacy than is accounted for.
+            TrackingError: as `log`.
+        """
+        key = record.trial_key
+        if key not in self._trials:
+            raise TrackingError(f"trial {key} was not started, got its epoch {record.epoch}")
+        (config, info), logged = self._trials[key], self._logged[key]
+        for name, value in record.metrics.items():
+            require_finite(name, value, f"trial {key}, epoch {record.epoch}")
+            known = logged.get((name, record.epoch), value)
+            if config.secure and known != value and not name.startswith("time/"):
+                raise ValueError(f"{name}: trial {key}, epoch {record.epoch}, was published with other noise ({known} "
+                                 f"there, {value} now), and its end was lost; delete its MLflow run {info.run_id} to "
+                                 "train it anew, which spends its epsilon a second time")
+        if record.outcome and record.outcome.status not in DONE:
+            raise ValueError(f"status: must be one of {', '.join(DONE)}, got '{record.outcome.status}' "
+                             f"(trial {record.trial_key})")
+
+    def _finish(self, key: str, outcome: Outcome) -> None:
+        config, info = self._trials[key]
+        log_files(self._client, info, lambda folder: write_artifacts(folder, config, outcome))
+        self._client.set_terminated(info.run_id, "FINISHED")
+        # The tag comes last: a trial counts as done only when all of it is stored.
+        self._client.set_tag(info.run_id, "status", outcome.status)
+        self._logged[key] = {}  # a trial that is done is not written again
+
+    @reports_errors
+    def fail(self, trial_key: str, reason: str) -> None:
+        """Mark a started trial as failed; the next sweep takes its run up again. A long reason keeps its end."""
+        if trial_key not in self._trials:
+            raise TrackingError(f"trial {trial_key} was not started, and cannot fail")
+        run_id = self._trials[trial_key][1].run_id
+        write(self._client, run_id, tags={"status": "failed", "failure": reason[-MAX_TAG_LENGTH:]})
+        self._client.set_terminated(run_id, "FAILED")
+
+    @reports_errors
+    def close_sweep(self, status: str) -> None:
+        """Close the parent run with an MLflow status (FINISHED, FAILED, KILLED) and tags `trials.<status>`."""
+        if status not in ("FINISHED", "FAILED", "KILLED"):
+            raise ValueError(f"status: must be one of FINISHED, FAILED, KILLED, got '{status}'")
+        trials: dict[str, list[Any]] = {}
+        for run in self._search():
+            if "trial_key" in run.data.tags:
+                trials.setdefault(run.data.tags["trial_key"], []).append(run)
+        runs = [tracked(run) for of_trial in trials.values() for run in self._without_echoes(of_trial)]
+        for run in runs:
+            if run.status == "running" and run.trial_key in self._trials:  # or it would look alive for ever
+                write(self._client, run.run_id, tags={"status": "interrupted"})
+                self._client.set_terminated(run.run_id, "KILLED")
+                run.status = "interrupted"
+        statuses = [run.status for run in runs]
+        write(self._client, self._parent(), tags={f"trials.{s}": str(statuses.count(s)) for s in STATUSES})
+        self._client.set_terminated(self._parent(), status)
+
+    @reports_errors
+    def runs(self) -> list[TrackedRun]:
+        """All trials of this sweep, oldest first."""
+        return [tracked(run) for run in self._search() if "trial_key" in run.data.tags]
+
+    @reports_errors
+    def trial(self, name: str) -> TrackedRun:
+        """The trial of an MLflow run id or a trial_key, in whichever sweep.
+
+        Raises:
+            TrackingError: if there is none, or several of one trial_key.
+        """
+        return tracked(find_trial(self._client, self.uri, name))
+
+    @reports_errors
+    def log_audit(self, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str], file: Path) -> None:
+        """What attacks found of a trial before its first epoch was over: metrics at step 0, tags, artifact `audit/`."""
+        write(self._client, run_id, [(name, value, 0) for name, value in metrics.items()], tags=tags)
+        self._client.log_artifact(run_id, str(file), artifact_path="audit")
+
+    @reports_errors
+    def history(self, run_id: str, key: str) -> list[tuple[int, float]]:
+        """(epoch, value) of one metric by epoch; of an epoch trained twice, after a restart, the later value."""
+        points = sorted(self._client.get_metric_history(run_id, key), key=lambda p: (p.step, p.timestamp))
+        return list({point.step: point.value for point in points}.items())
+
+    @reports_errors
+    def log_report(self, files: Iterable[Path]) -> None:
+        """Files as artifacts `report/` of the parent run."""
+        for path in files:
+            self._client.log_artifact(self._parent(), str(path), artifact_path="report")
+
+    @reports_errors
+    def log_experiment(self, text: str) -> None:
+        """The text of the experiment file, to the parent run."""
+        self._client.log_text(self._parent(), text, EXPERIMENT)
+
+    @reports_errors
+    def experiment(self) -> str:
+        """The text of the experiment file of the open sweep, as it was swept last.
+
+        Raises:
+            TrackingError: if the sweep was tracked without it.
+        """
+        if EXPERIMENT not in {file.path for file in self._client.list_artifacts(self._parent())}:
+            raise TrackingError(f"tracking store {shown(self.uri)}: the sweep has no experiment file (random stopping "
+                                "keeps its seed secret, and older versions kept none); name the file itself")
+        with tempfile.TemporaryDirectory() as folder:
+            path = self._client.download_artifacts(self._parent(), EXPERIMENT, folder)
+            return Path(path).read_text(encoding="utf-8")
+
+    @reports_errors
+    def log_sweep(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
+        """Numbers and tags of the sweep as a whole, to the parent run.
+
+        Raises:
+            ValueError: for a metric that is not finite; then nothing at all is written.
+        """
+        for name, value in metrics.items():
+            require_finite(name, value, "the sweep")
+        write(self._client, self._parent(), [(name, float(value), 0) for name, value in metrics.items()], tags=tags)
+
+    def _without_echoes(self, found: Sequence[Any]) -> list[Any]:
+        """Runs of one trial, but those that hold nothing while another does: the call that created them was made again
+        because its answer was lost. They are deleted."""
+        kept = [run for run in found if run.data.params] or list(found)
+        for run in found:
+            if run not in kept:
+                self._client.delete_run(run.info.run_id)
+        return kept
+
+    def _search(self, condition: str = "") -> Iterator[Any]:
+        """All matching runs of the sweep, the oldest first."""
+        return search(self._client, [self._experiment()], condition)
+
+    def _find_parent(self) -> Any | None:
+        return next(self._parents(), None)
+
+    def _parents(self) -> Iterator[Any]:
+        return self._search("tags.sweep LIKE '%'")
+
+    def _experiment(self) -> str:
+        if self._experiment_id is None:
+            raise TrackingError("no sweep is open: call open_sweep or attach first")
+        return self._experiment_id
+
+    def _parent(self) -> str:
+        self._experiment()
+        return self._parent_id

@@ -1,0 +1,56 @@
+"""What the settings of a trial may be, by name.
+
+`register_feedback` and `register_mechanism` add to the dictionaries here, `register_dataset` to those of
+`pipeline.trials.datasets` (docs/extending.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PROJECTORS = ("none", "gaussian", "opu_simulated", "opu_hardware")
+SAMPLERS = ("shuffled", "without_replacement", "poisson")
+RELATIONS = ("add/remove", "replace-one")
+NETWORKS = ("mlp", "convnet")
+ACTIVATION_SLOPES = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}  # gamma: the supremum of phi', whose infimum is 0
+ACTIVATIONS = tuple(ACTIVATION_SLOPES)
+INPUTS = ("centered", "standardized", "unit")
+OPTIMIZERS = ("sgd", "adam")
+PRECISIONS = ("float32", "bfloat16")
+NOISE_SOURCES = ("research", "secure")
+DISCLOSURES = ("plain", "noisy", "withheld")  # what is logged of private records
+
+OPU_PROJECTORS = ("opu_simulated", "opu_hardware")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the configuration knows of an algorithm or a mechanism.
+
+    Attributes:
+        projectors: that an algorithm may have, its default first.
+        settings: fields that an extension uses beyond those whose own rule says so.
+    """
+
+    projectors: tuple[str, ...] = ("none",)
+    settings: tuple[str, ...] = ()
+
+
+ALGORITHMS = {"bp": Choice(), "dfa": Choice(("gaussian",)), "tdfa": Choice(("gaussian",)),
+              "pdfa": Choice(OPU_PROJECTORS), "hybrid": Choice(("gaussian",))}
+ALGORITHM_LABELS = {"bp": "BP", "dfa": "DFA", "tdfa": "TDFA", "pdfa": "PDFA", "hybrid": "BP/DFA"}
+TERNARY = ("tdfa", "pdfa")
+PHOTONIC = ("bp", "dfa", "tdfa", "pdfa")  # algorithms that the photonic mechanism is described for
+
+MECHANISMS = {"none": Choice(), "photonic": Choice(), "component": Choice(), "per_example": Choice()}
+
+# What a certified epsilon rests on, by name; the text is why it holds where an extension says so, empty where this
+# package does. Who is not in here has no certified epsilon.
+PER_RECORD = dict.fromkeys(ALGORITHMS, "")  # a record's learning signals depend on no other record
+GAUSSIAN = {"component": "", "per_example": ""}  # contributions of norm C at most, Gaussian noise on their sum
+
+
+def relation_of(sampler: str) -> str:
+    """The neighbouring relation of batches that are drawn so: Poisson batches leave the number of records open, others
+    take it as public."""
+    return {"poisson": "add/remove", "without_replacement": "replace-one", "shuffled": "replace-one"}[sampler]

@@ -1,0 +1,182 @@
+"""Which settings of a trial go together: what cannot be run, or not be accounted for, is refused before it starts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pipeline.trials.choices import ALGORITHMS, GAUSSIAN, PER_RECORD, PHOTONIC
+from pipeline.trials.datasets import DATASETS
+from pipeline.trials.fields import ConfigError, listed_or
+from pipeline.trials.shapes import n_parameters
+
+LEAST_NOISE_OVER_C = 0.2  # noise_multiplier, where there is noise
+# Of delta, for every step of which a privacy-loss distribution is composed: ten times what rounding may take from it.
+LEAST_DELTA_PER_STEP = 1e-14
+LEAST_CANARIES = 30  # fewer make fewer than 6 guesses, and even 5 right ones bound nothing
+LEAST_LABEL_EPSILON = 1e-3  # of target_label_epsilon, where there is one
+
+
+def check_combinations(c: Any) -> None:
+    """Refuse settings that do not go together.
+
+    Args:
+        c: a `TrialConfig` whose fields are in range, one by one.
+
+    Raises:
+        ConfigError: naming a field, its value, the reason, and what would be accepted.
+    """
+    accepted = ALGORITHMS[c.algorithm].projectors
+    if c.projector not in accepted:
+        raise ConfigError(f"projector: {c.algorithm} takes {listed_or(accepted)}, got "
+                          f"'{c.projector}' (tdfa through an OPU is what is called pdfa)")
+    _check_network(c)
+    _check_extensions(c)
+    if c.train_records > (there_are := DATASETS[c.dataset].n_train):
+        raise ConfigError(f"train_records: must be at most the {there_are} of {c.dataset}, "
+                          f"got {c.train_records}")
+    n_train, n_validation = c.split_sizes
+    if c.batch_size > n_train:
+        raise ConfigError(f"batch_size: must be at most the {n_train} training records of {c.dataset}, "
+                          f"got {c.batch_size}")
+    if c.validation_fraction and n_validation < 1:
+        raise ConfigError(f"validation_fraction: leaves no validation record, got {c.validation_fraction}; "
+                          "0 does without")
+    if c.mechanism == "photonic" and c.sampler == "poisson":
+        raise ConfigError("sampler: nothing is claimed or proved of the photonic mechanism with poisson batches; "
+                          "use 'shuffled' or 'without_replacement', or mechanism 'per_example'")
+    if 0 < c.canaries < LEAST_CANARIES or c.canaries > n_train:
+        raise ConfigError(f"canaries: must be 0, or at least {LEAST_CANARIES}, with fewer of which nothing can be "
+                          f"bounded, and at most the {n_train} training records, got {c.canaries}")
+    if c.canaries and c.sampler != "poisson":
+        raise ConfigError("canaries: need sampler 'poisson', which never draws a record that is left out and draws "
+                          "all others as before; with others another record would take its place, got sampler "
+                          f"'{c.sampler}'")
+    if c.mechanism == "component" and c.projector == "opu_hardware":
+        raise ConfigError("mechanism: component clipping needs the norm of the feedback matrix, which is not known "
+                          "of a real OPU, got projector 'opu_hardware'; use 'per_example'")
+    if c.mechanism == "component":
+        _check_target_norm(c)
+    if c.mechanism in GAUSSIAN and c.target_epsilon and c.noise_multiplier:
+        raise ConfigError(f"target_epsilon: sets the noise multiplier; give one of the two, got target_epsilon "
+                          f"{c.target_epsilon} and noise_multiplier {c.noise_multiplier}")
+    if c.mechanism in GAUSSIAN and 0 < c.noise_multiplier < LEAST_NOISE_OVER_C:
+        raise ConfigError(f"noise_multiplier: must be 0 (no noise, no guarantee) or at least {LEAST_NOISE_OVER_C}, "
+                          f"below which nothing useful can be accounted for, got {c.noise_multiplier}")
+    if c.mechanism in GAUSSIAN and c.sampler != "shuffled" and (c.noise_multiplier or c.target_epsilon):
+        steps = c.epochs * c.steps_per_epoch
+        if c.delta < (least := steps * LEAST_DELTA_PER_STEP):
+            raise ConfigError(f"delta: must be at least {least:.3g} with sampler '{c.sampler}' and {steps} steps, "
+                              "below which rounding errors of the privacy-loss distribution count, got "
+                              f"{c.delta:g}; use a larger one, or sampler 'shuffled', whose epsilon is exact")
+    if c.mechanism in GAUSSIAN and c.matmul_precision != "float32":
+        raise ConfigError(f"matmul_precision: must be 'float32' with mechanism '{c.mechanism}', whose bound on "
+                          f"contributions does not cover rounding, got '{c.matmul_precision}'")
+    if c.mechanism == "photonic" and c.tau_h_min > c.tau_h:
+        raise ConfigError(f"tau_h_min: must be at most tau_h = {c.tau_h}, got {c.tau_h_min}")
+    _check_release(c)
+    _check_secrecy(c)
+
+
+def _check_secrecy(c: Any) -> None:
+    """What `noise: secure` promises of the numbers that are handed out, it must be able to keep."""
+    guaranteed = bool(c.mechanism in GAUSSIAN and (c.noise_multiplier or c.target_epsilon) or
+                      c.mechanism == "photonic" and (c.sigma or c.target_label_epsilon) and
+                      (c.output_noise or c.algorithm == "bp"))
+    if c.disclosure == "noisy" and not guaranteed:
+        name, value = ("noise", "secure") if c.secure else ("private_metrics", "noisy")
+        raise ConfigError(f"{name}: needs a guarantee that it can keep: mechanism {listed_or(GAUSSIAN)} with noise, or "
+                          f"'photonic' with noise on every layer, got '{value}' with mechanism '{c.mechanism}'")
+    if not c.secure:
+        return
+    if not guaranteed:
+        raise ConfigError(f"noise: 'secure' keeps a guarantee, and mechanism '{c.mechanism}' has none with these "
+                          "settings, got 'secure'; use 'research', or settings with noise on every layer")
+    if c.disclosure == "plain":
+        raise ConfigError("private_metrics: must be 'noisy' or 'withheld' with noise 'secure', whose epsilon covers "
+                          "all that is logged, got 'plain'")
+    if c.canaries:
+        raise ConfigError("canaries: their audit is computed from private records, and no epsilon covers it; must be 0 "
+                          f"with noise 'secure', got {c.canaries}; use noise 'research'")
+    if c.projector == "opu_hardware":
+        raise ConfigError("projector: nobody has shown that a real OPU projects a record without a trace of others, on "
+                          "which a guarantee to the last bit rests, got 'opu_hardware' with noise 'secure'; use "
+                          "'opu_simulated'")
+    grid = 2.0**30 / math.sqrt(n_parameters(c.layers))
+    if c.noise_multiplier > grid:
+        raise ConfigError(f"noise_multiplier: must be at most {grid:.3g} with noise 'secure', whose grid would be too "
+                          f"coarse for {n_parameters(c.layers)} weights, got {c.noise_multiplier}")
+
+
+def _check_release(c: Any) -> None:
+    """What is released of the optical signals, and the noise that a label epsilon asks for."""
+    for name in ("joint_release", "denoise", "target_label_epsilon"):
+        if getattr(c, name) and c.mechanism != "photonic":
+            raise ConfigError(f"{name}: is of mechanism 'photonic', got mechanism '{c.mechanism}'")
+    for name in ("joint_release", "denoise"):
+        if getattr(c, name) and c.algorithm == "bp":
+            raise ConfigError(f"{name}: must be false with bp, whose error is released once and never projected, "
+                              "got true")
+        if getattr(c, name) and c.projector == "opu_hardware":
+            raise ConfigError(f"{name}: needs the feedback matrix B, which is not known of a real OPU, got "
+                              "projector 'opu_hardware'; use 'opu_simulated'")
+    if c.joint_release and not c.output_noise:
+        raise ConfigError("output_noise: must be true with joint_release, which decodes the output layer's error "
+                          "from the noisy projection, got false")
+    if c.joint_release and sum(c.hidden) < c.layer_sizes[-1]:
+        raise ConfigError(f"hidden: must sum to at least the {c.layer_sizes[-1]} classes with joint_release, or "
+                          f"their error cannot be decoded from the projection, got {list(c.hidden)}")
+    if 0 < c.target_label_epsilon < LEAST_LABEL_EPSILON:
+        raise ConfigError(f"target_label_epsilon: must be 0 (sigma is given) or at least {LEAST_LABEL_EPSILON}, "
+                          f"below which nothing can be learnt, got {c.target_label_epsilon}")
+    if c.target_label_epsilon and c.sigma:
+        raise ConfigError(f"target_label_epsilon: sets sigma; give one of the two, got target_label_epsilon "
+                          f"{c.target_label_epsilon} and sigma {c.sigma}")
+    if c.target_label_epsilon and not c.output_noise and c.algorithm != "bp":
+        raise ConfigError("target_label_epsilon: cannot be met with output_noise false, which leaves the output "
+                          f"layer's error bare and label epsilon infinite, got {c.target_label_epsilon}")
+
+
+def _check_extensions(c: Any) -> None:
+    """An extension has no epsilon but by what it states when it is registered (docs/extending.md)."""
+    if c.mechanism == "photonic" and c.algorithm not in PHOTONIC:
+        raise ConfigError(f"mechanism: 'photonic' is described for {listed_or(PHOTONIC)}, and nothing is known of it "
+                          f"with algorithm '{c.algorithm}', got 'photonic'; use 'none' or {listed_or(GAUSSIAN)}")
+    if c.mechanism in GAUSSIAN and c.algorithm not in PER_RECORD:
+        raise ConfigError(f"mechanism: '{c.mechanism}' bounds what each record contributes, if its learning signals "
+                          f"depend on no other record, which algorithm '{c.algorithm}' does not state (per_record of "
+                          f"register_feedback), got '{c.mechanism}'; use 'none'")
+    if c.target_epsilon and c.mechanism not in ("none", "photonic", *GAUSSIAN):
+        raise ConfigError(f"target_epsilon: mechanism '{c.mechanism}' states no guarantee (guarantee of "
+                          f"register_mechanism), so nothing can be accounted for, got {c.target_epsilon}")
+
+
+def _check_network(c: Any) -> None:
+    if c.network != "convnet":
+        if c.algorithm == "hybrid":
+            raise ConfigError("algorithm: hybrid back-propagates through convolutions, of which network 'mlp' has "
+                              "none, got 'hybrid'; use network 'convnet', or algorithm 'dfa'")
+        return
+    if c.kernel % 2 == 0:
+        raise ConfigError(f"kernel: must be odd, so that padding keeps the size of an image, got {c.kernel}")
+    if not all(layer.n_out for layer in c.layers):
+        raise ConfigError(f"channels: every convolution halves rows and columns, of which {c.dataset} has "
+                          f"{DATASETS[c.dataset].shape[1]}; got {len(c.channels)} convolutions, which leave "
+                          "nothing")
+    if c.mechanism == "photonic":
+        raise ConfigError("mechanism: Eq. 8 clips every component of h by the width of its layer, and nothing is "
+                          "claimed of weights that convolutions share, got 'photonic' with network 'convnet'; use "
+                          f"{listed_or(GAUSSIAN)}")
+
+
+def _check_target_norm(c: Any) -> None:
+    if not c.target_norm:
+        if c.network == "convnet":
+            raise ConfigError("target_norm: must be > 0 with mechanism 'component' and network 'convnet', as the "
+                              "part of a record in a convolution is clipped to target_norm/sqrt(L), got 0.0")
+        return
+    least = max(c.delta_bounds) * math.sqrt(len(c.layers))
+    if c.target_norm <= least:
+        raise ConfigError(f"target_norm: must be > {least:.4g}, which ||delta|| <= {max(c.delta_bounds):.4g} in "
+                          f"each of {len(c.layers)} layers takes without any activation (lower tau_e or "
+                          f"feedback_norm to lower it), got {c.target_norm}")

@@ -1,0 +1,281 @@
+"""One trial: every setting that affects its result, documented, validated, and identified by `trial_key`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.trials.choices import (
+    ACTIVATION_SLOPES,
+    ACTIVATIONS,
+    ALGORITHMS,
+    DISCLOSURES,
+    GAUSSIAN,
+    INPUTS,
+    MECHANISMS,
+    NETWORKS,
+    NOISE_SOURCES,
+    OPTIMIZERS,
+    OPU_PROJECTORS,
+    PRECISIONS,
+    PROJECTORS,
+    SAMPLERS,
+    TERNARY,
+)
+from pipeline.trials.combinations import check_combinations
+from pipeline.trials.datasets import DATASETS
+from pipeline.trials.fields import ConfigError, accepted, check, coerce, digest, plain, setting
+from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
+
+__all__ = ["ConfigError", "TrialConfig"]
+
+
+def known_fields(names: Sequence[str]) -> tuple[str, ...]:
+    """The names, if all are of fields.
+
+    Raises:
+        ConfigError: naming the first that is not.
+    """
+    fields = [f.name for f in dataclasses.fields(TrialConfig)]
+    for name in names:
+        if name not in fields:
+            raise ConfigError(f"settings: must be fields of a trial, got {name!r}; they are {', '.join(fields)}")
+    return tuple(names)
+
+
+def _photonic(c: TrialConfig) -> bool:
+    return c.mechanism == "photonic"
+
+
+def _gaussian(c: TrialConfig) -> bool:
+    return c.mechanism in GAUSSIAN
+
+
+def _component(c: TrialConfig) -> bool:
+    return c.mechanism == "component"
+
+
+def _convnet(c: TrialConfig) -> bool:
+    return c.network == "convnet"
+
+
+def _optical(c: TrialConfig) -> bool:
+    return _photonic(c) or (_gaussian(c) and c.algorithm == "pdfa")
+
+
+@dataclass(frozen=True)
+class TrialConfig:
+    """The settings of one trial (Ohana et al. 2021, sections 3 and 4, give the defaults).
+
+    Raises:
+        ConfigError: for a value outside what its field accepts, or a combination that cannot be run.
+    """
+
+    dataset: str = setting("fashion_mnist", "data set", choices=DATASETS)
+    validation_fraction: float = setting(
+        0.1, "share of the training records held out for validation, drawn by seed; 0 trains on all, and test "
+        "accuracy is logged after every epoch in place of validation accuracy: choose nothing by it", low=0, high=0.5)
+    train_records: int = setting(
+        0, "training records that are used at all, validation included, drawn by seed; 0 takes all", low=0,
+        applies=lambda c: c.train_records > 0)
+    inputs: str = setting(
+        "centered", "pixels on [0, 1] (`unit`), on [-1, 1] (`centered`), or shifted and scaled by published constants",
+        choices=INPUTS)
+    input_norm: float = setting(
+        0.0, "Euclidean norm to which every record's input is scaled; 0 leaves it as it is", low=0,
+        applies=lambda c: c.input_norm > 0)
+    network: str = setting(
+        "mlp", "architecture: fully connected, or `convnet`, convolutions with 2 x 2 max pools before those layers",
+        choices=NETWORKS)
+    channels: tuple[int, ...] = setting((64, 64), "filters of the convolutions", applies=_convnet)
+    kernel: int = setting(5, "rows and columns of a filter, odd", low=1, applies=_convnet)
+    conv_activation: str = setting("tanh", "activation phi of the convolutions", choices=ACTIVATIONS, applies=_convnet)
+    hidden: tuple[int, ...] = setting((512, 512), "widths of the hidden fully connected layers")
+    activation: str = setting("tanh", "activation phi of the hidden fully connected layers", choices=ACTIVATIONS)
+    algorithm: str = setting(
+        "dfa", "feedback: back-propagation, DFA, ternarized DFA, that projected by an OPU, or DFA in fully connected "
+        "layers with back-propagation from them through convolutions", choices=ALGORITHMS)
+    projector: str = setting(
+        "", "who computes B e; by default `opu_simulated` for pdfa, `gaussian` for dfa, tdfa and hybrid, `none` for bp",
+        choices=PROJECTORS)
+    feedback_std: float = setting(
+        1.0, "standard deviation of the entries of B (of the hardware: of its rescaled output)", low=0, open_low=True,
+        applies=lambda c: c.projector != "none")
+    threshold: float = setting(
+        0.15, "t: an error beyond +-t becomes +-1, others 0", low=0, high=1, open_high=True, per_trial=True,
+        applies=lambda c: c.algorithm in TERNARY)
+    mechanism: str = setting("none", "how the update is privatized", choices=MECHANISMS)
+    sigma: float = setting(
+        0.0, "standard deviation of the optical noise g, per component (Eq. 10)", low=0, per_trial=True,
+        applies=_optical)
+    tau_f: float = setting(
+        1.0, "s = tau_f: bound on ||B e||, and on ||e|| in the output layer (Eq. 9, tau_B)", low=0, open_low=True,
+        per_trial=True, applies=lambda c: _photonic(c) or _optical(c) and c.sigma > 0)
+    tau_h: float = setting(
+        1.0, "tau_h^max: activations are clipped at c = tau_h/sqrt(n) (Eq. 9); under component clipping, bound on "
+        "||h||", low=0, open_low=True, per_trial=True,
+        applies=lambda c: _photonic(c) or _component(c) and not c.target_norm)
+    tau_h_min: float = setting(
+        0.0, "tau_h^min: offset nu = tau_h_min/sqrt(n) of the activations (Eq. 9)", low=0, per_trial=True,
+        applies=_photonic)
+    gamma_min: float = setting(
+        0.0, "enforced variant: phi' is clamped to at least gamma_min in the update; 0 leaves it", low=0,
+        per_trial=True, applies=_photonic)
+    activation_floor: bool = setting(
+        False, "enforced variant: h <- sign(h) clip(|h|, nu, c) in place of offset and clip",
+        applies=lambda c: _photonic(c) and c.tau_h_min > 0)
+    output_noise: bool = setting(
+        True, "scale and noise for the output layer's error as well; without it nothing at all is claimed",
+        applies=lambda c: _photonic(c) and c.algorithm != "bp")
+    joint_release: bool = setting(
+        False, "the projections of all layers are scaled and get noise as one vector, of norm tau_f at most, and the "
+        "output layer's error is decoded from it", applies=lambda c: c.joint_release)
+    denoise: bool = setting(
+        False, "what was projected is put back on the column space of B, which takes away the noise outside it",
+        applies=lambda c: c.denoise)
+    target_label_epsilon: float = setting(
+        0.0, "label epsilon that the whole run may cost; sets sigma of the photonic mechanism. 0 leaves that to sigma",
+        low=0, high=1e6, per_trial=True, applies=lambda c: c.target_label_epsilon != 0)
+    tau_e: float = setting(
+        0.1, "component clipping: bound on ||e||", low=0, open_low=True, per_trial=True, applies=_component)
+    feedback_norm: float = setting(
+        0.9, "component clipping: beta, spectral norm of the feedback matrix of every layer", low=0, open_low=True,
+        applies=_component)
+    target_norm: float = setting(
+        0.0, "component clipping: C, bound on the norm of a record's contribution, of which every layer gets "
+        "C/sqrt(L); sets tau_h of every layer, and clips each record's part in a convolution. 0 leaves C to tau_h",
+        low=0, per_trial=True, applies=lambda c: _component(c) and c.target_norm > 0)
+    clipping_norm: float = setting(
+        1.0, "per-example clipping: C, bound on the norm of a record's contribution to the update", low=0,
+        open_low=True, per_trial=True, applies=lambda c: c.mechanism == "per_example")
+    noise_multiplier: float = setting(
+        0.0, "z: standard deviation of the noise on the sum of the contributions, over C", low=0, per_trial=True,
+        applies=_gaussian)
+    target_epsilon: float = setting(
+        0.0, "certified epsilon that the whole run may cost; sets the noise multiplier. 0 leaves that to "
+        "noise_multiplier", low=0, per_trial=True, applies=_gaussian)
+    delta: float = setting(
+        1e-5, "delta of every (epsilon, delta)", low=0, high=1, open_low=True, open_high=True,
+        applies=lambda c: c.mechanism != "none" or c.canaries > 0)
+    noise: str = setting(
+        "research", "noise and batches are drawn by seed (`research`), so that the trial can be repeated and whoever "
+        "knows the seed can subtract the noise, or from the operating system, recorded nowhere (`secure`)",
+        choices=NOISE_SOURCES, applies=lambda c: c.mechanism != "none")
+    private_metrics: str = setting(
+        "", "what is logged of private records: training loss, validation accuracy, and alignment on training batches "
+        "(`plain`); validation accuracy alone, with noise that epsilon covers, and alignment on test batches "
+        "(`noisy`); or alignment on test batches alone (`withheld`). By default `plain`, with noise `secure` `noisy`",
+        choices=DISCLOSURES, applies=lambda c: c.disclosure != "plain")
+    canaries: int = setting(
+        0, "training records that get a wrong label and take part with probability 1/2, to audit the run; 0 audits "
+        "nothing", low=0, applies=lambda c: c.canaries > 0)
+    sampler: str = setting("shuffled", "how batches are drawn", choices=SAMPLERS)
+    batch_size: int = setting(256, "m, records per step", low=1)
+    epochs: int = setting(15, "passes over the training records", low=1)
+    optimizer: str = setting("sgd", "torch.optim optimizer", choices=OPTIMIZERS)
+    learning_rate: float = setting(0.01, "step size eta", low=0, open_low=True)
+    momentum: float = setting(
+        0.9, "momentum of sgd", low=0, high=1, open_high=True, applies=lambda c: c.optimizer == "sgd")
+    averaging: float = setting(
+        0.0, "decay of the exponential moving average of the iterates that is evaluated and kept; 0 takes the last "
+        "iterate", low=0, high=1, open_high=True,
+        applies=lambda c: c.averaging > 0)
+    matmul_precision: str = setting(
+        "float32", "type to which the factors of matrix products are rounded; bfloat16 is faster where the processor "
+        "has it (AVX512-BF16, AMX, GPUs) and slow elsewhere", choices=PRECISIONS)
+    alignment_batches: int = setting(
+        4, "batches per epoch on which the update is compared with the true gradient; 0 measures none", low=0)
+    seed: int = setting(0, "seed of split, initialisation and feedback and, in research, of sampling and noise",
+                        low=0, high=2**63 - 1, per_trial=True)
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):
+            object.__setattr__(self, f.name, coerce(f, getattr(self, f.name)))
+        if not self.projector and self.algorithm in ALGORITHMS:
+            object.__setattr__(self, "projector", ALGORITHMS[self.algorithm].projectors[0])
+        default = "noisy" if self.secure else "plain"
+        object.__setattr__(self, "private_metrics", self.private_metrics or default)
+        for f in dataclasses.fields(self):
+            check(f, getattr(self, f.name))
+        if self.private_metrics == default:  # and stays so where another source of noise is put in its place
+            object.__setattr__(self, "private_metrics", "")
+        check_combinations(self)
+
+    @property
+    def split_sizes(self) -> tuple[int, int]:
+        """(training, validation) records."""
+        return DATASETS[self.dataset].split_sizes(self.validation_fraction, self.train_records)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Full batches in one pass; a last, smaller batch is left out so that every step has m records."""
+        return self.split_sizes[0] // self.batch_size
+
+    @property
+    def layers(self) -> tuple[LayerShape, ...]:
+        """Shapes of layers 1..L, convolutions first."""
+        spec = DATASETS[self.dataset]
+        convolutions = conv_shapes(spec.shape, self.channels, self.kernel) if _convnet(self) else ()
+        n_in = convolutions[-1].n_out if convolutions else spec.n_features
+        return (*convolutions, *dense_shapes((n_in, *self.hidden, spec.n_classes)))
+
+    @property
+    def layer_sizes(self) -> tuple[int, ...]:
+        """(n_0, ..., n_L): input, outputs of hidden layers (of convolutions, pooled), classes."""
+        return (self.layers[0].n_in, *(layer.n_out for layer in self.layers))
+
+    @property
+    def delta_bounds(self) -> tuple[float, ...]:
+        """Bound on ||delta^l|| of the fully connected layers under component clipping: beta tau_e sup|phi'|, in the
+        output layer tau_e (Lee & Kifer 2020, section 4.2)."""
+        hidden = self.feedback_norm * self.tau_e * ACTIVATION_SLOPES[self.activation]
+        return (*[hidden] * len(self.hidden), self.tau_e)
+
+    @property
+    def secure(self) -> bool:
+        """Whether noise and batches come from the operating system."""
+        return self.mechanism != "none" and self.noise == "secure"
+
+    @property
+    def disclosure(self) -> str:
+        """What is logged of private records: one of `choices.DISCLOSURES`."""
+        return self.private_metrics or ("noisy" if self.secure else "plain")
+
+    @property
+    def needs_opu(self) -> bool:
+        """Whether the trial must hold an `OPU` resource."""
+        return self.projector in OPU_PROJECTORS
+
+    def canonical(self) -> dict[str, Any]:
+        """The fields that affect this trial's result, as JSON values, sorted by name."""
+        of_extensions = ALGORITHMS[self.algorithm].settings + MECHANISMS[self.mechanism].settings
+        values = {f.name: plain(getattr(self, f.name)) for f in sorted(dataclasses.fields(self), key=lambda f: f.name)
+                  if f.metadata["applies"](self) or f.name in of_extensions}
+        return values | ({"private_metrics": self.disclosure} if "private_metrics" in values else {})
+
+    @functools.cached_property
+    def trial_key(self) -> str:
+        """Identity of the trial: 16 hexadecimal digits of the SHA-256 of `canonical()`."""
+        return digest(self.canonical())
+
+    @property
+    def pack_key(self) -> str:
+        """Trials with equal pack keys may be trained in one pack."""
+        per_trial = {f.name for f in dataclasses.fields(self) if f.metadata["per_trial"]}
+        return digest({k: v for k, v in self.canonical().items() if k not in per_trial})
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> TrialConfig:
+        """A configuration from plain values.
+
+        Raises:
+            ConfigError: also for a field that does not exist.
+        """
+        names = [f.name for f in dataclasses.fields(cls)]
+        for name in values:
+            if name not in names:
+                raise ConfigError(f"{name}: unknown field, got {values[name]!r}; {accepted(name, names, 'the fields')}")
+        return cls(**values)

@@ -1,0 +1,45 @@
+"""What people call a trial and how much noise it gets, and how long things took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.trials.choices import GAUSSIAN
+from pipeline.trials.config import TrialConfig
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: `24 s`, `3 min`, `2 h 05 min`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def noise_setting(fields: Mapping[str, Any]) -> str:
+    """How much noise a trial gets, from its canonical fields: `non-private`, `sigma=0.1`,
+    `label_epsilon=3`, `epsilon=3` or `z=1.1`; `<mechanism>=<noise>` of one without any guarantee."""
+    if fields["mechanism"] == "none":
+        return "non-private"
+    if fields["mechanism"] == "photonic":
+        target = fields.get("target_label_epsilon") or 0.0  # a field only where it sets the noise
+        return f"label_epsilon={target:g}" if target > 0 else f"sigma={fields['sigma']:g}"
+    if fields["mechanism"] not in GAUSSIAN:
+        levels = [fields.get(name) or 0.0 for name in ("sigma", "noise_multiplier")]
+        return f"{fields['mechanism']}={max(0.0, *levels):g}"
+    if fields["target_epsilon"]:
+        return f"epsilon={fields['target_epsilon']:g}"
+    return f"z={fields['noise_multiplier']:g}"
+
+
+def run_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
+    """A trial's name for people: `pdfa sigma=0.1 seed=0`, `bp non-private seed=0`, `dfa sigma=0 tau_h=2 seed=1`; with a
+    Gaussian mechanism `pdfa epsilon=3 seed=0` or `dfa z=1.1 seed=0`.
+
+    Args:
+        also: further fields to name, where the trial has them.
+    """
+    own = config.canonical()
+    return " ".join([config.algorithm, noise_setting(own), *(f"{name}={own[name]}" for name in also if name in own),
+                     f"seed={config.seed}"])

@@ -1,0 +1,83 @@
+"""Packs: trials that share tensor shapes, trained together along a leading replica axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.experiment import Resources
+from pipeline.trials.shapes import ConvShape, n_parameters
+
+# What a core's caches hold beside activations. A pack saves the cost of small operations; where parameters alone are
+# larger than this there is little of that to save, and packs of three and more were measured 10% slower.
+CPU_PARAMETER_BYTES = 6 * 2**20
+# Of the largest map of a convolution, of all trials of a pack; a step holds several of that size.
+GPU_MAP_BYTES = 2**31
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Trials with one `pack_key`; trial r is replica r of every tensor."""
+
+    trials: tuple[TrialConfig, ...]
+
+    def __post_init__(self) -> None:
+        keys = {t.pack_key for t in self.trials}
+        if len(keys) != 1:
+            raise ValueError(f"trials: a pack needs trials of one pack_key, got {len(keys)}")
+
+    @property
+    def shared(self) -> TrialConfig:
+        """A trial that stands for all in the fields which the pack shares."""
+        return self.trials[0]
+
+    @property
+    def needs_opu(self) -> bool:
+        return self.shared.needs_opu
+
+
+def plan(trials: Sequence[TrialConfig], resources: Resources, workers: int, kept: Sequence[Pack] = ()) -> list[Pack]:
+    """Group trials into packs.
+
+    The result of a trial does not depend on its pack, so this decides speed alone: trials of one `pack_key` are cut
+    into packs of nearly equal size, at most `pack_size`; packs that need an OPU come first, because few can run at
+    once and the others fill in beside them; long packs come before short ones.
+
+    Args:
+        trials: the trials to train.
+        resources: what a pack gets; `pack_size` 0 takes `default_pack_size`.
+        workers: packs that can train at the same time.
+        kept: packs that stay as they are, because they have a checkpoint; their trials are in no other.
+    """
+    groups: dict[str, list[TrialConfig]] = {}
+    together = {trial.trial_key for pack in kept for trial in pack.trials}
+    for trial in (trial for trial in trials if trial.trial_key not in together):
+        groups.setdefault(trial.pack_key, []).append(trial)
+    packs = list(kept)
+    for group in groups.values():
+        limit = resources.pack_size or default_pack_size(group[0], len(trials), workers, resources.gpu > 0)
+        count = math.ceil(len(group) / limit)
+        bounds = [round(i * len(group) / count) for i in range(count + 1)]
+        packs += [Pack(tuple(group[a:b])) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return sorted(packs, key=lambda pack: (not pack.needs_opu, -cost(pack)))
+
+
+def default_pack_size(trial: TrialConfig, n_trials: int, workers: int, on_gpu: bool) -> int:
+    """The size that gives every worker about four packs, so that they end together, and no more than 32; on a CPU
+    also no more than keeps the pack's parameters within `CPU_PARAMETER_BYTES`, on a GPU no more than keeps the maps of
+    convolutions within `GPU_MAP_BYTES`."""
+    if on_gpu:
+        maps = [s.out_channels * s.height * s.width for s in trial.layers if isinstance(s, ConvShape)]
+        limit = GPU_MAP_BYTES // (4 * trial.batch_size * max(maps)) if maps else 32
+    else:
+        limit = CPU_PARAMETER_BYTES // (4 * n_parameters(trial.layers))
+    return max(1, min(32, limit, math.ceil(n_trials / (4 * workers))))
+
+
+def cost(pack: Pack) -> float:
+    """Multiplications of the pack's training: good for ordering packs and for estimating what remains."""
+    c = pack.shared
+    per_record = sum(layer.multiplications for layer in c.layers)
+    return 2.0 * per_record * c.batch_size * c.steps_per_epoch * c.epochs * len(pack.trials)

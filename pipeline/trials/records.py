@@ -1,0 +1,58 @@
+"""What training hands on: one record per trial and epoch, and the outcome that closes a trial.
+
+Plain data, without torch, MLflow or Ray, so that every room to the left and right can speak of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+CLOCK = "time/epoch_seconds"  # a metric that every epoch has
+DESCRIPTION = "description"  # the tag of a trial's text for people, Markdown
+
+
+@dataclass(frozen=True)
+class ClassAccuracy:
+    """Accuracy on the records of one class: `correct` of `count`."""
+
+    label: int
+    split: str
+    count: int
+    correct: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a trial ended.
+
+    Attributes:
+        status: `finished`, or `diverged` (a weight stopped being finite; metrics until then are kept).
+        weights: final parameters by name (`layer_1.weight` [n_out, n_in], `layer_1.bias` [n_out], ...).
+        per_class: accuracy by class, on validation and test.
+    """
+
+    status: str
+    weights: Mapping[str, np.ndarray]
+    per_class: tuple[ClassAccuracy, ...]
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """Everything that one trial has to report of one epoch.
+
+    Attributes:
+        trial_key: identity of the trial (`TrialConfig.trial_key`).
+        epoch: 1-based; also the MLflow step.
+        metrics: finite numbers by MLflow name (`validation/accuracy`, `epsilon/claimed/second/iterations`, ...).
+        tags: what is not a number: privacy labels, the reason why an epsilon is not logged, the device.
+        outcome: only on a trial's last record.
+    """
+
+    trial_key: str
+    epoch: int
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str] = field(default_factory=dict)
+    outcome: Outcome | None = None

@@ -1,0 +1,164 @@
+"""Random stopping: how many trials a sweep has, and which, is drawn before anything is trained.
+
+Publishing the best trial of a sweep costs less where nobody can know how many trials were looked at (Papernot & Steinke
+2022, "Hyperparameter tuning with Renyi differential privacy"). K is drawn from a distribution D(eta, gamma), and K
+candidates uniformly with replacement; `pipeline.accounting.selected` says what the best of them costs. With shape
+eta >= 0 and gamma in (0, 1], for k = 1, 2, ... (their Definition 1):
+
+    P[K = k] = (1 - gamma)^k/(gamma^-eta - 1) prod_{l < k} (l + eta)/(l + 1)       truncated negative binomial
+             = (1 - gamma)^k/(k log(1/gamma)) at eta = 0, logarithmic;  gamma (1 - gamma)^(k - 1) at eta = 1, geometric
+    E[K]     = eta (1/gamma - 1)/(1 - gamma^eta);  (1/gamma - 1)/log(1/gamma) at eta = 0
+
+eta = infinity stands for the Poisson distribution, which may draw no trial at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.exhibits import certified_trials
+
+RULES = ("composition", "random_stopping")
+LOGARITHMIC, GEOMETRIC, POISSON = 0.0, 1.0, math.inf
+LEAST_SHAPE = 0.01  # below it nearly every draw of the negative binomial is 0, which the truncation rejects
+TRIAL_SEEDS = 2**31
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How the best trial of an experiment is chosen, and so what the choice costs.
+
+    Attributes:
+        rule: `composition`: a fixed grid, every trial of which is paid for; `random_stopping`: K drawn trials, of which
+            only the best may be published.
+        mean: expected K, >= 1 (of Poisson: of all draws, those of no trial included).
+        shape: eta; 1 is geometric, 0 logarithmic, infinity Poisson.
+        seed: fixes K, the candidates and the trials' seeds. Whoever knows it knows K, which the guarantee presupposes
+            nobody does; None stands for 0.
+
+    Raises:
+        ConfigError: for a value out of range, or one that the rule does not use.
+    """
+
+    rule: str = "composition"
+    mean: float | None = None
+    shape: float | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise ConfigError(f"selection.rule: must be one of {', '.join(RULES)}, got {self.rule!r}")
+        if not self.is_random:
+            for name in ("mean", "shape", "seed"):
+                if getattr(self, name) is not None:
+                    raise ConfigError(f"selection.{name}: has no meaning with rule 'composition', got "
+                                      f"{getattr(self, name)!r}; leave it out, or use rule 'random_stopping'")
+            return
+        if self.shape is None:
+            object.__setattr__(self, "shape", GEOMETRIC)
+        if not _is_number(self.mean) or not 1 <= self.mean < math.inf:
+            raise ConfigError(f"selection.mean: must be a finite number >= 1, got {self.mean!r}")
+        if not _is_number(self.shape) or not (self.shape == LOGARITHMIC or self.shape >= LEAST_SHAPE):
+            raise ConfigError(f"selection.shape: must be 0 (logarithmic), a number >= {LEAST_SHAPE} (1 is geometric) "
+                              f"or .inf (Poisson), got {self.shape!r}")
+        if self.seed is not None and (not isinstance(self.seed, int) or isinstance(self.seed, bool) or self.seed < 0):
+            raise ConfigError(f"selection.seed: must be a whole number >= 0, got {self.seed!r}")
+
+    @property
+    def is_random(self) -> bool:
+        return self.rule == "random_stopping"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def check_candidates(candidates: Sequence[TrialConfig], selection: Selection) -> None:
+    """Check that the choice among these trials has a price by the selection's rule.
+
+    Raises:
+        ConfigError: naming the field that stands against it.
+    """
+    certified = certified_trials(candidates)
+    if not certified:
+        raise ConfigError(f"selection.rule: '{selection.rule}' needs trials with a certified epsilon (mechanism "
+                          "per_example or component, and noise), got none")
+    for c in certified:
+        if not c.validation_fraction:
+            raise ConfigError("validation_fraction: must be > 0, as the best trial is chosen by validation accuracy, "
+                              "got 0.0")
+    if not selection.is_random:
+        return
+    for c in candidates:
+        if c not in certified:
+            raise ConfigError(f"mechanism: every candidate of random stopping must have a certified, finite epsilon "
+                              f"(mechanism per_example or component with target_epsilon or noise_multiplier > 0), got "
+                              f"mechanism '{c.mechanism}', target_epsilon {c.target_epsilon:g}, noise_multiplier "
+                              f"{c.noise_multiplier:g}")
+    for name in ("dataset", "sampler", "delta"):  # the sampler fixes the neighbouring relation
+        values = list(dict.fromkeys(str(getattr(c, name)) for c in candidates))
+        if len(values) > 1:
+            raise ConfigError(f"{name}: must be one for all candidates of random stopping, got {', '.join(values)}")
+    if selection.seed is None and any(c.secure for c in candidates):
+        raise ConfigError("selection.seed: must be given with noise 'secure', got none; whoever knows it knows K, so "
+                          "draw it (python -c 'import secrets; print(secrets.randbits(128))') and keep it as private "
+                          "as the trials that are not published")
+
+
+def draw(candidates: Sequence[TrialConfig], selection: Selection) -> tuple[TrialConfig, ...]:
+    """K trials, each a candidate drawn uniformly with replacement under a seed of its own; the same for one selection.
+
+    The trials' seeds are random, not 0 to K - 1: the best trial is published with its seed, which must not tell K.
+
+    Raises:
+        ConfigError: where K = 0, which only the Poisson distribution draws.
+    """
+    generator = np.random.default_rng(selection.seed or 0)
+    k = draw_number(generator, selection.mean, selection.shape)
+    if k == 0:
+        raise ConfigError(f"selection.shape: .inf (Poisson) with mean {selection.mean:g} drew K = 0, so nothing is to "
+                          "be trained or published; to take another seed for that reason is no Poisson stopping any "
+                          "more; a finite shape draws at least one trial")
+    picks = generator.integers(len(candidates), size=k)
+    seeds = generator.choice(TRIAL_SEEDS, size=k, replace=False)
+    return tuple(dataclasses.replace(candidates[i], seed=int(seed)) for i, seed in zip(picks, seeds, strict=True))
+
+
+def draw_number(generator: np.random.Generator, mean: float, shape: float) -> int:
+    """K of the distribution above; of a finite shape at least 1."""
+    if shape == POISSON:
+        return int(generator.poisson(mean))
+    gamma, k = gamma_of(mean, shape), 0
+    if gamma == 1:
+        return 1
+    if shape == LOGARITHMIC:
+        return int(generator.logseries(1 - gamma))
+    while not k:
+        k = int(generator.negative_binomial(shape, gamma))
+    return k
+
+
+def gamma_of(mean: float, shape: float) -> float:
+    """gamma of D(shape, gamma) with this mean >= 1, for a finite shape >= 0."""
+    if shape == GEOMETRIC or mean == 1:
+        return 1 / mean
+    from scipy import optimize  # half a second, which a file without random stopping need not wait for
+
+    def excess(t: float) -> float:
+        """log(E[K]/mean) at gamma = e^t: falls with t, to log(1/mean) at 0."""
+        truncation = -math.expm1(shape * t) / shape if shape else -t
+        return math.log(math.expm1(-t) / truncation / mean)
+
+    low, high = -1.0, -1e-12
+    if excess(high) >= 0:
+        return 1.0
+    while excess(low) < 0:
+        low *= 2
+    return math.exp(optimize.brentq(excess, low, high, xtol=1e-14))

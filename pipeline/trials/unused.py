@@ -1,0 +1,169 @@
+"""Settings that were written down and that no trial uses are refused: whoever writes one expects it to do something.
+
+A trial uses the fields of its `canonical()`. A default of 0 or false (`sigma: 0`, `denoise: false`) makes no difference
+where it is not used, and may be written down anywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from pipeline.trials.choices import ALGORITHMS, MECHANISMS, NETWORKS, OPTIMIZERS
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.fields import listed_or, plain
+
+Written = tuple[TrialConfig, Mapping[str, str]]  # a trial, and the place in the file of every field that was given
+
+# What a field's counterpart is called under another mechanism.
+COUNTERPARTS = {
+    "photonic": {"target_epsilon": "target_label_epsilon", "noise_multiplier": "sigma",
+                 "clipping_norm": "tau_f and tau_h", "target_norm": "tau_f and tau_h", "tau_e": "tau_f",
+                 "feedback_norm": "feedback_std"},
+    "component": {"sigma": "noise_multiplier or target_epsilon", "clipping_norm": "target_norm", "tau_f": "tau_e"},
+    "per_example": {"sigma": "noise_multiplier or target_epsilon", "tau_f": "clipping_norm", "tau_h": "clipping_norm",
+                    "tau_e": "clipping_norm", "target_norm": "clipping_norm"},
+}
+# Fields on which it depends whether another is used: those of a choice with what may be chosen, and those of which it
+# matters whether they are 0, with a value on the other side.
+CHOICES = {"mechanism": MECHANISMS, "algorithm": ALGORITHMS, "network": NETWORKS, "optimizer": OPTIMIZERS}
+NUMBERS = ("sigma", "tau_h_min", "target_norm", "canaries")
+
+
+def check_used(trials: Sequence[TrialConfig]) -> None:
+    """Refuse trials with a field that differs from its default, where none of those that have it so uses it.
+
+    Raises:
+        ConfigError: naming field, value, the reason, and what to use instead.
+    """
+    fields = dataclasses.fields(TrialConfig)
+    canonical = [trial.canonical() for trial in trials]
+    for f in fields:
+        given = [number for number, trial in enumerate(trials) if getattr(trial, f.name) != f.default]
+        if given and not any(f.name in canonical[number] for number in given):
+            raise ConfigError(_message(f.name, [trials[number] for number in given]))
+
+
+def used(trial: TrialConfig) -> TrialConfig:
+    """The same trial, with every field that it does not use at its default."""
+    return TrialConfig.from_mapping(trial.canonical())
+
+
+def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None:
+    """Refuse entries of a file of which no trial that got them makes use.
+
+    Args:
+        entries: what was written, by its place (`cases[0].base.sigma`).
+        trials: all trials of the file.
+
+    Raises:
+        ConfigError: as `check_used`, and with the place.
+    """
+    reached: dict[str, list[TrialConfig]] = {place: [] for place in entries}
+    fine = set()
+    for trial, places in trials:
+        canonical = trial.canonical()
+        for field, place in places.items():
+            reached[place].append(trial)
+            if field in canonical or _neutral(trial, field):
+                fine.add(place)
+    for place, value in entries.items():
+        field = place.rpartition(".")[2]
+        if not reached[place]:
+            raise ConfigError(f"{field}: is overridden by every case, got {value!r}; leave it out, at {place}")
+        if place not in fine:
+            raise ConfigError(f"{_message(field, reached[place])}, at {place}")
+
+
+def ignored(trials: Sequence[Written]) -> str:
+    """Which trials make no use of which written fields: `sigma, tau_h by 3 trials of mechanism none`; or empty."""
+    who: dict[str, list[int]] = {}
+    for number, (trial, places) in enumerate(trials):
+        canonical = trial.canonical()
+        for field in places:
+            if field not in canonical and not _neutral(trial, field):
+                who.setdefault(field, []).append(number)
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for field, numbers in who.items():
+        groups.setdefault(tuple(numbers), []).append(field)
+    everyone = [trial for trial, _ in trials]
+    return "; ".join(f"{', '.join(sorted(fields))} by {len(numbers)} {'trial' if len(numbers) == 1 else 'trials'} of "
+                     f"{_called([everyone[number] for number in numbers], everyone)}"
+                     for numbers, fields in groups.items())
+
+
+def _called(some: Sequence[TrialConfig], everyone: Sequence[TrialConfig]) -> str:
+    """What tells some trials from the others: their mechanisms or their algorithms, or both."""
+    names = {field: list(dict.fromkeys(getattr(trial, field) for trial in some))
+             for field in ("mechanism", "algorithm")}
+    texts = {field: f"{field} {', '.join(values)}" for field, values in names.items()}
+    for field, values in names.items():
+        if len(some) == sum(getattr(trial, field) in values for trial in everyone):
+            return texts[field]
+    return " with ".join(texts.values())
+
+
+def _neutral(trial: TrialConfig, field: str) -> bool:
+    """Whether the trial would be the same with or without the field: it is 0 or false by default, and as written."""
+    value = getattr(trial, field)
+    if field == "tau_f" and not trial.sigma:  # the scale of noise that there is none of
+        return value == _default(field) and _uses(_with(trial, sigma=1.0), field)
+    return not value and value == _default(field)
+
+
+def _default(field: str) -> Any:
+    return TrialConfig.__dataclass_fields__[field].default
+
+
+def _uses(c: Any, field: str) -> bool:
+    """As `field in c.canonical()`, for settings that need not go together."""
+    return (TrialConfig.__dataclass_fields__[field].metadata["applies"](c)
+            or field in ALGORITHMS[c.algorithm].settings + MECHANISMS[c.mechanism].settings)
+
+
+def _with(trial: TrialConfig, **changes: Any) -> SimpleNamespace:
+    """A trial's settings with others in their place, not checked; an algorithm brings its projector."""
+    if "algorithm" in changes:
+        changes["projector"] = ALGORITHMS[changes["algorithm"]].projectors[0]
+    return SimpleNamespace(**{f.name: getattr(trial, f.name) for f in dataclasses.fields(trial)} | changes)
+
+
+def _message(field: str, trials: Sequence[TrialConfig]) -> str:
+    """`field: is not used with ..., got ...; use ...`."""
+    switches, ways = _ways(field, trials[0])
+    values = ", ".join(dict.fromkeys(f"{plain(getattr(trial, field))}" for trial in trials))
+    reasons = " and ".join(_state(switch, trials) for switch in switches)
+    if counterpart := COUNTERPARTS.get(trials[0].mechanism, {}).get(field):
+        ways = [counterpart, *ways]
+    return f"{field}: is not used with {reasons}, got {values}; use {', or '.join(ways)}"
+
+
+def _state(switch: str, trials: Sequence[TrialConfig]) -> str:
+    values = list(dict.fromkeys(getattr(trial, switch) for trial in trials))
+    return f"{switch} {listed_or(values) if switch in CHOICES else ' or '.join(f'{value:g}' for value in values)}"
+
+
+def _ways(field: str, trial: TrialConfig) -> tuple[list[str], list[str]]:
+    """(fields because of which the trial does not use `field`, changes with which it would), as few as do."""
+    for many in range(1, len(CHOICES) + len(NUMBERS) + 1):
+        found = [(switches, values) for switches in itertools.combinations((*CHOICES, *NUMBERS), many)
+                 if (values := [change for change in itertools.product(*(_others(trial, s) for s in switches))
+                                if _uses(_with(trial, **dict(zip(switches, change, strict=True))), field)])]
+        if found:
+            because = list(dict.fromkeys(switch for switches, _ in found for switch in switches))
+            return because, [" with ".join(_change(switch, [change[number] for change in values])
+                                           for number, switch in enumerate(switches)) for switches, values in found]
+    raise AssertionError(f"{field}: nothing makes a trial use it")
+
+
+def _others(trial: TrialConfig, switch: str) -> list[Any]:
+    value = getattr(trial, switch)
+    return [other for other in CHOICES[switch] if other != value] if switch in CHOICES else [0 if value else 1]
+
+
+def _change(switch: str, values: Sequence[Any]) -> str:
+    values = list(dict.fromkeys(values))
+    return f"{switch} {listed_or(values)}" if switch in CHOICES else f"{switch} > 0" if values[0] else f"{switch} 0"
