@@ -56,7 +56,8 @@ def train(trials: TrialConfig | Sequence[TrialConfig], data: Dataset | str | os.
     else:
         datasets = {name: load(name, data, device) for name in names}
     packs = plan(trials, Resources(gpu=float(torch.device(device).type == "cuda")), workers=1)
-    return (record for pack in packs for record in train_pack(pack, datasets[pack.shared.dataset], device))
+    return (record for pack in packs for records in train_pack(pack, datasets[pack.shared.dataset], device)
+            for record in records)
 
 
 def account(trial: TrialConfig, epochs: int | None = None) -> list[Epsilon]:

@@ -25,15 +25,15 @@ TRIALS = tuple(TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs
 EXPERIMENT = Experiment("cluster", "", TRIALS, Resources(pack_size=1), (), Path("cluster.yaml"))
 
 
-def train_and_name_the_node(pack: Pack, checkpoints: Checkpoints, nodes: int) -> Iterator[EpochRecord]:
+def train_and_name_the_node(pack: Pack, checkpoints: Checkpoints, nodes: int) -> Iterator[list[EpochRecord]]:
     """Train; a pack that needs no OPU waits until `nodes` nodes train such packs, which otherwise end too soon."""
     if not pack.needs_opu:
         (checkpoints.folder / f"{os.environ['NODE']}.here").touch()
         deadline = time.monotonic() + 100
         while len(list(checkpoints.folder.glob("*.here"))) < nodes and time.monotonic() < deadline:
             time.sleep(0.05)
-    for record in train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=checkpoints):
-        yield dataclasses.replace(record, tags={**record.tags, "node": os.environ["NODE"]})
+    for records in train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=checkpoints):
+        yield [dataclasses.replace(record, tags={**record.tags, "node": os.environ["NODE"]}) for record in records]
 
 
 def sweep(address: str, home: Path) -> None:

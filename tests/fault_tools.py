@@ -24,10 +24,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sqlalchemy
+from flat import train
 from safetensors.numpy import load_file
 
 from pipeline.learning.data.dataset import load
-from pipeline.learning.training import train
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig

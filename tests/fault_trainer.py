@@ -24,7 +24,7 @@ class EveryOther(Checkpoints):
 
 
 def train(pack: Pack, *, root: Path, kill_after: Mapping[str, int] = MappingProxyType({}), pause: float = 0.0,
-          hold: Path | None = None, name: str = "faults") -> Iterator[EpochRecord]:
+          hold: Path | None = None, name: str = "faults") -> Iterator[list[EpochRecord]]:
     """Train with checkpoints in `root`.
 
     Args:

@@ -15,7 +15,7 @@ from pipeline.trials.records import ClassAccuracy, EpochRecord, Outcome
 
 
 def train(pack: Pack, *, folder: Path, seconds: float = 0.05, raises: tuple[int, ...] = (), kills: tuple[int, ...] = (),
-          deaths: int = 1, diverges: tuple[int, ...] = ()) -> Iterator[EpochRecord]:
+          deaths: int = 1, diverges: tuple[int, ...] = ()) -> Iterator[list[EpochRecord]]:
     """Records like those of `pipeline.learning.training.train`; `raises`, `kills` and `diverges` are seeds.
 
     A worker is killed in the second epoch, `deaths` times: files in `folder` count them.
@@ -25,6 +25,7 @@ def train(pack: Pack, *, folder: Path, seconds: float = 0.05, raises: tuple[int,
     try:
         for epoch in range(1, pack.shared.epochs + 1):
             time.sleep(seconds)
+            records = []
             for config in list(live):
                 if config.seed in raises and epoch == 2:
                     raise RuntimeError(f"seed {config.seed} went wrong")
@@ -33,7 +34,8 @@ def train(pack: Pack, *, folder: Path, seconds: float = 0.05, raises: tuple[int,
                 record = _record(config, epoch, "diverged" if config.seed in diverges else "finished")
                 if record.outcome:
                     live.remove(config)
-                yield record
+                records.append(record)
+            yield records
     finally:
         kind = "opu" if pack.needs_opu else "other"
         (folder / f"{kind}-{pack.shared.trial_key}.interval").write_text(f"{begin} {time.time()}")

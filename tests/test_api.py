@@ -14,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import ray
+from flat import train as train_pack
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
@@ -22,7 +23,6 @@ import pipeline
 from analysis import frontier, frontier_axes, load_history, load_runs
 from analysis.runs import FIELDS, MissingTrials
 from pipeline import ConfigError, Experiment, TrialConfig, account, load_dataset, load_experiment, run_sweep, train
-from pipeline.learning.training import train as train_pack
 from pipeline.tracking.store import Store, TrackingError
 from pipeline.trials.packs import Pack
 

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from flat import train
 from test_training import comparable, results
 
 from pipeline.accounting import privacy_tags
@@ -14,7 +15,7 @@ from pipeline.learning.canaries import Canaries
 from pipeline.learning.data.dataset import load
 from pipeline.learning.data.sampling import ABSENT, BatchSampler, split
 from pipeline.learning.randomness import GaussianNoise
-from pipeline.learning.training import Training, train
+from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 

@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+from flat import train
 
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import certified, event_of, with_noise
@@ -13,7 +14,7 @@ from pipeline.auditing.release import audit_release
 from pipeline.learning.data.dataset import load
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.network.network import Mlp
-from pipeline.learning.training import Training, train
+from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 

@@ -7,15 +7,16 @@ import math
 import numpy as np
 import pytest
 import torch
+from flat import train, train_pack
 from safetensors import safe_open
 
 from pipeline.learning.data.dataset import load
 from pipeline.learning.randomness import GaussianNoise
 from pipeline.learning.state import capture, restore
-from pipeline.learning.training import Training, train
+from pipeline.learning.training import Training
 from pipeline.sweep import checkpoints as module
+from pipeline.sweep import worker
 from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints
-from pipeline.sweep.worker import train_pack
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import EpochRecord, Outcome
@@ -255,13 +256,13 @@ def test_short_trials_write_no_checkpoint(tmp_path):
 
 def test_secure_records_wait_for_a_checkpoint_or_the_end(digits, tmp_path):
     pack = pack_of(1, **MECHANISMS["per_example"], noise="secure")
-    held = trained(pack, Checkpoints(tmp_path, 1e9))
-    assert next(held).epoch == 1
+    held = worker.train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=Checkpoints(tmp_path, 1e9))
+    assert next(held)[0].epoch == 1
     assert held.gi_frame.f_locals["training"].epoch == 3, "nothing was handed in before the end"
     Checkpoints(tmp_path, 0).remove(pack)
     held.close()
-    saved = trained(pack, Checkpoints(tmp_path, 0))
-    assert next(saved).epoch == 1 and saved.gi_frame.f_locals["training"].epoch == 1
+    saved = worker.train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=Checkpoints(tmp_path, 0))
+    assert next(saved)[0].epoch == 1 and saved.gi_frame.f_locals["training"].epoch == 1
     saved.close()
     again = list(trained(pack, Checkpoints(tmp_path, 0)))
     assert [r.epoch for r in again] == [1, 2, 3] and again[-1].outcome.status == "finished"

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from flat import train
 from test_gaussian import updates_of_a_batch_and_of_the_same_in_a_larger_tensor
 
 from pipeline.accounting.certified import certified, event_of
@@ -17,7 +18,7 @@ from pipeline.learning.mechanisms import contribution_bound, make_mechanism
 from pipeline.learning.mechanisms.base import sum_outer_products
 from pipeline.learning.mechanisms.gaussian import activation_bounds
 from pipeline.learning.network.network import make_network
-from pipeline.learning.training import Training, train
+from pipeline.learning.training import Training
 from pipeline.tracking.artifacts import write_artifacts
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.exhibits import misfit

@@ -7,18 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from flat import train
 
 from pipeline.accounting import account
 from pipeline.accounting.certified import certified, selected
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.evaluations import evaluation_noise
-from pipeline.accounting.finite_precision import accounted_delta
+from pipeline.accounting.finite_precision import STEPS_PER_SIGMA, accounted_delta, count_enlargement
 from pipeline.learning.alignment import cosines
 from pipeline.learning.data.dataset import load
-from pipeline.learning.disclosure import ARTIFACTS, METRICS, check_metrics
-from pipeline.learning.training import Training, train
+from pipeline.learning.training import Training
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.disclosure import ARTIFACTS, METRICS, check_metrics
 from pipeline.trials.packs import Pack
 from pipeline.trials.stopping import Selection
 
@@ -115,6 +116,8 @@ def test_validation_accuracy_has_its_noise_and_no_other(noise, digits):
     exact, records = counts[0, 1].sum().item(), counts[0, 0].sum().item()
     released = np.array([training.evaluation.accuracy("validation", counts)[0] for _ in range(4000)]) * records
     s = evaluation_noise(trial)
+    if noise == "secure":
+        assert training.evaluation._release.steps == [s * (1 + count_enlargement(s)) / STEPS_PER_SIGMA]
     assert abs(released.mean() - exact) < 6 * s / 4000**0.5
     assert released.std() == pytest.approx(s, rel=6 / 8000**0.5) and s > 1
     test = training.evaluation.count(training.net, "test")

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from flat import train, train_pack
 
 from analysis.exhibits import figure2
 from analysis.runs import ReportError, _require_known
@@ -19,9 +20,7 @@ from pipeline.learning.mechanisms import contribution_bound, register_mechanism
 from pipeline.learning.mechanisms.gaussian import PerExample
 from pipeline.learning.mechanisms.none import NoMechanism
 from pipeline.learning.mechanisms.registry import MECHANISMS
-from pipeline.learning.training import train
 from pipeline.sweep.checkpoints import CheckpointError, Checkpoints
-from pipeline.sweep.worker import train_pack
 from pipeline.tracking.artifacts import TrackedRun
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS, DatasetSpec

@@ -21,6 +21,7 @@ from pipeline.accounting.finite_precision import (
     within_delta,
 )
 from pipeline.learning.data.dataset import load
+from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.feedback.algorithms import output_error
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
@@ -109,27 +110,66 @@ def test_rounding_to_the_grid_does_break_the_bound_that_real_numbers_would_keep(
     assert 1 + 2.0**-14 < moved <= 1 + enlargement(trial)
 
 
+def bounded(training, batch):
+    """The bounded factors of a batch [1, m] as arrays [m, n]; without optical noise, which is drawn by place."""
+    present = (batch != ABSENT).unsqueeze(-1).float()
+    places = batch.clamp(min=0)
+    activations, logits = training.net.forward(training.train_inputs.batch(places))
+    error, _ = output_error(logits, training.data.train_y[places], present)
+    training.mechanism.optics = None
+    deltas = training.deltas(error, activations, present)
+    factors = training.mechanism.bounded([d.double() for d in deltas], [h.double() for h in activations])
+    return [x[0].numpy().copy() for part in factors for x in part]
+
+
 @EVERY
 @pytest.mark.parametrize("algorithm", ["bp", "dfa", "tdfa", "pdfa"])
-def test_what_one_record_contributes_does_not_depend_on_the_others_to_the_last_bit(trial, algorithm, digits):
-    """What the proof takes of the products: a row of theirs is computed from that row and the weights alone."""
-    trial = dataclasses.replace(trial, algorithm=algorithm, projector="", sampler="without_replacement")
+@pytest.mark.parametrize("m", [32, 77])
+def test_what_one_record_contributes_depends_neither_on_the_others_nor_on_its_place(trial, algorithm, m, digits):
+    """What the proof takes of the products, to the last bit: a row of theirs is computed from that row and the weights
+    alone, wherever it stands among a multiple of 16 rows, and however many they are."""
+    trial = dataclasses.replace(trial, algorithm=algorithm, projector="", sampler="without_replacement", batch_size=m)
     training = Training(Pack((trial,)), digits, CPU)
     batch = training.sampler.epoch()[0]
-    seen = []
-    for replacement in (batch[0, 5], training.validation[0, 0]):
-        batch[0, 5] = replacement
-        activations, logits = training.net.forward(training.train_inputs.batch(batch))
-        error, _ = output_error(training.mechanism.error(logits), digits.train_y[batch])
-        training.mechanism.optics = None
-        deltas = training.deltas(error, activations)
-        doubled = training.mechanism.bounded([d.double() for d in deltas], [h.double() for h in activations])
-        seen.append([x.clone() for part in doubled for x in part])
+    assert batch.shape[1] % 16 == 0 and (batch != ABSENT).sum() == m
+    before = bounded(training, batch)
+    replaced = batch.clone()
+    replaced[0, 5] = training.validation[0, 0]
     others = [k for k in range(batch.shape[1]) if k != 5]
-    for one, two in zip(*seen, strict=True):
-        assert torch.equal(one[:, others], two[:, others])
-    assert any(not torch.equal(one[:, 5], two[:, 5]) for one, two in zip(*seen, strict=True))
+    after = bounded(training, replaced)
+    assert all(np.array_equal(x[others], y[others]) for x, y in zip(before, after, strict=True))
+    assert any(not np.array_equal(x[5], y[5]) for x, y in zip(before, after, strict=True))
+    order = torch.randperm(batch.shape[1])
+    moved = bounded(training, batch[:, order])
+    assert all(np.array_equal(x[order.numpy()], y) for x, y in zip(before, moved, strict=True))
+    longer = torch.cat([batch[:, 3:], torch.full((1, 16 + 3), ABSENT), batch[:, :3]], dim=1)
+    more = bounded(training, longer)
+    assert all(np.array_equal(x[3:], y[: len(x) - 3]) for x, y in zip(before, more, strict=True))
     training.close()
+
+
+@EVERY
+def test_the_grid_is_that_of_the_enlarged_noise(trial):
+    trial = dataclasses.replace(trial, noise_multiplier=1e5)
+    _, mechanism = built(trial)
+    sigma = trial.noise_multiplier * mechanism.bounds[0] * (1 + enlargement(trial))
+    assert mechanism.release.steps == [sigma / STEPS_PER_SIGMA] and enlargement(trial) > 1e-6
+
+
+def test_the_norm_of_a_convolutions_part_covers_positions_that_cancel():
+    """Two positions of opposite delta on nearly the same patch: the gradient is what rounding leaves of two large
+    ones, and forming it again from a scaled delta leaves something else."""
+    net, mechanism = built(CONVOLUTIONAL)
+    layer, shape = net.layers[0], net.layers[0].shape
+    image = torch.full((1, 1, shape.n_in), 1 / 3, dtype=torch.float64)
+    net.forward(image.float())
+    delta = torch.zeros(1, 1, shape.n_out, dtype=torch.float64)
+    delta[0, 0, 5], delta[0, 0, 6] = 1e9 / 3, -1e9 / 3
+    norm = layer.squared_norms(delta, image).sqrt()
+    positions = shape.height * shape.width
+    aligned = 2 * 1e9 / 3 * math.sqrt(9 / 9 + 1)
+    assert norm.item() >= 1024 * positions * 2.0**-52 * aligned * 0.1
+    assert enlargement(CONVOLUTIONAL) > 2.0**-19
 
 
 @EVERY
@@ -177,7 +217,8 @@ def test_sums_are_exact_where_those_of_float32_are_not(digits):
 def test_eta_counts_records_widths_and_the_grid():
     z = TrialConfig(mechanism="per_example", noise="secure", sampler="poisson", noise_multiplier=1.0)
     d, n = n_parameters(z.layers), 54_000
-    expected = 2 * n * (n + 4) * 2.0**-53 + math.sqrt(d) * 2.0**-40 + (2 * (784 + 512) + 3 + 16) * 2.0**-53
+    rounding = (2 * (784 + 512) + 3 + 16) * 2.0**-53
+    expected = 2 * n * (n + 4) * 2.0**-53 + math.sqrt(d) * 2.0**-40 + (1 + 2 * n) * rounding
     assert enlargement(z) == pytest.approx(expected, rel=1e-5)
     assert enlargement(dataclasses.replace(z, train_records=1_000)) < enlargement(z) / 100
     with pytest.raises(ValueError, match=r"noise_multiplier: must be at most 1.31e\+06 with noise 'secure', whose"):
@@ -213,6 +254,9 @@ def test_an_epsilon_so_large_that_the_sampler_counts_is_not_certified():
     ({"noise_multiplier": 0.0}, "noise: needs a guarantee that it can keep: mechanism 'component' or 'per_example'"),
     ({"algorithm": "pdfa", "projector": "opu_hardware"}, "projector: nobody has shown that a real OPU projects"),
     ({"canaries": 100}, "canaries: their audit is computed from private records"),
+    ({"clipping_norm": 1e-300}, "clipping_norm: must be at least 1e-15 and at most 1e.15 with noise 'secure'"),
+    ({"clipping_norm": 1e20}, "clipping_norm: must be at least 1e-15 and at most 1e.15 with noise 'secure'"),
+    ({"noise": "research", "private_metrics": "noisy", "canaries": 100}, "canaries: their audit is computed from priv"),
     ({"private_metrics": "plain"}, "private_metrics: must be 'noisy' or 'withheld' with noise 'secure'"),
     ({"private_metrics": "all"}, "private_metrics: must be one of plain, noisy, withheld, got 'all'"),
 ])
@@ -224,6 +268,8 @@ def test_a_secure_trial_whose_argument_does_not_hold_is_refused(changes, message
 def test_a_device_of_which_nothing_is_known_is_refused():
     with pytest.raises(ConfigError, match="noise: 'secure' adds up in float64, .* got 'meta'; use 'cpu' or 'cuda'"):
         FixedPointRelease([1.0], (3,), torch.device("meta"))
+    with pytest.raises(ConfigError, match="noise: 'secure' has a grid for noise of standard deviation"):
+        FixedPointRelease([1e-290], (3,), CPU)
 
 
 def test_a_mechanism_that_falls_back_to_float32_is_refused(digits):

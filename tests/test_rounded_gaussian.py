@@ -2,7 +2,7 @@
 
 import functools
 import math
-from decimal import Context, Decimal
+from decimal import Context, Decimal, localcontext
 
 import numpy as np
 import pytest
@@ -107,21 +107,70 @@ def test_the_series_is_exp_to_2_to_the_minus_45(cell):
     assert np.abs(rounded_gaussian._acceptance(np.full(101, cell), v) - np.exp(-a)).max() < 2.0**-45
 
 
-def test_a_coin_next_to_the_edge_is_settled_by_more_bits_and_rightly():
-    cell, offset = 700, 2**34
-    v = EXACT.divide(Decimal(offset), Decimal(2**OFFSET_BITS))
-    edge = EXACT.exp(-v * (2 * cell + v) / 2**13)
-    coin = int(edge * 2**28)  # the interval [coin, coin + 1)/2^28 holds the edge
-    arrays = (np.array([x]) for x in (cell, offset, coin))
-    below = int((edge * 2**28 - coin) * 2**MORE_BITS)
-    no_more_of_v = bytes(MORE_BITS // 8)
-    answers = []
-    for further in (below - 2**200, below + 2**200):
-        late = [no_more_of_v, further.to_bytes(MORE_BITS // 8, "little")]
-        arrays = [np.array([x]) for x in (cell, offset, coin)]
-        answers.append(bool(rounded_gaussian._accepted(*arrays, lambda n, late=late: late.pop(0))[0]))
-        assert not late  # both were needed
-    assert answers == [True, False]
+def edge_of(cell, offset, more):
+    """exp(-a) to 160 digits, v having all its bits."""
+    v = EXACT.divide(Decimal((offset << MORE_BITS) + more), Decimal(2 ** (OFFSET_BITS + MORE_BITS)))
+    a = EXACT.multiply(EXACT.multiply(v, EXACT.add(v, Decimal(2 * cell))), Decimal(2.0**-13))
+    return EXACT.exp(a.copy_negate())
+
+
+def accepted(cell, offset, coin, *more):
+    late = [number.to_bytes(MORE_BITS // 8, "little") for number in more]
+    found = rounded_gaussian._accepted(*(np.array([x]) for x in (cell, offset, coin)), lambda n: late.pop(0))
+    return bool(found[0]), len(late)
+
+
+@pytest.mark.parametrize("digits", [5, 28, 200])  # of the thread's context, which nothing may depend on
+@pytest.mark.parametrize(("cell", "offset"), [(0, 2**35 - 1), (1, 12345678901), (700, 2**34), (2047, 33333333333)])
+def test_a_coin_next_to_the_edge_is_settled_by_more_bits_and_rightly(cell, offset, digits):
+    more_of_v = 2**255 + 2**101 + 1
+    scaled = EXACT.multiply(edge_of(cell, offset, more_of_v), Decimal(2**28))
+    coin = int(scaled)  # the interval [coin, coin + 1)/2^28 holds the edge
+    below = int(EXACT.multiply(EXACT.subtract(scaled, Decimal(coin)), Decimal(2**MORE_BITS)))
+    with localcontext() as context:
+        context.prec = digits
+        for distance in (2**40, 2**100, 2**200):  # of 2^256
+            assert accepted(cell, offset, coin, more_of_v, below - distance) == (True, 0)
+            assert accepted(cell, offset, coin, more_of_v, below + distance) == (False, 0)
+
+
+def test_every_decision_is_that_of_exact_arithmetic():
+    rng = np.random.default_rng(0)
+    cells = rng.integers(0, CELLS, 3000)
+    offsets = rng.integers(0, 2**OFFSET_BITS, 3000)
+    coins = rng.integers(0, 2**28, 3000)
+    for k in range(1500):  # next to the edge, where margins and series count
+        coins[k] = int(edge_of(int(cells[k]), int(offsets[k]), 0) * 2**28) + rng.integers(-2, 2)
+    more_v, more_coin = 2**200 + 1, 2**250 + 3
+    for cell, offset, coin in zip(cells.tolist(), offsets.tolist(), np.clip(coins, 0, 2**28 - 1).tolist(), strict=True):
+        found, _ = accepted(cell, offset, coin, more_v, more_coin)
+        u = EXACT.divide(Decimal((coin << MORE_BITS) + more_coin + 1), Decimal(2 ** (28 + MORE_BITS)))
+        expected = EXACT.compare(u, edge_of(cell, offset, more_v)) <= 0
+        sure = coin < rounded_gaussian._SURE - (cell << 16)
+        assert found == expected and (expected or not sure)
+
+
+def test_the_least_coin_that_is_doubted_and_the_greatest_that_is_not():
+    """Where v is as large as it may be: 1 - (2 j + 1) h^2/2, and never above exp(-a)."""
+    for cell in (0, 1, 100, 2047):
+        first_doubted = rounded_gaussian._SURE - (cell << 16)
+        assert first_doubted / 2**28 <= 1 - (2 * cell + 1) * 2.0**-13 < (first_doubted + 2) / 2**28
+        assert Decimal(first_doubted) / 2**28 <= edge_of(cell, 2**OFFSET_BITS - 1, 2**MORE_BITS - 1)
+
+
+def test_the_table_depends_on_no_context():
+    table = rounded_gaussian._table()
+    with localcontext() as context:
+        context.prec = 5
+        again = rounded_gaussian._table.__wrapped__()
+    assert table.low == again.low
+    assert np.array_equal(table.high, again.high) and np.array_equal(table.alias, again.alias)
+
+
+def test_zeros_are_kept_for_few_sizes():
+    for n in range(1, 3000, 7):
+        assert len(rounded_gaussian.secret_bits()(n)) >= n
+    assert rounded_gaussian._zeros.cache_info().currsize < 40
 
 
 def test_how_often_a_draw_is_refused():

@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from flat import train
 from scipy import stats
 
 from pipeline.learning import rounded_gaussian
@@ -15,7 +16,7 @@ from pipeline.learning.data import sampling
 from pipeline.learning.data.dataset import load
 from pipeline.learning.data.sampling import ABSENT, SAMPLERS, SECRET_SAMPLERS, BatchSampler
 from pipeline.learning.randomness import SecretNoise, secret_integers
-from pipeline.learning.training import Training, train
+from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 
@@ -66,12 +67,16 @@ def test_secret_integers_are_never_the_same_and_of_64_fair_bits():
     assert np.abs(ones - 0.5).max() < 6 * 0.5 / 50_000**0.5
 
 
-def test_secret_poisson_batches_take_records_independently_and_at_most_at_the_rate():
+def test_secret_poisson_batches_take_records_independently_and_at_most_at_the_rate(monkeypatch):
     n, m, steps = 50, 7, 4_000
     drawn = SECRET_SAMPLERS["poisson"](n, steps, m)
     sizes = (drawn != ABSENT).sum(axis=1)
     assert abs(sizes.mean() - m) < 6 * (m * (1 - m / n) / steps) ** 0.5
     assert sizes.var() == pytest.approx(m * (1 - m / n), rel=0.15)
+    rate = 2**64 * m // n
+    monkeypatch.setattr(sampling, "secret_integers", lambda n: np.array([rate - 1, rate] * (n // 2), np.uint64))
+    edge = SECRET_SAMPLERS["poisson"](n, 1, m)[0]
+    assert edge[edge != ABSENT].tolist() == list(range(0, n, 2)), "below m/N of 2^64, and not at it"
     assert (SECRET_SAMPLERS["poisson"](n, 3, n) == np.arange(n)).all()
     assert all((np.diff(batch[batch != ABSENT]) > 0).all() for batch in drawn), "no place twice, in order"
 

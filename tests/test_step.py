@@ -6,13 +6,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from flat import train
 
 from pipeline.accounting import account
 from pipeline.learning import evaluation
 from pipeline.learning.data.dataset import load
 from pipeline.learning.data.sampling import split
 from pipeline.learning.randomness import integer_seed, torch_generator
-from pipeline.learning.training import Training, train
+from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 

@@ -284,7 +284,7 @@ def test_watchdog_checks_only_after_idling():
 def test_epochs_reports_a_trainer_that_stops_early():
     pack = Pack(grid(("dfa",), 2))
     key, other = (t.trial_key for t in pack.trials)
-    results = list(epochs(pack, lambda pack: iter([EpochRecord(key, 1, {}), EpochRecord(other, 1, {})])))
+    results = list(epochs(pack, lambda pack: iter([[EpochRecord(key, 1, {}), EpochRecord(other, 1, {})]])))
     assert [r.epoch for r in results[0]["records"]] == [1, 1]
     assert key in results[1]["error"] and "without an outcome" in results[1]["error"]
 

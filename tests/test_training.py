@@ -4,10 +4,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from flat import train
 
 from pipeline.accounting import account
 from pipeline.learning.data.dataset import load
-from pipeline.learning.training import Inputs, Training, train
+from pipeline.learning.training import Inputs, Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 

@@ -57,6 +57,7 @@ def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) ->
     noise = evaluation_noise(config)
     least = gdp_eps(math.sqrt(epochs_done) / noise, accounted_delta(config))
     note = f"validation accuracy is released with noise of {noise / config.split_sizes[1]:.2%} and covered"
+    least = least if within_delta(config, least) else math.inf
     return [dataclasses.replace(e, value=max(e.value, least), note=f"{e.note}; {note}") for e in epsilons]
 
 

@@ -4,10 +4,11 @@ What is released is gamma (K + R), with integers K = round(S/gamma) of the sum S
 Gaussian noise of standard deviation sigma/gamma. K is a vector of integers, so rounding the noise is post-processing of
 a Gaussian mechanism on gamma K, whose sensitivity in place of C is at most
 
-    C' = C (1 + eta_1) + 2 E + gamma sqrt(d),   sigma = z C',   gamma = sigma/2^40.
+    C' = C (1 + eta_1) + 2 N C eta_1 + 2 E + gamma sqrt(d),   sigma = z C',   gamma = sigma/2^40.
 
-eta_1 is what rounding may add to a contribution that was shortened to C, E how far the computed sum may be from the
-sum of the contributions, gamma sqrt(d) what rounding S to the grid may add. docs/privacy.md, section 9, has the proof.
+eta_1 is what rounding may add to a contribution that was shortened to C, 2 N C eta_1 by how much those of the N other
+records may be rounded otherwise, E how far the computed sum may be from the sum of the contributions, and gamma sqrt(d)
+what rounding S to the grid may add. docs/privacy.md, section 9, has the proof.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ def enlargement(config: TrialConfig) -> float:
     widest = max(n_parameters([layer]) if isinstance(layer, ConvShape) else layer.n_in + layer.n_out
                  for layer in config.layers)
     contribution = (2 * widest + len(config.layers) + 16) * UNIT
+    others = 2 * records * contribution
     if any(isinstance(layer, ConvShape) for layer in config.layers):
         contribution += FORMED
     total = 2 * records * (records + 4) * UNIT
-    return _on_the_grid((1 + contribution) * (1 + total), config.noise_multiplier, n_parameters(config.layers),
+    return _on_the_grid((1 + contribution + others) * (1 + total), config.noise_multiplier, n_parameters(config.layers),
                         "noise_multiplier")
 
 

@@ -34,7 +34,9 @@ MORE_BITS = 256
 WIDTH_BITS = 34  # a cell is h 2^40 steps wide
 _LOG_H = -6
 _SURE = 2**COIN_BITS - 2 ** (COIN_BITS + 2 * _LOG_H - 1) - 1
-_EXACT = Context(prec=140)  # decimal digits: 465 bits
+# 140 decimal digits: 465 bits. Every operation must be one of its own: operators round to the thread's 28 digits.
+_EXACT = Context(prec=140)
+_HALF_H_SQUARED = Decimal(2.0 ** (2 * _LOG_H - 1))  # exact, as any Decimal of a float
 
 Bits = Callable[[int], bytes | bytearray]
 
@@ -60,7 +62,7 @@ def secret_bits() -> Bits:
 
     def bits(n: int) -> bytearray:
         out = bytearray(n + 15)
-        encryptor.update_into(_zeros(n), out)
+        encryptor.update_into(memoryview(_zeros((n - 1).bit_length()))[:n], out)
         return out
 
     return bits
@@ -140,11 +142,11 @@ def _acceptance(cells: np.ndarray, v: np.ndarray) -> np.ndarray:
 def _accepted_exactly(cell: int, offset: int, coin: int, bits: Bits) -> bool:
     """As `_accepted`, with `MORE_BITS` more of v and of the coin. What even these leave open, with probability below
     2^-280, is refused."""
-    one = Decimal(1)
     v = _EXACT.divide(Decimal((offset << MORE_BITS) + _more(bits)), Decimal(2 ** (OFFSET_BITS + MORE_BITS)))
     u = _EXACT.divide(Decimal((coin << MORE_BITS) + _more(bits) + 1), Decimal(2 ** (COIN_BITS + MORE_BITS)))
-    a = _EXACT.multiply(_EXACT.multiply(v, _EXACT.add(v, Decimal(2 * cell))), Decimal(2) ** (2 * _LOG_H - 1))
-    return u <= _EXACT.multiply(_EXACT.exp(-a), _EXACT.subtract(one, Decimal(2) ** -280))
+    a = _EXACT.multiply(_EXACT.multiply(v, _EXACT.add(v, Decimal(2 * cell))), _HALF_H_SQUARED)
+    edge = _EXACT.multiply(_EXACT.exp(a.copy_negate()), _EXACT.subtract(Decimal(1), Decimal(2.0**-280)))
+    return _EXACT.compare(u, edge) <= 0
 
 
 def _more(bits: Bits) -> int:
@@ -152,15 +154,15 @@ def _more(bits: Bits) -> int:
 
 
 @functools.cache
-def _zeros(n: int) -> bytes:
-    return bytes(n)
+def _zeros(log_n: int) -> bytes:
+    return bytes(2**log_n)
 
 
 @functools.cache
 def _table() -> _Table:
     """Walker's aliases of the cells' weights, by integers alone but for the weights themselves."""
     cells, whole = 2**CELL_BITS, 2 ** (FRACTION_BITS + MORE_BITS)
-    weights = [_EXACT.exp(-_EXACT.multiply(Decimal(j * j), Decimal(2) ** (2 * _LOG_H - 1))) for j in range(cells)]
+    weights = [_EXACT.exp(_EXACT.multiply(Decimal(-j * j), _HALF_H_SQUARED)) for j in range(cells)]
     total = functools.reduce(_EXACT.add, weights)
     share = [int(_EXACT.divide(_EXACT.multiply(w, Decimal(cells * whole)), total)) for w in weights]
     share[0] += cells * whole - sum(share)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
@@ -17,33 +17,52 @@ from pipeline.learning.canaries import Canaries
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.data.sampling import ABSENT, BatchSampler, split
-from pipeline.learning.disclosure import check_metrics
 from pipeline.learning.evaluation import EVALUATION_BATCH, Evaluation, worst_class
 from pipeline.learning.feedback.algorithms import make_feedback, output_error
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.network.network import make_network
 from pipeline.learning.randomness import Noise
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.disclosure import check_metrics
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
 
 
-def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu") -> Iterator[EpochRecord]:
-    """Train every trial of a pack and report each epoch of each trial.
+class Keeper:
+    """What becomes of a training between its epochs: nothing, here. `sweep.worker` keeps checkpoints."""
+
+    def resume(self, training: Training) -> Iterable[list[EpochRecord]]:
+        """Put a training that was just made where one was left; the epochs to hand in again, in case they were lost."""
+        return ()
+
+    def keep(self, training: Training, records: list[EpochRecord]) -> Iterable[list[EpochRecord]]:
+        """After an epoch: the epochs that may be handed in now."""
+        return [records]
+
+    def end(self) -> None:
+        """Whoever asked for the records has all of them."""
+
+
+def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu",
+          keeper: Keeper | None = None) -> Iterator[list[EpochRecord]]:
+    """Train every trial of a pack, epoch by epoch.
 
     Args:
         pack: trials with one `pack_key`.
         data: the pack's data set, resident on `device`.
         device: where to train.
+        keeper: what goes on from where another training was left, and is left in its turn.
 
     Yields:
-        One record per trial and epoch, epoch by epoch. A trial's last record carries its outcome; a trial whose
-        weights stop being finite ends there as `diverged`, and the others go on.
+        The records of one epoch, one for each trial that was active at its start. A trial's last record carries its
+        outcome; a trial whose weights stop being finite ends there as `diverged`, and the others go on.
     """
-    training = Training(pack, data, torch.device(device))
+    keeper, training = keeper or Keeper(), Training(pack, data, torch.device(device))
     try:
+        yield from keeper.resume(training)
         while not training.ended:
-            yield from training.run_epoch()
+            yield from keeper.keep(training, training.run_epoch())
+        keeper.end()
     finally:
         training.close()
 
@@ -192,7 +211,7 @@ class Training:
             the batch or, where `private_metrics` is not plain, of as many test records.
         """
         present = None
-        if self.pack.shared.sampler == "poisson":
+        if self.pack.shared.sampler == "poisson" or self.pack.shared.secure:
             present = (indices != ABSENT).unsqueeze(-1).to(torch.float32)
             indices = indices.clamp(min=0)
         of_test = measure_alignment and self.pack.shared.disclosure != "plain"

@@ -89,7 +89,7 @@ class PackTrainable(tune.Trainable):
         return next(self._epochs, {"records": [], "done": True})
 
 
-def other_code(pack: Pack) -> Iterator[EpochRecord]:
+def other_code(pack: Pack) -> Iterator[list[EpochRecord]]:
     """The trainer of a worker that was started after files had changed.
 
     Raises:

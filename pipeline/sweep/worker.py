@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import socket
 import time
 import traceback
@@ -15,29 +16,21 @@ from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import EpochRecord
 
-Trainer = Callable[[Pack], Iterator[EpochRecord]]
+Trainer = Callable[[Pack], Iterator[list[EpochRecord]]]
 
 
 def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
     """Per epoch `{"records": one for each trial that had not ended}`; after an exception also its text."""
     live = {trial.trial_key for trial in pack.trials}
-    records: list[EpochRecord] = []
     try:
-        source = iter(trainer(pack))
-        while live:
-            records = []
-            for _ in range(len(live)):
-                record = next(source, None)
-                if record is None:
-                    raise RuntimeError(f"training ended without an outcome of {', '.join(sorted(live))}")
-                records.append(record)
-                if record.outcome:
-                    live.remove(record.trial_key)
+        # Whoever asks for more has what was yielded: after the last epoch the trainer may throw away what it kept.
+        for records in trainer(pack):
+            live -= {record.trial_key for record in records if record.outcome}
             yield {"records": records}
-        # Whoever asks for more has the last records: the trainer may now throw away what it kept in case they got lost.
-        next(source, None)
+        if live:
+            raise RuntimeError(f"training ended without an outcome of {', '.join(sorted(live))}")
     except Exception as error:
-        yield {"records": records, "error": one_line(error), "traceback": traceback.format_exc()}
+        yield {"records": [], "error": one_line(error), "traceback": traceback.format_exc()}
 
 
 def prepare(datasets: Sequence[str], data_folder: Path | None, checkpoints: Checkpoints) -> None:
@@ -66,67 +59,90 @@ def prepare_elsewhere(datasets: Sequence[str], data_folder: Path | None, checkpo
 
 
 def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | None,
-               checkpoints: Checkpoints) -> Iterator[EpochRecord]:
+               checkpoints: Checkpoints) -> Iterator[list[EpochRecord]]:
     """The default trainer: `pipeline.learning.training.train` on the pack's dataset, from and to checkpoints.
+
+    Yields:
+        The records of one epoch. Where the pack had a checkpoint, those of one epoch have the tag `checkpoint`, which
+        says what became of it.
+    """
+    import torch  # here and not above: the driver needs no torch
+
+    from pipeline.learning.training import train
+
+    torch.set_num_threads(threads)
+    data = _dataset(pack.shared.dataset, data_folder, device)
+    return train(pack, data, device, CheckpointKeeper(pack, device, checkpoints))
+
+
+class CheckpointKeeper:
+    """The `pipeline.learning.training.Keeper` of sweeps: goes on from the pack's checkpoint, and saves others.
 
     What was handed in before the checkpoint is handed in again, in case it was lost on its way. The records of secure
     trials are held back until a checkpoint has them, the last until one has the end: epochs that are lost cannot be
     repeated, and those that take their place carry other noise, so that handing in both would publish more than is
     accounted for. (Where no checkpoint can be written, the end is handed in without; the store refuses a second draw.)
-
-    Yields:
-        Records, epoch by epoch. Where the pack had a checkpoint, those of one epoch have the tag `checkpoint`, which
-        says what became of it.
     """
-    import torch  # here and not above: the driver needs no torch
 
-    from pipeline.learning.state import capture, restore
-    from pipeline.learning.training import Training
+    def __init__(self, pack: Pack, device: str, checkpoints: Checkpoints) -> None:
+        self._pack, self._device, self._checkpoints = pack, device, checkpoints
+        self._history: list[EpochRecord] = []  # all records so far
+        self._held: list[list[EpochRecord]] = []  # epochs that wait for a checkpoint
+        self._saved_at, self._warned = time.monotonic(), False
+        self._note = ""  # for the tag `checkpoint` of the next epoch
 
-    torch.set_num_threads(threads)
-    training = Training(pack, _dataset(pack.shared.dataset, data_folder, device), torch.device(device))
-    try:
-        history, note = [], ""
+    def resume(self, training: Any) -> list[list[EpochRecord]]:
+        """Put the training where the pack's checkpoint was made; its epochs."""
+        from pipeline.learning.state import restore
+
         try:
-            if saved := checkpoints.load(pack, device):
-                restore(training, saved.arrays, saved.values)
-                history = list(saved.records)
-                yield from _noted(history, f"resumed from epoch {training.epoch}")
+            if not (saved := self._checkpoints.load(self._pack, self._device)):
+                return []
+            restore(training, saved.arrays, saved.values)
         except CheckpointError as error:
-            note = f"checkpoint refused, started again: {error}"
-        held, saved_at, warned = [], time.monotonic(), False
-        while not training.ended:
-            records, saved = training.run_epoch(), False
-            history += records
-            due = pack.shared.secure if training.ended else time.monotonic() - saved_at >= checkpoints.seconds
-            if due:
-                problem = _save(checkpoints, pack, Checkpoint(device, *capture(training), history))
-                saved, saved_at = not problem, time.monotonic()
-                if problem and not warned:
-                    note, warned = "; ".join(filter(None, (note, problem))), True
-            held += _noted(records, note)
-            note = ""
-            if saved or training.ended or not pack.shared.secure:
-                yield from held
-                held = []
-        checkpoints.remove(pack)
-    finally:
-        training.close()
+            self._note = f"checkpoint refused, started again: {error}"
+            return []
+        self._history = list(saved.records)
+        *before, last = (list(epoch) for _, epoch in itertools.groupby(self._history, key=lambda record: record.epoch))
+        return [*before, _noted(last, f"resumed from epoch {training.epoch}")]
 
+    def keep(self, training: Any, records: list[EpochRecord]) -> list[list[EpochRecord]]:
+        """Save a checkpoint where one is due; the epochs that need not wait for one any more."""
+        secure = self._pack.shared.secure
+        self._history += records
+        due = secure if training.ended else time.monotonic() - self._saved_at >= self._checkpoints.seconds
+        saved = due and self._save(training)
+        self._held.append(_noted(records, self._note))
+        self._note = ""
+        if secure and not saved and not training.ended:
+            return []
+        free, self._held = self._held, []
+        return free
 
-def _save(checkpoints: Checkpoints, pack: Pack, checkpoint: Checkpoint) -> str:
-    """Save a checkpoint. One that cannot be written, on a full disk for example, ends no training: returns why."""
-    try:
-        checkpoints.save(pack, checkpoint)
-    except OSError as error:
-        return f"no checkpoint could be written ({one_line(error)}), the one before is kept, training goes on"
-    return ""
+    def end(self) -> None:
+        """The pack needs no checkpoint any more."""
+        self._checkpoints.remove(self._pack)
+
+    def _save(self, training: Any) -> bool:
+        """Save a checkpoint; one that cannot be written, on a full disk for example, ends no training."""
+        from pipeline.learning.state import capture
+
+        self._saved_at = time.monotonic()
+        try:
+            self._checkpoints.save(self._pack, Checkpoint(self._device, *capture(training), self._history))
+        except OSError as error:
+            if not self._warned:
+                problem = (f"no checkpoint could be written ({one_line(error)}), the one before is kept, training goes "
+                           "on")
+                self._note, self._warned = "; ".join(filter(None, (self._note, problem))), True
+            return False
+        return True
 
 
 def _noted(records: list[EpochRecord], note: str) -> list[EpochRecord]:
-    """The records, those of the last epoch with `note` in the tag `checkpoint`, if there is a note."""
-    return [dataclasses.replace(record, tags={**record.tags, "checkpoint": note})
-            if note and record.epoch == records[-1].epoch else record for record in records]
+    """The records with `note` in the tag `checkpoint`, if there is a note."""
+    return [dataclasses.replace(record, tags={**record.tags, "checkpoint": note}) if note else record
+            for record in records]
 
 
 @functools.lru_cache(maxsize=2)

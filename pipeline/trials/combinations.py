@@ -13,6 +13,7 @@ from pipeline.trials.shapes import n_parameters
 LEAST_NOISE_OVER_C = 0.2  # noise_multiplier, where there is noise
 # Of delta, for every step of which a privacy-loss distribution is composed: ten times what rounding may take from it.
 LEAST_DELTA_PER_STEP = 1e-14
+LARGEST_BOUND = 1e15  # of norms and noise in secure trials; 1/LARGEST_BOUND is the least
 LEAST_CANARIES = 30  # fewer make fewer than 6 guesses, and even 5 right ones bound nothing
 LEAST_LABEL_EPSILON = 1e-3  # of target_label_epsilon, where there is one
 
@@ -87,6 +88,10 @@ def _check_secrecy(c: Any) -> None:
         name, value = ("noise", "secure") if c.secure else ("private_metrics", "noisy")
         raise ConfigError(f"{name}: needs a guarantee that it can keep: mechanism {listed_or(GAUSSIAN)} with noise, or "
                           f"'photonic' with noise on every layer, got '{value}' with mechanism '{c.mechanism}'")
+    if c.canaries and c.disclosure != "plain":
+        raise ConfigError("canaries: their audit is computed from private records, and no epsilon covers it; must be 0 "
+                          f"with private_metrics '{c.disclosure}', got {c.canaries}; use noise 'research' and "
+                          "private_metrics 'plain'")
     if not c.secure:
         return
     if not guaranteed:
@@ -95,9 +100,10 @@ def _check_secrecy(c: Any) -> None:
     if c.disclosure == "plain":
         raise ConfigError("private_metrics: must be 'noisy' or 'withheld' with noise 'secure', whose epsilon covers "
                           "all that is logged, got 'plain'")
-    if c.canaries:
-        raise ConfigError("canaries: their audit is computed from private records, and no epsilon covers it; must be 0 "
-                          f"with noise 'secure', got {c.canaries}; use noise 'research'")
+    for name in ("clipping_norm", "target_norm", "tau_e", "tau_h", "tau_f", "sigma"):
+        if (value := getattr(c, name)) and not 1 / LARGEST_BOUND <= value <= LARGEST_BOUND:
+            raise ConfigError(f"{name}: must be at least {1 / LARGEST_BOUND:g} and at most {LARGEST_BOUND:g} with "
+                              f"noise 'secure', so that its grid stays far from where float64 ends, got {value:g}")
     if c.projector == "opu_hardware":
         raise ConfigError("projector: nobody has shown that a real OPU projects a record without a trace of others, on "
                           "which a guarantee to the last bit rests, got 'opu_hardware' with noise 'secure'; use "

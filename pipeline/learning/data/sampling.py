@@ -8,7 +8,8 @@ The public numbers of a schedule are the same for all three: rate q = m/N, expec
 
 Secure trials draw by `SECRET_SAMPLERS`, from integers of 64 secret bits, one for every place of a record: exactly with
 these laws, and poisson with a rate that is m/N rounded down to 64 bits. Which places a batch takes, and in which order,
-does not depend on what the records are, or whether a place has one.
+does not depend on what the records are, or whether a place has one. Their batches are filled up to multiples of `ROWS`:
+then the bits of a row of a product do not depend on where it stands.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def _capacity(n: int, m: int) -> int:
     return min(n, math.ceil((m + 6 * math.sqrt(m * (1 - m / n)) + 8) / 16) * 16)
 
 
+ROWS = 16
 ABSENT = -1  # where a batch is smaller than the tensor that holds it
 
 SAMPLERS: dict[str, Callable[[np.random.Generator, int, int, int], np.ndarray]] = {
@@ -122,6 +124,7 @@ class BatchSampler:
             drawn = SAMPLERS[self.name](rng, *schedule) if rng else SECRET_SAMPLERS[self.name](*schedule)
             per_trial.append(np.where(drawn == ABSENT, ABSENT, records[drawn]))
         width = max(drawn.shape[1] for drawn in per_trial)
+        width = -(-width // ROWS) * ROWS if None in self.generators else width
         padded = [np.pad(drawn, ((0, 0), (0, width - drawn.shape[1])), constant_values=ABSENT) for drawn in per_trial]
         return torch.from_numpy(np.stack(padded, axis=1).astype(np.int64)).to(self.device)
 

@@ -17,6 +17,7 @@ from pipeline.accounting.finite_precision import STEPS_PER_SIGMA
 from pipeline.learning.randomness import SecretNoise
 from pipeline.trials.fields import ConfigError, listed_or
 
+LEAST_STEP = 1e-60  # and 1/LEAST_STEP: far from where numbers divided by it leave float64
 CHUNK_ELEMENTS = {"cpu": 2**15, "cuda": 2**28}  # several passes over one chunk find it in a CPU's cache
 
 
@@ -29,7 +30,7 @@ class FixedPointRelease:
         device: where they live.
 
     Raises:
-        ConfigError: for a device for which the proof may not hold.
+        ConfigError: for a device or a step for which the proof may not hold.
 
     Attributes:
         steps: gamma of every trial.
@@ -41,6 +42,10 @@ class FixedPointRelease:
             raise ConfigError("noise: 'secure' adds up in float64, for which nothing is known of this device, got "
                               f"'{device.type}'; use {listed_or(CHUNK_ELEMENTS)}, or noise 'research'")
         self.steps = [deviation / STEPS_PER_SIGMA for deviation in deviations]
+        for deviation, step in zip(deviations, self.steps, strict=True):
+            if not LEAST_STEP <= step <= 1 / LEAST_STEP:
+                raise ConfigError(f"noise: 'secure' has a grid for noise of standard deviation {LEAST_STEP:.0e} to "
+                                  f"{1 / LEAST_STEP:.0e} steps, got {deviation:g}")
         self.noise = SecretNoise(len(self.steps), shape, device)
 
     def __call__(self, numbers: torch.Tensor, divisor: float = 1.0) -> torch.Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from pipeline.accounting.finite_precision import STEPS_PER_SIGMA, optical_enlargement
+from pipeline.learning.data.sampling import ROWS
 from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
 from pipeline.learning.network.layers import matmul
 from pipeline.learning.randomness import GaussianNoise, Noise, SecretNoise
@@ -62,6 +63,7 @@ class OpticalNoise:
         if not trials[0].secure:
             self.noise = GaussianNoise([t.seed for t in trials], [t.sigma for t in trials], shape, device)
         elif trials[0].mechanism == "photonic":
+            shape = (-(-rows // ROWS) * ROWS, sum(self.widths))
             self.release = FixedPointRelease([t.sigma * (1 + optical_enlargement(t)) for t in trials], shape, device)
             self.noise = self.release.noise
         else:
