@@ -298,7 +298,7 @@ def _print_selected(experiment: Experiment) -> None:
     certified = certified_trials(experiment.trials)
     if len(certified) < 2 and not experiment.candidates:
         return
-    from pipeline.accounting.certified import selected
+    from pipeline.accounting.evaluations import selected
     from pipeline.accounting.event import UnsupportedAccounting
     from pipeline.accounting.noise import choice_statement
 

@@ -9,8 +9,7 @@ import pandas as pd
 from analysis.exhibits.frontier.points import NEIGHBOURS, NO_VALUE
 from analysis.runs import require_accuracy
 from pipeline.accounting import Epsilon, account
-from pipeline.accounting.certified import selected
-from pipeline.accounting.evaluations import scores_are_covered
+from pipeline.accounting.evaluations import scores_are_covered, selected
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
 from pipeline.trials.exhibits import certified_trials
