@@ -21,11 +21,12 @@ from analysis.report.report import write
 from analysis.report.statements import epsilons, notes, statements
 from analysis.runs import ALGORITHM_LABELS, ReportError, load_runs, noise_sources
 from pipeline.accounting.noise import noise_statement, sentence
-from pipeline.tracking.store import Store
+from pipeline.tracking.reader import Reader
 from pipeline.trials.experiment import Experiment
 
 
-def compare_report(a: Experiment, b: Experiment, store_a: Store, store_b: Store, out: Path | None = None) -> list[Path]:
+def compare_report(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader,
+                   out: Path | None = None) -> list[Path]:
     """Write `comparison.csv`, `.md` and figure, `frontiers.*` where both have a frontier, and `index.html`.
 
     Args:

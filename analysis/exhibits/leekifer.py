@@ -13,7 +13,7 @@ from analysis.exhibits.figure2 import MissingSeries
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, load_history, noise_sources, require_replicates
 from analysis.style import MARKERS, PALETTE, theme
 from pipeline.accounting.noise import noise_statement
-from pipeline.tracking.store import Store
+from pipeline.tracking.reader import Reader
 from pipeline.trials.exhibits import update_sigma
 
 PUBLISHED = "epsilon/certified/rdp/classic"  # the paper's accounting
@@ -22,7 +22,7 @@ TICKS = 4  # of epsilon
 ACCURACIES = ("validation/accuracy", "test/accuracy")  # by epoch, the first that the trials have
 
 
-def curves(store: Store, runs: pd.DataFrame) -> pd.DataFrame:
+def curves(store: Reader, runs: pd.DataFrame) -> pd.DataFrame:
     """Accuracy by epoch: columns dataset, algorithm, sigma, seed, delta, noise (its source), epoch, accuracy (%),
     accuracy_of, epsilon_published, epsilon_tight; a row per trial and epoch.
 

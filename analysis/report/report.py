@@ -20,6 +20,7 @@ from analysis.report.page import render
 from analysis.runs import FIELDS, load_history, load_runs, require_replicates
 from analysis.statistics import SUMMARY
 from pipeline.accounting.certified import with_noise
+from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.exhibits import FRONTIERS, HEATMAPS, SWEPT, certified_trials
 from pipeline.trials.experiment import Experiment
@@ -29,7 +30,8 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
     """Draw the exhibits that the experiment file lists and log them to the parent run.
 
     Args:
-        store: where the experiment was tracked; it is attached to the experiment's sweep.
+        store: where the experiment was tracked; it is attached to the experiment's sweep, read, and given the files and
+            the epsilon of the choice.
         out: folder of the report, created if need be; by default `reports/<name>`.
 
     Returns:
@@ -56,7 +58,8 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
     scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in certified)
     if certified and scored:
         choice = selection.choose(experiment, runs)
-        files += write_selection(choice, store, folder)
+        store.log_sweep(choice.metrics, choice.tags)  # the epsilon of the choice
+        files += write_selection(choice, folder)
     if experiment.public_text:
         files += write({file_name(experiment): experiment.public_text}, folder)
     public = shown(experiment, runs, choice)
@@ -67,14 +70,13 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
     return files
 
 
-def write_selection(choice: selection.Choice, store: Store, folder: Path) -> list[Path]:
-    """`selection.csv` and `selection.md`; the epsilon of the choice also goes to the sweep's parent run."""
-    store.log_sweep(choice.metrics, choice.tags)
+def write_selection(choice: selection.Choice, folder: Path) -> list[Path]:
+    """`selection.csv` and `selection.md`."""
     return write({"selection.csv": selection.to_csv(choice),
                    "selection.md": titled(TITLES["selection"], selection.to_markdown(choice))}, folder)
 
 
-def write_table1(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
+def write_table1(runs: pd.DataFrame, store: Reader, folder: Path) -> list[Path]:
     """`table1.csv`, `table1.md` and `table1.tex`."""
     require_replicates(runs)
     table = table1.table1(runs)
@@ -85,7 +87,7 @@ def write_table1(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
     return write(contents, folder)
 
 
-def write_figure2(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
+def write_figure2(runs: pd.DataFrame, store: Reader, folder: Path) -> list[Path]:
     """`figure2.csv`, `.md`, `.svg`, `.pdf` and `.png`."""
     require_replicates(runs)
     shown = runs[runs["algorithm"].isin(figure2.LEFT_ALGORITHMS)]
@@ -95,7 +97,7 @@ def write_figure2(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
     return _figure("figure2", figure2.figure2_table(accuracy, alignment), figure, folder)
 
 
-def write_frontier(runs: pd.DataFrame, store: Store, folder: Path, *, name: str, metric: str,
+def write_frontier(runs: pd.DataFrame, store: Reader, folder: Path, *, name: str, metric: str,
                    kinds: Sequence[str] = frontiers.GUARANTEED) -> list[Path]:
     """`<name>.csv`, `.md`, `.svg`, `.pdf` and `.png`, and `<name>_hypervolume.csv`."""
     points = frontiers.frontiers(runs, metric, kinds)
@@ -106,19 +108,19 @@ def write_frontier(runs: pd.DataFrame, store: Store, folder: Path, *, name: str,
     return write(contents, folder) + style.save(frontier_figure.frontier_figure(points), folder, name)
 
 
-def write_heatmap(runs: pd.DataFrame, store: Store, folder: Path, *, name: str, metric: str) -> list[Path]:
+def write_heatmap(runs: pd.DataFrame, store: Reader, folder: Path, *, name: str, metric: str) -> list[Path]:
     """`<name>.csv`, `.md`, `.svg`, `.pdf` and `.png`."""
     table = heatmaps.heatmap_table(runs, metric)
     return _figure(name, table, heatmaps.heatmap_figure(table), folder)
 
 
-def write_sweep(runs: pd.DataFrame, store: Store, folder: Path, *, name: str, field: str) -> list[Path]:
+def write_sweep(runs: pd.DataFrame, store: Reader, folder: Path, *, name: str, field: str) -> list[Path]:
     """`<name>.csv`, `.md`, `.svg`, `.pdf` and `.png`."""
     table = sweeps.sweep_table(runs, field)
     return _figure(name, table, sweeps.sweep_figure(table, field), folder)
 
 
-def write_leekifer(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
+def write_leekifer(runs: pd.DataFrame, store: Reader, folder: Path) -> list[Path]:
     """`leekifer.csv`, `leekifer.md`, and `leekifer.svg`, `.pdf` and `.png`."""
     table = leekifer.curves(store, runs)
     contents = {"leekifer.csv": table.round(6).to_csv(index=False, lineterminator="\n"),
@@ -155,7 +157,7 @@ def write(contents: dict[str, str], folder: Path) -> list[Path]:
     return [folder / name for name in contents]
 
 
-EXHIBITS: dict[str, Callable[[pd.DataFrame, Store, Path], list[Path]]] = {
+EXHIBITS: dict[str, Callable[[pd.DataFrame, Reader, Path], list[Path]]] = {
     "table1": write_table1,
     "figure2": write_figure2,
     **{name: partial(write_frontier, name=name, metric=metric) for name, metric in FRONTIERS.items()},
