@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def difference_figure(found: Comparison) -> Figure:
         for place, row in enumerate(shown.to_dict("records")):
             look = {"color": style.PALETTE[row["algorithm_a"]], "marker": style.MARKERS[row["algorithm_a"]]}
             ax.plot(row["difference"], place, markersize=5, markeredgewidth=0, **look)
-            if row["low"] == row["low"]:
+            if not math.isnan(row["low"]):
                 ax.plot([row["low"], row["high"]], [place, place], color=look["color"], linewidth=1.2, alpha=0.7)
         ax.axvline(0, color="0.5", linewidth=0.8, zorder=0)
         names = [", ".join([*names_of(row), *(f"{name} = {value_text(row[name])}" for name in found.shown)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import seaborn as sns
@@ -124,7 +126,7 @@ def to_markdown(table: pd.DataFrame) -> str:
     lines = [f"| data set | σ | method | {of} accuracy (%) | n | epochs | ε published | ε tight |",
              "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |"]
     for row in cells.itertuples():
-        epsilons = [f"{value:.2f}" if value == value else "–" for value in (row.published, row.tight)]
+        epsilons = ["–" if math.isnan(value) else f"{value:.2f}" for value in (row.published, row.tight)]
         lines.append(f"| {DATASET_LABELS[row.dataset]} | {row.sigma:.3g} | {method(row.algorithm, row.sigma)} | "
                      f"{row.accuracy:.2f} | {row.n} | {row.epochs} | {' | '.join(epsilons)} |")
     return (f"Accuracy ({of} records) by method after the last epoch. ε is certified of the whole run at δ = "

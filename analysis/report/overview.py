@@ -37,7 +37,7 @@ def shown(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> 
     return runs[runs["trial_key"] == choice.trial_key] if experiment.candidates else runs
 
 
-def overview(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], store: Reader,
+def overview(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], *, store: Reader,
              choice: Choice | None, files: Sequence[Path]) -> Page:
     """The page of a report.
 

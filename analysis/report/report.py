@@ -64,8 +64,8 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
         files += write({file_name(experiment): experiment.public_text}, folder)
     public = shown(experiment, runs, choice)
     tracked = tracked_runs(public, store)
-    files += write({"manifest.json": manifest(experiment, public, tracked, files),
-                    "index.html": render(overview(experiment, public, tracked, store, choice, files))}, folder)
+    page = overview(experiment, public, tracked, store=store, choice=choice, files=files)
+    files += write({"manifest.json": manifest(experiment, public, tracked, files), "index.html": render(page)}, folder)
     store.log_report(files)
     return files
 

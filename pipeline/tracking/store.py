@@ -50,6 +50,12 @@ formula as printed in the paper and **no guarantee**; the tags `privacy.*` say w
 class Store(Reader):
     """The tracking store of one sweep: read as by a `Reader`, and written.
 
+        store = Store(root=Path("mlruns"))
+        store.open_sweep("quickstart")
+        store.start(config)
+        store.log([EpochRecord(config.trial_key, 1, {"validation/accuracy": 0.9})])
+        store.close_sweep("FINISHED")
+
     Args:
         uri: where to track; by default MLFLOW_TRACKING_URI, else the SQLite database `<root>/mlflow.db`.
         root: local folder for the database, its artifacts (`<root>/artifacts`) and the lock that keeps two
