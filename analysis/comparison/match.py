@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.exhibits.frontier.points import GUARANTEED, NO_VALUE, frontier
+from analysis.exhibits.frontier.points import GUARANTEED, frontier
+from analysis.exhibits.table import NO_VALUE, Table, markdown
 from analysis.report.overview import value_text
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, MixedTrials, ReportError, setting_label
 from analysis.statistics import MeanInterval, mean_interval, welch_interval
@@ -113,15 +114,14 @@ def to_markdown(comparison: Comparison) -> str:
     names = tuple(DATASET_LABELS if name == "dataset" else {} for name in comparison.shown)
     header = ["algorithm", "noise", *comparison.shown, f"{comparison.a.label} %", f"{comparison.b.label} %",
               "difference", "95% interval", "n"]
-    rule = ["---", "---", *("---" for _ in comparison.shown), *["---:"] * 5]
-    lines = [header, rule]
+    rows = []
     for row in accuracies(comparison).to_dict("records"):
         n = str(row["n_a"]) if row["n_a"] == row["n_b"] else f"{row['n_a']}, {row['n_b']}"
         interval = NO_VALUE if math.isnan(row["low"]) else f"{row['low']:+.2f} to {row['high']:+.2f}"
-        lines.append([*names_of(row), *(texts.get(row[f], value_text(row[f])) for f, texts in
-                                        zip(comparison.shown, names, strict=True)),
-                      f"{row['a_mean']:.2f}", f"{row['b_mean']:.2f}", f"{row['difference']:+.2f}", interval, n])
-    return f"{caption(comparison)}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        rows.append([*names_of(row), *(texts.get(row[f], value_text(row[f])) for f, texts in
+                                       zip(comparison.shown, names, strict=True)),
+                     f"{row['a_mean']:.2f}", f"{row['b_mean']:.2f}", f"{row['difference']:+.2f}", interval, n])
+    return markdown(caption(comparison), Table.of(header, rows, texts=range(2 + len(comparison.shown))))
 
 
 def accuracies(comparison: Comparison) -> pd.DataFrame:

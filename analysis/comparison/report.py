@@ -16,6 +16,7 @@ from analysis.comparison import match
 from analysis.comparison.match import Comparison, Side, accuracies, names_of
 from analysis.exhibits.captions import titled
 from analysis.exhibits.frontier import points as frontiers
+from analysis.exhibits.table import markdown
 from analysis.report.overview import abridged, value_text
 from analysis.report.page import Page, exhibits, render
 from analysis.report.report import write
@@ -116,7 +117,7 @@ def _write_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.Dat
                      "dashed with open markers; bars are 95% intervals over seeds, thin Student's t, thick bootstrap, "
                      f"where n > 1. {sentence(noise_statement(noise))}")
     contents = {"frontiers.csv": frontiers.to_csv([table], ["experiment"]),
-                "frontiers.md": titled("Accuracy against ε, overlaid", "\n\n".join(parts) + "\n")}
+                "frontiers.md": titled("Accuracy against ε, overlaid", markdown(*parts))}
     return write(contents, folder) + style.save(overlay_figure(found, pairs), folder, "frontiers")
 
 

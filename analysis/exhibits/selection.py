@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.exhibits.frontier.points import NEIGHBOURS, NO_VALUE
+from analysis.exhibits.frontier.points import NEIGHBOURS
+from analysis.exhibits.table import NO_VALUE, Table, markdown
 from analysis.runs import require_accuracy
 from pipeline.accounting import Epsilon, account
 from pipeline.accounting.evaluations import scores_are_covered, selected
@@ -119,8 +120,7 @@ def to_markdown(choice: Choice) -> str:
     price = f"{epsilon.value:.4g}" if epsilon else NO_VALUE
     row = [choice.name, f"{100 * choice.validation:.2f}", f"{100 * choice.test:.2f}", price,
            f"{choice.alone.value:.4g}"]
-    lines = [header, ["---", *["---:"] * 4], row]
-    return f"{caption(choice)}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return markdown(caption(choice), Table.of(header, [row]))
 
 
 def caption(choice: Choice) -> str:

@@ -14,9 +14,10 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.exhibits.frontier.points import NO_VALUE, tightest
+from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.selection import Choice
-from analysis.report.page import Cell, Download, Page, Table, exhibits
+from analysis.exhibits.table import NO_VALUE, Cell, Table
+from analysis.report.page import Download, Page, exhibits
 from analysis.report.statements import epsilons, guarantees, kinds_of, notes, short, statements
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, by_noise, setting_label
 from pipeline.accounting.epsilon import GUARANTEES

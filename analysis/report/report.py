@@ -15,6 +15,7 @@ from analysis.exhibits import figure2, heatmaps, leekifer, selection, sweeps, ta
 from analysis.exhibits.captions import CAPTIONS, TITLES, titled
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
+from analysis.exhibits.table import markdown
 from analysis.report.overview import file_name, manifest, overview, shown, tracked_runs
 from analysis.report.page import render
 from analysis.runs import FIELDS, load_history, load_runs, require_replicates
@@ -146,7 +147,7 @@ def _json(value: object) -> str | None:
 def _figure(name: str, table: pd.DataFrame, figure: Figure, folder: Path) -> list[Path]:
     """A figure beside the tidy data behind it and its caption."""
     contents = {f"{name}.csv": table.round(dict.fromkeys(SUMMARY, 4)).to_csv(index=False, lineterminator="\n"),
-                f"{name}.md": titled(TITLES[name], CAPTIONS[name] + "\n")}
+                f"{name}.md": titled(TITLES[name], markdown(CAPTIONS[name]))}
     return write(contents, folder) + style.save(figure, folder, name)
 
 
