@@ -7,11 +7,11 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import runs as tracked
-from pipeline.tracking.store import Store
+from pipeline.tracking.reader import Reader
 from pipeline.trials.experiment import Experiment, load_experiment
 
 
-def load_runs(experiment: str | Path | Experiment, store: Store | str | Path = "mlruns") -> pd.DataFrame:
+def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = "mlruns") -> pd.DataFrame:
     """The trials of a sweep, one row each.
 
     Columns, in this order:
@@ -25,7 +25,7 @@ def load_runs(experiment: str | Path | Experiment, store: Store | str | Path = "
     Args:
         experiment: name of the sweep: every trial that was tracked, whatever its status; or an experiment, or its file
             (a path, or text that ends in .yaml or .yml): its trials, in their order, all of which must have ended.
-        store: folder of the tracking store (MLFLOW_TRACKING_URI overrides it), its URI, or the store.
+        store: folder of the tracking store (MLFLOW_TRACKING_URI overrides it), its URI, or a reader of it.
 
     Raises:
         TrackingError: for a store or a sweep that is not there.
@@ -42,7 +42,7 @@ def load_runs(experiment: str | Path | Experiment, store: Store | str | Path = "
     return tracked.load_runs(store, experiment.trials, experiment.source)
 
 
-def load_history(runs: pd.DataFrame, metric: str, store: Store | str | Path = "mlruns") -> pd.DataFrame:
+def load_history(runs: pd.DataFrame, metric: str, store: Reader | str | Path = "mlruns") -> pd.DataFrame:
     """One metric by epoch: columns trial_key, epoch, value, algorithm, setting, seed, status; a row per epoch.
 
     Args:
@@ -53,9 +53,9 @@ def load_history(runs: pd.DataFrame, metric: str, store: Store | str | Path = "m
     return tracked.load_history(_open(store), runs, metric)
 
 
-def _open(store: Store | str | Path) -> Store:
-    if isinstance(store, Store):
+def _open(store: Reader | str | Path) -> Reader:
+    if isinstance(store, Reader):
         return store
     if isinstance(store, str) and "://" in store:
-        return Store(store, create=False)
-    return Store(root=Path(store), create=False)
+        return Reader(store)
+    return Reader(root=Path(store))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.tracking.artifacts import FIELDS, param_value
-from pipeline.tracking.store import DONE, Store, TrackedRun
+from pipeline.tracking.artifacts import DONE, FIELDS, TrackedRun, param_value
+from pipeline.tracking.reader import Reader
 from pipeline.trials.choices import ALGORITHM_LABELS, MECHANISMS
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASET_LABELS
@@ -35,7 +35,7 @@ class MixedTrials(ReportError):
     """Trials that would be averaged differ in more than their seed."""
 
 
-def load_runs(store: Store, trials: Sequence[TrialConfig] | None = None, source: object = "FILE") -> pd.DataFrame:
+def load_runs(store: Reader, trials: Sequence[TrialConfig] | None = None, source: object = "FILE") -> pd.DataFrame:
     """One row per trial of the sweep that `store` has open.
 
     Columns: trial_key, status, run_id, every field of `TrialConfig` (empty where it does not apply to the trial),
@@ -77,7 +77,7 @@ def load_runs(store: Store, trials: Sequence[TrialConfig] | None = None, source:
     return frame.reindex(columns=first + others)
 
 
-def load_history(store: Store, runs: pd.DataFrame, key: str) -> pd.DataFrame:
+def load_history(store: Reader, runs: pd.DataFrame, key: str) -> pd.DataFrame:
     """The metric `key` by epoch: columns trial_key, epoch, value, algorithm, setting, seed, status; a row per epoch.
 
     Trials without the metric have no rows.

@@ -72,7 +72,7 @@ def present(table: pd.DataFrame) -> list[str]:
     return [algorithm for algorithm in ALGORITHM_LABELS if algorithm in set(table["algorithm"])]
 
 
-def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float,
+def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, *,
           hollow: pd.Series | None = None, **own: object) -> None:
     """Means over column `x`, and where n > 1 both intervals of `analysis.statistics.summarize` as bars.
 

@@ -20,7 +20,7 @@ from pipeline.trials.experiment import Experiment, load_experiment, parse_experi
 from pipeline.trials.stopping import Selection
 
 if TYPE_CHECKING:
-    from pipeline.tracking.store import Store
+    from pipeline.tracking.reader import Reader
 
 # Exit codes: 0 done, 1 some trial failed, a reference case was missed or an audit exceeds what is certified,
 # 2 refused or impossible (one line says why), 130 interrupted.
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _expected_errors() -> tuple[type[Exception], ...]:
     """Errors whose message is meant for the user. Modules that were never imported have raised none."""
-    expected = [("pipeline.tracking.store", "TrackingError"), ("pipeline.sweep.resources", "ResourceError"),
+    expected = [("pipeline.tracking.backend", "TrackingError"), ("pipeline.sweep.resources", "ResourceError"),
                 ("pipeline.sweep.lock", "SweepRunning"), ("pipeline.learning.feedback.projection", "OpuUnavailable"),
                 ("pipeline.learning.data.download", "DataError"), ("analysis.runs", "ReportError"),
                 ("pipeline.accounting.check", "CheckError")]
@@ -201,32 +201,33 @@ def _differences(trial: TrialConfig, experiment: Experiment) -> str:
 
 def _status(options: argparse.Namespace) -> int:
     from pipeline.sweep.status import as_json, as_text, status
-    from pipeline.tracking.store import Store
+    from pipeline.tracking.reader import Reader
 
     experiment = load_experiment(options.file) if options.file else None
-    store = Store(root=options.mlruns, create=False)
+    store = Reader(root=options.mlruns)
     states = [status(store, name, experiment) for name in ([experiment.name] if experiment else store.sweeps())]
     print(as_json(states) if options.json else as_text(states))
     return 0
 
 
 def _report(options: argparse.Namespace) -> int:
-    from pipeline.tracking.store import Store
+    from pipeline.tracking.reader import Reader
 
     if options.mlruns_b and not options.other:
         raise ConfigError(f"--mlruns-b: is of a second experiment, of which there is none, got {options.mlruns_b}")
-    store = Store(root=options.mlruns, create=False)
+    store = Reader(root=options.mlruns)
     experiment = _swept(options.target, store)
     if options.other:
         from analysis.comparison.report import compare_report
 
         folder = options.mlruns_b
-        store_b = Store(f"sqlite:///{folder.absolute() / 'mlflow.db'}", folder, create=False) if folder else store
+        store_b = Reader(f"sqlite:///{folder.absolute() / 'mlflow.db'}", folder) if folder else store
         files = compare_report(experiment, _swept(options.other, store_b), store, store_b, options.out)
     else:
         from analysis.report.report import report
+        from pipeline.tracking.store import Store
 
-        files = report(experiment, store, options.out)
+        files = report(experiment, Store(root=options.mlruns, create=False), options.out)
     for table in (path for path in files if path.suffix == ".md"):
         print(table.read_text(encoding="utf-8"))
     print("written:" if options.other else "written, and logged to the sweep's MLflow run:")
@@ -235,7 +236,7 @@ def _report(options: argparse.Namespace) -> int:
     return 0
 
 
-def _swept(target: str, store: Store) -> Experiment:
+def _swept(target: str, store: Reader) -> Experiment:
     """The experiment of a file or, where there is none, of the sweep of that name, as it was swept last."""
     if Path(target).exists() or Path(target).suffix in (".yaml", ".yml"):
         return load_experiment(target)
@@ -298,7 +299,7 @@ def _print_selected(experiment: Experiment) -> None:
     certified = certified_trials(experiment.trials)
     if len(certified) < 2 and not experiment.candidates:
         return
-    from pipeline.accounting.certified import selected
+    from pipeline.accounting.evaluations import selected
     from pipeline.accounting.event import UnsupportedAccounting
     from pipeline.accounting.noise import choice_statement
 

@@ -29,7 +29,7 @@ from safetensors.numpy import load_file
 
 from pipeline.learning.data.dataset import load
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.tracking.store import Store
+from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.packs import Pack
@@ -64,7 +64,7 @@ def undisturbed(trial: TrialConfig) -> tuple[EpochRecord, ...]:
 
 def damage(root: Path, experiment: Experiment, uri: str | None = None) -> Damage:
     """Compare what the store has with undisturbed training; times (`time/`) by their epochs alone."""
-    store = Store(uri, root, create=uri is not None)
+    store = Reader(uri, root)
     store.attach(experiment.name)
     runs = store.runs()
     found, known = Damage(len(experiment.trials)), Counter(run.trial_key for run in runs)

@@ -29,6 +29,7 @@ FORBIDDEN = {
     "ray": ("pipeline/sweep/worker.py", "import ray"),
     "lightonml": ("pipeline/learning/training.py", "import lightonml"),
     "reports": ("pipeline/sweep/recorder.py", "from analysis.runs import ReportError"),
+    "readers": ("analysis/runs.py", "from pipeline.tracking.store import Store"),
     "drivers": ("pipeline/sweep/cluster.py", "from pipeline.learning.training import train"),
 }
 

@@ -217,6 +217,6 @@ def test_a_sweep_is_reported_by_its_name_alone(root, tmp_path, capsys):
     assert main(["report", "b.yaml", "--mlruns", str(root / "one")]) == 2
     assert "b.yaml: no such experiment file" in capsys.readouterr().err
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.tracking.store.EXPERIMENT", "elsewhere.yaml")
+        patch.setattr("pipeline.tracking.reader.EXPERIMENT", "elsewhere.yaml")
         assert main(["report", "a", "--mlruns", str(root / "one")]) == 2
     assert "the sweep has no experiment file" in capsys.readouterr().err

@@ -10,9 +10,9 @@ import torch
 from flat import train
 
 from pipeline.accounting import account
-from pipeline.accounting.certified import certified, selected
+from pipeline.accounting.certified import certified
 from pipeline.accounting.curves import gdp_eps
-from pipeline.accounting.evaluations import evaluation_noise
+from pipeline.accounting.evaluations import evaluation_noise, selected
 from pipeline.accounting.finite_precision import STEPS_PER_SIGMA, accounted_delta, count_enlargement
 from pipeline.learning.alignment import cosines
 from pipeline.learning.data.dataset import load

@@ -18,8 +18,7 @@ from analysis.exhibits.captions import CAPTIONS, TITLES
 from analysis.report.report import EXHIBITS
 from analysis.runs import MixedTrials, ReportError, _row
 from analysis.statistics import SUMMARY, bootstrap_interval, mean_interval, plus_minus, summarize
-from pipeline.tracking.artifacts import param_text
-from pipeline.tracking.store import TrackedRun
+from pipeline.tracking.artifacts import TrackedRun, param_text
 from pipeline.trials.choices import ALGORITHMS
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.exhibits import misfit

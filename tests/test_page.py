@@ -16,7 +16,8 @@ import pytest
 from browser import Browser, chromium
 from test_palette import contrast, luminance
 
-from analysis.exhibits.captions import TITLES
+from analysis.exhibits.captions import TITLES, titled
+from analysis.exhibits.table import NO_VALUE, Table, markdown
 from analysis.report import page as pages
 from analysis.report.overview import trials
 from analysis.report.report import report
@@ -115,6 +116,14 @@ def test_a_file_that_no_code_here_knows_becomes_an_exhibit(tmp_path):
     assert (table.header, table.numeric, table.rows[0][1].text) == (("a", "b"), (False, True), "1")
     html = pages.render(pages.Page(title="t", what="w", exhibits=found))
     assert "Noise by &lt;clip&gt;" in html and "A <code>b</code> caption." in html
+
+
+def test_the_page_has_the_table_that_was_written():
+    table = Table.of(["", "ε ≤ 3", "n"], [["BP", "", "1"], ["DFA", NO_VALUE, ""]], texts=(0, 2))
+    text = titled("A title", markdown("A caption.", table, "Another."))
+    assert text == ("## A title\n\nA caption.\n\n|  | ε ≤ 3 | n |\n| --- | ---: | --- |\n| BP |  | 1 |\n"
+                    "| DFA | – |  |\n\nAnother.\n")
+    assert pages.blocks(text) == ("A title", ("A caption.", table, "Another."))
 
 
 def test_downloads_are_the_files(files, html):

@@ -20,7 +20,7 @@ import requests
 from safetensors.numpy import load_file
 
 from pipeline.cli import main
-from pipeline.tracking.store import Store
+from pipeline.tracking.reader import Reader
 from pipeline.trials.experiment import load_experiment
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -109,7 +109,7 @@ def test_sweep_and_report_over_http_and_postgresql(database, server, tmp_path, m
     environment = {**clean(), "HOME": os.environ["HOME"], "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": server}
     swept = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=300, env=environment)
     assert swept.returncode == 0 and "2 trials: 2 finished" in swept.stderr, swept.stderr
-    store = Store(root=tmp_path / "reader", create=False)
+    store = Reader(root=tmp_path / "reader")
     store.attach("tiny")
     runs = store.runs()
     assert Counter(run.trial_key for run in runs) == Counter(t.trial_key for t in load_experiment(file).trials)

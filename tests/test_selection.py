@@ -14,8 +14,8 @@ from mlflow.tracking import MlflowClient
 from analysis.exhibits import selection
 from analysis.report.report import report
 from analysis.runs import ReportError, load_runs
-from pipeline.accounting.certified import selected
 from pipeline.accounting.curves import gdp_eps
+from pipeline.accounting.evaluations import selected
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig

@@ -27,7 +27,9 @@ from pipeline.cli import main
 from pipeline.sweep import lock
 from pipeline.sweep.lock import Lease, SweepRunning
 from pipeline.tracking import backend, patience
+from pipeline.tracking import reader as reading
 from pipeline.tracking import store as tracking
+from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store, TrackingError
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import run_name
@@ -532,9 +534,10 @@ def test_no_command_shows_the_password_of_the_store(arguments, root, tmp_path, m
     file.write_text("name: typo\nbase: {dataset: digits, hidden: [8], epochs: 1}\n")
     Store(root=root).open_sweep("plain")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    monkeypatch.setattr(tracking, "connect", lambda given, lock: real(f"sqlite:///{root / 'mlflow.db'}", lock))
+    for module in (tracking, reading):
+        monkeypatch.setattr(module, "connect", lambda given, lock: real(f"sqlite:///{root / 'mlflow.db'}", lock))
     if arguments == ["status"]:
-        monkeypatch.setattr(Store, "sweeps", backend.reports_errors(Mock(side_effect=OSError(f"no route to {uri}/x"))))
+        monkeypatch.setattr(Reader, "sweeps", backend.reports_errors(Mock(side_effect=OSError(f"no route to {uri}/x"))))
     if arguments[0] == "audit":
         monkeypatch.setattr("pipeline.auditing.audit.audit",
                             Mock(side_effect=AssertionError("the store is looked at first")))
@@ -551,6 +554,8 @@ def test_what_cannot_be_written_or_is_not_there_is_named(tmp_path):
         Store("postgresql://u:pw@127.0.0.1:1/x", root=tmp_path / "other")
     with pytest.raises(TrackingError, match="does not exist"):
         Store(root=tmp_path / "typo", create=False)
+    with pytest.raises(TrackingError, match="does not exist"):
+        Reader(root=tmp_path / "typo")
     assert not (tmp_path / "typo").exists()
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.exhibits.frontier.points import GUARANTEED, NO_VALUE, frontier
+from analysis.exhibits.frontier.points import GUARANTEED, frontier
+from analysis.exhibits.table import NO_VALUE, Table, markdown
 from analysis.report.overview import value_text
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, MixedTrials, ReportError, setting_label
 from analysis.statistics import MeanInterval, mean_interval, welch_interval
@@ -112,15 +114,14 @@ def to_markdown(comparison: Comparison) -> str:
     names = tuple(DATASET_LABELS if name == "dataset" else {} for name in comparison.shown)
     header = ["algorithm", "noise", *comparison.shown, f"{comparison.a.label} %", f"{comparison.b.label} %",
               "difference", "95% interval", "n"]
-    rule = ["---", "---", *("---" for _ in comparison.shown), *["---:"] * 5]
-    lines = [header, rule]
+    rows = []
     for row in accuracies(comparison).to_dict("records"):
         n = str(row["n_a"]) if row["n_a"] == row["n_b"] else f"{row['n_a']}, {row['n_b']}"
-        interval = f"{row['low']:+.2f} to {row['high']:+.2f}" if row["low"] == row["low"] else NO_VALUE
-        lines.append([*names_of(row), *(texts.get(row[f], value_text(row[f])) for f, texts in
-                                        zip(comparison.shown, names, strict=True)),
-                      f"{row['a_mean']:.2f}", f"{row['b_mean']:.2f}", f"{row['difference']:+.2f}", interval, n])
-    return f"{caption(comparison)}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        interval = NO_VALUE if math.isnan(row["low"]) else f"{row['low']:+.2f} to {row['high']:+.2f}"
+        rows.append([*names_of(row), *(texts.get(row[f], value_text(row[f])) for f, texts in
+                                       zip(comparison.shown, names, strict=True)),
+                     f"{row['a_mean']:.2f}", f"{row['b_mean']:.2f}", f"{row['difference']:+.2f}", interval, n])
+    return markdown(caption(comparison), Table.of(header, rows, texts=range(2 + len(comparison.shown))))
 
 
 def accuracies(comparison: Comparison) -> pd.DataFrame:
@@ -171,7 +172,7 @@ def _rows(a: pd.DataFrame, b: pd.DataFrame) -> list[dict[str, object]]:
         found, interval = _difference(*values)
         rows.append({**first, "metric": name, "a_mean": values[0].mean(), "b_mean": values[1].mean(),
                      "difference": found.mean, "low": found.low, "high": found.high, "n_a": len(a), "n_b": len(b),
-                     "interval": interval if found.low == found.low else ""})
+                     "interval": "" if math.isnan(found.low) else interval})
     return rows
 
 
@@ -195,4 +196,4 @@ def _values(column: pd.Series) -> str:
 
 def _key(value: object) -> object:
     """A value that equals itself and can be grouped by, also where the field does not apply."""
-    return NO_VALUE if value is None or isinstance(value, float) and value != value else value
+    return NO_VALUE if value is None or isinstance(value, float) and math.isnan(value) else value

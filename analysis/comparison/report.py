@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,17 +16,19 @@ from analysis.comparison import match
 from analysis.comparison.match import Comparison, Side, accuracies, names_of
 from analysis.exhibits.captions import titled
 from analysis.exhibits.frontier import points as frontiers
+from analysis.exhibits.table import markdown
 from analysis.report.overview import abridged, value_text
 from analysis.report.page import Page, exhibits, render
 from analysis.report.report import write
 from analysis.report.statements import epsilons, notes, statements
 from analysis.runs import ALGORITHM_LABELS, ReportError, load_runs, noise_sources
 from pipeline.accounting.noise import noise_statement, sentence
-from pipeline.tracking.store import Store
+from pipeline.tracking.reader import Reader
 from pipeline.trials.experiment import Experiment
 
 
-def compare_report(a: Experiment, b: Experiment, store_a: Store, store_b: Store, out: Path | None = None) -> list[Path]:
+def compare_report(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader,
+                   out: Path | None = None) -> list[Path]:
     """Write `comparison.csv`, `.md` and figure, `frontiers.*` where both have a frontier, and `index.html`.
 
     Args:
@@ -66,7 +69,7 @@ def difference_figure(found: Comparison) -> Figure:
         for place, row in enumerate(shown.to_dict("records")):
             look = {"color": style.PALETTE[row["algorithm_a"]], "marker": style.MARKERS[row["algorithm_a"]]}
             ax.plot(row["difference"], place, markersize=5, markeredgewidth=0, **look)
-            if row["low"] == row["low"]:
+            if not math.isnan(row["low"]):
                 ax.plot([row["low"], row["high"]], [place, place], color=look["color"], linewidth=1.2, alpha=0.7)
         ax.axvline(0, color="0.5", linewidth=0.8, zorder=0)
         names = [", ".join([*names_of(row), *(f"{name} = {value_text(row[name])}" for name in found.shown)])
@@ -114,7 +117,7 @@ def _write_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.Dat
                      "dashed with open markers; bars are 95% intervals over seeds, thin Student's t, thick bootstrap, "
                      f"where n > 1. {sentence(noise_statement(noise))}")
     contents = {"frontiers.csv": frontiers.to_csv([table], ["experiment"]),
-                "frontiers.md": titled("Accuracy against ε, overlaid", "\n\n".join(parts) + "\n")}
+                "frontiers.md": titled("Accuracy against ε, overlaid", markdown(*parts))}
     return write(contents, folder) + style.save(overlay_figure(found, pairs), folder, "frontiers")
 
 

@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 
 from analysis import style
 from analysis.exhibits.metrics import METRICS
+from analysis.exhibits.table import NO_VALUE
 from analysis.runs import ALGORITHM_LABELS, ReportError, require_replicates
 from analysis.statistics import SUMMARY, summarize
 from pipeline.trials.exhibits import in_heatmap
 
 COLUMNS = ["algorithm", "sigma", "tau_h", "metric", *SUMMARY]
 COLOURS = "cividis"  # sequential, of even lightness steps, and the same to the colour-blind
-NO_VALUE = "–"
 
 
 def heatmap_table(runs: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import seaborn as sns
@@ -10,10 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.exhibits.figure2 import MissingSeries
+from analysis.exhibits.table import NO_VALUE, Table, markdown
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, load_history, noise_sources, require_replicates
 from analysis.style import MARKERS, PALETTE, theme
 from pipeline.accounting.noise import noise_statement
-from pipeline.tracking.store import Store
+from pipeline.tracking.reader import Reader
 from pipeline.trials.exhibits import update_sigma
 
 PUBLISHED = "epsilon/certified/rdp/classic"  # the paper's accounting
@@ -22,7 +25,7 @@ TICKS = 4  # of epsilon
 ACCURACIES = ("validation/accuracy", "test/accuracy")  # by epoch, the first that the trials have
 
 
-def curves(store: Store, runs: pd.DataFrame) -> pd.DataFrame:
+def curves(store: Reader, runs: pd.DataFrame) -> pd.DataFrame:
     """Accuracy by epoch: columns dataset, algorithm, sigma, seed, delta, noise (its source), epoch, accuracy (%),
     accuracy_of, epsilon_published, epsilon_tight; a row per trial and epoch.
 
@@ -121,13 +124,14 @@ def to_markdown(table: pd.DataFrame) -> str:
     cells = cells.sort_values(["dataset", "sigma", "accuracy"], ascending=[True, True, False])
     of = table["accuracy_of"].iloc[0]
     trials = last[last["sigma"] > 0].drop_duplicates(["dataset", "algorithm", "sigma", "seed"])
-    lines = [f"| data set | σ | method | {of} accuracy (%) | n | epochs | ε published | ε tight |",
-             "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |"]
+    header = ("data set", "σ", "method", f"{of} accuracy (%)", "n", "epochs", "ε published", "ε tight")
+    rows = []
     for row in cells.itertuples():
-        epsilons = [f"{value:.2f}" if value == value else "–" for value in (row.published, row.tight)]
-        lines.append(f"| {DATASET_LABELS[row.dataset]} | {row.sigma:.3g} | {method(row.algorithm, row.sigma)} | "
-                     f"{row.accuracy:.2f} | {row.n} | {row.epochs} | {' | '.join(epsilons)} |")
-    return (f"Accuracy ({of} records) by method after the last epoch. ε is certified of the whole run at δ = "
+        epsilons = [NO_VALUE if math.isnan(value) else f"{value:.2f}" for value in (row.published, row.tight)]
+        rows.append([DATASET_LABELS[row.dataset], f"{row.sigma:.3g}", method(row.algorithm, row.sigma),
+                     f"{row.accuracy:.2f}", f"{row.n}", f"{row.epochs}", *epsilons])
+    text = (f"Accuracy ({of} records) by method after the last epoch. ε is certified of the whole run at δ = "
             f"{deltas(table)}, replace-one, batches drawn without replacement: `published` by the RDP bound and "
             "classic conversion of Lee & Kifer 2020, `tight` by privacy loss distributions. It covers one trial each, "
-            f"not the choice among them; {noise_statement(trials['noise'])}.\n\n" + "\n".join(lines) + "\n")
+            f"not the choice among them; {noise_statement(trials['noise'])}.")
+    return markdown(text, Table.of(header, rows, texts=(0, 2)))

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.exhibits.frontier.points import NEIGHBOURS, NO_VALUE
+from analysis.exhibits.frontier.points import NEIGHBOURS
+from analysis.exhibits.table import NO_VALUE, Table, markdown
 from analysis.runs import require_accuracy
 from pipeline.accounting import Epsilon, account
-from pipeline.accounting.certified import selected
-from pipeline.accounting.evaluations import scores_are_covered
+from pipeline.accounting.evaluations import scores_are_covered, selected
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
 from pipeline.trials.exhibits import certified_trials
@@ -120,8 +120,7 @@ def to_markdown(choice: Choice) -> str:
     price = f"{epsilon.value:.4g}" if epsilon else NO_VALUE
     row = [choice.name, f"{100 * choice.validation:.2f}", f"{100 * choice.test:.2f}", price,
            f"{choice.alone.value:.4g}"]
-    lines = [header, ["---", *["---:"] * 4], row]
-    return f"{caption(choice)}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return markdown(caption(choice), Table.of(header, [row]))
 
 
 def caption(choice: Choice) -> str:

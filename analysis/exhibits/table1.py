@@ -7,6 +7,7 @@ import math
 import pandas as pd
 
 from analysis.exhibits import paper
+from analysis.exhibits.table import NO_VALUE, Table, markdown
 from analysis.runs import (
     ALGORITHM_LABELS,
     DATASET_LABELS,
@@ -20,7 +21,6 @@ from analysis.runs import (
 from analysis.statistics import mean_interval, plus_minus
 
 COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_low", "accuracy_high", "n", "paper", "difference"]
-NO_VALUE = "–"
 
 
 def table1(runs: pd.DataFrame) -> pd.DataFrame:
@@ -78,11 +78,9 @@ def to_markdown(table: pd.DataFrame, text: str) -> str:
     """Two Markdown tables below their caption: algorithms as rows, settings as columns and cells `ours (paper)`; and a
     row for each cell with its interval, n and difference from the paper."""
     settings, rows = _grid(table)
-    grid = [["", *map(setting_label, settings)], ["---", *("---:" for _ in settings)], *rows]
     header = ["", "noise", "mean", "95% interval", "n", "paper", "difference"]
-    cells = [header, ["---", "---", *["---:"] * 5], *(_long_row(row) for row in table.itertuples())]
-    return "\n".join([f"{text}\n", *(f"| {' | '.join(line)} |" for line in grid), "",
-                      *(f"| {' | '.join(line)} |" for line in cells), ""])
+    return markdown(text, Table.of(["", *map(setting_label, settings)], rows),
+                    Table.of(header, map(_long_row, table.itertuples()), texts=(0, 1)))
 
 
 def _long_row(row: tuple) -> list[str]:

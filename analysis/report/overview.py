@@ -14,13 +14,15 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.exhibits.frontier.points import NO_VALUE, tightest
+from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.selection import Choice
-from analysis.report.page import Cell, Download, Page, Table, exhibits
+from analysis.exhibits.table import NO_VALUE, Cell, Table
+from analysis.report.page import Download, Page, exhibits
 from analysis.report.statements import epsilons, guarantees, kinds_of, notes, short, statements
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, by_noise, setting_label
 from pipeline.accounting.epsilon import GUARANTEES
-from pipeline.tracking.store import Store, TrackedRun
+from pipeline.tracking.artifacts import TrackedRun
+from pipeline.tracking.reader import Reader
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import duration
 from pipeline.trials.records import CLOCK
@@ -36,7 +38,7 @@ def shown(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> 
     return runs[runs["trial_key"] == choice.trial_key] if experiment.candidates else runs
 
 
-def overview(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], store: Store,
+def overview(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], *, store: Reader,
              choice: Choice | None, files: Sequence[Path]) -> Page:
     """The page of a report.
 
@@ -84,7 +86,7 @@ def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Track
     return json.dumps(content, indent=2) + "\n"
 
 
-def tracked_runs(runs: pd.DataFrame, store: Store) -> list[TrackedRun]:
+def tracked_runs(runs: pd.DataFrame, store: Reader) -> list[TrackedRun]:
     """The tracked runs of a frame's trials."""
     keys = set(runs["trial_key"])
     return [run for run in store.runs() if run.trial_key in keys]
@@ -199,7 +201,7 @@ def _trials_note(runs: pd.DataFrame) -> str:
     return " ".join(sentences)
 
 
-def _problems(experiment: Experiment, runs: pd.DataFrame, store: Store) -> list[str]:
+def _problems(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> list[str]:
     diverged = runs[runs["status"] == "diverged"]
     if diverged.empty:
         return [f"None: all {len(runs)} trials finished."]

@@ -20,6 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib.colors import to_hex
 
+from analysis.exhibits.table import Cell, Table
 from analysis.runs import ALGORITHM_LABELS
 from analysis.style import PALETTE
 
@@ -28,22 +29,6 @@ DATA = {"csv": "text/csv", "tex": "text/plain", "yaml": "text/plain"}  # offered
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 ElementTree.register_namespace("", SVG)
 ElementTree.register_namespace("xlink", XLINK)
-
-
-class Cell(NamedTuple):
-    """A cell of a table: its text, and what it is sorted by where that is not its text."""
-
-    text: str
-    value: float | None = None
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells by row; `numeric` says which columns are numbers."""
-
-    header: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    numeric: tuple[bool, ...]
 
 
 @dataclass(frozen=True)

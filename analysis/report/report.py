@@ -15,11 +15,13 @@ from analysis.exhibits import figure2, heatmaps, leekifer, selection, sweeps, ta
 from analysis.exhibits.captions import CAPTIONS, TITLES, titled
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
+from analysis.exhibits.table import markdown
 from analysis.report.overview import file_name, manifest, overview, shown, tracked_runs
 from analysis.report.page import render
 from analysis.runs import FIELDS, load_history, load_runs, require_replicates
 from analysis.statistics import SUMMARY
 from pipeline.accounting.certified import with_noise
+from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.exhibits import FRONTIERS, HEATMAPS, SWEPT, certified_trials
 from pipeline.trials.experiment import Experiment
@@ -29,7 +31,8 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
     """Draw the exhibits that the experiment file lists and log them to the parent run.
 
     Args:
-        store: where the experiment was tracked; it is attached to the experiment's sweep.
+        store: where the experiment was tracked; it is attached to the experiment's sweep, read, and given the files and
+            the epsilon of the choice.
         out: folder of the report, created if need be; by default `reports/<name>`.
 
     Returns:
@@ -56,25 +59,25 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
     scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in certified)
     if certified and scored:
         choice = selection.choose(experiment, runs)
-        files += write_selection(choice, store, folder)
+        store.log_sweep(choice.metrics, choice.tags)  # the epsilon of the choice
+        files += write_selection(choice, folder)
     if experiment.public_text:
         files += write({file_name(experiment): experiment.public_text}, folder)
     public = shown(experiment, runs, choice)
     tracked = tracked_runs(public, store)
-    files += write({"manifest.json": manifest(experiment, public, tracked, files),
-                    "index.html": render(overview(experiment, public, tracked, store, choice, files))}, folder)
+    page = overview(experiment, public, tracked, store=store, choice=choice, files=files)
+    files += write({"manifest.json": manifest(experiment, public, tracked, files), "index.html": render(page)}, folder)
     store.log_report(files)
     return files
 
 
-def write_selection(choice: selection.Choice, store: Store, folder: Path) -> list[Path]:
-    """`selection.csv` and `selection.md`; the epsilon of the choice also goes to the sweep's parent run."""
-    store.log_sweep(choice.metrics, choice.tags)
+def write_selection(choice: selection.Choice, folder: Path) -> list[Path]:
+    """`selection.csv` and `selection.md`."""
     return write({"selection.csv": selection.to_csv(choice),
                    "selection.md": titled(TITLES["selection"], selection.to_markdown(choice))}, folder)
 
 
-def write_table1(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
+def write_table1(runs: pd.DataFrame, store: Reader, folder: Path) -> list[Path]:
     """`table1.csv`, `table1.md` and `table1.tex`."""
     require_replicates(runs)
     table = table1.table1(runs)
@@ -85,7 +88,7 @@ def write_table1(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
     return write(contents, folder)
 
 
-def write_figure2(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
+def write_figure2(runs: pd.DataFrame, store: Reader, folder: Path) -> list[Path]:
     """`figure2.csv`, `.md`, `.svg`, `.pdf` and `.png`."""
     require_replicates(runs)
     shown = runs[runs["algorithm"].isin(figure2.LEFT_ALGORITHMS)]
@@ -95,7 +98,7 @@ def write_figure2(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
     return _figure("figure2", figure2.figure2_table(accuracy, alignment), figure, folder)
 
 
-def write_frontier(runs: pd.DataFrame, store: Store, folder: Path, *, name: str, metric: str,
+def write_frontier(runs: pd.DataFrame, store: Reader, folder: Path, *, name: str, metric: str,
                    kinds: Sequence[str] = frontiers.GUARANTEED) -> list[Path]:
     """`<name>.csv`, `.md`, `.svg`, `.pdf` and `.png`, and `<name>_hypervolume.csv`."""
     points = frontiers.frontiers(runs, metric, kinds)
@@ -106,19 +109,19 @@ def write_frontier(runs: pd.DataFrame, store: Store, folder: Path, *, name: str,
     return write(contents, folder) + style.save(frontier_figure.frontier_figure(points), folder, name)
 
 
-def write_heatmap(runs: pd.DataFrame, store: Store, folder: Path, *, name: str, metric: str) -> list[Path]:
+def write_heatmap(runs: pd.DataFrame, store: Reader, folder: Path, *, name: str, metric: str) -> list[Path]:
     """`<name>.csv`, `.md`, `.svg`, `.pdf` and `.png`."""
     table = heatmaps.heatmap_table(runs, metric)
     return _figure(name, table, heatmaps.heatmap_figure(table), folder)
 
 
-def write_sweep(runs: pd.DataFrame, store: Store, folder: Path, *, name: str, field: str) -> list[Path]:
+def write_sweep(runs: pd.DataFrame, store: Reader, folder: Path, *, name: str, field: str) -> list[Path]:
     """`<name>.csv`, `.md`, `.svg`, `.pdf` and `.png`."""
     table = sweeps.sweep_table(runs, field)
     return _figure(name, table, sweeps.sweep_figure(table, field), folder)
 
 
-def write_leekifer(runs: pd.DataFrame, store: Store, folder: Path) -> list[Path]:
+def write_leekifer(runs: pd.DataFrame, store: Reader, folder: Path) -> list[Path]:
     """`leekifer.csv`, `leekifer.md`, and `leekifer.svg`, `.pdf` and `.png`."""
     table = leekifer.curves(store, runs)
     contents = {"leekifer.csv": table.round(6).to_csv(index=False, lineterminator="\n"),
@@ -144,7 +147,7 @@ def _json(value: object) -> str | None:
 def _figure(name: str, table: pd.DataFrame, figure: Figure, folder: Path) -> list[Path]:
     """A figure beside the tidy data behind it and its caption."""
     contents = {f"{name}.csv": table.round(dict.fromkeys(SUMMARY, 4)).to_csv(index=False, lineterminator="\n"),
-                f"{name}.md": titled(TITLES[name], CAPTIONS[name] + "\n")}
+                f"{name}.md": titled(TITLES[name], markdown(CAPTIONS[name]))}
     return write(contents, folder) + style.save(figure, folder, name)
 
 
@@ -155,7 +158,7 @@ def write(contents: dict[str, str], folder: Path) -> list[Path]:
     return [folder / name for name in contents]
 
 
-EXHIBITS: dict[str, Callable[[pd.DataFrame, Store, Path], list[Path]]] = {
+EXHIBITS: dict[str, Callable[[pd.DataFrame, Reader, Path], list[Path]]] = {
     "table1": write_table1,
     "figure2": write_figure2,
     **{name: partial(write_frontier, name=name, metric=metric) for name, metric in FRONTIERS.items()},

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.exhibits.selection import Choice
-from analysis.report.page import Cell, Statement, Table
+from analysis.exhibits.table import Cell, Table
+from analysis.report.page import Statement
 from analysis.runs import noise_sources
 from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.accounting.label import RELATION as LABEL_RELATION

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 
 PATIENCE = 5.0  # seconds; a sweep that was just killed may need a moment to be gone
@@ -56,14 +57,14 @@ def swept_by(root: Path, name: str) -> str:
         return _holder(root, name).read_text(encoding="utf-8")
 
 
-def held_elsewhere(store: Store, name: str) -> tuple[str, str] | None:
+def held_elsewhere(store: Reader, name: str) -> tuple[str, str] | None:
     """(driver, its last sign of life) of the sweep `name` in another place, as a store that hosts share has it.
 
     It may be dead: what it left open does not close by itself, and only another sign of life shows that it is not. For
     a caller that finds the lock of its own place free: a driver of that place is dead, and not returned.
     """
     holder = store.holder() if store.shared and store.find(name) else None
-    return holder if holder and place(holder[0]) != place(store.driver) else None
+    return holder if holder and place(holder[0]) != store.place else None
 
 
 def place(driver: str) -> str:

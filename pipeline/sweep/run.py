@@ -23,7 +23,8 @@ from pipeline.sweep.recorder import Recorder, SweepResult, git_commit, versions
 from pipeline.sweep.resources import ResourceError, Watchdog, bundle, check_resources, slots
 from pipeline.sweep.tuning import Driver, fit
 from pipeline.sweep.worker import Trainer, train_pack
-from pipeline.tracking.store import Store, TrackingError
+from pipeline.tracking.backend import TrackingError
+from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import run_name

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pipeline.sweep.checkpoints import Checkpoints, Found
 from pipeline.sweep.lock import BEAT_SECONDS, MISSED_BEATS, held_elsewhere, place, swept_by
 from pipeline.tracking.artifacts import DONE, STATUSES, TrackedRun
-from pipeline.tracking.store import Store
+from pipeline.tracking.reader import Reader
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import run_name
 from pipeline.trials.records import CLOCK
@@ -72,7 +72,7 @@ class SweepState:
                 "missing": counts["missing"] + self.unknown}
 
 
-def status(store: Store, name: str, experiment: Experiment | None = None) -> SweepState:
+def status(store: Reader, name: str, experiment: Experiment | None = None) -> SweepState:
     """The state of the sweep `name`, by what the store, its checkpoints and, if it is given, its file say.
 
     Trials in the store that are no longer in the file are left out.
@@ -101,7 +101,7 @@ def status(store: Store, name: str, experiment: Experiment | None = None) -> Swe
     return SweepState(name, bool(driver), tuple(trials), unknown, refused, go_on, elsewhere, beat)
 
 
-def _state(store: Store, run: TrackedRun, name: str, driver: str, checkpoints: dict[str, int]) -> TrialState:
+def _state(store: Reader, run: TrackedRun, name: str, driver: str, checkpoints: dict[str, int]) -> TrialState:
     """`driver`: the one that runs the sweep now, empty for none; only trials that it took up are running."""
     epochs = int(run.params["epochs"]) if "epochs" in run.params else 0
     seen, state, reason = epochs, run.status, ""

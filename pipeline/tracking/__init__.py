@@ -1,4 +1,7 @@
-"""The tracking store: what is kept of every trial, in MLflow, of which `backend` alone knows."""
+"""The tracking store: what is kept of every trial, in MLflow, of which `backend` alone knows.
+
+`Reader` reads a store and changes nothing; `Store` is a reader that also writes.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,11 @@ from pipeline.package import lazy
 
 if TYPE_CHECKING:
     from pipeline.tracking.artifacts import TrackedRun
-    from pipeline.tracking.store import Store, TrackingError
+    from pipeline.tracking.backend import TrackingError
+    from pipeline.tracking.reader import Reader
+    from pipeline.tracking.store import Store
 
-__all__ = ["Store", "TrackedRun", "TrackingError"]
+__all__ = ["Reader", "Store", "TrackedRun", "TrackingError"]
 
-__getattr__, __dir__ = lazy(__name__, {"Store": "store", "TrackedRun": "artifacts", "TrackingError": "store"})
+__getattr__, __dir__ = lazy(__name__, {"Reader": "reader", "Store": "store", "TrackedRun": "artifacts",
+                                        "TrackingError": "backend"})

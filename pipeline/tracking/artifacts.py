@@ -17,6 +17,7 @@ from pipeline.trials.records import Outcome
 
 STATUSES = ("running", "finished", "diverged", "failed", "interrupted")
 DONE = ("finished", "diverged")  # need no more training
+EXPERIMENT = "experiment.yaml"  # of a sweep's parent run: the experiment file as it was swept last
 FIELDS = {field.name: type(field.default) for field in dataclasses.fields(TrialConfig)}
 
 

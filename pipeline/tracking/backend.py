@@ -1,7 +1,7 @@
 """The tracking backend: what of MLflow a store needs, its connection, its limits and its errors.
 
-The only module that imports MLflow; what a sweep makes of it is in `pipeline.tracking.store`. MLflow is imported when a
-store is opened and not before: it takes seconds.
+The only module that imports MLflow; what is made of it is in `pipeline.tracking.reader` and `pipeline.tracking.store`.
+MLflow is imported when a store is opened and not before: it takes seconds.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ def passing(error_code: str) -> Iterator[None]:
 
 
 def connect(uri: str, lock: FileLock | None) -> Any:
-    """MLflow's client of the store at `uri`; a database that is not there yet is created.
+    """MLflow's client of the store at `uri`; with a lock, a database that is not there yet is created.
 
     Args:
         lock: held meanwhile: processes that create the same new database at once leave it broken. None where nothing
-            is to be created.
+            is to be created: the caller has seen that the database is set up.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -104,7 +104,7 @@ def connect(uri: str, lock: FileLock | None) -> Any:
         event.listen(Engine, "connect", _without_flushes)
     with lock or contextlib.nullcontext():
         path = database(uri)
-        if path is not None and not path.exists():
+        if lock and path is not None and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.closing(sqlite3.connect(path)) as connection:
                 connection.execute("PRAGMA journal_mode=WAL")  # readers and the writer do not wait for each other
@@ -125,6 +125,20 @@ def _without_flushes(connection: Any, record: Any) -> None:
 def database(uri: str) -> Path | None:
     """The file of an SQLite store; None for any other."""
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
+
+
+def is_set_up(path: Path) -> bool:
+    """Whether MLflow can open the SQLite database without writing to it: it makes what it misses, tables and then a
+    first experiment. True also where that cannot be seen (a damaged or a locked file), which MLflow's own error says.
+    """
+    if not path.exists():
+        return False
+    try:
+        uri = f"{path.absolute().as_uri()}?mode=rw"  # not `ro`, which leaves files of the write-ahead log behind
+        with contextlib.closing(sqlite3.connect(uri, timeout=0, uri=True)) as connection:
+            return connection.execute("SELECT 1 FROM experiments LIMIT 1").fetchone() is not None
+    except sqlite3.Error as error:
+        return not str(error).startswith("no such table")
 
 
 def search(client: Any, experiments: Sequence[str], condition: str = "") -> Iterator[Any]:

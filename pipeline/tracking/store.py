@@ -2,7 +2,7 @@
 
 It has one writer, the process that drives the sweep; trials hand it `EpochRecord`s and never write themselves. A trial
 is found again by its `trial_key`, so that a sweep run a second time continues the runs that it finds and creates none
-twice. How MLflow is spoken to is in `pipeline.tracking.backend`.
+twice. What only reads is in `pipeline.tracking.reader`, and how MLflow is spoken to in `pipeline.tracking.backend`.
 
 The default store is an SQLite database; its write-ahead log wants a local disk. Several hosts share a store
 through an MLflow server (MLFLOW_TRACKING_URI).
@@ -10,44 +10,35 @@ through an MLflow server (MLFLOW_TRACKING_URI).
 
 from __future__ import annotations
 
-import os
 import re
-import socket
-import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-from pipeline.tracking.artifacts import DONE, STATUSES, TrackedRun, param_text, write_artifacts
+from pipeline.tracking.artifacts import DONE, EXPERIMENT, STATUSES, param_text, write_artifacts
 from pipeline.tracking.backend import (
     MAX_TAG_LENGTH,
     Listing,
     TrackingError,
     connect,
-    database,
     find_experiment,
-    find_trial,
     log_files,
     passing,
     reports_errors,
     require_finite,
-    search,
-    shown,
     tracked,
     write,
 )
 from pipeline.tracking.patience import PatientClient
+from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import run_name
 from pipeline.trials.records import DESCRIPTION, EpochRecord, Outcome
 
-__all__ = ["DONE", "STATUSES", "Store", "TrackedRun", "TrackingError", "run_name"]
-
 _NOTE = "mlflow.note.content"  # the tag that MLflow's page shows as a run's description
-EXPERIMENT = "experiment.yaml"  # artifact of the parent run: the experiment file as it was swept last
 _PARENT_NOTE = """{description}
 
 Each nested run is one trial, named by its algorithm, noise and seed and identified by the tag `trial_key`; a step
@@ -56,8 +47,14 @@ formula as printed in the paper and **no guarantee**; the tags `privacy.*` say w
 `privacy.certified` is `true`, `simulated` (the noise comes from a recorded seed) or `false`."""
 
 
-class Store:
-    """The tracking store of one sweep.
+class Store(Reader):
+    """The tracking store of one sweep: read as by a `Reader`, and written.
+
+        store = Store(root=Path("mlruns"))
+        store.open_sweep("quickstart")
+        store.start(config)
+        store.log([EpochRecord(config.trial_key, 1, {"validation/accuracy": 0.9})])
+        store.close_sweep("FINISHED")
 
     Args:
         uri: where to track; by default MLFLOW_TRACKING_URI, else the SQLite database `<root>/mlflow.db`.
@@ -66,37 +63,26 @@ class Store:
         create: whether a database that is not there is created.
 
     Attributes:
-        driver: `<random>@<host>:<root>`, who writes: a tag of the runs that this store starts or takes up.
+        driver: `<random>@<place>`, who writes: a tag of the runs that this store starts or takes up.
 
     Raises:
         TrackingError: for a store that cannot be opened or reached.
     """
 
-    def __init__(self, uri: str | None = None, root: Path = Path("mlruns"), create: bool = True) -> None:
-        self.root = Path(root).absolute()
-        self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
-        self._database = database(self.uri)
-        self.driver = f"{uuid.uuid4().hex}@{socket.gethostname()}:{self.root}"
-        self._lock = FileLock(self.root / ".tracking.lock")
-        self._experiment_id: str | None = None
-        self._parent_id: str | None = None
+    def __init__(self, uri: str | None = None, root: Path = Path("mlruns"), *, create: bool = True) -> None:
+        self._create, self._lock = create, FileLock(Path(root).absolute() / ".tracking.lock")
+        super().__init__(uri, root)
+        self.driver = f"{uuid.uuid4().hex}@{self.place}"
         self._trials: dict[str, tuple[TrialConfig, Any]] = {}  # started: trial_key -> its settings, MLflow's RunInfo
         self._logged: dict[str, dict[tuple[str, int], float]] = {}  # of started trials: (metric, epoch) -> value
         self._listing = Listing(self.root)
-        if not create and self._database is not None and not self._database.exists():
-            raise TrackingError(f"tracking store {shown(self.uri)}: does not exist (run the sweep first)")
-        self._client = self._connect(create)
 
     @reports_errors
-    def _connect(self, create: bool) -> Any:
-        if create:
-            self.root.mkdir(parents=True, exist_ok=True)
-        return connect(self.uri, self._lock if create else None)
-
-    @property
-    def shared(self) -> bool:
-        """Whether other folders and hosts may use the store, too."""
-        return self._database != self.root / "mlflow.db"
+    def _open(self) -> Any:
+        if not self._create:
+            return super()._open()
+        self.root.mkdir(parents=True, exist_ok=True)
+        return connect(self.uri, self._lock)
 
     def be_patient(self, seconds: float, say: Callable[[str], None]) -> None:
         """From now on wait up to `seconds` for a store that cannot be reached (see `PatientClient`)."""
@@ -138,50 +124,9 @@ class Store:
         self._client.update_run(self._parent_id, status="RUNNING")
 
     @reports_errors
-    def holder(self) -> tuple[str, str] | None:
-        """(driver, its last beat) of the open sweep, while it runs or if it was not closed."""
-        run = self._client.get_run(self._parent())
-        running = run.info.status == "RUNNING" and "driver" in run.data.tags
-        return (run.data.tags["driver"], run.data.tags.get("driver.beat", "")) if running else None
-
-    @reports_errors
     def beat(self, count: int) -> None:
         """A sign of life of the open sweep's driver."""
         self._client.set_tag(self._parent(), "driver.beat", str(count))
-
-    @reports_errors
-    def sweeps(self) -> list[str]:
-        """Names of all sweeps in the store, the oldest first."""
-        return [e.name for e in sorted(self._client.search_experiments(), key=lambda e: e.creation_time)
-                if self.find(e.name)]
-
-    @reports_errors
-    def planned(self) -> int | None:
-        """Trials of the open sweep when it was last run."""
-        data = self._client.get_run(self._parent()).data if self._parent_id else None
-        text = data and data.tags.get("latest.trials", data.params.get("trials"))
-        return int(text) if text else None
-
-    @reports_errors
-    def find(self, name: str) -> bool:
-        """Open the sweep `name` to read it, if there is one; nothing is created and no status changes."""
-        self._experiment_id = find_experiment(self._client, name)
-        parent = self._find_parent() if self._experiment_id else None
-        self._parent_id = parent.info.run_id if parent else None
-        return parent is not None
-
-    def attach(self, name: str) -> None:
-        """As `find`.
-
-        Raises:
-            TrackingError: if there is no such sweep in the store.
-        """
-        if not self.find(name):
-            raise TrackingError(f"tracking store {shown(self.uri)}: no sweep named '{name}' (run the sweep first)")
-
-    def done(self) -> dict[str, str]:
-        """trial_key -> status of the trials that need no more training (finished or diverged)."""
-        return {run.trial_key: run.status for run in self.runs() if run.status in DONE}
 
     @reports_errors
     def start(self, config: TrialConfig, tags: Mapping[str, str] | None = None, name: str | None = None) -> str:
@@ -312,30 +257,10 @@ class Store:
         self._client.set_terminated(self._parent(), status)
 
     @reports_errors
-    def runs(self) -> list[TrackedRun]:
-        """All trials of this sweep, oldest first."""
-        return [tracked(run) for run in self._search() if "trial_key" in run.data.tags]
-
-    @reports_errors
-    def trial(self, name: str) -> TrackedRun:
-        """The trial of an MLflow run id or a trial_key, in whichever sweep.
-
-        Raises:
-            TrackingError: if there is none, or several of one trial_key.
-        """
-        return tracked(find_trial(self._client, self.uri, name))
-
-    @reports_errors
     def log_audit(self, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str], file: Path) -> None:
         """What attacks found of a trial before its first epoch was over: metrics at step 0, tags, artifact `audit/`."""
         write(self._client, run_id, [(name, value, 0) for name, value in metrics.items()], tags=tags)
         self._client.log_artifact(run_id, str(file), artifact_path="audit")
-
-    @reports_errors
-    def history(self, run_id: str, key: str) -> list[tuple[int, float]]:
-        """(epoch, value) of one metric by epoch; of an epoch trained twice, after a restart, the later value."""
-        points = sorted(self._client.get_metric_history(run_id, key), key=lambda p: (p.step, p.timestamp))
-        return list({point.step: point.value for point in points}.items())
 
     @reports_errors
     def log_report(self, files: Iterable[Path]) -> None:
@@ -347,20 +272,6 @@ class Store:
     def log_experiment(self, text: str) -> None:
         """The text of the experiment file, to the parent run."""
         self._client.log_text(self._parent(), text, EXPERIMENT)
-
-    @reports_errors
-    def experiment(self) -> str:
-        """The text of the experiment file of the open sweep, as it was swept last.
-
-        Raises:
-            TrackingError: if the sweep was tracked without it.
-        """
-        if EXPERIMENT not in {file.path for file in self._client.list_artifacts(self._parent())}:
-            raise TrackingError(f"tracking store {shown(self.uri)}: the sweep has no experiment file (random stopping "
-                                "keeps its seed secret, and older versions kept none); name the file itself")
-        with tempfile.TemporaryDirectory() as folder:
-            path = self._client.download_artifacts(self._parent(), EXPERIMENT, folder)
-            return Path(path).read_text(encoding="utf-8")
 
     @reports_errors
     def log_sweep(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
@@ -381,22 +292,3 @@ class Store:
             if run not in kept:
                 self._client.delete_run(run.info.run_id)
         return kept
-
-    def _search(self, condition: str = "") -> Iterator[Any]:
-        """All matching runs of the sweep, the oldest first."""
-        return search(self._client, [self._experiment()], condition)
-
-    def _find_parent(self) -> Any | None:
-        return next(self._parents(), None)
-
-    def _parents(self) -> Iterator[Any]:
-        return self._search("tags.sweep LIKE '%'")
-
-    def _experiment(self) -> str:
-        if self._experiment_id is None:
-            raise TrackingError("no sweep is open: call open_sweep or attach first")
-        return self._experiment_id
-
-    def _parent(self) -> str:
-        self._experiment()
-        return self._parent_id

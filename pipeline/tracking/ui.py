@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 
-from pipeline.tracking.backend import shown
-from pipeline.tracking.store import Store, TrackingError
+from pipeline.tracking.backend import TrackingError, shown
+from pipeline.tracking.reader import Reader
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-def serve(store: Store, port: int, host: str = LOOPBACK[0]) -> int:
+def serve(store: Reader, port: int, host: str = LOOPBACK[0]) -> int:
     """Run MLflow's server on one interface until Ctrl-C; the exit code of the server.
 
     Raises:

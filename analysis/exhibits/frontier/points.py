@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis.exhibits.frontier.pareto import hypervolume, pareto_front, reference_epsilon
 from analysis.exhibits.metrics import METRICS, Metric
+from analysis.exhibits.table import NO_VALUE, Table, markdown
 from analysis.runs import (
     ALGORITHM_LABELS,
     DATASET_LABELS,
@@ -31,7 +32,6 @@ COLUMNS = ["algorithm", "epsilon", "metric", *SUMMARY, "kind", "formula", "relat
 VOLUME_COLUMNS = ["kind", "formula", "metric", "algorithm", "hypervolume", "points", "reference_epsilon",
                   "reference_value"]
 ALL = "all"  # algorithms together
-NO_VALUE = "–"
 NEIGHBOURS = {"add/remove": "one record, added or removed", "replace-one": "one record, replaced",
               LABEL_RELATION: "the label of one record"}
 PROTECTED = {"certified": "features and labels", "label": "labels only", "claimed": "no guarantee"}
@@ -188,8 +188,10 @@ def to_markdown(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> str:
     """Per kind a caption, a table with algorithms as rows, epsilons as columns and means as cells, and the dominated
     areas."""
     volumes = hypervolumes(points, runs)
-    return "\n".join(f"{caption(frame, runs)}\n\n{_markdown_table(frame)}\n{_areas(part)}" for frame, (_, part) in
-                     zip(points, volumes.groupby(["kind", "formula"], sort=False), strict=True))
+    parts = []
+    for frame, (_, areas) in zip(points, volumes.groupby(["kind", "formula"], sort=False), strict=True):
+        parts += [caption(frame, runs), _means(frame), *_areas(areas)]
+    return markdown(*parts)
 
 
 def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
@@ -230,27 +232,25 @@ def _settings(runs: pd.DataFrame) -> str:
     return ", ".join(texts)
 
 
-def _markdown_table(points: pd.DataFrame) -> str:
+def _means(points: pd.DataFrame) -> Table:
     by_column = points.assign(column=[_column(row) for row in points.itertuples()])
     by_column = by_column.sort_values("epsilon", kind="stable")
     columns = list(dict.fromkeys(by_column["column"]))
     digits = METRICS[points["metric"].iloc[0]].digits
     cells = {(row.algorithm, row.column): plus_minus(row.mean, row.high, digits) for row in by_column.itertuples()}
     present = [a for a in ALGORITHM_LABELS if a in set(points["algorithm"])]
-    lines = [["", *columns], ["---", *("---:" for _ in columns)],
-             *([ALGORITHM_LABELS[a], *(cells.get((a, c), NO_VALUE) for c in columns)] for a in present)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    rows = ([ALGORITHM_LABELS[a], *(cells.get((a, c), NO_VALUE) for c in columns)] for a in present)
+    return Table.of(["", *columns], rows)
 
 
-def _areas(volumes: pd.DataFrame) -> str:
+def _areas(volumes: pd.DataFrame) -> tuple[str, Table]:
     """The dominated areas of one kind, largest first."""
     first = volumes.iloc[0]
     names = [ALGORITHM_LABELS.get(a, "all together") for a in volumes["algorithm"]]
-    lines = [["hypervolume", *names], ["---", *("---:" for _ in names)],
-             [first["metric"].replace("_", " "), *(f"{value:.4g}" for value in volumes["hypervolume"])]]
+    row = [first["metric"].replace("_", " "), *(f"{value:.4g}" for value in volumes["hypervolume"])]
     return (f"Hypervolume: area between the means and the reference point (ε = {first['reference_epsilon']:g}, "
-            f"{first['reference_value']:g}), in units of the metric times nats of ln ε; larger is better.\n\n"
-            + "".join(f"| {' | '.join(line)} |\n" for line in lines))
+            f"{first['reference_value']:g}), in units of the metric times nats of ln ε; larger is better.",
+            Table.of(["hypervolume", *names], [row]))
 
 
 def _column(row: tuple) -> str:

@@ -1,0 +1,166 @@
+"""Reading the tracking store: sweeps, their trials and what was logged of them.
+
+What status, reports and notebooks ask for. Nothing is created and nothing is changed, so any number of readers may
+look at a store while a sweep writes to it. What is written is in `pipeline.tracking.store`, and how MLflow is spoken to
+in `pipeline.tracking.backend`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pipeline.tracking.artifacts import DONE, EXPERIMENT, TrackedRun
+from pipeline.tracking.backend import (
+    TrackingError,
+    connect,
+    database,
+    find_experiment,
+    find_trial,
+    is_set_up,
+    reports_errors,
+    search,
+    shown,
+    tracked,
+)
+
+
+class Reader:
+    """A tracking store that is there, and is only read: no method writes to it.
+
+    One sweep at a time is open, from `find` or `attach` on:
+
+        reader = Reader(root=Path("mlruns"))
+        reader.attach("quickstart")
+        accuracy = {run.trial_key: reader.history(run.run_id, "validation/accuracy") for run in reader.runs()}
+
+    Args:
+        uri: where it was tracked; by default MLFLOW_TRACKING_URI, else the SQLite database `<root>/mlflow.db`.
+        root: local folder of the database.
+
+    Attributes:
+        place: `<host>:<root>`, this host and folder.
+
+    Raises:
+        TrackingError: for a store that cannot be opened or reached, and a database that is not there or is empty.
+    """
+
+    def __init__(self, uri: str | None = None, root: Path = Path("mlruns")) -> None:
+        self.root = Path(root).absolute()
+        self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
+        self.place = f"{socket.gethostname()}:{self.root}"
+        self._database = database(self.uri)
+        self._experiment_id: str | None = None
+        self._parent_id: str | None = None
+        self._client = self._open()
+
+    @reports_errors
+    def _open(self) -> Any:
+        """MLflow's client of a store that is there; MLflow would set up a database that is not."""
+        if self._database is not None and not is_set_up(self._database):
+            state = "is empty" if self._database.exists() else "does not exist"
+            raise TrackingError(f"tracking store {shown(self.uri)}: {state} (run the sweep first)")
+        return connect(self.uri, None)
+
+    @property
+    def shared(self) -> bool:
+        """Whether other folders and hosts may use the store, too."""
+        return self._database != self.root / "mlflow.db"
+
+    @reports_errors
+    def sweeps(self) -> list[str]:
+        """Names of all sweeps in the store, the oldest first."""
+        return [e.name for e in sorted(self._client.search_experiments(), key=lambda e: e.creation_time)
+                if self.find(e.name)]
+
+    @reports_errors
+    def find(self, name: str) -> bool:
+        """Open the sweep `name` to read it, if there is one; nothing is created and no status changes."""
+        self._experiment_id = find_experiment(self._client, name)
+        parent = self._find_parent() if self._experiment_id else None
+        self._parent_id = parent.info.run_id if parent else None
+        return parent is not None
+
+    def attach(self, name: str) -> None:
+        """As `find`.
+
+        Raises:
+            TrackingError: if there is no such sweep in the store.
+        """
+        if not self.find(name):
+            raise TrackingError(f"tracking store {shown(self.uri)}: no sweep named '{name}' (run the sweep first)")
+
+    @reports_errors
+    def planned(self) -> int | None:
+        """Trials of the open sweep when it was last run."""
+        data = self._client.get_run(self._parent()).data if self._parent_id else None
+        text = data and data.tags.get("latest.trials", data.params.get("trials"))
+        return int(text) if text else None
+
+    @reports_errors
+    def holder(self) -> tuple[str, str] | None:
+        """(driver, its last beat) of the open sweep, while it runs or if it was not closed."""
+        run = self._client.get_run(self._parent())
+        running = run.info.status == "RUNNING" and "driver" in run.data.tags
+        return (run.data.tags["driver"], run.data.tags.get("driver.beat", "")) if running else None
+
+    @reports_errors
+    def experiment(self) -> str:
+        """The text of the experiment file of the open sweep, as it was swept last.
+
+        Raises:
+            TrackingError: if the sweep was tracked without it.
+        """
+        if EXPERIMENT not in {file.path for file in self._client.list_artifacts(self._parent())}:
+            raise TrackingError(f"tracking store {shown(self.uri)}: the sweep has no experiment file (random stopping "
+                                "keeps its seed secret, and older versions kept none); name the file itself")
+        with tempfile.TemporaryDirectory() as folder:
+            path = self._client.download_artifacts(self._parent(), EXPERIMENT, folder)
+            return Path(path).read_text(encoding="utf-8")
+
+    @reports_errors
+    def runs(self) -> list[TrackedRun]:
+        """All trials of this sweep, oldest first."""
+        return [tracked(run) for run in self._search() if "trial_key" in run.data.tags]
+
+    @reports_errors
+    def trial(self, name: str) -> TrackedRun:
+        """The trial of an MLflow run id or a trial_key, in whichever sweep.
+
+        Raises:
+            TrackingError: if there is none, or several of one trial_key.
+        """
+        return tracked(find_trial(self._client, self.uri, name))
+
+    def done(self) -> dict[str, str]:
+        """trial_key -> status of the trials that need no more training (finished or diverged)."""
+        return {run.trial_key: run.status for run in self.runs() if run.status in DONE}
+
+    @reports_errors
+    def history(self, run_id: str, key: str) -> list[tuple[int, float]]:
+        """(epoch, value) of one metric by epoch; of an epoch trained twice, after a restart, the later value."""
+        points = sorted(self._client.get_metric_history(run_id, key), key=lambda p: (p.step, p.timestamp))
+        return list({point.step: point.value for point in points}.items())
+
+    def _search(self, condition: str = "") -> Iterator[Any]:
+        """All matching runs of the sweep, the oldest first."""
+        return search(self._client, [self._experiment()], condition)
+
+    def _find_parent(self) -> Any | None:
+        return next(self._parents(), None)
+
+    def _parents(self) -> Iterator[Any]:
+        return self._search("tags.sweep LIKE '%'")
+
+    def _experiment(self) -> str:
+        if self._experiment_id is None:
+            raise TrackingError("no sweep is open: attach to one first")
+        return self._experiment_id
+
+    def _parent(self) -> str:
+        self._experiment()
+        return self._parent_id

@@ -1,0 +1,142 @@
+"""Reading a store changes nothing in it: not a byte, and there is no method that could."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import sqlite3
+
+import numpy as np
+import pytest
+
+import analysis
+from pipeline.cli import main
+from pipeline.sweep.status import status
+from pipeline.tracking import Reader, Store, TrackingError
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.records import EpochRecord, Outcome
+
+DONE, RUNNING = (TrialConfig(dataset="digits", algorithm="bp", batch_size=64, epochs=2, seed=seed) for seed in (0, 1))
+# Every public name that a reader has; whoever adds one says here that it only reads.
+READS = {"attach", "done", "experiment", "find", "history", "holder", "planned", "runs", "shared", "sweeps", "trial"}
+WRITES = {"be_patient", "beat", "check", "close_sweep", "fail", "log", "log_audit", "log_experiment", "log_report",
+          "log_sweep", "open_sweep", "start"}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        store = Store(root=root)
+        store.open_sweep("sweep", params={"trials": 2})
+        store.log_experiment("name: sweep\n")
+        for config in (DONE, RUNNING):
+            store.start(config)
+        outcome = Outcome("finished", {"layer_1.bias": np.ones(2, np.float32)}, ())
+        store.log([EpochRecord(DONE.trial_key, 1, {"test/accuracy": 0.5}),
+                   EpochRecord(DONE.trial_key, 2, {"test/accuracy": 0.6}, outcome=outcome)])
+    return root
+
+
+@pytest.fixture(autouse=True)
+def no_tracking_uri(monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def digests(root):
+    """SHA-256 of every file by its path; but for the index of the write-ahead log, in which readers leave marks."""
+    return {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in root.rglob("*") if path.is_file() and path.name != "mlflow.db-shm"}
+
+
+def load_runs(root):
+    assert list(analysis.load_runs("sweep", root)["status"]) == ["finished", "running"]
+
+
+def load_history(root):
+    assert list(analysis.load_history(analysis.load_runs("sweep", root), "test/accuracy", root)["value"]) == [0.5, 0.6]
+
+
+def every_method(root):
+    reader = Reader(root=root)
+    assert reader.sweeps() == ["sweep"] and not reader.find("nowhere")
+    with pytest.raises(TrackingError, match="no sweep named 'nowhere'"):
+        reader.attach("nowhere")
+    reader.attach("sweep")
+    assert reader.planned() == 2 and reader.experiment() == "name: sweep\n" and not reader.shared
+    assert reader.done() == {DONE.trial_key: "finished"} and reader.holder()[0].endswith(f"@{reader.place}")
+    run = reader.trial(DONE.trial_key)
+    assert run in reader.runs() and reader.history(run.run_id, "test/accuracy") == [(1, 0.5), (2, 0.6)]
+
+
+@pytest.mark.parametrize("read", [
+    lambda root: main(["status", "--mlruns", str(root)]), lambda root: status(Reader(root=root), "sweep"),
+    load_runs, load_history, every_method], ids=["photonic status", "status", "load_runs", "load_history", "methods"])
+def test_reading_leaves_the_store_as_it_is(read, root):
+    before = digests(root)
+    assert {"mlflow.db", ".tracking.lock"} <= set(before)
+    read(root)
+    assert digests(root) == before
+
+
+def test_writing_is_seen(root):
+    before = digests(root)
+    store = Store(root=root, create=False)
+    store.attach("sweep")
+    store.beat(1)
+    assert digests(root) != before
+
+
+def test_a_reader_has_no_method_that_writes():
+    public = {name for name in dir(Reader) if not name.startswith("_")}
+    assert public == READS
+    assert {name for name in dir(Store) if not name.startswith("_")} == READS | WRITES
+    assert not {"driver", "_lock", "_trials", "_finish", "_without_echoes"} & {*dir(Reader), *vars(Reader)}
+    assert set(inspect.signature(Reader).parameters) == {"uri", "root"}, "nothing that would create a store"
+
+
+def test_a_reader_calls_nothing_of_mlflow_that_writes(root):
+    class Guard:
+        def __init__(self, client):
+            self.client, self.called = client, set()
+
+        def __getattr__(self, name):
+            self.called.add(name)
+            return getattr(self.client, name)
+
+    reader = Reader(root=root)
+    reader._client = guard = Guard(reader._client)
+    reader.attach(reader.sweeps()[0])
+    for read in (reader.planned, reader.holder, reader.experiment, reader.runs, reader.done):
+        read()
+    reader.history(reader.trial(DONE.trial_key).run_id, "test/accuracy")
+    assert guard.called == {"search_experiments", "get_experiment_by_name", "search_runs", "get_run", "list_artifacts",
+                            "download_artifacts", "get_metric_history"}
+
+
+@pytest.mark.parametrize("tables", ["", "CREATE TABLE experiments (name TEXT)"], ids=["no tables", "no experiment"])
+@pytest.mark.parametrize("opened", [Reader, lambda root: Store(root=root, create=False)], ids=["reader", "store"])
+def test_a_database_that_mlflow_would_have_to_set_up_is_refused(opened, tables, tmp_path):
+    """As a process leaves it that is killed at once; another one, which holds the lock, may be setting it up."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute(tables)
+        connection.commit()
+    before = digests(tmp_path)
+    with pytest.raises(TrackingError, match=r"mlflow.db: is empty \(run the sweep first\)"):
+        opened(root=tmp_path)
+    assert digests(tmp_path) == before
+
+
+def test_a_damaged_database_is_mlflows_to_name(tmp_path):
+    (tmp_path / "mlflow.db").write_text("this is no database, although it is long enough to have been one once " * 9)
+    with pytest.raises(TrackingError, match="file is not a database"):
+        Reader(root=tmp_path)
+
+
+def test_a_reader_creates_no_folder(tmp_path):
+    with pytest.raises(TrackingError, match=r"mlflow.db: does not exist \(run the sweep first\)"):
+        Reader(root=tmp_path / "mlruns")
+    assert not any(tmp_path.iterdir())
