@@ -12,7 +12,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 
-class ConfigError(ValueError):
+class UserError(Exception):
+    """An error whose message is meant for people as it stands; the command line prints it in one line."""
+
+
+class ConfigError(UserError, ValueError):
     """A setting that cannot be run; the message names the field, the value and what would be accepted."""
 
 
