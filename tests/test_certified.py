@@ -8,8 +8,8 @@ import torch
 
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import certified, event_of, with_noise
-from pipeline.auditing.attacks import row_space_audit
 from pipeline.auditing.release import audit_release
+from pipeline.auditing.row_space import row_space_audit
 from pipeline.learning.data.dataset import load
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.network.network import Mlp

@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.auditing.attacks import row_space_audit
 from pipeline.auditing.release import audit_release
+from pipeline.auditing.row_space import row_space_audit
 from pipeline.cli import main
 from pipeline.learning.data.dataset import load
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text

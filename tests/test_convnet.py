@@ -10,8 +10,8 @@ import torch
 from test_gaussian import updates_of_a_batch_and_of_the_same_in_a_larger_tensor
 
 from pipeline.accounting.certified import certified, event_of
-from pipeline.auditing.attacks import row_space_audit
 from pipeline.auditing.release import audit_release
+from pipeline.auditing.row_space import row_space_audit
 from pipeline.learning.data.dataset import load
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism
 from pipeline.learning.mechanisms.base import sum_outer_products

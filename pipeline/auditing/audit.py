@@ -10,9 +10,9 @@ from pathlib import Path
 from pipeline.accounting.certified import certified_step, with_noise
 from pipeline.accounting.claimed import claimed
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.auditing.attacks import RowSpaceAudit, row_space_audit
 from pipeline.auditing.low_order_bits import low_order_bit_audit
 from pipeline.auditing.release import audit_release
+from pipeline.auditing.row_space import RowSpaceAudit, row_space_audit
 from pipeline.learning.data.dataset import Dataset, load
 from pipeline.learning.training import Training
 from pipeline.trials.choices import GAUSSIAN
