@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 from scipy.special import expit, logit
 
 Counts = int | np.ndarray
@@ -53,12 +53,15 @@ def one_run(m: int, r: int, v: int, delta: float, p: float = 0.05) -> float:
     _check_open("p", p)
     if v == 0:
         return 0.0
-    # Already P[Bin(r, s) >= v] reaches p where s is the lower Clopper-Pearson limit of v successes in r.
-    low, high = 0.0, max(0.0, float(logit(stats.beta.ppf(p, v, r - v + 1))))
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _one_run_p_value(middle, m, r, v, delta) < p else (low, middle)
-    return low
+
+    def excess(epsilon: float) -> float:
+        return _one_run_p_value(epsilon, m, r, v, delta) - p
+
+    if excess(0.0) >= 0:
+        return 0.0
+    # Already P[Bin(r, s) >= v] reaches p where s is the lower Clopper-Pearson limit of v in r; 1 more for rounding.
+    high = float(logit(stats.beta.ppf(p, v, r - v + 1))) + 1
+    return float(optimize.brentq(excess, 0.0, high, xtol=1e-12))
 
 
 def _one_run_p_value(epsilon: float, m: int, r: int, v: int, delta: float) -> float:
@@ -161,9 +164,8 @@ def auc(scores_members: np.ndarray, scores_non_members: np.ndarray) -> float:
         ValueError: for scores that are nan, or none.
     """
     members, others = checked("scores_members", scores_members), checked("scores_non_members", scores_non_members)
-    ranks = stats.rankdata(np.concatenate([members, others]))
-    n = len(members)
-    return float((ranks[:n].sum() - n * (n + 1) / 2) / (n * len(others)))
+    u = stats.mannwhitneyu(members, others, method="asymptotic").statistic  # the method is of a p-value, not of U
+    return float(u / (len(members) * len(others)))
 
 
 def tpr_at_fpr(scores_members: np.ndarray, scores_non_members: np.ndarray, fpr: float) -> float:
