@@ -148,13 +148,13 @@ def _sweep(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from pipeline.sweep.status import as_json, as_text, status
+    from pipeline.sweep import status
     from pipeline.tracking.store import Store
 
     experiment = load_experiment(options.file) if options.file else None
     store = Store(root=options.mlruns, create=False)
-    states = [status(store, name, experiment) for name in ([experiment.name] if experiment else store.sweeps())]
-    print(as_json(states) if options.json else as_text(states))
+    states = [status.read(store, name, experiment) for name in ([experiment.name] if experiment else store.sweeps())]
+    print(status.as_json(states) if options.json else status.as_text(states))
     return 0
 
 
@@ -199,10 +199,10 @@ def _account(options: argparse.Namespace) -> int:
     if (options.file is None) == (options.check is None):
         raise ConfigError("account: takes either FILE or --check CASES")
     if options.check:
-        from pipeline.accounting.check import as_text, check
+        from pipeline.accounting import check
 
-        results = check(options.check)
-        print(as_text(results))
+        results = check.evaluate(options.check)
+        print(check.as_text(results))
         return 0 if all(result.ok for result in results) else 1
     from pipeline.accounting.statement import trial_lines
 
@@ -217,7 +217,7 @@ def _print_lines(lines: Iterable[str]) -> int:
 
 
 def _audit(options: argparse.Namespace) -> int:
-    from pipeline.auditing.audit import audit, table
+    from pipeline.auditing.audit import audit_experiment, table
 
     if re.fullmatch("[0-9a-f]{16}|[0-9a-f]{32}", options.target) and not Path(options.target).exists():
         return _audit_run(options)
@@ -228,7 +228,7 @@ def _audit(options: argparse.Namespace) -> int:
 
         store = Store(root=options.mlruns, create=False)
         store.attach(experiment.name)
-    found = list(audit(experiment, options.trial, options.data, options.steps))
+    found = list(audit_experiment(experiment, options.trial, options.data, options.steps))
     text = table(found)
     print(text)
     if store:

@@ -32,7 +32,7 @@ class CheckResult:
     rtol: float
 
 
-def check(path: Path | str) -> list[CheckResult]:
+def evaluate(path: Path | str) -> list[CheckResult]:
     """Evaluate all cases of the file, in their order.
 
     Expected values are numbers, "inf", or an object of them. In an object, null expects null, and `published` is a

@@ -6,19 +6,19 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from pipeline.accounting.audited import guesses, one_run
-from pipeline.accounting.certified import certified, event_of, with_noise
+from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
 from pipeline.accounting.claimed import (
     RELATION,
     VARIANTS,
     abridged,
     assumptions,
-    claimed,
+    claimed_epsilons,
     missing,
     not_described,
 )
 from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.epsilon import GUARANTEES, Epsilon
-from pipeline.accounting.evaluations import cover, is_noisy, selected
+from pipeline.accounting.evaluations import cover, is_noisy, selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.finite_precision import DELTA_SHARE, enlargement, optical_enlargement
 from pipeline.accounting.label import label_epsilons
@@ -37,7 +37,7 @@ REAL_NUMBERS = ("floating-point sums and samples are taken for real numbers (the
 SECRET = "noise and batches come from the operating system's entropy, and nothing of it is recorded"
 RECORDED = "the noise comes from a recorded seed, and whoever knows that can subtract it"
 
-__all__ = ["Epsilon", "account", "describe", "price_lines", "privacy_tags", "selected", "trial_lines"]
+__all__ = ["Epsilon", "account", "describe", "price_lines", "privacy_tags", "selected_epsilon", "trial_lines"]
 
 
 def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
@@ -47,8 +47,8 @@ def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
         ValueError: unless epochs_done >= 1.
     """
     config = with_noise(config)
-    guarantees = [*label_epsilons(config, epochs_done), *certified(config, epochs_done)]
-    return [*claimed(config, epochs_done), *column_epsilons(config), *cover(config, guarantees, epochs_done)]
+    guarantees = [*label_epsilons(config, epochs_done), *certified_epsilons(config, epochs_done)]
+    return [*claimed_epsilons(config, epochs_done), *column_epsilons(config), *cover(config, guarantees, epochs_done)]
 
 
 def privacy_tags(config: TrialConfig) -> dict[str, str]:
@@ -114,7 +114,7 @@ def price_lines(experiment: Experiment) -> Iterator[str]:
     for what, trials, selection in prices:
         yield what
         try:
-            epsilon = selected(trials, selection)
+            epsilon = selected_epsilon(trials, selection)
         except UnsupportedAccounting as error:
             yield f"  no epsilon covers the choice: {error}"
         else:
@@ -185,7 +185,7 @@ def _disclosed(config: TrialConfig) -> str:
 
 def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
     event = event_of(config, config.epochs)
-    noisy, epsilons = config.noise_multiplier > 0, certified(config, config.epochs)
+    noisy, epsilons = config.noise_multiplier > 0, certified_epsilons(config, config.epochs)
     standing = "true" if config.secure else "simulated"
     note = epsilons[0].note if noisy else "not certified: no noise, no guarantee"
     if noisy:
@@ -237,5 +237,5 @@ def _why_infinite(config: TrialConfig) -> list[str]:
              for reasons, names in infinite.items()]
     if finite:
         notes.append(f"claimed epsilon of {', '.join(finite)} is finite, but only the printed formula's value")
-        notes += dict.fromkeys(e.note for e in claimed(config, 1) if e.is_metric)
+        notes += dict.fromkeys(e.note for e in claimed_epsilons(config, 1) if e.is_metric)
     return notes
