@@ -13,13 +13,14 @@ from pipeline.tracking.reader import Reader
 from pipeline.trials.choices import ALGORITHM_LABELS, MECHANISMS
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASET_LABELS
+from pipeline.trials.fields import UserError
 from pipeline.trials.naming import noise_setting, run_name
 
 NON_PRIVATE = "non-private"
 DEFAULT_NOISE = TrialConfig().noise
 
 
-class ReportError(ValueError):
+class ReportError(UserError, ValueError):
     """The runs do not hold what a table or figure shows; the message says what is missing."""
 
 

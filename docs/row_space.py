@@ -10,7 +10,7 @@ from pathlib import Path
 
 from analysis.exhibits.figure2 import theme
 from analysis.exhibits.row_space import row_space_figure
-from pipeline.auditing.attacks import row_space_audit
+from pipeline.auditing.row_space import row_space_audit
 from pipeline.learning.data import load
 from pipeline.trials import TrialConfig
 

@@ -10,14 +10,13 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.exhibits import certified_trials
 from pipeline.trials.experiment import Experiment, load_experiment, parse_experiment
-from pipeline.trials.stopping import Selection
+from pipeline.trials.fields import UserError
 
 if TYPE_CHECKING:
     from pipeline.tracking.reader import Reader
@@ -43,18 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {error}; make room and run the same command again to go on", file=sys.stderr)
         return REFUSED
-    except _expected_errors() as error:
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return REFUSED
-
-
-def _expected_errors() -> tuple[type[Exception], ...]:
-    """Errors whose message is meant for the user. Modules that were never imported have raised none."""
-    expected = [("pipeline.tracking.backend", "TrackingError"), ("pipeline.sweep.resources", "ResourceError"),
-                ("pipeline.sweep.lock", "SweepRunning"), ("pipeline.learning.feedback.projection", "OpuUnavailable"),
-                ("pipeline.learning.data.download", "DataError"), ("analysis.runs", "ReportError"),
-                ("pipeline.accounting.check", "CheckError")]
-    return (ConfigError, *(getattr(sys.modules[module], name) for module, name in expected if module in sys.modules))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -145,7 +135,9 @@ def _sweep(options: argparse.Namespace) -> int:
         resources = dataclasses.replace(experiment.resources, checkpoint_seconds=options.checkpoint_seconds)
         experiment = dataclasses.replace(experiment, resources=resources)
     if options.dry_run:
-        return _dry_run(experiment, options.workers)
+        from pipeline.sweep.dry_run import plan_lines
+
+        return _print_lines(plan_lines(experiment, options.workers))
     from pipeline.sweep.run import run_sweep
 
     result = run_sweep(experiment, root=options.mlruns, data_folder=options.data, address=options.address,
@@ -155,58 +147,14 @@ def _sweep(options: argparse.Namespace) -> int:
     return 1 if result.failed else 0
 
 
-def _dry_run(experiment: Experiment, workers: int | None) -> int:
-    from pipeline.sweep.estimate import estimate_seconds
-    from pipeline.sweep.resources import bundle, check_resources, local_offer, slots
-    from pipeline.trials.naming import duration
-    from pipeline.trials.packs import plan
-
-    asked, offer = experiment.resources, {**local_offer(workers), "GPU": _gpus()}
-    check_resources(experiment.trials, asked, [offer])
-    if any(trial.projector == "opu_hardware" for trial in experiment.trials):
-        from pipeline.learning.feedback.projection import check_opu
-
-        check_opu()
-    at_once = slots(bundle(asked, False), offer)
-    packs = plan(experiment.trials, asked, at_once)
-    print(f"{experiment.name}: {len(experiment.trials)} trials in {len(packs)} packs, {at_once} packs at a time")
-    for number, pack in enumerate(packs, start=1):
-        opu = f", {asked.opu:g} OPU" if pack.needs_opu else ""
-        print(f"pack {number}: {asked.cpu:g} CPU, {asked.gpu:g} GPU{opu}")
-        for trial in pack.trials:
-            print(f"  {trial.trial_key}  {_differences(trial, experiment)}")
-    seconds = estimate_seconds(packs, at_once, opus=1, threads=max(1, int(asked.cpu)),
-                               device="cuda" if asked.gpu else "cpu")
-    print(f"estimate: {duration(seconds)} of training on this machine as busy as it is now, and start-up; "
-          "data sets were not looked for")
-    if experiment.ignored:
-        print(f"ignored: {experiment.ignored}")
-    if experiment.candidates:
-        _print_selected(experiment)
-    return 0
-
-
-def _gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count()
-
-
-def _differences(trial: TrialConfig, experiment: Experiment) -> str:
-    """The settings in which the experiment's trials differ, as this trial has them."""
-    own, compared = trial.canonical(), (*experiment.trials, *experiment.candidates)
-    return " ".join(f"{f.name}={own[f.name]}" for f in dataclasses.fields(trial)
-                    if f.name in own and len({getattr(t, f.name) for t in compared}) > 1)
-
-
 def _status(options: argparse.Namespace) -> int:
-    from pipeline.sweep.status import as_json, as_text, status
+    from pipeline.sweep import status
     from pipeline.tracking.reader import Reader
 
     experiment = load_experiment(options.file) if options.file else None
     store = Reader(root=options.mlruns)
-    states = [status(store, name, experiment) for name in ([experiment.name] if experiment else store.sweeps())]
-    print(as_json(states) if options.json else as_text(states))
+    states = [status.read(store, name, experiment) for name in ([experiment.name] if experiment else store.sweeps())]
+    print(status.as_json(states) if options.json else status.as_text(states))
     return 0
 
 
@@ -251,73 +199,26 @@ def _swept(target: str, store: Reader) -> Experiment:
 def _account(options: argparse.Namespace) -> int:
     if (options.file is None) == (options.check is None):
         raise ConfigError("account: takes either FILE or --check CASES")
-    return _check_cases(options.check) if options.check else _account_trials(options.file, options.by_epoch)
+    if options.check:
+        from pipeline.accounting import check
+
+        results = check.evaluate(options.check)
+        print(check.as_text(results))
+        return 0 if all(result.ok for result in results) else 1
+    from pipeline.accounting.statement import trial_lines
+
+    return _print_lines(trial_lines(load_experiment(options.file), options.by_epoch))
 
 
-def _check_cases(path: Path) -> int:
-    from pipeline.accounting.check import check
-
-    results = check(path)
-    for result in results:
-        print(f"{'ok  ' if result.ok else 'MISS'} {result.id}: expected {_numbers(result.expected)}, "
-              f"got {_numbers(result.got)}, rtol {result.rtol:g}")
-    missed = sum(not result.ok for result in results)
-    print(f"{len(results)} cases, {missed} missed")
-    return 1 if missed else 0
-
-
-def _numbers(value: float | None | dict[str, float | None]) -> str:
-    if isinstance(value, dict):
-        return " ".join(f"{key}={_numbers(item)}" for key, item in value.items())
-    return "none" if value is None else f"{value:.10g}"
-
-
-def _account_trials(path: Path, by_epoch: bool) -> int:
-    from pipeline.accounting import account, privacy_tags
-    from pipeline.accounting.certified import with_noise
-    from pipeline.accounting.claimed import assumptions
-    from pipeline.trials.naming import run_name
-
-    experiment = load_experiment(path)
-    trials = experiment.candidates or experiment.trials
-    for trial in {dataclasses.replace(trial, seed=0): trial for trial in trials}.values():
-        print(f"{run_name(trial, experiment.varied).rpartition(' ')[0]}, any seed, after {trial.epochs} epochs")
-        for assumption in assumptions(with_noise(trial)) if trial.mechanism == "photonic" else []:
-            print(f"  {'holds ' if assumption.holds else 'FAILS '} {assumption.name}: {assumption.reason}")
-        for epsilon in account(trial, trial.epochs):
-            print(f"  {epsilon}")
-        print(f"  {privacy_tags(trial)['privacy.notes']}")
-        for epoch in range(1, trial.epochs + 1) if by_epoch else ():
-            values = (f"{e.metric_name.removeprefix('epsilon/')} {e.value:.4g}" for e in account(trial, epoch))
-            print(f"  after epoch {epoch:>3}: {', '.join(values) or 'none'}")
-    _print_selected(experiment)
+def _print_lines(lines: Iterable[str]) -> int:
+    """Each as soon as it is there: the next may take seconds."""
+    for line in lines:
+        print(line)
     return 0
 
 
-def _print_selected(experiment: Experiment) -> None:
-    """What the best trial costs: by the file's rule and, of drawn trials, if the others are published too."""
-    certified = certified_trials(experiment.trials)
-    if len(certified) < 2 and not experiment.candidates:
-        return
-    from pipeline.accounting.evaluations import selected
-    from pipeline.accounting.event import UnsupportedAccounting
-    from pipeline.accounting.noise import choice_statement
-
-    prices = [(f"the best of {len(certified)} certified trials", certified, Selection())]
-    if experiment.candidates:
-        prices = [(f"the best of the {len(certified)} drawn trials, if nothing else is published",
-                   experiment.candidates, experiment.selection),
-                  (f"all {len(certified)} drawn trials published", certified, Selection())]
-    for what, trials, selection in prices:
-        try:
-            epsilon = selected(trials, selection)
-            print(f"{what}\n  {epsilon}\n  {epsilon.note}\n  {choice_statement(trials, selection)}")
-        except UnsupportedAccounting as error:
-            print(f"{what}\n  no epsilon covers the choice: {error}")
-
-
 def _audit(options: argparse.Namespace) -> int:
-    from pipeline.auditing.audit import audit, table
+    from pipeline.auditing.audit import audit_experiment, table
 
     if re.fullmatch("[0-9a-f]{16}|[0-9a-f]{32}", options.target) and not Path(options.target).exists():
         return _audit_run(options)
@@ -328,7 +229,7 @@ def _audit(options: argparse.Namespace) -> int:
 
         store = Store(root=options.mlruns, create=False)
         store.attach(experiment.name)
-    found = list(audit(experiment, options.trial, options.data, options.steps))
+    found = list(audit_experiment(experiment, options.trial, options.data, options.steps))
     text = table(found)
     print(text)
     if store:

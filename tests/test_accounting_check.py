@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.accounting.check import FUNCTIONS, CheckError, _agree, _number, check
+from pipeline.accounting.check import FUNCTIONS, CheckError, _agree, _number, evaluate
 from pipeline.cli import main
 
 REFERENCE = Path(__file__).parent / "data" / "accounting_reference.json"
-RESULTS = {result.id: result for result in check(REFERENCE)}
+RESULTS = {result.id: result for result in evaluate(REFERENCE)}
 CASES = json.loads(REFERENCE.read_text())["cases"]
 GDP = dict(id="a", function="gdp_eps", inputs=dict(mu=1.0, delta=1e-5), expected=4.377178095681235, rtol=1e-6)
 
@@ -49,7 +49,7 @@ def test_published_numbers_are_checked_to_their_last_digit(tmp_path):
     case = next(c for c in CASES if c["id"] == "audit_one_run_01")
     for published, ok in ((0.673, True), (0.672, True), (0.671, False), (0.675, False), (None, True)):
         file = write(tmp_path, {**case, "expected": {**case["expected"], "published": published}})
-        assert check(file)[0].ok is ok
+        assert evaluate(file)[0].ok is ok
 
 
 @pytest.mark.parametrize("change, message", [
@@ -60,27 +60,27 @@ def test_published_numbers_are_checked_to_their_last_digit(tmp_path):
 ])
 def test_malformed_cases_are_named(change, message, tmp_path):
     with pytest.raises(CheckError, match=message):
-        check(write(tmp_path, {**GDP, **change}))
+        evaluate(write(tmp_path, {**GDP, **change}))
 
 
 def test_malformed_files_are_named(tmp_path):
     file = tmp_path / "cases.json"
     with pytest.raises(CheckError, match="cases.json: No such file"):
-        check(file)
+        evaluate(file)
     for content, message in (("{", "not JSON"), ("[]", "must have a list `cases`"), ('{"cases": []}', "must have a"),
                              ('{"cases": [{"id": "a"}]}', "a: lacks function, inputs, expected, rtol")):
         file.write_text(content)
         with pytest.raises(CheckError, match=message):
-            check(file)
+            evaluate(file)
 
 
 def test_inconsistent_inputs_are_refused(tmp_path):
     case = next(c for c in CASES if c["id"] == "leekifer_epsilon_01")
     with pytest.raises(CheckError, match="T: the other inputs give 5850, got 5851"):
-        check(write(tmp_path, {**case, "inputs": {**case["inputs"], "T": 5851}}))
+        evaluate(write(tmp_path, {**case, "inputs": {**case["inputs"], "T": 5851}}))
     case = next(c for c in CASES if c["function"] == "joint_column_counterexample")
     with pytest.raises(CheckError, match="neighbour: must be 'label of record I only'"):
-        check(write(tmp_path, {**case, "inputs": {**case["inputs"], "neighbour": "any"}}))
+        evaluate(write(tmp_path, {**case, "inputs": {**case["inputs"], "neighbour": "any"}}))
 
 
 def test_command(tmp_path, capsys):

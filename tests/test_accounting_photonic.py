@@ -267,7 +267,7 @@ def test_gamma_of_the_activations():
 def test_nothing_is_claimed_without_noise_or_of_bp():
     assert account(TrialConfig(), 1) == [] and ph.assumptions(TrialConfig()) == []
     bp = TrialConfig(**ENFORCED, algorithm="bp")
-    assert ph.claimed(bp, 1) == []
+    assert ph.claimed_epsilons(bp, 1) == []
     assert [a.holds for a in ph.assumptions(bp)] == [False]
     assert "nothing is claimed: bp" in privacy_tags(bp)["privacy.notes"]
 
@@ -279,7 +279,7 @@ def test_account_refuses_zero_epochs():
 
 def test_every_claim_says_what_it_is():
     config = TrialConfig(**PHOTONIC, sampler="without_replacement", delta=1e-6)
-    claims = ph.claimed(config, 2)
+    claims = ph.claimed_epsilons(config, 2)
     for e in claims:
         assert (e.kind, e.relation, e.sampler, e.delta, e.conversion) == (
             "claimed", "replace-one", "without_replacement", 1e-6, "classic")

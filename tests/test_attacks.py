@@ -11,14 +11,9 @@ import pytest
 import torch
 from test_audit import gaussian_epsilon
 
-from pipeline.accounting.scores import auc, one_run_audit, tpr_at_fpr
-from pipeline.auditing.attacks import (
-    gaussian_log_ratio,
-    row_space,
-    row_space_audit,
-    row_space_membership,
-    two_point_step_audit,
-)
+from pipeline.accounting.audited import auc, one_run_audit, tpr_at_fpr
+from pipeline.auditing.row_space import row_space_audit, row_space_basis, row_space_membership
+from pipeline.auditing.two_point import gaussian_log_ratio, two_point_step_audit
 from pipeline.learning.data.dataset import load
 from pipeline.learning.mechanisms.photonic import Photonic
 from pipeline.trials.config import TrialConfig
@@ -67,7 +62,7 @@ def outer_products(m, n_in=60, n_out=80, seed=0):
 
 def test_members_lie_in_the_row_space_and_others_as_far_outside_as_dimensions_allow():
     update, members, others = outer_products(20)
-    assert row_space(update).shape == (20, 60)
+    assert row_space_basis(update).shape == (20, 60)
     assert row_space_membership(update, members).max() < 1e-5
     # a random direction keeps a share 1 - 20/60 of its squared norm
     assert row_space_membership(update, others).square().mean().item() == pytest.approx(40 / 60, abs=0.03)
@@ -82,17 +77,17 @@ def test_residuals_are_relative():
 
 def test_more_records_than_inputs_or_rows_hide_the_members():
     update, members, others = outer_products(70)
-    assert row_space(update).shape == (60, 60)
+    assert row_space_basis(update).shape == (60, 60)
     residuals = [row_space_membership(update, h).numpy() for h in (members, others)]
     assert max(r.max() for r in residuals) == 0 and auc(*residuals) == 0.5
     update, members, _ = outer_products(20, n_out=10)
-    assert row_space(update).shape == (10, 60) and row_space_membership(update, members).min() > 0.1
+    assert row_space_basis(update).shape == (10, 60) and row_space_membership(update, members).min() > 0.1
 
 
 def test_rounded_updates_need_the_batch_size():
     update, members, others = outer_products(20)
     rounded = update.bfloat16().float()
-    assert row_space(rounded).shape == (60, 60)
+    assert row_space_basis(rounded).shape == (60, 60)
     assert row_space_membership(rounded, members, max_rank=20).max() < 0.02
     assert row_space_membership(rounded, others, max_rank=20).min() > 0.3
 

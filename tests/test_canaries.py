@@ -9,8 +9,7 @@ from flat import train
 from test_training import comparable, results
 
 from pipeline.accounting import privacy_tags
-from pipeline.accounting.audited import guesses, one_run
-from pipeline.accounting.scores import one_run_audit
+from pipeline.accounting.audited import guesses, one_run, one_run_audit
 from pipeline.learning.canaries import Canaries
 from pipeline.learning.data.dataset import load
 from pipeline.learning.data.sampling import ABSENT, BatchSampler, split

@@ -8,9 +8,9 @@ import torch
 from flat import train
 
 from pipeline.accounting import account, privacy_tags
-from pipeline.accounting.certified import certified, event_of, with_noise
-from pipeline.auditing.attacks import row_space_audit
+from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
 from pipeline.auditing.release import audit_release
+from pipeline.auditing.row_space import row_space_audit
 from pipeline.learning.data.dataset import load
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.network.network import Mlp
@@ -51,10 +51,10 @@ def test_the_event_is_derived_from_what_runs(sampler, relation, z, digits):
 @pytest.mark.parametrize("sampler", ["poisson", "without_replacement", "shuffled"])
 def test_a_target_epsilon_is_met_from_below_and_within_one_percent(sampler):
     config = dataclasses.replace(BASE, sampler=sampler, noise_multiplier=0, target_epsilon=3.0)
-    value = certified(config, config.epochs)[0].value
+    value = certified_epsilons(config, config.epochs)[0].value
     assert 0.99 * 3 <= value <= 3
     assert with_noise(config).noise_multiplier > 0 and with_noise(BASE) == BASE
-    assert certified(config, 1)[0].value < value
+    assert certified_epsilons(config, 1)[0].value < value
 
 
 def test_training_logs_the_certified_epsilon_of_every_epoch_and_its_labels(digits):

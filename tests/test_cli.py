@@ -10,14 +10,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.auditing.attacks import row_space_audit
 from pipeline.auditing.release import audit_release
+from pipeline.auditing.row_space import row_space_audit
 from pipeline.cli import main
 from pipeline.learning.data.dataset import load
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
 from pipeline.tracking.store import Store, TrackingError
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.experiment import load_experiment
+from pipeline.trials.fields import UserError
 
 ROOT = Path(__file__).parent.parent
 QUICKSTART = ROOT / "experiments/quickstart.yaml"
@@ -274,6 +275,18 @@ def test_audit_refuses_what_does_not_exist(tmp_path, capsys, arguments, message)
     file.write_text(AUDITED)
     assert main(["audit", str(file), *arguments]) == 2
     assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def test_an_error_for_people_is_printed_in_one_line(capsys, monkeypatch):
+    class Refused(UserError, RuntimeError):
+        """Of a module that the command line does not know."""
+
+    def refuse(path):
+        raise Refused("sigma: must be >= 0")
+
+    monkeypatch.setattr("pipeline.cli.load_experiment", refuse)
+    assert main(["account", "x.yaml"]) == 2 and capsys.readouterr().err == "error: sigma: must be >= 0\n"
+    assert issubclass(ConfigError, ValueError) and issubclass(TrackingError, RuntimeError), "what they were before"
 
 
 STOPPING = """

@@ -10,9 +10,9 @@ import torch
 from flat import train
 from test_gaussian import updates_of_a_batch_and_of_the_same_in_a_larger_tensor
 
-from pipeline.accounting.certified import certified, event_of
-from pipeline.auditing.attacks import row_space_audit
+from pipeline.accounting.certified import certified_epsilons, event_of
 from pipeline.auditing.release import audit_release
+from pipeline.auditing.row_space import row_space_audit
 from pipeline.learning.data.dataset import load
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism
 from pipeline.learning.mechanisms.base import sum_outer_products
@@ -159,7 +159,7 @@ def test_every_layer_gets_an_equal_part_of_the_papers_sensitivity():
     event = event_of(config, 50)
     assert event.noise_multiplier == pytest.approx(0.01 * 512 / 3)
     assert (event.N, event.m, event.steps) == (60_000, 512, 50 * 117)
-    classic, = (e for e in certified(config, 50) if e.variant == "rdp/classic")
+    classic, = (e for e in certified_epsilons(config, 50) if e.variant == "rdp/classic")
     assert classic.value == pytest.approx(4.43, abs=0.01)
 
 

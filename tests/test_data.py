@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from pipeline.learning.data import dataset as data
-from pipeline.learning.data import download
+from pipeline.learning.data import download, readers
 from pipeline.learning.data.dataset import DataError
 from pipeline.trials.datasets import DatasetSpec
 
@@ -64,8 +64,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PHOTONIC_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("PHOTONIC_DATA", raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    for name in data.BASE_URLS:
-        monkeypatch.setitem(data.BASE_URLS, name, "http://127.0.0.1:9/")
+    for name in readers.BASE_URLS:
+        monkeypatch.setitem(readers.BASE_URLS, name, "http://127.0.0.1:9/")
     return tmp_path / "cache"
 
 
@@ -78,7 +78,7 @@ def mnist(monkeypatch: pytest.MonkeyPatch) -> dict[str, np.ndarray]:
         arrays[f"{part}-images-idx3-ubyte"] = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8)
         arrays[f"{part}-labels-idx1-ubyte"] = rng.integers(0, 10, n, dtype=np.uint8)
     monkeypatch.setitem(data.DATASETS, "mnist", MNIST)
-    monkeypatch.setitem(data.DIGESTS, "mnist", digests({name: idx(a) for name, a in arrays.items()}))
+    monkeypatch.setitem(readers.DIGESTS, "mnist", digests({name: idx(a) for name, a in arrays.items()}))
     return arrays
 
 
@@ -97,12 +97,12 @@ def cifar_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """The `.bin` files of a tiny CIFAR-10."""
     rng = np.random.default_rng(2)
     files = {}
-    for name in (*data.CIFAR_BATCHES["train"], *data.CIFAR_BATCHES["test"]):
+    for name in (*readers.CIFAR_BATCHES["train"], *readers.CIFAR_BATCHES["test"]):
         records = rng.integers(0, 256, (100, 3073), dtype=np.uint8)
         records[:, 0] = rng.permutation(np.arange(100) % 10)
         files[name] = records.tobytes()
     monkeypatch.setitem(data.DATASETS, "cifar10", CIFAR)
-    monkeypatch.setitem(data.DIGESTS, "cifar10", digests(files))
+    monkeypatch.setitem(readers.DIGESTS, "cifar10", digests(files))
     return files
 
 
@@ -164,8 +164,8 @@ class Handler(BaseHTTPRequestHandler):
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     server = Server()
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    for name in data.BASE_URLS:
-        monkeypatch.setitem(data.BASE_URLS, name, f"http://127.0.0.1:{server.server_port}/")
+    for name in readers.BASE_URLS:
+        monkeypatch.setitem(readers.BASE_URLS, name, f"http://127.0.0.1:{server.server_port}/")
     yield server
     server.shutdown()
     server.server_close()
@@ -289,7 +289,7 @@ def test_damaged_file_in_a_given_folder(damage: str, mnist_folder: Path) -> None
 def test_labels_out_of_range(mnist: dict[str, np.ndarray], mnist_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "t10k-labels-idx1-ubyte"
     payload = idx(np.full(MNIST.n_test, 10, np.uint8))
-    monkeypatch.setitem(data.DIGESTS["mnist"], name, hashlib.sha256(payload).hexdigest())
+    monkeypatch.setitem(readers.DIGESTS["mnist"], name, hashlib.sha256(payload).hexdigest())
     (mnist_folder / "MNIST/raw" / f"{name}.gz").write_bytes(gzip.compress(payload))
     with pytest.raises(DataError, match=f"mnist, {name}: expected labels 0..9, got 10"):
         data.load("mnist", mnist_folder)
@@ -314,7 +314,7 @@ def test_cifar_archive_is_kept_unpacked(path: str, cifar_files: dict[str, bytes]
     check_cifar(data.load("cifar10", folder), cifar_files)
     assert listing(cache) == [f"CIFAR10/cifar-10-batches-bin/{name}" for name in sorted(cifar_files)]
     assert [p.name for p in (cache / "CIFAR10").iterdir()] == ["cifar-10-batches-bin"]
-    monkeypatch.setattr(data, "_read_archive", None)  # the second time no archive is opened
+    monkeypatch.setattr(readers, "_read_archive", None)  # the second time no archive is opened
     check_cifar(data.load("cifar10", folder), cifar_files)
 
 
@@ -364,7 +364,7 @@ def test_cifar_labels(label: int, message: str, cifar_files: dict[str, bytes], t
     records = np.frombuffer(cifar_files["data_batch_1.bin"], np.uint8).reshape(100, 3073).copy()
     records[records[:, 0] == 7, 0] = label
     changed = cifar_files | {"data_batch_1.bin": records.tobytes()}
-    monkeypatch.setitem(data.DIGESTS, "cifar10", digests(changed))
+    monkeypatch.setitem(readers.DIGESTS, "cifar10", digests(changed))
     folder = write(tmp_path / "data", {f"cifar-10-batches-bin/{name}": payload for name, payload in changed.items()})
     with pytest.raises(DataError, match=f"train: {message}"):
         data.load("cifar10", folder)
@@ -514,11 +514,12 @@ def test_cache_that_cannot_be_written(mnist_server: Server, cache: Path) -> None
 CHILD = """
 import json, sys
 from pipeline.learning.data import dataset as data
+from pipeline.learning.data import readers
 from pipeline.trials.datasets import DatasetSpec
 settings = json.loads(sys.argv[1])
 data.DATASETS["mnist"] = DatasetSpec(*settings["sizes"], (1, 28, 28), 10, (0.5,), (0.5,))
-data.DIGESTS["mnist"] = settings["digests"]
-data.BASE_URLS["mnist"] = settings["url"]
+readers.DIGESTS["mnist"] = settings["digests"]
+readers.BASE_URLS["mnist"] = settings["url"]
 print("ready", flush=True)
 sys.stdin.readline()
 dataset = data.load("mnist")
@@ -528,8 +529,8 @@ print(int(dataset.train_x.sum()), int(dataset.test_y.sum()), flush=True)
 
 def test_two_processes_download_once(mnist: dict[str, np.ndarray], mnist_server: Server, cache: Path) -> None:
     mnist_server.delay = 0.3
-    settings = json.dumps({"sizes": [MNIST.n_train, MNIST.n_test], "digests": data.DIGESTS["mnist"],
-                           "url": data.BASE_URLS["mnist"]})
+    settings = json.dumps({"sizes": [MNIST.n_train, MNIST.n_test], "digests": readers.DIGESTS["mnist"],
+                           "url": readers.BASE_URLS["mnist"]})
     children = [subprocess.Popen([sys.executable, "-c", CHILD, settings], cwd=REPOSITORY, text=True,
                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                 for _ in range(2)]

@@ -10,9 +10,9 @@ import torch
 from flat import train
 
 from pipeline.accounting import account
-from pipeline.accounting.certified import certified
+from pipeline.accounting.certified import certified_epsilons
 from pipeline.accounting.curves import gdp_eps
-from pipeline.accounting.evaluations import evaluation_noise, selected
+from pipeline.accounting.evaluations import evaluation_noise, selected_epsilon
 from pipeline.accounting.finite_precision import STEPS_PER_SIGMA, accounted_delta, count_enlargement
 from pipeline.learning.alignment import cosines
 from pipeline.learning.data.dataset import load
@@ -104,7 +104,7 @@ def test_every_epoch_is_charged_the_larger_of_training_and_evaluations():
     s, delta = evaluation_noise(SECURE), accounted_delta(SECURE)
     for epoch in (1, 2, 3):
         logged = account(SECURE, epoch)[0].value
-        assert logged == max(certified(SECURE, epoch)[0].value, gdp_eps(math.sqrt(epoch) / s, delta))
+        assert logged == max(certified_epsilons(SECURE, epoch)[0].value, gdp_eps(math.sqrt(epoch) / s, delta))
     assert "validation accuracy is released with noise" in account(SECURE, 3)[0].note
 
 
@@ -174,7 +174,7 @@ def test_alignment_is_the_same_whether_or_not_the_run_was_interrupted(digits):
 # --- the choice of the best
 
 def choice_of(trials, **rule):
-    return selected(trials, Selection(**rule))
+    return selected_epsilon(trials, Selection(**rule))
 
 
 def test_noisy_scores_are_part_of_what_a_choice_costs():

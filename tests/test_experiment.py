@@ -49,6 +49,21 @@ def test_ranges(tmp_path):
     assert [t.sigma for t in trials[::2]] == [0, 0.25, 0.5, 0.75, 1] and {t.seed for t in trials} == {4, 7}
 
 
+@pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.0e-5", "1.e-5", ".1e-4", "+1e-05", "0.1e-4", "100e-7"])
+def test_powers_of_ten_are_numbers(tmp_path, text):
+    assert {t.delta for t in load(tmp_path, f"base: {{mechanism: photonic, delta: {text}}}").trials} == {1e-5}
+    grid = f"{{sigma: [{text}, 1e1], seed: {{range: [0, 1e0]}}}}"
+    trials = load(tmp_path, f"base: {{mechanism: photonic}}\ngrid: {grid}").trials
+    assert [t.sigma for t in trials] == [1e-5, 10.0]
+
+
+@pytest.mark.parametrize("text", ["'1e-5'", "1e", "e5", "1e-", "1e5x", "1-e5"])
+def test_other_text_stays_text(tmp_path, text):
+    with pytest.raises(ConfigError, match=rf"delta: must be a number, got the text .{text.strip(chr(39))}., at base"):
+        load(tmp_path, f"base: {{delta: {text}}}")
+    assert load(tmp_path, f"description: {text}").description == text.strip("'")
+
+
 @pytest.mark.parametrize(("text", "message"), [
     ("base: {nose: 1}", r"nose: unknown field, got 1; did you mean 'noise'\? .*, at base.nose \(.*e.yaml\)"),
     ("base: {mechanism: photonic}\ngrid: {sigma: [0, 0.1, -0.1]}",

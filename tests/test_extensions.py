@@ -118,7 +118,7 @@ def test_a_path_has_a_curve_of_its_own():
     (lambda: register_mechanism("mine", NoMechanism, guarantee="?"), "guarantee: can be stated of a GaussianMechanism"),
     (lambda: register_mechanism("mine", OwnUpdate, guarantee="?"), "guarantee: .* its own `update`.*, got OwnUpdate"),
     (lambda: register_mechanism("mine", Halved, settings=("target_epsilon",)), "settings: target_epsilon needs a guar"),
-    (lambda: register_dataset("digits", DATASETS["mnist"], print), "dataset: 'digits' is taken by .*data.dataset._dig"),
+    (lambda: register_dataset("digits", DATASETS["mnist"], print), "dataset: 'digits' is taken by .*data.readers._dig"),
     (lambda: register_dataset("mine", DatasetSpec(9, 9, (3, 2), 1, (0,), (1,)), print), "dataset: 'mine' must have at"),
 ])
 def test_what_cannot_be_registered_changes_nothing(call, says):

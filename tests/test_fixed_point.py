@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from pipeline.accounting import account
-from pipeline.accounting.certified import certified, with_noise
+from pipeline.accounting.certified import certified_epsilons, with_noise
 from pipeline.accounting.finite_precision import (
     DELTA_SHARE,
     STEPS_PER_SIGMA,
@@ -232,12 +232,12 @@ def test_eta_counts_records_widths_and_the_grid():
 def test_a_thousandth_of_delta_is_the_samplers_and_epsilon_still_is_for_delta():
     research = dataclasses.replace(BASE, noise="research")
     assert accounted_delta(BASE) == BASE.delta * (1 - DELTA_SHARE) and accounted_delta(research) == BASE.delta
-    secure, simulated = certified(BASE, 2)[0], certified(research, 2)[0]
+    secure, simulated = certified_epsilons(BASE, 2)[0], certified_epsilons(research, 2)[0]
     assert secure.delta == simulated.delta == BASE.delta and simulated.value < secure.value < simulated.value * 1.001
     assert draws(BASE) * TOTAL_VARIATION * (1 + math.exp(secure.value)) < DELTA_SHARE * BASE.delta
     assert within_delta(BASE, 100.0) and not within_delta(BASE, 200.0) and within_delta(research, 200.0)
     target = dataclasses.replace(BASE, noise_multiplier=0.0, target_epsilon=3.0)
-    assert 2.97 <= certified(target, target.epochs)[0].value <= 3
+    assert 2.97 <= certified_epsilons(target, target.epochs)[0].value <= 3
     simulated = dataclasses.replace(target, noise="research")
     assert with_noise(target).noise_multiplier > with_noise(simulated).noise_multiplier
 

@@ -12,7 +12,7 @@ from scipy import stats
 
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.label import label_epsilons, label_mu
-from pipeline.auditing.attacks import gaussian_log_ratio, two_point_step_audit
+from pipeline.auditing.two_point import gaussian_log_ratio, two_point_step_audit
 from pipeline.learning.data.dataset import load
 from pipeline.learning.feedback.algorithms import make_feedback, output_error
 from pipeline.learning.mechanisms import make_mechanism

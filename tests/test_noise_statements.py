@@ -12,8 +12,8 @@ from analysis.exhibits.selection import Choice
 from analysis.report.page import Page, render
 from analysis.report.statements import epsilons, guarantees, statements
 from analysis.runs import noise_sources
-from pipeline.accounting.certified import certified
-from pipeline.accounting.evaluations import selected
+from pipeline.accounting.certified import certified_epsilons
+from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.stopping import Selection
@@ -131,7 +131,7 @@ def test_trials_without_a_certified_epsilon_are_not_paid_for():
 
 
 def test_the_page_states_the_choice_with_its_own_noise():
-    price, alone = selected(GRID, Selection()), certified(GRID[0], 1)[0]
+    price, alone = selected_epsilon(GRID, Selection()), certified_epsilons(GRID[0], 1)[0]
     for sources in SOURCES.values():
         choice = Choice("bp", "key", 0.9, 0.9, alone, price, "", 4, 0, "Its own noise.", standing(sources))
         found = {s.kind: s for s in statements(frame(["secure"]), choice)}

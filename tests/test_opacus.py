@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from pipeline.accounting.certified import certified
+from pipeline.accounting.certified import certified_epsilons
 from pipeline.learning.data.dataset import load
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
@@ -57,7 +57,7 @@ def test_twenty_steps_equal_those_of_opacus():
 @pytest.mark.filterwarnings("ignore")
 def test_epsilon_equals_that_of_opacus():
     config = dataclasses.replace(CONFIG, dataset="fashion_mnist", batch_size=540, noise_multiplier=1.1)
-    value = certified(config, 5)[0].value
+    value = certified_epsilons(config, 5)[0].value
     accountant = PRVAccountant()
     accountant.history = [(1.1, 540 / 54_000, 5 * config.steps_per_epoch)]
     assert accountant.get_epsilon(delta=1e-5, eps_error=0.005) == pytest.approx(value, abs=0.006)

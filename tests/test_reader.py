@@ -12,7 +12,7 @@ import pytest
 
 import analysis
 from pipeline.cli import main
-from pipeline.sweep.status import status
+from pipeline.sweep import status
 from pipeline.tracking import Reader, Store, TrackingError
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.records import EpochRecord, Outcome
@@ -72,7 +72,7 @@ def every_method(root):
 
 
 @pytest.mark.parametrize("read", [
-    lambda root: main(["status", "--mlruns", str(root)]), lambda root: status(Reader(root=root), "sweep"),
+    lambda root: main(["status", "--mlruns", str(root)]), lambda root: status.read(Reader(root=root), "sweep"),
     load_runs, load_history, every_method], ids=["photonic status", "status", "load_runs", "load_history", "methods"])
 def test_reading_leaves_the_store_as_it_is(read, root):
     before = digests(root)

@@ -174,7 +174,7 @@ def test_nothing_here_calls_what_executes_a_file():
             elif isinstance(node, ast.Call):
                 names = [ast.unparse(node.func)]
                 if names == ["yaml.load"]:
-                    assert ast.unparse(node.args[1]) == "UniqueKeyLoader", f"{path}: {ast.unparse(node)}"
+                    assert ast.unparse(node.args[1]) == "ExperimentLoader", f"{path}: {ast.unparse(node)}"
                 assert not any(keyword.arg == "allow_pickle" for keyword in node.keywords), path
             assert not EXECUTING.intersection(names), f"{path}: {names}"
 

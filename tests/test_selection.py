@@ -15,7 +15,7 @@ from analysis.exhibits import selection
 from analysis.report.report import report
 from analysis.runs import ReportError, load_runs
 from pipeline.accounting.curves import gdp_eps
-from pipeline.accounting.evaluations import selected
+from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
@@ -100,7 +100,7 @@ def test_random_stopping_costs_what_its_candidates_do_and_its_report_does_not_te
             found[len(trials), len(candidates)] = texts
             row = pd.read_csv(files[1]).iloc[0]
             assert row["trial_key"] == GRID[2].trial_key and math.isnan(row["certified_trials"])
-            assert row["selected_epsilon"] == pytest.approx(selected(candidates, STOPPING).value)
+            assert row["selected_epsilon"] == pytest.approx(selected_epsilon(candidates, STOPPING).value)
             assert row["selected_epsilon"] > row["epsilon_had_it_been_the_only_one"]
     assert found[3, 1] == found[4, 1] and found[3, 2] == found[4, 2] != found[3, 1]
     assert not any("12345" in text for text in found[4, 2])
@@ -109,7 +109,7 @@ def test_random_stopping_costs_what_its_candidates_do_and_its_report_does_not_te
     for fact in ("selected ε (random stopping)", "so these trials simulate the guarantee",
                  "selection.seed, which tells their number", "as private as the noise"):
         assert fact in found[4, 2][1], fact
-    assert parent(store).metrics["epsilon/selected/random_stopping"] == selected((BASE, louder), STOPPING).value
+    assert parent(store).metrics["epsilon/selected/random_stopping"] == selected_epsilon((BASE, louder), STOPPING).value
 
 
 def test_a_grid_that_nothing_covers_says_so_and_logs_no_number(store, tmp_path):
@@ -124,7 +124,7 @@ def test_a_grid_that_nothing_covers_says_so_and_logs_no_number(store, tmp_path):
 
 
 def test_an_infinite_price_is_no_metric(store, tmp_path, monkeypatch):
-    endless = replace(selected(GRID, Selection()), value=math.inf)
+    endless = replace(selected_epsilon(GRID, Selection()), value=math.inf)
     monkeypatch.setattr(selection, "selected", lambda trials, rule: endless)
     before = dict(parent(store).metrics)
     text = report(experiment(GRID), store, tmp_path)[2].read_text(encoding="utf-8")
@@ -173,6 +173,6 @@ def test_a_choice_is_simulated_by_the_noise_of_all_that_was_looked_at(store, sou
 ])
 def test_what_cannot_be_composed(other, message):
     with pytest.raises(UnsupportedAccounting, match=message):
-        selected((BASE, replace(BASE, **other)), Selection())
+        selected_epsilon((BASE, replace(BASE, **other)), Selection())
     with pytest.raises(ValueError, match="trials: must be at least one with a certified epsilon, got none"):
-        selected((PLAIN, replace(BASE, noise_multiplier=0.0)), Selection())
+        selected_epsilon((PLAIN, replace(BASE, noise_multiplier=0.0)), Selection())

@@ -1,6 +1,6 @@
 """What the row space attack sees: residuals of members and non-members, one panel per mechanism.
 
-The attack is `pipeline.auditing.attacks.row_space_audit`; `docs/row_space.py` runs it and draws docs/row_space.svg.
+The attack is `pipeline.auditing.row_space.row_space_audit`; `docs/row_space.py` runs it and draws docs/row_space.svg.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from analysis.style import theme
-from pipeline.accounting.scores import auc
+from pipeline.accounting.audited import auc
 
 Residuals = tuple[np.ndarray, np.ndarray]
 

@@ -10,7 +10,7 @@ from analysis.exhibits.frontier.points import NEIGHBOURS
 from analysis.exhibits.table import NO_VALUE, Table, markdown
 from analysis.runs import require_accuracy
 from pipeline.accounting import Epsilon, account
-from pipeline.accounting.evaluations import scores_are_covered, selected
+from pipeline.accounting.evaluations import scores_are_covered, selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
 from pipeline.trials.exhibits import certified_trials
@@ -90,7 +90,7 @@ def choose(experiment: Experiment, runs: pd.DataFrame) -> Choice:
     looked_at = experiment.candidates or experiment.trials
     scores = SCORES_COVERED if scores_are_covered(looked_at) else SCORES
     try:
-        epsilon, reason = selected(looked_at, experiment.selection), ""
+        epsilon, reason = selected_epsilon(looked_at, experiment.selection), ""
         noise = choice_statement(looked_at, experiment.selection)
     except UnsupportedAccounting as error:
         epsilon, reason = None, str(error)

@@ -16,7 +16,7 @@ from pipeline.accounting.label import RELATION as LABEL_RELATION
 FIELD_LABELS = {"batch_size": "Batch size m", "tau_h": "$\\tau_h$ (bound on activations)",
                 "clipping_norm": "Clipping norm C"}
 SHOWN = ("accuracy", "alignment")
-GUARANTEES = {"epsilon": "certified", "label_epsilon": "label (features public)"}
+KIND_OF_TARGET = {"epsilon": "certified", "label_epsilon": "label (features public)"}
 
 
 def sweep_table(runs: pd.DataFrame, field: str) -> pd.DataFrame:
@@ -87,7 +87,7 @@ def noise_title(points: pd.DataFrame) -> str:
     """`certified ε ≤ 3, add/remove, δ = 1e-05`, `label (features public) ε ≤ 3, ...`, or a noise level, which
     guarantees nothing by itself."""
     first = points.iloc[0]
-    kind = GUARANTEES.get(first["setting"].rpartition("=")[0])
+    kind = KIND_OF_TARGET.get(first["setting"].rpartition("=")[0])
     if kind is None:
         return setting_label(first["setting"]) + ("" if first["setting"] == NON_PRIVATE else " (a noise level)")
     target = setting_label(first["setting"]).removeprefix("label ")

@@ -1,4 +1,4 @@
-"""`audited`: lower bounds on epsilon from how well an attack guessed.
+"""`audited`: what an attack's scores show, and lower bounds on epsilon from how well it guessed.
 
 A bound holds with the confidence that is asked for and for the delta that is asked for, provided that everything the
 attacker may choose (how many guesses, which threshold) was fixed before the outcomes that are counted were seen. A
@@ -7,8 +7,10 @@ mechanism certified below it is broken: its proof, its implementation, or the ne
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 from scipy.special import expit, logit
 
 Counts = int | np.ndarray
@@ -51,12 +53,15 @@ def one_run(m: int, r: int, v: int, delta: float, p: float = 0.05) -> float:
     _check_open("p", p)
     if v == 0:
         return 0.0
-    # Already P[Bin(r, s) >= v] reaches p where s is the lower Clopper-Pearson limit of v successes in r.
-    low, high = 0.0, max(0.0, float(logit(stats.beta.ppf(p, v, r - v + 1))))
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _one_run_p_value(middle, m, r, v, delta) < p else (low, middle)
-    return low
+
+    def excess(epsilon: float) -> float:
+        return _one_run_p_value(epsilon, m, r, v, delta) - p
+
+    if excess(0.0) >= 0:
+        return 0.0
+    # Already P[Bin(r, s) >= v] reaches p where s is the lower Clopper-Pearson limit of v in r; 1 more for rounding.
+    high = float(logit(stats.beta.ppf(p, v, r - v + 1))) + 1
+    return float(optimize.brentq(excess, 0.0, high, xtol=1e-12))
 
 
 def _one_run_p_value(epsilon: float, m: int, r: int, v: int, delta: float) -> float:
@@ -115,6 +120,74 @@ def upper_limit(errors: Counts, n: int, conf: float, name: str = "errors") -> Cu
     if k.size and not (k.min() >= 0 and k.max() <= n):
         raise ValueError(f"{name}: must be at least 0 and at most the {n} trials, got {errors}")
     return np.where(k < n, stats.beta.ppf((1 + conf) / 2, k + 1, np.maximum(n - k, 1)), 1.0)[()]
+
+
+@dataclass(frozen=True)
+class OneRunAudit:
+    """The outcome of a one-run audit: a lower bound on epsilon from `right` of `guesses` on `canaries`."""
+
+    epsilon_lower: float
+    canaries: int
+    guesses: int
+    right: int
+
+
+def one_run_audit(included: np.ndarray, scores: np.ndarray, r: int, delta: float, p: float = 0.05) -> OneRunAudit:
+    """Audit one run: the r/2 canaries with the highest scores are guessed in, the r/2 with the lowest out.
+
+    Args:
+        included: which of the m canaries took part, bool [m]; drawn independently with probability 1/2 each.
+        scores: [m], computed without `included`; higher for canaries that seem to have taken part.
+        r: guesses, even, at most m; fixed before the scores are seen.
+        delta: of the epsilon to bound.
+        p: probability that the bound is wrong.
+
+    Raises:
+        ValueError: for arrays that do not fit, a score that is nan, or an r out of range.
+    """
+    included, scores = np.asarray(included), checked("scores", scores)
+    if included.dtype != bool or included.shape != scores.shape:
+        raise ValueError(f"included: must be bool of the shape of scores {list(scores.shape)}, got "
+                         f"{included.dtype} {list(included.shape)}")
+    m = len(scores)
+    if not (2 <= r <= m and r % 2 == 0):
+        raise ValueError(f"r: must be even, at least 2 and at most m = {m}, got {r}")
+    order = np.argsort(scores, kind="stable")
+    v = int((~included[order[: r // 2]]).sum() + included[order[-(r // 2):]].sum())
+    return OneRunAudit(one_run(m, r, v, delta, p), m, r, v)
+
+
+def auc(scores_members: np.ndarray, scores_non_members: np.ndarray) -> float:
+    """P[score of a member > score of a non-member] + P[equal]/2: 1 where members always score higher, 1/2 for chance.
+
+    Raises:
+        ValueError: for scores that are nan, or none.
+    """
+    members, others = checked("scores_members", scores_members), checked("scores_non_members", scores_non_members)
+    u = stats.mannwhitneyu(members, others, method="asymptotic").statistic  # the method is of a p-value, not of U
+    return float(u / (len(members) * len(others)))
+
+
+def tpr_at_fpr(scores_members: np.ndarray, scores_non_members: np.ndarray, fpr: float) -> float:
+    """Share of members that score above all but a share `fpr`, in [0, 1], of the non-members; else as `auc`."""
+    members, others = checked("scores_members", scores_members), checked("scores_non_members", scores_non_members)
+    if not 0 <= fpr <= 1:
+        raise ValueError(f"fpr: must be >= 0 and <= 1, got {fpr}")
+    above = int(fpr * len(others))
+    threshold = np.sort(others)[::-1][above] if above < len(others) else -np.inf
+    return float((members > threshold).mean())
+
+
+def checked(name: str, scores: np.ndarray) -> np.ndarray:
+    """Scores [n] as float64.
+
+    Raises:
+        ValueError: for scores that are nan, or none; the message calls them `name`.
+    """
+    scores = np.asarray(scores, dtype=np.float64)
+    if scores.ndim != 1 or not len(scores) or np.isnan(scores).any():
+        raise ValueError(f"{name}: must be numbers [n], n >= 1, none of them nan, got {scores}")
+    return scores
 
 
 def _check_delta(delta: float) -> None:

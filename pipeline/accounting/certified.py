@@ -74,7 +74,7 @@ def certified_step(config: TrialConfig) -> Epsilon:
                    IN_THE_BATCH, config.delta, "exact", "one release, no amplification")
 
 
-def certified(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
+def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     """Epsilon of every released iterate, by every accountant that is proved for the trial's sampler, tightest first.
 
     Empty without a Gaussian mechanism; infinite without noise.

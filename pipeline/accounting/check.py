@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -12,11 +12,12 @@ from typing import Any
 
 from pipeline.accounting import claimed, column, curves, label, leekifer
 from pipeline.accounting import event as gaussian
+from pipeline.trials.fields import UserError
 
 Value = float | None | dict[str, float | None]
 
 
-class CheckError(ValueError):
+class CheckError(UserError, ValueError):
     """A file that cannot be evaluated; the message names the file, the case and what is wrong with it."""
 
 
@@ -31,7 +32,7 @@ class CheckResult:
     rtol: float
 
 
-def check(path: Path | str) -> list[CheckResult]:
+def evaluate(path: Path | str) -> list[CheckResult]:
     """Evaluate all cases of the file, in their order.
 
     Expected values are numbers, "inf", or an object of them. In an object, null expects null, and `published` is a
@@ -43,6 +44,19 @@ def check(path: Path | str) -> list[CheckResult]:
     """
     return [_evaluate(case, f"{path}: {case.get('id', f'case {number}')}")
             for number, case in enumerate(_cases(Path(path)), start=1)]
+
+
+def as_text(results: Sequence[CheckResult]) -> str:
+    """One line for every case, and how many were missed."""
+    lines = [f"{'ok  ' if result.ok else 'MISS'} {result.id}: expected {_shown(result.expected)}, "
+             f"got {_shown(result.got)}, rtol {result.rtol:g}" for result in results]
+    return "\n".join([*lines, f"{len(results)} cases, {sum(not result.ok for result in results)} missed"])
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_shown(item)}" for key, item in value.items())
+    return "none" if value is None else f"{value:.10g}"
 
 
 def _cases(path: Path) -> list[dict[str, Any]]:

@@ -275,7 +275,7 @@ def missing(config: TrialConfig, variant: Variant) -> list[Assumption]:
     return [a for a in _assumptions(config) if not a.holds and a.name in (*variant.needs, FEEDBACK)]
 
 
-def claimed(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
+def claimed_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     """The five formulas, each with T = epochs (as P1 counts) and with T = iterations (as P2 counts).
 
     Empty without the photonic mechanism, and for what the formulas do not describe (`not_described`).

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from scipy import optimize
 
-from pipeline.accounting.certified import certified, event_of, with_noise
+from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
 from pipeline.accounting.curves import gdp_delta, gdp_eps
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.event import UnsupportedAccounting
@@ -42,7 +42,8 @@ def evaluation_noise(config: TrialConfig) -> float:
         ValueError: for a trial whose own epsilon is infinite.
     """
     config = with_noise(config)
-    of_training = (certified if config.mechanism in GAUSSIAN else label_epsilons)(config, config.epochs)[0].value
+    epsilons = certified_epsilons if config.mechanism in GAUSSIAN else label_epsilons
+    of_training = epsilons(config, config.epochs)[0].value
     if not math.isfinite(of_training):
         raise ValueError("private_metrics: must be 'withheld' where epsilon is infinite, got 'noisy'")
     delta = accounted_delta(config)
@@ -61,7 +62,7 @@ def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) ->
     return [dataclasses.replace(e, value=max(e.value, least), note=f"{e.note}; {note}") for e in epsilons]
 
 
-def selected(trials: Sequence[TrialConfig], selection: Selection) -> Epsilon:
+def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection) -> Epsilon:
     """Epsilon of the best of all certified trials among `trials`, by the selection's rule.
 
     Args:

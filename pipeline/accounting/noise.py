@@ -40,7 +40,8 @@ def choice_statement(trials: Sequence[TrialConfig], selection: Selection) -> str
     """Sentences on the noise of what a `selected` epsilon pays for, and what such a simulation leaves out.
 
     Args:
-        trials: as of `pipeline.accounting.evaluations.selected`; those without a certified epsilon are passed over.
+        trials: as of `pipeline.accounting.evaluations.selected_epsilon`; those without a certified epsilon are passed
+            over.
     """
     trials = certified_trials(trials)
     text = sentence(noise_statement([trial.noise for trial in trials]))

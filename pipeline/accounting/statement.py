@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterator
 
 from pipeline.accounting.audited import guesses, one_run
-from pipeline.accounting.certified import certified, event_of, with_noise
-from pipeline.accounting.claimed import RELATION, VARIANTS, abridged, claimed, missing, not_described
+from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
+from pipeline.accounting.claimed import (
+    RELATION,
+    VARIANTS,
+    abridged,
+    assumptions,
+    claimed_epsilons,
+    missing,
+    not_described,
+)
 from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.epsilon import GUARANTEES, Epsilon
-from pipeline.accounting.evaluations import cover, is_noisy, selected
+from pipeline.accounting.evaluations import cover, is_noisy, selected_epsilon
+from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.finite_precision import DELTA_SHARE, enlargement, optical_enlargement
 from pipeline.accounting.label import label_epsilons
+from pipeline.accounting.noise import choice_statement
 from pipeline.trials.choices import ALGORITHM_LABELS, GAUSSIAN, PER_RECORD, relation_of
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASET_LABELS
+from pipeline.trials.exhibits import certified_trials
+from pipeline.trials.experiment import Experiment
+from pipeline.trials.naming import run_name
+from pipeline.trials.stopping import Selection
 
 # Mironov 2012, "On significance of the least significant bits for differential privacy".
 REAL_NUMBERS = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; Mironov "
@@ -22,7 +37,7 @@ REAL_NUMBERS = ("floating-point sums and samples are taken for real numbers (the
 SECRET = "noise and batches come from the operating system's entropy, and nothing of it is recorded"
 RECORDED = "the noise comes from a recorded seed, and whoever knows that can subtract it"
 
-__all__ = ["Epsilon", "account", "describe", "privacy_tags", "selected"]
+__all__ = ["Epsilon", "account", "describe", "price_lines", "privacy_tags", "selected_epsilon", "trial_lines"]
 
 
 def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
@@ -32,8 +47,8 @@ def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
         ValueError: unless epochs_done >= 1.
     """
     config = with_noise(config)
-    guarantees = [*label_epsilons(config, epochs_done), *certified(config, epochs_done)]
-    return [*claimed(config, epochs_done), *column_epsilons(config), *cover(config, guarantees, epochs_done)]
+    guarantees = [*label_epsilons(config, epochs_done), *certified_epsilons(config, epochs_done)]
+    return [*claimed_epsilons(config, epochs_done), *column_epsilons(config), *cover(config, guarantees, epochs_done)]
 
 
 def privacy_tags(config: TrialConfig) -> dict[str, str]:
@@ -63,6 +78,47 @@ def describe(config: TrialConfig) -> str:
             parts.append(f"**{kind}**: {least if least.is_metric else 'infinite, by every formula'}. {text}")
     text = "\n\n".join([*parts, "The tag `privacy.notes` says what this rests on."])
     return text.translate({ord("ε"): "epsilon", ord("δ"): "delta", ord("σ"): "sigma"})
+
+
+def trial_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
+    """For people, line by line: what can be stated of every trial or candidate of an experiment, seeds apart, and what
+    the best of them costs (`price_lines`).
+
+    Args:
+        by_epoch: also every finite epsilon after every epoch.
+    """
+    trials = experiment.candidates or experiment.trials
+    for trial in {dataclasses.replace(trial, seed=0): trial for trial in trials}.values():
+        yield f"{run_name(trial, experiment.varied).rpartition(' ')[0]}, any seed, after {trial.epochs} epochs"
+        for assumption in assumptions(with_noise(trial)) if trial.mechanism == "photonic" else []:
+            yield f"  {'holds ' if assumption.holds else 'FAILS '} {assumption.name}: {assumption.reason}"
+        for epsilon in account(trial, trial.epochs):
+            yield f"  {epsilon}"
+        yield f"  {privacy_tags(trial)['privacy.notes']}"
+        for epoch in range(1, trial.epochs + 1) if by_epoch else ():
+            values = (f"{e.metric_name.removeprefix('epsilon/')} {e.value:.4g}" for e in account(trial, epoch))
+            yield f"  after epoch {epoch:>3}: {', '.join(values) or 'none'}"
+    yield from price_lines(experiment)
+
+
+def price_lines(experiment: Experiment) -> Iterator[str]:
+    """What the best trial costs: by the file's rule and, of drawn trials, if the others are published too."""
+    guaranteed = certified_trials(experiment.trials)
+    if len(guaranteed) < 2 and not experiment.candidates:
+        return
+    prices = [(f"the best of {len(guaranteed)} certified trials", guaranteed, Selection())]
+    if experiment.candidates:
+        prices = [(f"the best of the {len(guaranteed)} drawn trials, if nothing else is published",
+                   experiment.candidates, experiment.selection),
+                  (f"all {len(guaranteed)} drawn trials published", guaranteed, Selection())]
+    for what, trials, selection in prices:
+        yield what
+        try:
+            epsilon = selected_epsilon(trials, selection)
+        except UnsupportedAccounting as error:
+            yield f"  no epsilon covers the choice: {error}"
+        else:
+            yield from (f"  {line}" for line in (epsilon, epsilon.note, choice_statement(trials, selection)))
 
 
 def _standing(config: TrialConfig, epsilons: list[Epsilon]) -> list[str]:
@@ -129,7 +185,7 @@ def _disclosed(config: TrialConfig) -> str:
 
 def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
     event = event_of(config, config.epochs)
-    noisy, epsilons = config.noise_multiplier > 0, certified(config, config.epochs)
+    noisy, epsilons = config.noise_multiplier > 0, certified_epsilons(config, config.epochs)
     standing = "true" if config.secure else "simulated"
     note = epsilons[0].note if noisy else "not certified: no noise, no guarantee"
     if noisy:
@@ -181,5 +237,5 @@ def _why_infinite(config: TrialConfig) -> list[str]:
              for reasons, names in infinite.items()]
     if finite:
         notes.append(f"claimed epsilon of {', '.join(finite)} is finite, but only the printed formula's value")
-        notes += dict.fromkeys(e.note for e in claimed(config, 1) if e.is_metric)
+        notes += dict.fromkeys(e.note for e in claimed_epsilons(config, 1) if e.is_metric)
     return notes

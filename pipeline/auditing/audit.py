@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.accounting.certified import certified_step, with_noise
-from pipeline.accounting.claimed import claimed
+from pipeline.accounting.claimed import claimed_epsilons
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.auditing.attacks import RowSpaceAudit, row_space_audit
 from pipeline.auditing.low_order_bits import low_order_bit_audit
 from pipeline.auditing.release import audit_release
+from pipeline.auditing.row_space import RowSpaceAudit, row_space_audit
 from pipeline.learning.data.dataset import Dataset, load
 from pipeline.learning.training import Training
 from pipeline.trials.choices import GAUSSIAN
@@ -42,8 +42,8 @@ class Finding:
     public: bool = False
 
 
-def audit(experiment: Experiment, number: int | None = None, data_folder: Path | None = None,
-          steps: int = 1) -> Iterator[Finding]:
+def audit_experiment(experiment: Experiment, number: int | None = None, data_folder: Path | None = None,
+                     steps: int = 1) -> Iterator[Finding]:
     """Attack every trial of an experiment, whatever its seed, or the one of a number from 1.
 
     Args:
@@ -70,7 +70,7 @@ def audit(experiment: Experiment, number: int | None = None, data_folder: Path |
 
 
 def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int = 1) -> list[Finding]:
-    """Attack one trial, as `audit` does.
+    """Attack one trial, as `audit_experiment` does.
 
     Raises:
         ConfigError: for more steps than an epoch has.
@@ -106,7 +106,7 @@ def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterat
     first = len(trial.layers) - len(trial.hidden)
     for layer in range(first, first + ATTACKED):
         found = row_space_audit(trial, data, layer, steps)
-        epsilons = sorted(claimed(trial, trial.epochs), key=lambda e: e.value)[:1] if layer == first else []
+        epsilons = sorted(claimed_epsilons(trial, trial.epochs), key=lambda e: e.value)[:1] if layer == first else []
         yield Finding((name, f"row space, layer {layer}", f"{found.auc:.3f}", f"{found.tpr():.1%}", "-", "-",
                        _verdict(found)), {f"audit/row_space_auc/layer_{layer}": found.auc}, tuple(epsilons))
     if trial.mechanism in GAUSSIAN and trial.noise_multiplier:

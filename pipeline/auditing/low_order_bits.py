@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pipeline.accounting.audited import gdp_mu_lower, two_point
+from pipeline.accounting.audited import auc, gdp_mu_lower, two_point
 from pipeline.accounting.certified import step_mu, with_noise
 from pipeline.accounting.curves import gdp_eps
-from pipeline.accounting.scores import auc
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.feedback.algorithms import output_error
 from pipeline.learning.network.network import Parameters

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from pipeline.accounting.audited import auc, tpr_at_fpr
 from pipeline.accounting.certified import certified_step, step_mu, with_noise
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.scores import auc, tpr_at_fpr
-from pipeline.auditing.attacks import TwoPointAudit, gaussian_log_ratio, two_point_step_audit
+from pipeline.auditing.two_point import TwoPointAudit, gaussian_log_ratio, two_point_step_audit
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism
 from pipeline.learning.mechanisms.base import Mechanism
 from pipeline.learning.network.network import Parameters, make_network

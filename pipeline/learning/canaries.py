@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from pipeline.accounting.audited import guesses
+from pipeline.accounting.audited import auc, guesses, one_run_audit
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.scores import auc, one_run_audit
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.randomness import numpy_generator
 from pipeline.trials.choices import relation_of

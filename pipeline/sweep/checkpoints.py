@@ -25,7 +25,7 @@ from safetensors.numpy import save
 
 from pipeline.package import ROOT
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.fields import digest
+from pipeline.trials.fields import UserError, digest
 from pipeline.trials.packs import Pack
 from pipeline.trials.plugins import LOADED
 from pipeline.trials.records import ClassAccuracy, EpochRecord, Outcome
@@ -33,7 +33,7 @@ from pipeline.trials.records import ClassAccuracy, EpochRecord, Outcome
 SUFFIX, UNFINISHED = ".safetensors", ".tmp"
 
 
-class CheckpointError(ValueError):
+class CheckpointError(UserError, ValueError):
     """A checkpoint that nothing can go on from; the message says why."""
 
 

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
+from pipeline.trials.fields import UserError
 
 PATIENCE = 5.0  # seconds; a sweep that was just killed may need a moment to be gone
 BEAT_SECONDS = 5.0  # between two signs of life in a shared store
@@ -22,7 +23,7 @@ MISSED_BEATS = 6  # after so many without one a driver counts as dead
 SETTLING_SECONDS = 1.0  # in which drivers that began at the same time have all written who they are
 
 
-class SweepRunning(RuntimeError):
+class SweepRunning(UserError, RuntimeError):
     """Another process runs the sweep."""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.experiment import Resources
+from pipeline.trials.fields import UserError
 
 Bundle = Mapping[str, float]  # resource -> amount, in Ray's names: CPU, GPU, OPU
 
@@ -20,7 +21,7 @@ ADVICE = {
 }
 
 
-class ResourceError(RuntimeError):
+class ResourceError(UserError, RuntimeError):
     """No node offers what a trial asks for; Ray itself would wait for such a node for ever."""
 
 

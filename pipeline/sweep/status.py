@@ -72,7 +72,7 @@ class SweepState:
                 "missing": counts["missing"] + self.unknown}
 
 
-def status(store: Reader, name: str, experiment: Experiment | None = None) -> SweepState:
+def read(store: Reader, name: str, experiment: Experiment | None = None) -> SweepState:
     """The state of the sweep `name`, by what the store, its checkpoints and, if it is given, its file say.
 
     Trials in the store that are no longer in the file are left out.

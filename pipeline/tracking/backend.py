@@ -25,6 +25,7 @@ from urllib.request import url2pathname
 from filelock import FileLock
 
 from pipeline.tracking.artifacts import TrackedRun
+from pipeline.trials.fields import UserError
 
 PAGE_SIZE = 500  # runs per page of a search
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 800, 100, 100  # per log_batch call: MLflow takes 1000 entries in all
@@ -40,7 +41,7 @@ _ENVIRONMENT = {  # read by MLflow when it is imported; what the user has set st
 }
 
 
-class TrackingError(RuntimeError):
+class TrackingError(UserError, RuntimeError):
     """The tracking store cannot do what was asked; the message names the store."""
 
 

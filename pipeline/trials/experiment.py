@@ -20,20 +20,17 @@ high, n]` and `logspace: [low, high, n]` (both ends included).
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.exhibits import EXHIBITS, misfit, varied_fields
-from pipeline.trials.fields import accepted
+from pipeline.trials.grid import combine, entries, parse_yaml, read_mapping
 from pipeline.trials.plugins import LOADED, load_plugins
 from pipeline.trials.stopping import Selection, check_candidates, draw
 from pipeline.trials.unused import check_written, ignored, used
@@ -135,33 +132,16 @@ def parse_experiment(text: str, path: Path, stored: bool = False) -> Experiment:
     Args:
         stored: the text comes from a tracking store, and no plugin that it names is imported.
     """
-    try:
-        content = yaml.load(text, UniqueKeyLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
-        raise ConfigError(f"{path}:{where} not valid YAML: {getattr(error, 'problem', error)}") from None
+    content = parse_yaml(text, path)
     try:
         return dataclasses.replace(_experiment(content, path, stored), text=text)
     except ConfigError as error:
         raise ConfigError(f"{error} ({path})") from None
 
 
-class UniqueKeyLoader(yaml.SafeLoader):
-    """YAML's safe loader, which refuses a key that a mapping has twice instead of keeping the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for number, (key, _) in enumerate(node.value):
-            if keys[number] in keys[:number]:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {keys[number]!r} stands twice",
-                                                        key.start_mark)
-        return super().construct_mapping(node, deep)
-
-
 def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
-    top = _mapping(content, "the file", ("name", "description", "base", "grid", "cases", "resources", "report",
-                                         "selection", "plugins"))
+    top = read_mapping(content, "the file", ("name", "description", "base", "grid", "cases", "resources", "report",
+                                             "selection", "plugins"))
     name = top.get("name", path.stem)
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
         raise ConfigError(f"name: must be letters, digits, '_', '-' and '.', and begin with a letter or digit, "
@@ -171,8 +151,8 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
         raise ConfigError(f"plugins: must be none, as nothing that a store names is imported, got "
                           f"{', '.join(sorted(absent))}; name the experiment file itself")
     load_plugins(plugins, path.parent)
-    resources = _mapping(top.get("resources") or {}, "resources", [f.name for f in dataclasses.fields(Resources)])
-    trials = list(_trials(top))
+    resources = read_mapping(top.get("resources") or {}, "resources", [f.name for f in dataclasses.fields(Resources)])
+    trials = list(combine(top))
     configs, written = [used(config) for _, config, _ in trials], [(config, places) for _, config, places in trials]
     given = Resources(**resources)
     if given.opu < 1 and any(c.projector == "opu_hardware" for c in configs):
@@ -180,7 +160,7 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
                           f"got {given.opu}")
     selection = _selection(top, configs)
     if not stored:  # what a store has was swept
-        check_written(_entries(top), written)
+        check_written(entries(top), written)
     _check_distinct(trials)
     drawn = draw(configs, selection) if selection.is_random else ()
     return Experiment(name, str(top.get("description", "")).strip(), drawn or tuple(configs), given,
@@ -207,7 +187,8 @@ def _selection(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> Select
     """How the best trial is chosen; where the file is silent, from a fixed grid."""
     if "selection" not in top:
         return Selection()
-    selection = Selection(**_mapping(top["selection"], "selection", [f.name for f in dataclasses.fields(Selection)]))
+    settings = [f.name for f in dataclasses.fields(Selection)]
+    selection = Selection(**read_mapping(top["selection"], "selection", settings))
     for number, part in enumerate((top, *top.get("cases", ())) if selection.is_random else ()):
         for key in ("base", "grid"):
             if "seed" in part.get(key, {}):
@@ -232,110 +213,6 @@ def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: S
         if reason := misfit(exhibit, configs):
             raise ConfigError(f"report: {exhibit} {reason}; leave it out (`report: []` writes runs.csv alone)")
     return tuple(report)
-
-
-def _entries(top: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of the file, by their place."""
-    parts = [("", top), *((f"cases[{number}].", case) for number, case in enumerate(top.get("cases") or ()))]
-    return {f"{prefix}{key}.{field}": value for prefix, part in parts for key in ("base", "grid")
-            for field, value in part.get(key, {}).items()}
-
-
-def _trials(top: Mapping[str, Any]) -> Iterator[tuple[str, TrialConfig, dict[str, str]]]:
-    """(place in the file, trial, place of every field that was given) for every combination of every case."""
-    base, grid = _settings(top, "base"), _grid(top, "grid")
-    cases = top.get("cases")
-    if cases is None:
-        cases = [{}]
-    if not isinstance(cases, list) or not cases:
-        raise ConfigError(f"cases: must be a list of at least one case, got {cases!r}")
-    for number, case in enumerate(cases):
-        prefix = f"cases[{number}]." if "cases" in top else ""
-        case = _mapping(case, f"cases[{number}]", ("base", "grid"))
-        for mapping, where in ((top, ""), (case, prefix)):
-            for field in _settings(mapping, "grid", where).keys() & _settings(mapping, "base", where).keys():
-                raise ConfigError(f"{where}grid.{field}: also stands in {where}base; give it once")
-        case_base = {**base, **_settings(case, "base", prefix)}
-        case_grid = {**grid, **_grid(case, "grid", prefix)}
-        for fixed in _settings(case, "base", prefix):
-            case_grid.pop(fixed, None)
-        places = {field: f"{where}{key}.{field}" for where, part in (("", top), (prefix, case))
-                  for key in ("base", "grid") for field in part.get(key, {})}
-        for choice in itertools.product(*(list(enumerate(values)) for values in case_grid.values())):
-            values = dict(zip(case_grid, (value for _, value in choice), strict=True))
-            indices = dict(zip(case_grid, (index for index, _ in choice), strict=True))
-            place = prefix + "grid[" + ", ".join(f"{k}={v}" for k, v in values.items()) + "]"
-            try:
-                config = TrialConfig.from_mapping({**case_base, **values})
-            except ConfigError as error:
-                raise ConfigError(_locate(str(error), prefix, case, top, indices)) from None
-            yield place if values else prefix + "base", config, places
-
-
-def _locate(message: str, prefix: str, case: Mapping, top: Mapping, indices: Mapping[str, int]) -> str:
-    """The error, with the place in the file that set the field it names."""
-    field = message.split(":", 1)[0]
-    for mapping, where in ((case, prefix), (top, "")):
-        if field in (mapping.get("grid") or {}):
-            return f"{message}, at {where}grid.{field}[{indices.get(field, 0)}]"
-        if field in (mapping.get("base") or {}):
-            return f"{message}, at {where}base.{field}"
-    return message
-
-
-def _mapping(value: Any, place: str, names: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{place}: must be a mapping with {', '.join(names)}, got {value!r}")
-    for key in value:
-        if key not in names:
-            raise ConfigError(f"{place}: unknown entry {key!r}; {accepted(key, names, 'accepted')}")
-    return value
-
-
-def _settings(mapping: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
-    value = mapping.get(key, {})
-    if key in mapping and value is None:
-        raise ConfigError(f"{prefix}{key}: is blank; give it at least one field, or leave it out")
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{prefix}{key}: must be a mapping from field to value, got {value!r}")
-    return dict(value)
-
-
-def _grid(mapping: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, list[Any]]:
-    grid = _settings(mapping, key, prefix)
-    if key in mapping and not grid:
-        raise ConfigError(f"{prefix}{key}: is empty; give at least one field with a list of values, or leave it out")
-    return {name: _values(f"{prefix}{key}.{name}", values) for name, values in grid.items()}
-
-
-def _values(place: str, values: Any) -> list[Any]:
-    """The values of one grid field, written out."""
-    if isinstance(values, Mapping):
-        values = _range(place, values)
-    if not isinstance(values, list):
-        raise ConfigError(f"{place}: must be a list of values or a range, got {values!r} (a single value goes to base)")
-    if not values:
-        raise ConfigError(f"{place}: the list is empty; give at least one value")
-    return values
-
-
-def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
-    kind, arguments = next(iter(spec.items()), (None, None))
-    if len(spec) != 1 or kind not in ("range", "linspace", "logspace"):
-        raise ConfigError(f"{place}: a range is one of range, linspace, logspace, got {dict(spec)!r}")
-    numbers = isinstance(arguments, list) and all(
-        isinstance(a, int | float) and not isinstance(a, bool) and math.isfinite(a) for a in arguments)
-    if kind == "range":
-        if not numbers or len(arguments) not in (2, 3) or any(int(a) != a for a in arguments) or 0 in arguments[2:]:
-            raise ConfigError(f"{place}.range: must be [start, stop] or [start, stop, step], whole, got {arguments!r}")
-        return list(range(*(int(a) for a in arguments)))
-    if not numbers or len(arguments) != 3 or int(arguments[2]) != arguments[2] or arguments[2] < 1:
-        raise ConfigError(f"{place}.{kind}: must be [low, high, n] with n >= 1, got {arguments!r}")
-    low, high, n = arguments
-    if kind == "logspace" and min(low, high) <= 0:
-        raise ConfigError(f"{place}.logspace: needs low, high > 0, got {arguments!r}")
-    points = np.linspace(low, high, int(n)) if kind == "linspace" else np.geomspace(low, high, int(n))
-    return [float(f"{point:.12g}") for point in points]
 
 
 def _describe(config: TrialConfig) -> str:

@@ -12,7 +12,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 
-class ConfigError(ValueError):
+class UserError(Exception):
+    """An error whose message is meant for people as it stands; the command line prints it in one line."""
+
+
+class ConfigError(UserError, ValueError):
     """A setting that cannot be run; the message names the field, the value and what would be accepted."""
 
 
@@ -106,8 +110,7 @@ def coerce(f: dataclasses.Field, value: Any) -> Any:
         if kind is float and isinstance(value, int | float) and math.isfinite(value):
             return float(value) + 0.0  # -0.0 is 0.0
         if kind is float and isinstance(value, str):
-            hint = " (YAML reads 1e-5 as text; write 1.0e-5)" if re.fullmatch(r"[-+]?\d+e[-+]?\d+", value) else ""
-            raise ConfigError(f"{f.name}: must be a number, got the text {value!r}{hint}")
+            raise ConfigError(f"{f.name}: must be a number, got the text {value!r}")
         if kind is tuple and isinstance(value, list | tuple):
             return tuple(value)
     wanted = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text",

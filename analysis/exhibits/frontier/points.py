@@ -36,7 +36,7 @@ NEIGHBOURS = {"add/remove": "one record, added or removed", "replace-one": "one 
               LABEL_RELATION: "the label of one record"}
 PROTECTED = {"certified": "features and labels", "label": "labels only", "claimed": "no guarantee"}
 SETTINGS_NAMED = 3  # of an algorithm, in a caption
-GUARANTEES = {
+MEANINGS = {
     "certified": (
         "ε certifies the whole run: between two training sets that are equal but for {neighbours}, whoever sees all "
         "weights of every step, and knows all else but the noise, tells them apart no better than "
@@ -205,9 +205,9 @@ def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
     head = (f"{metric.phrase[0].upper()}{metric.phrase[1:]} on {DATASET_LABELS[kept['dataset'].iloc[0]]} after "
             f"{epochs} against {first['kind']} ε{_formula(first['formula'])} at δ = {first['delta']:g} "
             f"(relation {first['relation']}, sampler {samplers}).")
-    guarantee = GUARANTEES[first["kind"]].format(neighbours=neighbours, formula=first["formula"],
-                                                 noise=noise_statement(noise_sources(kept).dropna()))
-    return " ".join([head, guarantee, _uncertainty(points), *_unmeasured(metric, kept), *_diverged(kept),
+    meaning = MEANINGS[first["kind"]].format(neighbours=neighbours, formula=first["formula"],
+                                             noise=noise_statement(noise_sources(kept).dropna()))
+    return " ".join([head, meaning, _uncertainty(points), *_unmeasured(metric, kept), *_diverged(kept),
                      *_left_out(runs, kept, first["kind"]), _front(points)])
 
 

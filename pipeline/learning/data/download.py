@@ -14,6 +14,8 @@ from filelock import FileLock
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from pipeline.trials.fields import UserError
+
 Content = TypeVar("Content")
 
 TIMEOUT = (10.0, 30.0)  # seconds to connect, and seconds without a byte before a transfer counts as broken
@@ -21,7 +23,7 @@ CHUNK = 1 << 14  # bytes; requests drops the chunk in which a transfer breaks of
 ADVICE = "without network, put the files in a folder and name it: PHOTONIC_DATA=<folder>, or `make ... DATA=<folder>`"
 
 
-class DataError(Exception):
+class DataError(UserError):
     """Data that cannot be had or cannot be trusted; the message names the file, what was expected and what was got."""
 
 

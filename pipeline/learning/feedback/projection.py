@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from pipeline.learning.network.layers import matmul
+from pipeline.trials.fields import UserError
 
 
-class OpuUnavailable(RuntimeError):
+class OpuUnavailable(UserError, RuntimeError):
     """No OPU can be opened on this host; the message says what is missing and what to do."""
 
 

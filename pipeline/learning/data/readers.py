@@ -1,0 +1,223 @@
+"""Readers of the formats that data sets come in: idx files, CIFAR-10's binary version, scikit-learn's digits.
+
+Every reader goes from the public facts of a data set and the folder that the user gave to verified arrays; where no
+folder was given it downloads into the cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+import lzma
+import math
+import os
+import struct
+import sys
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.learning.data.download import DataError, fetch, read_cached
+from pipeline.trials.datasets import DIGESTS, DatasetSpec
+
+BASE_URLS = {
+    "fashion_mnist": "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    "mnist": "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "cifar10": "https://www.cs.toronto.edu/~kriz/",
+}
+
+IDX_FOLDERS = {"fashion_mnist": "FashionMNIST/raw", "mnist": "MNIST/raw"}
+IMAGES = {"train": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
+LABELS = {"train": "train-labels-idx1-ubyte", "test": "t10k-labels-idx1-ubyte"}
+
+CIFAR_FOLDER = "CIFAR10"
+CIFAR_UNPACKED = "cifar-10-batches-bin"
+CIFAR_ARCHIVE = "cifar-10-binary.tar.gz"
+CIFAR_BATCHES = {"train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test": ("test_batch.bin",)}
+# ordered by the time they take to read: none, 2 s, 10 s to decompress
+CIFAR_PATHS = tuple(f"{folder}{name}" for name in (CIFAR_UNPACKED, CIFAR_ARCHIVE, "cifar-10-binary.tar.xz")
+                    for folder in (f"{CIFAR_FOLDER}/", ""))
+
+Arrays = tuple[np.ndarray, np.ndarray]  # x uint8 [N, n_features], y uint8 [N]
+Reader = Callable[[DatasetSpec, Path | None], tuple[Arrays, Arrays]]  # of the folder that the user gave -> train, test
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("PHOTONIC_CACHE") or "~/.cache/photonic").expanduser()
+
+
+def _locate(folder: Path, candidates: Sequence[str]) -> Path:
+    """The first of `candidates` that is in the given folder."""
+    for candidate in candidates:
+        if (folder / candidate).exists():
+            return folder / candidate
+    raise DataError(f"{folder}: expected one of {', '.join(candidates)}, found none; nothing is downloaded while a "
+                    "data folder is given")
+
+
+def check_digest(path: str | Path, payload: bytes, expected: str) -> None:
+    """Raises:
+        DataError: for content with another SHA-256 than `expected`.
+    """
+    digest = hashlib.sha256(payload).hexdigest()
+    if digest != expected:
+        raise DataError(f"{path}: expected content with SHA-256 {expected}, got {digest}")
+
+
+def check_labels(what: str, y: np.ndarray, n_classes: int) -> None:
+    """Raises:
+        DataError: for a label that is not below `n_classes`; `what` is what the message calls them.
+    """
+    if y.max() >= n_classes:
+        raise DataError(f"{what}: expected labels 0..{n_classes - 1}, got {y.max()}")
+
+
+def _digits(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
+    """The 8 x 8 digits of scikit-learn, split once and for all by a fixed permutation."""
+    from sklearn.datasets import load_digits  # takes a second to import, and only this dataset needs it
+
+    bunch = load_digits()
+    order = np.random.default_rng(0).permutation(len(bunch.target))
+    x, y = bunch.data[order].astype(np.uint8), bunch.target[order].astype(np.uint8)
+    return (x[:spec.n_train], y[:spec.n_train]), (x[spec.n_train:], y[spec.n_train:])
+
+
+def _idx_dataset(name: str, spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
+    """The four idx files of MNIST or Fashion-MNIST."""
+
+    def array(file: str, shape: tuple[int, ...]) -> np.ndarray:
+        def read(path: Path) -> np.ndarray:
+            return _read_idx(path, shape, DIGESTS[name][file])
+
+        if folder is not None:
+            return read(_locate(folder, [f"{IDX_FOLDERS[name]}/{file}", f"{IDX_FOLDERS[name]}/{file}.gz"]))
+        return fetch(f"{BASE_URLS[name]}{file}.gz", _cache_folder() / IDX_FOLDERS[name] / f"{file}.gz", read)
+
+    def split(part: str, n: int) -> Arrays:
+        y = array(LABELS[part], (n,))
+        check_labels(f"{name}, {LABELS[part]}", y, spec.n_classes)
+        return array(IMAGES[part], (n, *spec.shape[1:])).reshape(n, spec.n_features), y
+
+    return split("train", spec.n_train), split("test", spec.n_test)
+
+
+def _read_idx(path: Path, shape: tuple[int, ...], digest: str) -> np.ndarray:
+    """A verified idx file of unsigned bytes, gzipped or not, as a writable array of `shape`."""
+    try:
+        payload = path.read_bytes()
+        if payload[:2] == b"\x1f\x8b":
+            payload = gzip.decompress(payload)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: expected a readable, complete idx or gzip file, got: {error}") from error
+    # magic number: two zero bytes, 8 for unsigned bytes, the number of dimensions; then the sizes, big-endian
+    header = struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape)
+    if payload[:len(header)] != header:
+        got = payload[:len(header)].hex(" ", 4) or "of an empty file"
+        raise DataError(f"{path}: expected an idx file of unsigned bytes of shape {shape}, "
+                        f"header {header.hex(' ', 4)}, got header {got}")
+    n_bytes = len(header) + math.prod(shape)
+    if len(payload) != n_bytes:
+        raise DataError(f"{path}: expected {n_bytes} bytes of decompressed content, got {len(payload)}")
+    check_digest(path, payload, digest)
+    return np.frombuffer(payload, np.uint8, offset=len(header)).reshape(shape).copy()
+
+
+def _cifar10(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
+    """CIFAR-10, binary version. What an archive held is kept unpacked in the cache: decompression takes seconds."""
+    unpacked = _cache_folder() / CIFAR_FOLDER / CIFAR_UNPACKED
+    source = None if folder is None else _locate(folder, CIFAR_PATHS)
+    if source is not None and source.is_dir():
+        return _cifar10_arrays(source, spec, _read_members(source, spec))
+    if unpacked.is_dir():  # verified like any other source, so it cannot differ from the archive
+        return _cifar10_arrays(unpacked, spec, read_cached(unpacked, lambda path: _read_members(path, spec)))
+    if source is not None:
+        members = _read_archive(source, spec)
+    else:
+        source = _cache_folder() / CIFAR_FOLDER / CIFAR_ARCHIVE
+        members = fetch(f"{BASE_URLS['cifar10']}{CIFAR_ARCHIVE}", source, lambda path: _read_archive(path, spec))
+    arrays = _cifar10_arrays(source, spec, members)
+    _keep_unpacked(members, unpacked)
+    return arrays
+
+
+def _read_members(folder: Path, spec: DatasetSpec) -> dict[str, bytes]:
+    """The verified `.bin` files of an unpacked folder, by name."""
+    members = {}
+    for name in DIGESTS["cifar10"]:
+        try:
+            members[name] = (folder / name).read_bytes()
+        except OSError as error:
+            raise DataError(f"{folder / name}: expected a readable file, got: {error}") from error
+        _check_member(folder / name, name, members[name], spec)
+    return members
+
+
+def _read_archive(path: Path, spec: DatasetSpec) -> dict[str, bytes]:
+    """The verified `.bin` members of a tar archive, by name."""
+    members = {}
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                name = Path(member.name).name
+                if member.isfile() and name in DIGESTS["cifar10"]:
+                    members[name] = archive.extractfile(member).read()
+                    _check_member(f"{path}, member {member.name}", name, members[name], spec)
+    except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"{path}: expected a readable, complete tar archive, got: {error}") from error
+    missing = [name for name in DIGESTS["cifar10"] if name not in members]
+    if missing:
+        raise DataError(f"{path}: expected the members {', '.join(DIGESTS['cifar10'])}, got none named "
+                        f"{', '.join(missing)}")
+    return members
+
+
+def _check_member(path: str | Path, name: str, payload: bytes, spec: DatasetSpec) -> None:
+    """A batch is a row of records: one byte of label, then the pixels (1 + 3 * 32 * 32 = 3073 bytes)."""
+    n = spec.n_test if name in CIFAR_BATCHES["test"] else spec.n_train // len(CIFAR_BATCHES["train"])
+    n_bytes = n * (1 + spec.n_features)
+    if len(payload) != n_bytes:
+        raise DataError(f"{path}: expected {n_bytes} bytes ({n} records of {1 + spec.n_features}), got {len(payload)}")
+    check_digest(path, payload, DIGESTS["cifar10"][name])
+
+
+def _cifar10_arrays(source: Path, spec: DatasetSpec, members: dict[str, bytes]) -> tuple[Arrays, Arrays]:
+    def split(part: str) -> Arrays:
+        records = [np.frombuffer(members[name], np.uint8).reshape(-1, 1 + spec.n_features)
+                   for name in CIFAR_BATCHES[part]]
+        y = np.concatenate([batch[:, 0] for batch in records])
+        check_labels(f"{source}, {part}", y, spec.n_classes)
+        counts = np.bincount(y, minlength=spec.n_classes).tolist()
+        if counts != [len(y) // spec.n_classes] * spec.n_classes:
+            raise DataError(f"{source}, {part}: expected {len(y) // spec.n_classes} records per class, got {counts}")
+        return np.concatenate([batch[:, 1:] for batch in records]), y
+
+    return split("train"), split("test")
+
+
+def _keep_unpacked(members: dict[str, bytes], unpacked: Path) -> None:
+    """Write the copy beside its place and rename it: it appears whole or not at all."""
+    try:
+        unpacked.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=unpacked.parent) as scratch:
+            batches = Path(scratch) / CIFAR_UNPACKED
+            batches.mkdir()
+            for name, payload in members.items():
+                (batches / name).write_bytes(payload)
+            os.rename(batches, unpacked)
+    except OSError as error:
+        if not unpacked.is_dir():  # otherwise another process was faster, with the same verified bytes
+            print(f"{unpacked}: no unpacked copy could be kept ({error}); every load decompresses the archive anew",
+                  file=sys.stderr)
+
+
+READERS: dict[str, Reader] = {
+    "fashion_mnist": functools.partial(_idx_dataset, "fashion_mnist"),
+    "mnist": functools.partial(_idx_dataset, "mnist"),
+    "cifar10": _cifar10,
+    "digits": _digits,
+}

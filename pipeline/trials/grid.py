@@ -1,0 +1,157 @@
+"""The trials of a file: its YAML, its ranges, and every combination of base, grid and cases."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.fields import accepted
+
+
+class ExperimentLoader(yaml.SafeLoader):
+    """YAML's safe loader, but 1e-5 is a number, and a key that a mapping has twice is refused instead of kept last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for number, (key, _) in enumerate(node.value):
+            if keys[number] in keys[:number]:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {keys[number]!r} stands twice",
+                                                        key.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+# YAML 1.1 takes a power of ten without a point, or without a sign in its exponent, for text; YAML 1.2 does not.
+ExperimentLoader.add_implicit_resolver("tag:yaml.org,2002:float",
+                                       re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+                                       list("-+.0123456789"))
+
+
+def parse_yaml(text: str, path: Path) -> Any:
+    """What the YAML says.
+
+    Raises:
+        ConfigError: for text that is not valid YAML; `path` is what the message calls it.
+    """
+    try:
+        return yaml.load(text, ExperimentLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
+        raise ConfigError(f"{path}:{where} not valid YAML: {getattr(error, 'problem', error)}") from None
+
+
+def entries(top: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of the file, by their place."""
+    parts = [("", top), *((f"cases[{number}].", case) for number, case in enumerate(top.get("cases") or ()))]
+    return {f"{prefix}{key}.{field}": value for prefix, part in parts for key in ("base", "grid")
+            for field, value in part.get(key, {}).items()}
+
+
+def combine(top: Mapping[str, Any]) -> Iterator[tuple[str, TrialConfig, dict[str, str]]]:
+    """(place in the file, trial, place of every field that was given) for every combination of every case."""
+    base, grid = _settings(top, "base"), _grid(top, "grid")
+    cases = top.get("cases")
+    if cases is None:
+        cases = [{}]
+    if not isinstance(cases, list) or not cases:
+        raise ConfigError(f"cases: must be a list of at least one case, got {cases!r}")
+    for number, case in enumerate(cases):
+        prefix = f"cases[{number}]." if "cases" in top else ""
+        case = read_mapping(case, f"cases[{number}]", ("base", "grid"))
+        for part, where in ((top, ""), (case, prefix)):
+            for field in _settings(part, "grid", where).keys() & _settings(part, "base", where).keys():
+                raise ConfigError(f"{where}grid.{field}: also stands in {where}base; give it once")
+        case_base = {**base, **_settings(case, "base", prefix)}
+        case_grid = {**grid, **_grid(case, "grid", prefix)}
+        for fixed in _settings(case, "base", prefix):
+            case_grid.pop(fixed, None)
+        places = {field: f"{where}{key}.{field}" for where, part in (("", top), (prefix, case))
+                  for key in ("base", "grid") for field in part.get(key, {})}
+        for choice in itertools.product(*(list(enumerate(values)) for values in case_grid.values())):
+            values = dict(zip(case_grid, (value for _, value in choice), strict=True))
+            indices = dict(zip(case_grid, (index for index, _ in choice), strict=True))
+            place = prefix + "grid[" + ", ".join(f"{k}={v}" for k, v in values.items()) + "]"
+            try:
+                config = TrialConfig.from_mapping({**case_base, **values})
+            except ConfigError as error:
+                raise ConfigError(_locate(str(error), prefix, case, top, indices)) from None
+            yield place if values else prefix + "base", config, places
+
+
+def _locate(message: str, prefix: str, case: Mapping, top: Mapping, indices: Mapping[str, int]) -> str:
+    """The error, with the place in the file that set the field it names."""
+    field = message.split(":", 1)[0]
+    for part, where in ((case, prefix), (top, "")):
+        if field in (part.get("grid") or {}):
+            return f"{message}, at {where}grid.{field}[{indices.get(field, 0)}]"
+        if field in (part.get("base") or {}):
+            return f"{message}, at {where}base.{field}"
+    return message
+
+
+def read_mapping(value: Any, place: str, names: Collection[str]) -> Mapping[str, Any]:
+    """`value`, if it is a mapping with none but these names.
+
+    Raises:
+        ConfigError: otherwise; `place` is where in the file it stands.
+    """
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{place}: must be a mapping with {', '.join(names)}, got {value!r}")
+    for key in value:
+        if key not in names:
+            raise ConfigError(f"{place}: unknown entry {key!r}; {accepted(key, names, 'accepted')}")
+    return value
+
+
+def _settings(part: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
+    value = part.get(key, {})
+    if key in part and value is None:
+        raise ConfigError(f"{prefix}{key}: is blank; give it at least one field, or leave it out")
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{prefix}{key}: must be a mapping from field to value, got {value!r}")
+    return dict(value)
+
+
+def _grid(part: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, list[Any]]:
+    grid = _settings(part, key, prefix)
+    if key in part and not grid:
+        raise ConfigError(f"{prefix}{key}: is empty; give at least one field with a list of values, or leave it out")
+    return {name: _values(f"{prefix}{key}.{name}", values) for name, values in grid.items()}
+
+
+def _values(place: str, values: Any) -> list[Any]:
+    """The values of one grid field, written out."""
+    if isinstance(values, Mapping):
+        values = _range(place, values)
+    if not isinstance(values, list):
+        raise ConfigError(f"{place}: must be a list of values or a range, got {values!r} (a single value goes to base)")
+    if not values:
+        raise ConfigError(f"{place}: the list is empty; give at least one value")
+    return values
+
+
+def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
+    kind, arguments = next(iter(spec.items()), (None, None))
+    if len(spec) != 1 or kind not in ("range", "linspace", "logspace"):
+        raise ConfigError(f"{place}: a range is one of range, linspace, logspace, got {dict(spec)!r}")
+    numbers = isinstance(arguments, list) and all(
+        isinstance(a, int | float) and not isinstance(a, bool) and math.isfinite(a) for a in arguments)
+    if kind == "range":
+        if not numbers or len(arguments) not in (2, 3) or any(int(a) != a for a in arguments) or 0 in arguments[2:]:
+            raise ConfigError(f"{place}.range: must be [start, stop] or [start, stop, step], whole, got {arguments!r}")
+        return list(range(*(int(a) for a in arguments)))
+    if not numbers or len(arguments) != 3 or int(arguments[2]) != arguments[2] or arguments[2] < 1:
+        raise ConfigError(f"{place}.{kind}: must be [low, high, n] with n >= 1, got {arguments!r}")
+    low, high, n = arguments
+    if kind == "logspace" and min(low, high) <= 0:
+        raise ConfigError(f"{place}.logspace: needs low, high > 0, got {arguments!r}")
+    points = np.linspace(low, high, int(n)) if kind == "linspace" else np.geomspace(low, high, int(n))
+    return [float(f"{point:.12g}") for point in points]
