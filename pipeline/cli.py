@@ -19,6 +19,7 @@ from pipeline.trials.experiment import Experiment, load_experiment, parse_experi
 from pipeline.trials.fields import UserError
 
 if TYPE_CHECKING:
+    from pipeline.auditing.audit import Finding
     from pipeline.tracking.reader import Reader
 
 # Exit codes: 0 done, 1 some trial failed, a reference case was missed or an audit exceeds what is certified,
@@ -230,16 +231,15 @@ def _audit(options: argparse.Namespace) -> int:
         store = Store(root=options.mlruns, create=False)
         store.attach(experiment.name)
     found = list(audit_experiment(experiment, options.trial, options.data, options.steps))
-    text = table(found)
-    print(text)
+    print(table(found))
     if store:
-        with _text_file("audit.txt", text) as file:
+        with _text_file("audit.txt", table(_publishable(found))) as file:
             store.log_report([file])
     return 1 if any(finding.exceeds for finding in found) else 0
 
 
 def _audit_run(options: argparse.Namespace) -> int:
-    from pipeline.auditing.audit import audit_trial, publishable, table, tracked
+    from pipeline.auditing.audit import audit_trial, table, tracked
     from pipeline.tracking.artifacts import config_of
     from pipeline.tracking.store import Store
 
@@ -251,16 +251,23 @@ def _audit_run(options: argparse.Namespace) -> int:
         raise ConfigError(f"{options.target}: must be a trial without plugins, as nothing that a store names is "
                           f"imported, got one with {', '.join(plugins)}; audit it by its experiment file "
                           "(`photonic audit FILE --trial N`)")
-    trial = config_of(run)
-    found = audit_trial(trial, options.data, options.steps)
+    found = audit_trial(config_of(run), options.data, options.steps)
     print(table(found))
-    logged = publishable(trial, found)
-    if len(logged) < len(found):
-        print(f"logged to the run: {len(logged)} of {len(found)} rows; the others are computed from private records, "
-              "and no epsilon of a secure trial covers them")
+    logged = _publishable(found)
     with _text_file("audit.txt", table(logged)) as file:
         store.log_audit(run.run_id, *tracked(logged), file)
     return 1 if any(finding.exceeds for finding in found) else 0
+
+
+def _publishable(found: Sequence[Finding]) -> list[Finding]:
+    """What may be logged of findings; says so, if that is not all."""
+    from pipeline.auditing.audit import publishable
+
+    logged = publishable(found)
+    if len(logged) < len(found):
+        print(f"logged: {len(logged)} of {len(found)} rows; the others are computed from private records of trials "
+              "whose private_metrics are not plain, and no epsilon covers them")
+    return logged
 
 
 @contextlib.contextmanager

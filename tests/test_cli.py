@@ -168,6 +168,20 @@ def test_audit_of_one_trial_is_logged_to_its_sweep(tmp_path, capsys):
     assert len(logged) == 1 and logged[0].read_text() == out
 
 
+def test_of_a_secure_trial_only_public_findings_are_logged(tmp_path, capsys):
+    file, store = tmp_path / "secure.yaml", tmp_path / "mlruns"
+    file.write_text("name: secure\nbase: {dataset: digits, hidden: [24, 16], batch_size: 16, mechanism: per_example, "
+                    "sampler: poisson, noise_multiplier: 4, noise: secure, epochs: 1}\n")
+    Store(root=store).open_sweep("secure")
+    assert main(["audit", str(file), "--mlruns", str(store)]) in (0, 1)  # one bound in twenty exceeds by chance
+    out = capsys.readouterr().out
+    assert "low-order bits, update" in out and "low-order bits, weights" in out and "row space" in out
+    assert "logged: 1 of 5 rows; the others are computed from private records" in out
+    (logged,) = store.glob("**/report/audit.txt")
+    assert "two neighbours, one step" in logged.read_text()
+    assert "row space" not in logged.read_text() and "low-order" not in logged.read_text()
+
+
 @pytest.fixture(scope="module")
 def tracked(tmp_path_factory):
     """A store with a certified and a photonic trial, and another sweep with the certified one: (root, run ids)."""

@@ -14,6 +14,7 @@ from analysis.exhibits import selection
 from analysis.exhibits.captions import TITLES, titled
 from analysis.exhibits.frontier import points as frontiers
 from pipeline.accounting import Epsilon
+from pipeline.tracking.artifacts import FIELDS
 from pipeline.trials.exhibits import FRONTIERS
 from pipeline.trials.experiment import load_experiment
 
@@ -87,6 +88,7 @@ def test_the_readme_has_the_tables_as_they_were_measured(name, file, count):
 def test_frontiers_have_the_captions_and_tables_that_the_code_writes_of_their_trials(name, file):
     runs = pd.read_csv(RESULTS / name / "runs.csv", converters={"hidden": json.loads})
     runs["hidden"] = runs["hidden"].map(tuple)
+    runs = runs.reindex(columns=[*runs, *(field for field in FIELDS if field not in runs)])  # added since
     points = frontiers.frontiers(runs, FRONTIERS[file])
     committed = (RESULTS / name / f"{file}.md").read_text(encoding="utf-8")
     assert committed == titled(TITLES[file], frontiers.to_markdown(points, runs))

@@ -32,7 +32,8 @@ class Finding:
     """What one attack found of one trial: a row of the table, the epsilons that belong to it, and what to track.
 
     Attributes:
-        public: whether it was computed without private records.
+        public: whether it may be logged: it was computed without private records, or the trial's `private_metrics` are
+            plain.
     """
 
     row: tuple[str, ...]
@@ -102,7 +103,11 @@ def trial_name(trial: TrialConfig, also: Sequence[str] = ()) -> str:
 def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
     """The row space attack on the first fully connected layers and, where an epsilon is certified, the audit of the
     mechanism's release; of secure trials also the low-order-bit attack."""
-    trial = with_noise(trial)
+    for finding in _found(name, with_noise(trial), data, steps):
+        yield dataclasses.replace(finding, public=finding.public or trial.disclosure == "plain")
+
+
+def _found(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
     first = len(trial.layers) - len(trial.hidden)
     for layer in range(first, first + ATTACKED):
         found = row_space_audit(trial, data, layer, steps)
@@ -144,10 +149,9 @@ def _verdict(found: RowSpaceAudit) -> str:
     return "finds its members" if found.auc >= 0.9 else "sees a little"
 
 
-def publishable(trial: TrialConfig, found: Sequence[Finding]) -> list[Finding]:
-    """What may be logged to a trial's run: of a secure trial the findings that are public, as no epsilon covers what is
-    computed from private records."""
-    return [finding for finding in found if finding.public or not trial.secure]
+def publishable(found: Sequence[Finding]) -> list[Finding]:
+    """What may be logged: what is computed from private records only of trials that log such things."""
+    return [finding for finding in found if finding.public]
 
 
 def tracked(found: Sequence[Finding]) -> tuple[dict[str, float], dict[str, str]]:

@@ -35,6 +35,7 @@ from pipeline.tracking.backend import (
 from pipeline.tracking.patience import PatientClient
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.disclosure import check_metrics
 from pipeline.trials.naming import run_name
 from pipeline.trials.records import DESCRIPTION, EpochRecord, Outcome
 
@@ -201,14 +202,17 @@ class Store(Reader):
         """Whether `log` would take the record.
 
         Raises:
-            ValueError: as `log`; also for an epoch of a secure trial that was published with other values, as it then
-                carries other noise, and both together cost more privacy than is accounted for.
+            ValueError: as `log`; for a metric that nothing covers (`trials.disclosure`); for an epoch of a secure trial
+                that was published with other values, as it then carries other noise, and both together cost more
+                privacy than is accounted for.
             TrackingError: as `log`.
         """
         key = record.trial_key
         if key not in self._trials:
             raise TrackingError(f"trial {key} was not started, got its epoch {record.epoch}")
         (config, info), logged = self._trials[key], self._logged[key]
+        if config.disclosure != "plain":
+            check_metrics(record.metrics)
         for name, value in record.metrics.items():
             require_finite(name, value, f"trial {key}, epoch {record.epoch}")
             known = logged.get((name, record.epoch), value)
