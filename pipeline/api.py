@@ -9,6 +9,7 @@ import torch
 
 from pipeline.accounting import Epsilon
 from pipeline.accounting import account as account_after
+from pipeline.accounting.evaluations import check_evaluations
 from pipeline.learning.data.dataset import Dataset, load
 from pipeline.learning.training import train as train_pack
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -47,6 +48,7 @@ def train(trials: TrialConfig | Sequence[TrialConfig], data: Dataset | str | os.
     if not trials or len(set(keys)) < len(keys):
         raise ConfigError(f"trials: must be at least one, each once, got {', '.join(keys) or 'none'}")
     check_used(trials)
+    check_evaluations(trials)
     names = dict.fromkeys(trial.dataset for trial in trials)
     if isinstance(data, Dataset):
         for name in names:

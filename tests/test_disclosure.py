@@ -12,7 +12,7 @@ from flat import train
 from pipeline.accounting import account
 from pipeline.accounting.certified import certified_epsilons
 from pipeline.accounting.curves import gdp_eps
-from pipeline.accounting.evaluations import evaluation_noise, selected_epsilon
+from pipeline.accounting.evaluations import check_evaluations, evaluation_noise, selected_epsilon
 from pipeline.accounting.finite_precision import STEPS_PER_SIGMA, accounted_delta, count_enlargement
 from pipeline.learning.alignment import cosines
 from pipeline.learning.data.dataset import load
@@ -199,3 +199,10 @@ def test_shuffled_trials_and_their_scores_compose_exactly():
     scored = math.sqrt(SECURE.epochs) / evaluation_noise(grid[0])
     assert scored == pytest.approx(mu, rel=1e-6)
     assert choice_of(grid).value == pytest.approx(gdp_eps(2 * mu, accounted_delta(grid[0])), rel=1e-6)
+
+
+def test_an_epsilon_that_covers_nothing_is_refused_before_anything_is_trained():
+    loose = TrialConfig(dataset="digits", mechanism="photonic", sigma=0.1, noise="secure")
+    with pytest.raises(ConfigError, match=r"private_metrics: 'noisy' takes noise from .* \(trial [0-9a-f]{16}\)"):
+        check_evaluations([SECURE, loose])
+    check_evaluations([SECURE, dataclasses.replace(loose, private_metrics="withheld")])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from scipy import optimize
@@ -24,7 +24,7 @@ from pipeline.accounting.finite_precision import accounted_delta, within_delta
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.selected import selected_by_composition, selected_by_random_stopping
 from pipeline.trials.choices import GAUSSIAN
-from pipeline.trials.config import TrialConfig
+from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.exhibits import certified_trials
 from pipeline.trials.stopping import Selection
 
@@ -39,16 +39,32 @@ def evaluation_noise(config: TrialConfig) -> float:
     """s: standard deviation of the noise on the number of validation records classified right, in records.
 
     Raises:
-        ValueError: for a trial whose own epsilon is infinite.
+        ConfigError: for a trial whose own epsilon is infinite.
     """
     config = with_noise(config)
     epsilons = certified_epsilons if config.mechanism in GAUSSIAN else label_epsilons
     of_training = epsilons(config, config.epochs)[0].value
     if not math.isfinite(of_training):
-        raise ValueError("private_metrics: must be 'withheld' where epsilon is infinite, got 'noisy'")
+        raise ConfigError("private_metrics: 'noisy' takes noise from an epsilon that is finite and, with noise 'secure', "
+                          "not so large that the sampler of the noise would count (above some 100); use more noise, or "
+                          "'withheld'")
     delta = accounted_delta(config)
     mu = math.exp(optimize.brentq(lambda x: gdp_delta(math.exp(x), of_training) - delta, -40.0, 10.0, xtol=1e-13))
     return math.sqrt(config.epochs) / mu * (1 + 1e-9)
+
+
+def check_evaluations(trials: Iterable[TrialConfig]) -> None:
+    """Make sure, before anything is trained, that trials have an epsilon that covers their evaluations.
+
+    Raises:
+        ConfigError: naming the first that has none.
+    """
+    for trial in trials:
+        if is_noisy(trial):
+            try:
+                evaluation_noise(trial)
+            except ConfigError as error:
+                raise ConfigError(f"{error} (trial {trial.trial_key})") from None
 
 
 def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) -> list[Epsilon]:

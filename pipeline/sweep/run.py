@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pipeline.accounting.evaluations import check_evaluations
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.cluster import CLIENT, WORKERS_OF_CLUSTER, everything, offers, on_head, prepare_nodes, running_ray
 from pipeline.sweep.lock import Lease, SweepRunning, sweeping
@@ -92,6 +93,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         name = functools.partial(run_name, also=experiment.varied)
         progress = SweepProgress(missing, result.skipped, quiet, name=name)
         if missing:
+            check_evaluations(missing)
             with progress, running_ray(missing, experiment.resources, address, workers):
                 packs, at_once, trainer = _planned(experiment, missing, done, root, data_folder, trainer, progress,
                                                    local=address == "local")
