@@ -330,7 +330,8 @@ def test_a_description_gives_every_kind_with_what_it_guarantees():
     ({"mechanism": "per_example", "noise_multiplier": 1.0}, "secure",
      "**Certified** for features and labels: noise and batches come from the operating system"),
     (PHOTONIC, "research", "**Simulated guarantee** for labels alone: the noise comes from a recorded seed"),
-    ({**PHOTONIC, "sigma": 10.0}, "secure", "**Guaranteed** for labels alone: noise and batches come from the operating system"),
+    ({**PHOTONIC, "sigma": 10.0}, "secure",
+     "**Guaranteed** for labels alone: noise and batches come from the operating system"),
     ({"mechanism": "per_example"}, "research", "**certified**: infinite, by every formula"),
 ])
 def test_a_description_begins_with_what_the_noise_makes_of_the_guarantee(setting, noise, says):
