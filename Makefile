@@ -18,7 +18,7 @@ SWEEP_OPTIONS := $(if $(WORKERS),--workers $(WORKERS))
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  DATA=DIR     folder with the data sets, instead of a download"
-	@echo "  WORKERS=N    cores that a sweep uses (default: all)"
+	@echo "  WORKERS=N    cores that a sweep uses (default: all), and the tests (default: 2)"
 
 install: $(READY) ## create .venv and install everything, pinned by constraints.txt
 
@@ -56,7 +56,7 @@ ui: $(READY) ## browse the runs in MLflow's web page, http://127.0.0.1:5000
 	@$(BIN)/photonic ui
 
 test: $(READY) ## all tests but the slow ones
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest -m "not slow" -n $(or $(WORKERS),2) --dist loadfile
 
 test-slow: $(READY) ## the slow tests: sweeps through the command line, kills, clusters, servers, PostgreSQL
 	@$(BIN)/python -m pytest -m slow

@@ -66,7 +66,8 @@ def selected_by_composition(events: Sequence[PrivacyEvent], delta: float, scores
             total = losses if total is None else total.compose(losses)
         if beside:
             total = total.compose(gaussian_losses(1 / beside, interval))
-        value = pld_epsilon(total, delta, 1 + sum(1 if run.sampler == "shuffled" else run.steps for run in runs))
+        steps = bool(beside) + sum(1 if run.sampler == "shuffled" else run.steps for run in runs)
+        value = pld_epsilon(total, delta, steps)
     value = max(value, gdp_eps(scored, delta))
     return Epsilon(value, "selected", "composition", relation, ", ".join(samplers), delta, "exact" if exact else "pld",
                    note)

@@ -60,6 +60,8 @@ TARGETS = {  # name: (at most, at least)
     "pld_3000_steps_cached_seconds": (1e-3, 0.0),
     "pld_without_replacement_seconds": (2.0, 0.0),
     "photonic_account_seconds": (5e-3, 0.0),
+    "secure_step_over_research": (2.0, 0.0),
+    "secure_step_over_research_small": (2.0, 0.0),
     "opu_simulated_speedup_over_lightonml": (math.inf, 10.0),
     "stub_trials_per_second": (math.inf, 20.0),
     "stub_driver_memory_ratio": (1.05, 0.0),
@@ -127,6 +129,18 @@ def dpsgd_ratios(size: Size) -> Iterator[tuple[str, float]]:
     times = take_turns(contenders, size.rounds, size.visit_seconds)
     for mode in ("ghost", "hooks"):
         yield f"dpsgd_speedup_over_opacus_{mode}", quotient(times, mode, "ours")
+
+
+def secure_ratios(size: Size) -> Iterator[tuple[str, float]]:
+    """What `noise: secure` costs: its steps over those of recorded seeds, of a large network and of a small one."""
+    settings = {**size.base, **MECHANISMS["per_example"], "algorithm": "dfa"}
+    for name, changes in (("", {}), ("_small", {"hidden": (128,)})):
+        config = TrialConfig(**{**settings, **changes})
+        data = records(config.dataset)
+        contenders = {noise: training_step(dataclasses.replace(config, noise=noise), data)
+                      for noise in ("secure", "research")}
+        times = take_turns(contenders, size.rounds, size.visit_seconds)
+        yield f"secure_step_over_research{name}", quotient(times, "secure", "research")
 
 
 def pack_ratios(size: Size) -> Iterator[tuple[str, float]]:
@@ -248,8 +262,8 @@ def main(arguments: list[str] | None = None) -> int:
     keep_freed_memory()
     facts = machine()
     numbers: dict[str, float] = {}
-    for part in (step_ratios, dpsgd_ratios, pack_ratios, accounting_seconds, projection_ratio, tracking_seconds,
-                 stub_sweep):
+    for part in (step_ratios, dpsgd_ratios, pack_ratios, secure_ratios, accounting_seconds, projection_ratio,
+                 tracking_seconds, stub_sweep):
         numbers.update(part(size))
     facts["table1_sweep"], numbers["table1_wall_over_compute"] = table1_sweep(size)
     facts["load_average_at_end"] = os.getloadavg()
