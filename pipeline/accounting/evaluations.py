@@ -46,7 +46,7 @@ def evaluation_noise(config: TrialConfig) -> float:
     of_training = epsilons(config, config.epochs)[0].value
     if not math.isfinite(of_training):
         raise ConfigError("private_metrics: 'noisy' takes noise from an epsilon that is finite and, with noise "
-                          "'secure', not so large that the sampler of the noise would count (above some 100); use more "
+                          "'secure', not so large that the sampler of the noise would count (above some 130); use more "
                           "noise, or 'withheld'")
     delta = accounted_delta(config)
     mu = math.exp(optimize.brentq(lambda x: gdp_delta(math.exp(x), of_training) - delta, -40.0, 10.0, xtol=1e-13))

@@ -225,6 +225,8 @@ def _value(event: PrivacyEvent, delta: float, accountant: str) -> float:
         return gdp_eps(math.sqrt(event.epochs) / event.noise_multiplier, delta)
     if accountant == "pld":
         return pld_epsilon(loss_distribution(event), delta, event.steps)
+    if event.sampler != "without_replacement":
+        raise UnsupportedAccounting(f"accountant {accountant!r}: has no formula for sampler {event.sampler}")
     curve = event.steps * without_replacement_rdp(event.q, event.noise_multiplier)
     convert = {"rdp/classic": classic_conversion, "rdp/improved": improved_conversion}[accountant]
     return convert(ORDERS, curve, delta)[0]

@@ -151,9 +151,9 @@ def _dp_event(event: PrivacyEvent) -> SelfComposedDpEvent:
     gaussian = GaussianDpEvent(event.noise_multiplier)
     if event.sampler == "shuffled":
         return SelfComposedDpEvent(gaussian, event.epochs)
-    sampled = (PoissonSampledDpEvent(event.q, gaussian) if event.sampler == "poisson"
-               else SampledWithoutReplacementDpEvent(event.N, event.m, gaussian))
-    return SelfComposedDpEvent(sampled, event.steps)
+    sampled = {"poisson": lambda: PoissonSampledDpEvent(event.q, gaussian),
+               "without_replacement": lambda: SampledWithoutReplacementDpEvent(event.N, event.m, gaussian)}
+    return SelfComposedDpEvent(sampled[event.sampler](), event.steps)
 
 
 def _noise(event: PrivacyEvent) -> float:

@@ -16,7 +16,7 @@ from pipeline.learning.alignment import cosines, true_gradient
 from pipeline.learning.canaries import Canaries
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.inputs import Inputs
-from pipeline.learning.data.sampling import ABSENT, BatchSampler, split
+from pipeline.learning.data.sampling import ABSENT, FULL_BATCHES, BatchSampler, split
 from pipeline.learning.evaluation import EVALUATION_BATCH, Evaluation, worst_class
 from pipeline.learning.feedback.algorithms import make_feedback, output_error
 from pipeline.learning.mechanisms import make_mechanism
@@ -211,7 +211,7 @@ class Training:
             the batch or, where `private_metrics` is not plain, of as many test records.
         """
         present = None
-        if self.pack.shared.sampler == "poisson" or self.pack.shared.secure:
+        if self.pack.shared.secure or self.pack.shared.sampler not in FULL_BATCHES:
             present = (indices != ABSENT).unsqueeze(-1).to(torch.float32)
             indices = indices.clamp(min=0)
         of_test = measure_alignment and self.pack.shared.disclosure != "plain"

@@ -58,6 +58,8 @@ def misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
         return _heatmap_misfit(configs, HEATMAPS[exhibit])
     if exhibit in SWEPT:
         return _sweep_misfit(configs, SWEPT[exhibit])
+    if exhibit not in ("table1", "figure2"):
+        raise ValueError(f"exhibit: must be one of {', '.join(EXHIBITS)}, got {exhibit!r}")
     if others := sorted({c.mechanism for c in configs} - {"none", "photonic", *GAUSSIAN}):
         return f"has one cell for each algorithm and sigma, which mechanism {', '.join(others)} does not have"
     if any(config.mechanism in GAUSSIAN or config.target_label_epsilon for config in configs):

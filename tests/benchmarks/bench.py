@@ -202,8 +202,8 @@ def tracking_seconds(size: Size) -> Iterator[tuple[str, float]]:
             epochs = list(train(Pack((trial,)), data))
             began = time.perf_counter()
             store.start(trial)
-            for record in epochs:
-                store.log([record])
+            for records_of_epoch in epochs:
+                store.log(records_of_epoch)
             seconds.append(time.perf_counter() - began)
         store.close_sweep("FINISHED")
     yield "mlflow_trial_seconds", statistics.median(seconds)

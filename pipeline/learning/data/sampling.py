@@ -65,6 +65,9 @@ SAMPLERS: dict[str, Callable[[np.random.Generator, int, int, int], np.ndarray]] 
 }
 
 
+FULL_BATCHES = ("shuffled", "without_replacement")  # those of recorded seeds have a record in every place
+
+
 def _secret_order(n: int) -> np.ndarray:
     """A permutation, all with the same probability: without ties every order of the integers is as likely."""
     while True:
