@@ -79,11 +79,17 @@ def check_combinations(c: Any) -> None:
     _check_secrecy(c)
 
 
+def epsilon_kind(config: Any) -> str:
+    """The kind of finite epsilon that a trial has: `certified`, `label`, or empty for none that guarantees anything."""
+    if config.mechanism in GAUSSIAN and (config.target_epsilon or config.noise_multiplier):
+        return "certified"
+    noisy = config.mechanism == "photonic" and (config.target_label_epsilon or config.sigma)
+    return "label" if noisy and (config.output_noise or config.algorithm == "bp") else ""
+
+
 def _check_secrecy(c: Any) -> None:
     """What `noise: secure` promises of the numbers that are handed out, it must be able to keep."""
-    guaranteed = bool(c.mechanism in GAUSSIAN and (c.noise_multiplier or c.target_epsilon) or
-                      c.mechanism == "photonic" and (c.sigma or c.target_label_epsilon) and
-                      (c.output_noise or c.algorithm == "bp"))
+    guaranteed = bool(epsilon_kind(c))
     if c.disclosure == "noisy" and not guaranteed:
         name, value = ("noise", "secure") if c.secure else ("private_metrics", "noisy")
         raise ConfigError(f"{name}: needs a guarantee that it can keep: mechanism {listed_or(GAUSSIAN)} with noise, or "

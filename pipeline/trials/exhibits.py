@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipeline.trials.choices import GAUSSIAN, relation_of
+from pipeline.trials.combinations import epsilon_kind
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import noise_setting
 
@@ -172,11 +173,3 @@ def is_claimed(config: TrialConfig) -> bool:
 def certified_trials(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
     """Those that have a certified epsilon."""
     return [trial for trial in trials if epsilon_kind(trial) == "certified"]
-
-
-def epsilon_kind(config: TrialConfig) -> str:
-    """The kind of finite epsilon that a trial has: `certified`, `label`, or empty for none that guarantees anything."""
-    if config.mechanism in GAUSSIAN and (config.target_epsilon or config.noise_multiplier):
-        return "certified"
-    noisy = config.mechanism == "photonic" and (config.target_label_epsilon or config.sigma)
-    return "label" if noisy and (config.output_noise or config.algorithm == "bp") else ""
