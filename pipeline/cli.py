@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.experiment import Experiment, load_experiment, parse_experiment
+from pipeline.trials.exhibits import left_out
+from pipeline.trials.experiment import Experiment, load_experiment, parse_experiment, sliced
 from pipeline.trials.fields import UserError
+from pipeline.trials.grid import parse_yaml
 
 if TYPE_CHECKING:
     from pipeline.auditing.audit import Finding
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 # Exit codes: 0 done, 1 some trial failed, a reference case was missed or an audit exceeds what is certified,
 # 2 refused or impossible (one line says why), 130 interrupted.
 REFUSED, INTERRUPTED = 2, 130
+MOST_PRINTED = 40  # lines of a table of a report; longer ones are in its files and on its page
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -97,6 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--out", type=Path, metavar="DIR",
                         help="folder to write (default: reports/<name> or reports/<name>-and-<name>)")
 
+    report.add_argument("--where", action="append", default=[], metavar="FIELD=VALUE",
+                        help="only trials with this value, or one of [A, B]; may be repeated; has its own folder")
+
     account = command("account", _account, "the epsilon of an experiment's trials, and of the best")
     account.add_argument("file", type=Path, nargs="?", metavar="FILE", help="experiment file")
     account.add_argument("--check", type=Path, metavar="CASES", help="evaluate reference cases; exit 1 on a miss")
@@ -167,22 +173,49 @@ def _report(options: argparse.Namespace) -> int:
     store = Reader(root=options.mlruns)
     experiment = _swept(options.target, store)
     if options.other:
+        if options.where:
+            raise ConfigError(f"--where: is of one experiment, got it with two: {' '.join(options.where)}")
         from analysis.comparison.report import compare_report
 
         folder = options.mlruns_b
         store_b = Reader(f"sqlite:///{folder.absolute() / 'mlflow.db'}", folder) if folder else store
         files = compare_report(experiment, _swept(options.other, store_b), store, store_b, options.out)
     else:
+        from analysis.exhibits.headline import headline
         from analysis.report.report import report
+        from analysis.runs import load_runs
         from pipeline.tracking.store import Store
 
-        files = report(experiment, Store(root=options.mlruns, create=False), options.out)
-    for table in (path for path in files if path.suffix == ".md"):
-        print(table.read_text(encoding="utf-8"))
+        if options.where:
+            experiment = sliced(experiment, _assignments("--where", options.where))
+        files = report(experiment, Store(root=options.mlruns, create=False), options.out, ",".join(options.where))
+        if not experiment.candidates:
+            store.attach(experiment.name)
+            print("\n".join(headline(load_runs(store, experiment.trials))), end="\n\n")
+    for table in (path.read_text(encoding="utf-8") for path in files if path.suffix == ".md"):
+        if table.count("\n") <= MOST_PRINTED:
+            print(table)
     print("written:" if options.other else "written, and logged to the sweep's MLflow run:")
+    stems: dict[Path, list[str]] = {}
     for path in files:
-        print(f"  {path}")
+        stems.setdefault(path.with_suffix(""), []).append(path.suffix)
+    for stem, kinds in stems.items():
+        print(f"  {stem}{' '.join(kinds)}")
+    if not options.other and not experiment.candidates:
+        for exhibit, reason in left_out(experiment.trials, experiment.report):
+            print(f"left out: {exhibit}: {reason}")
     return 0
+
+
+def _assignments(option: str, texts: Sequence[str]) -> dict[str, object]:
+    """`FIELD=VALUE` of a repeated option, values as in an experiment file."""
+    found: dict[str, object] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name or name in found:
+            raise ConfigError(f"{option}: must be FIELD=VALUE, once for each field, got {text!r}")
+        found[name] = parse_yaml(value, option)
+    return found
 
 
 def _swept(target: str, store: Reader) -> Experiment:

@@ -340,60 +340,57 @@ def lines_of(ax):
     return {line.get_label(): line for line in ax.lines if len(line.get_xdata())}
 
 
-def test_left_panel(histories):
-    ax = figure2.figure2_left(histories[0], Figure().subplots())
+def test_an_accuracy_panel(histories):
+    expected = {s if s == "non-private" else f"σ = {s}" for s in SETTINGS}
+    bp = figure2.accuracy_axes(histories[0], "bp", Figure().subplots(), SETTINGS)
+    assert set(lines_of(bp)) == expected | {"σ = 0.2 diverged"} and bp.get_title() == "BP"
+    ax = figure2.accuracy_axes(histories[0], "pdfa", Figure().subplots(), SETTINGS)
     lines = lines_of(ax)
-    expected = {f"{a} {'non-private' if s == 'non-private' else f'σ = {s}'}" for a in ("BP", "DFA", "PDFA")
-                for s in SETTINGS}
-    assert set(lines) == expected | {"BP σ = 0.2 diverged"}
-    line = lines["PDFA σ = 0.1"]
+    assert set(lines) == expected
+    line = lines["σ = 0.1"]
     assert line.get_xdata().tolist() == [1, 2, 3]
     assert line.get_ydata() == pytest.approx([50.5 - 10, 50.5 - 5, 50.5 - 10 / 3])  # percent, mean of the seeds
-    assert lines["DFA non-private"].get_linestyle() == "--" and lines["DFA σ = 0"].get_linestyle() == "-"
-    alphas = [lines[f"DFA σ = {s}"].get_alpha() for s in SETTINGS[1:]]
-    assert alphas == sorted(alphas, reverse=True) and len(set(alphas)) == 6
-    assert lines["DFA σ = 0"].get_color() == lines["DFA σ = 0.2"].get_color() != lines["BP σ = 0"].get_color()
+    assert lines["non-private"].get_linestyle() == "--" and lines["σ = 0"].get_linestyle() == "-"
+    luminance = [np.dot(to_rgb(lines[f"σ = {s}"].get_color()), (0.2126, 0.7152, 0.0722)) for s in SETTINGS[1:]]
+    assert (np.diff(luminance) > 0.05).all()  # told apart without colour vision too
     band = ax.collections[0].get_datalim(ax.transData)
     assert (band.y1 - band.y0) >= 1  # seeds lie a point apart
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("Epoch", "Validation accuracy (%)")
 
 
-def test_right_panel(histories):
-    ax = figure2.figure2_right(histories[1], Figure().subplots())
-    lines = lines_of(ax)
-    assert list(lines) == ["PDFA non-private", *(f"PDFA σ = {s}" for s in SETTINGS[1:])]
-    assert lines["PDFA σ = 0.2"].get_ydata() == pytest.approx([0.31, 0.32, 0.33])
-    luminance = [np.dot(to_rgb(lines[f"PDFA σ = {s}"].get_color()), (0.2126, 0.7152, 0.0722)) for s in SETTINGS[1:]]
-    assert (np.diff(luminance) > 0.05).all()  # told apart without colour vision too
-    legend = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert legend == ["non-private", *(f"σ = {s}" for s in SETTINGS[1:])]
-    assert ax.get_legend().get_title().get_text() == "n = 2 seeds\nmean, 95% bootstrap band"
+def test_the_alignment_panel(histories):
+    lines = lines_of(figure2.alignment_axes(histories[1], Figure().subplots(), SETTINGS))
+    assert list(lines) == ["non-private", *(f"σ = {s}" for s in SETTINGS[1:])]
+    assert lines["σ = 0.2"].get_ydata() == pytest.approx([0.31, 0.32, 0.33])
 
 
-def test_legends_are_beside_the_data_and_nothing_is_cut_off(histories):
+def test_every_algorithm_has_a_panel_and_one_legend_is_beside_them(histories):
     figure = figure2.figure2(*histories)
     figure.draw_without_rendering()
-    panel_and_legend = [(ax.get_window_extent(), ax.get_legend().get_window_extent()) for ax in figure.axes]
-    (left, left_legend), (right, right_legend) = panel_and_legend
-    assert left.x1 <= left_legend.x0 and left_legend.x1 <= figure.axes[1].get_tightbbox().x0
-    assert right.x1 <= right_legend.x0
+    assert [ax.get_title() for ax in figure.axes] == ["BP", "DFA", "TDFA", "PDFA", "PDFA, layer 2"]
+    (legend,) = figure.legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert texts == ["non-private", *(f"σ = {s}" for s in SETTINGS[1:]), "diverged"]
+    assert legend.get_title().get_text() == "n = 2 seeds\nmean, 95% bootstrap band"
+    assert len({ax.get_ylim() for ax in figure.axes[:4]}) == 1
     width, height = figure.bbox.width, figure.bbox.height
-    for box in (left_legend, right_legend, *(ax.get_tightbbox() for ax in figure.axes)):
+    for box in (legend.get_window_extent(), *(ax.get_tightbbox() for ax in figure.axes)):
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
+    assert max(ax.get_window_extent().x1 for ax in figure.axes) <= legend.get_window_extent().x0
 
 
 def test_one_seed_has_no_band(histories):
-    history = histories[0][histories[0]["seed"] == 0]
-    ax = figure2.figure2_left(history, Figure().subplots())
-    assert not ax.collections and ax.get_legend().get_title().get_text() == "n = 1 seed"
+    accuracy, alignment = (history[history["seed"] == 0] for history in histories)
+    figure = figure2.figure2(accuracy, alignment)
+    assert not any(ax.collections for ax in figure.axes)
+    assert figure.legends[0].get_title().get_text() == "n = 1 seed"
 
 
 def test_missing_series_are_named(histories):
-    tdfa = histories[0][histories[0]["algorithm"] == "tdfa"]
-    with pytest.raises(figure2.MissingSeries, match="left: needs validation/accuracy of bp, dfa or pdfa"):
-        figure2.figure2_left(tdfa, Figure().subplots())
-    with pytest.raises(figure2.MissingSeries, match="right: needs alignment/layer_2 of pdfa.*alignment_batches"):
-        figure2.figure2_right(tdfa, Figure().subplots())
+    with pytest.raises(figure2.MissingSeries, match="needs validation/accuracy, found none"):
+        figure2.figure2(histories[0][:0], histories[1])
+    with pytest.raises(figure2.MissingSeries, match="needs alignment/layer_2 of pdfa.*alignment_batches"):
+        figure2.figure2(histories[0], histories[1][:0])
 
 
 def test_figures_are_saved_as_text_and_reproducibly(histories, tmp_path):
@@ -445,5 +442,5 @@ def test_report_refuses_what_it_cannot_show(grid_store, root, tmp_path):
         report(an_experiment("grid", [*GRID, replace(GRID[0], seed=9)]), grid_store, tmp_path)
     with pytest.raises(TrackingError, match="no sweep named 'elsewhere'"):
         report(an_experiment("elsewhere", GRID), Store(root=root), tmp_path)
-    with pytest.raises(figure2.MissingSeries, match="figure2, right"):
+    with pytest.raises(figure2.MissingSeries, match="figure2: needs alignment"):
         report(an_experiment("grid", GRID[:14], ["figure2"]), grid_store, tmp_path)

@@ -16,7 +16,7 @@ from analysis import style
 from analysis.exhibits import heatmaps, metrics, sweeps
 from analysis.exhibits.captions import CAPTIONS, TITLES
 from analysis.report.report import EXHIBITS
-from analysis.runs import MixedTrials, ReportError, _row
+from analysis.runs import ReportError, _row
 from analysis.statistics import SUMMARY, bootstrap_interval, mean_interval, plus_minus, summarize
 from pipeline.tracking.artifacts import TrackedRun, param_text
 from pipeline.trials.choices import ALGORITHMS
@@ -104,7 +104,7 @@ def test_a_summary_has_both_intervals_and_repeats():
 
 def test_heat_map_values():
     table = heatmaps.heatmap_table(tracked(GRID), "alignment")
-    assert list(table.columns) == ["algorithm", "sigma", "tau_h", "metric", *SUMMARY]
+    assert list(table.columns) == ["algorithm", "sigma", "tau_h", "metric", *SUMMARY, "chosen", "choices"]
     assert len(table) == 2 * 3 * 2 and set(table["n"]) == {2}
     cells = table.set_index(["algorithm", "sigma", "tau_h"])["mean"]
     assert cells["dfa", 0.1, 1.0] == pytest.approx(1.5 * 0.18)  # the mean of both hidden layers
@@ -145,7 +145,7 @@ def test_a_missing_cell_is_marked_and_a_trial_without_alignment_left_out():
 
 def test_heat_maps_refuse_what_they_cannot_show():
     runs = tracked(GRID)
-    with pytest.raises(MixedTrials, match="learning_rate"):
+    with pytest.raises(ReportError, match="validation/accuracy: missing"):  # by which one of two rates would be chosen
         heatmaps.heatmap_table(runs.assign(learning_rate=[0.1, *[0.2] * (len(runs) - 1)]), "accuracy")
     with pytest.raises(ReportError, match="accuracy_heatmap: needs trials with mechanism photonic"):
         heatmaps.heatmap_table(tracked(CERTIFIED), "accuracy")
@@ -191,7 +191,7 @@ def test_a_certified_sweep_says_what_its_noise_guarantees():
 def test_sweeps_refuse_what_they_cannot_show():
     with pytest.raises(ReportError, match="clipping_norm_sweep: needs trials that have a clipping_norm"):
         sweeps.sweep_table(tracked(GRID), "clipping_norm")
-    with pytest.raises(MixedTrials, match="tau_h: 0.5, 1"):
+    with pytest.raises(ReportError, match="validation/accuracy: missing"):
         sweeps.sweep_table(tracked(GRID), "batch_size")
 
 
@@ -203,19 +203,26 @@ ONE_SIGMA, PLAIN = grid(sigma=[0.1], tau_h=TAUS), [TrialConfig(algorithm="bp")]
 @pytest.mark.parametrize(("exhibit", "trials", "reason"), [
     ("alignment_heatmap", ONE_SIGMA, "two values or more of both sigma and tau_h, got sigma 0.1 and tau_h 0.5, 1"),
     ("accuracy_heatmap", PLAIN, "got sigma none and tau_h none"),
-    ("accuracy_heatmap", grid(sigma=SIGMAS, tau_h=TAUS, batch_size=BATCHES), "also differ in batch_size"),
+    ("accuracy_heatmap", grid(sigma=SIGMAS, tau_h=TAUS, batch_size=BATCHES, validation_fraction=[0.0]),
+     "chooses by validation accuracy among trials of one algorithm, sigma and tau_h, here differing in batch_size"),
     ("alignment_heatmap", grid(sigma=SIGMAS, tau_h=TAUS, alignment_batches=[0]), "alignment_batches 0"),
     ("tau_h_sweep", BY_BATCH, "at two values or more of tau_h, got 1"),
     ("batch_size_sweep", PLAIN, "two values or more of batch_size, got 256"),
     ("clipping_norm_sweep", GRID, "two values or more of clipping_norm, got none"),
-    ("batch_size_sweep", grid(batch_size=BATCHES, tau_h=TAUS), "also differ in tau_h"),
+    ("batch_size_sweep", grid(batch_size=BATCHES, tau_h=TAUS, validation_fraction=[0.0]), "here differing in tau_h"),
+    ("batch_size_sweep", grid(batch_size=BATCHES, delta=[1e-5, 1e-6]), "needs one delta"),
+    ("frontier_slices", PLAIN, "needs trials with a certified epsilon"),
+    ("frontier_slices", grid(sigma=[0.1, 1]), "none varies"),
+    ("main_effects", PLAIN, "needs a balanced grid"), ("means", PLAIN, "differ in their seed alone"),
+    ("main_effects", GRID[1:], "needs a balanced grid"),
+    ("parallel_coordinates", grid(sigma=[0.1, 1]), "got algorithm and noise"),
     ("tau_h_sweep", grid(tau_h=TAUS, alignment_batches=[0]), "alignment_batches 0"),
     ("frontier_alignment", grid(sigma=[0.1, 1], alignment_batches=[0]), "alignment_batches 0"),
     ("frontier_worst_class", PLAIN, "needs trials with a certified epsilon"),
     ("frontier_claimed", CERTIFIED, "needs trials with a claimed epsilon"),
     ("frontier_claimed", grid(sigma=[0.0]), "sigma > 0"),
     ("frontier_claimed", grid(target_label_epsilon=[3.0], joint_release=[True]), "neither joint_release nor denoise"),
-    ("frontier_claimed", GRID, "also differ in tau_h"),
+    ("frontier_claimed", grid(sigma=SIGMAS, tau_h=TAUS, validation_fraction=[0.0]), "here differing in tau_h"),
 ])
 def test_misfits_are_named_in_one_line(exhibit, trials, reason):
     text = misfit(exhibit, trials)

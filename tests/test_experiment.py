@@ -107,38 +107,41 @@ def test_refused_in_one_line_with_the_place(tmp_path, text, message):
 
 
 def test_a_silent_file_gets_the_exhibits_that_its_trials_fit(tmp_path):
-    assert load(tmp_path, "grid: {algorithm: [bp, pdfa], seed: [0, 1]}").report == ("table1", "figure2")
-    assert load(tmp_path, "grid: {algorithm: [bp, dfa]}").report == ("table1",)
+    assert load(tmp_path, "grid: {algorithm: [bp, pdfa], seed: [0, 1]}").report == ("table1", "figure2", "means")
+    assert load(tmp_path, "grid: {algorithm: [bp, dfa]}").report == ("table1", "means")
+    assert load(tmp_path, "grid: {seed: [0, 1]}").report == ("table1",)
     wide = load(tmp_path, "base: {mechanism: photonic}\ngrid: {tau_h: [1, 2], batch_size: [64, 128]}")
-    assert wide.report == () and wide.varied == ("batch_size", "tau_h")
+    assert wide.report == ("tau_h_sweep", "batch_size_sweep", "main_effects", "means")
+    assert wide.varied == ("batch_size", "tau_h")
 
 
 CERTIFIED = "base: {mechanism: per_example, sampler: poisson}\ngrid: "
 CURVES = "algorithm: [bp, dfa], target_epsilon: [1, 3], seed: [0, 1]"
 
 
-def test_certified_trials_make_a_frontier_and_nothing_else(tmp_path):
+def test_certified_trials_make_a_frontier(tmp_path):
     file = load(tmp_path, f"{CERTIFIED}{{{CURVES}}}")
     frontiers = ("frontier", "frontier_worst_class", "frontier_alignment")
-    assert file.report == frontiers and file.varied == ()
-    assert load(tmp_path, f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2]}}").report == ("clipping_norm_sweep",)
+    assert file.report == (*frontiers, "main_effects", "means") and file.varied == ()
+    assert load(tmp_path, f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2]}}").report == (
+        *frontiers, "frontier_slices", "clipping_norm_sweep", "main_effects", "parallel_coordinates", "means")
     label = load(tmp_path, "base: {mechanism: photonic}\ngrid: {sigma: [0, 1, 2], algorithm: [dfa, pdfa]}")
-    assert label.report == ("table1", "figure2", *frontiers, "frontier_claimed")
+    assert label.report == ("table1", "figure2", *frontiers, "frontier_claimed", "main_effects", "means")
     targets = load(tmp_path, "base: {mechanism: photonic, joint_release: true}\ngrid: {target_label_epsilon: [1, 3]}")
-    assert targets.report == frontiers and targets.varied == ()
+    assert targets.report == (*frontiers, "means") and targets.varied == ()
     assert [run_name(t) for t in targets.trials] == ["dfa label_epsilon=1 seed=0", "dfa label_epsilon=3 seed=0"]
     bare = load(tmp_path, "base: {mechanism: photonic, output_noise: false, algorithm: dfa}\ngrid: {sigma: [0, 1]}")
-    assert bare.report == ("table1",)
+    assert bare.report == ("table1", "means")
 
 
 @pytest.mark.parametrize(("text", "message"), [
     ("grid: {algorithm: [bp, dfa]}", r"needs trials with a certified epsilon .* or a label epsilon .* there are none"),
     (f"{CERTIFIED}{{target_epsilon: [0]}}", r"needs trials with a certified epsilon"),
-    (f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2]}}", r"has one curve .* trials also differ in clipping_norm"),
-    (f"{CERTIFIED}{{noise_multiplier: [1, 2], algorithm: [pdfa], sigma: [0.1, 0.2]}}", r"has one curve .* in sigma"),
-    ("base: {mechanism: photonic, sigma: 1}\ngrid: {joint_release: [true, false]}", r"has .* differ in joint_release"),
+    (f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2], validation_fraction: [0]}}",
+     r"chooses by validation accuracy .* differing in clipping_norm, but not all trials log that"),
+    (f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2], private_metrics: [withheld]}}", r"chooses by validation accuracy"),
     ("base: {target_epsilon: 1, mechanism: per_example}\ngrid: {sampler: [poisson, shuffled]}",
-     r"has one curve .* differ in sampler"),
+     r"needs one neighbouring relation"),
     ("base: {target_epsilon: 1, mechanism: per_example}\ncases:\n  - base: {sampler: poisson, algorithm: bp}\n"
      "  - base: {sampler: shuffled, algorithm: dfa}", r"needs one neighbouring relation"),
     ("base: {target_epsilon: 1, mechanism: per_example}\ncases:\n  - base: {delta: 1.0e-6, algorithm: bp}\n"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flat import train, train_pack
 
-from analysis.exhibits import figure2
+from analysis import runs, style
 from analysis.runs import ReportError, _require_known
 from pipeline.accounting import account, privacy_tags
 from pipeline.auditing.release import audit_release
@@ -103,9 +103,9 @@ def test_a_path_that_states_why_is_certified_and_the_reason_stands_beside_the_nu
 def test_a_path_has_a_curve_of_its_own():
     register_feedback("mine", Mine, label="Mine")
     register_feedback("other", functools.partial(Mine))
-    looks = [(figure2.PALETTE[a], figure2.MARKERS[a]) for a in ("bp", "dfa", "tdfa", "pdfa", "hybrid", "mine", "other")]
+    looks = [(style.PALETTE[a], style.MARKERS[a]) for a in ("bp", "dfa", "tdfa", "pdfa", "hybrid", "mine", "other")]
     assert len({look[0] for look in looks}) == len({look[1] for look in looks}) == 7
-    assert figure2.ALGORITHM_LABELS["mine"] == "Mine" and figure2.ALGORITHM_LABELS["other"] == "other"
+    assert runs.ALGORITHM_LABELS["mine"] == "Mine" and runs.ALGORITHM_LABELS["other"] == "other"
 
 
 @pytest.mark.parametrize(("call", "says"), [

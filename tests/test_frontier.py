@@ -132,8 +132,9 @@ def test_label_targets_are_points_named_by_their_target(tmp_path, monkeypatch):
     assert points["setting"].tolist() == ["label_epsilon=0.5", "label_epsilon=3"]
     assert "|  | ε ≤ 0.5 | ε ≤ 3 |" in frontiers.to_markdown([points], runs)
     assert "PDFA (label ε ≤ 3, label ε ≤ 0.5)" in frontiers.caption(points, runs.assign(status="diverged"))
-    with pytest.raises(MixedTrials, match="only seed, target_label_epsilon, sigma may differ, got joint_release"):
-        frontiers.frontier(load_runs(store), "label")
+    mixed = frontiers.frontier(load_runs(store), "label")  # settings that go with the noise level, and no choice
+    assert mixed["chosen"].tolist() == ["joint_release True", "", "joint_release True"]
+    assert mixed["choices"].tolist() == [1, 1, 1]
 
 
 def test_seeds_that_cost_differently_share_the_largest_epsilon(runs):
@@ -151,8 +152,7 @@ def test_kinds_that_have_no_frontier_are_refused(runs, kind):
 @pytest.mark.parametrize(("change", "message"), [
     ({"delta": 1e-6}, r"delta: must be the same for all points of one frontier, got 1e-05, 1e-06"),
     ({"privacy.relation": "replace-one"}, r"relation: must be the same .* got add/remove, replace-one"),
-    ({"learning_rate": 0.7}, r"bp: along one curve only seed, target_epsilon, noise_multiplier may differ, got "
-                             r"learning_rate: 0.7, 0.01"),
+    ({"dataset": "mnist"}, r"dataset: must be the same .* got digits, mnist"),
 ])
 def test_what_may_not_be_mixed(runs, change, message):
     mixed = runs.copy()
@@ -314,19 +314,20 @@ def test_two_kinds_are_two_panels_and_one_seed_has_no_bars(runs):
     figure = frontier_figure.frontier_figure(frontiers.frontiers(runs))
     left, right = figure.axes
     assert left.get_xlabel() == "ε (certified, add/remove)" and right.get_xlabel() == "ε (label, replace-one label)"
-    assert right.get_legend().get_title().get_text() == "label ε: labels only\nn = 1 seed"
+    (legend,) = figure.legends
+    assert legend.get_title().get_text() == "n = 1 to 2 seeds\nmean, 95% intervals:\nthick bootstrap, thin t"
     assert not any(len(bars.get_segments()) for bars in right.collections if isinstance(bars, LineCollection))
     figure.draw_without_rendering()
-    for ax, other in ((left, right.get_tightbbox().x0), (right, figure.bbox.width)):
-        assert ax.get_window_extent().x1 <= ax.get_legend().get_window_extent().x0
-        assert ax.get_legend().get_window_extent().x1 <= other
+    beside = legend.get_window_extent()
+    assert right.get_tightbbox().x1 <= beside.x0 and beside.x1 <= figure.bbox.width
+    for ax, other in ((left, right.get_tightbbox().x0), (right, beside.x0)):
         assert ax.title.get_window_extent().x0 >= 0 and ax.title.get_window_extent().x1 <= other
 
 
 def test_no_accuracy_beyond_100_and_no_crowded_labels(runs):
     points = frontiers.frontier(runs, "certified").assign(high=140.0, low=-40.0)
     assert frontier_figure.frontier_axes(points, Figure().subplots()).get_ylim() == (-2, 102)
-    close = points[:3].assign(epsilon=[1.0, 1.02, 10.0])
+    close = points[:3].assign(epsilon=[1.0, 1.02, 10.0], setting=["z=3", "z=2.9", "z=1"])
     ax = frontier_figure.frontier_axes(close, Figure().subplots())
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "10"]
 

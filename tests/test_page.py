@@ -17,12 +17,13 @@ from browser import Browser, chromium
 from test_palette import contrast, luminance
 
 from analysis.exhibits.captions import TITLES, titled
-from analysis.exhibits.table import NO_VALUE, Table, markdown
+from analysis.exhibits.table import Table, markdown
 from analysis.report import page as pages
 from analysis.report.overview import trials
 from analysis.report.report import report
 from analysis.report.statements import epsilons, notes, statements
 from analysis.runs import load_runs
+from analysis.text import NO_VALUE
 from pipeline.tracking.store import Store
 from pipeline.trials.experiment import parse_experiment
 from pipeline.trials.records import EpochRecord, Outcome
@@ -137,7 +138,7 @@ def test_downloads_are_the_files(files, html):
 
 def test_a_figures_data_hold_its_curves(files):
     table = pd.read_csv(next(path for path in files if path.name == "figure2.csv"))
-    assert set(table["panel"]) == {"left", "right"}
+    assert set(table["panel"]) == {"accuracy", "alignment"}
     row = table[(table["panel"] == "left") & (table["algorithm"] == "pdfa") & (table["setting"] == "2")
                 & (table["epoch"] == 2)]
     mean = 100 * (0.9 - 0.1 - 0.04 + 0.01 / 2 - 0.05)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.exhibits.frontier.points import GUARANTEED, frontier
-from analysis.exhibits.table import NO_VALUE, Table, markdown
-from analysis.report.overview import value_text
+from analysis.exhibits.table import Table, markdown
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, MixedTrials, ReportError, setting_label
 from analysis.statistics import MeanInterval, mean_interval, welch_interval
+from analysis.text import NO_VALUE, value_text
 from pipeline.trials.experiment import Experiment
 
 ACCURACY = "test/accuracy"

@@ -17,11 +17,12 @@ from analysis.comparison.match import Comparison, Side, accuracies, names_of
 from analysis.exhibits.captions import titled
 from analysis.exhibits.frontier import points as frontiers
 from analysis.exhibits.table import markdown
-from analysis.report.overview import abridged, value_text
+from analysis.report.overview import abridged
 from analysis.report.page import Page, exhibits, render
 from analysis.report.report import write
 from analysis.report.statements import epsilons, notes, statements
 from analysis.runs import ALGORITHM_LABELS, ReportError, load_runs, noise_sources
+from analysis.text import value_text
 from pipeline.accounting.noise import noise_statement, sentence
 from pipeline.tracking.reader import Reader
 from pipeline.trials.experiment import Experiment

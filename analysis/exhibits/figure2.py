@@ -6,6 +6,8 @@ neither the backend nor the style of a notebook changes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import seaborn as sns
@@ -17,12 +19,12 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.runs import ALGORITHM_LABELS, NON_PRIVATE, ReportError, by_noise, setting_label
 from analysis.statistics import SUMMARY, summarize
-from analysis.style import MARKERS, PALETTE, seeds, theme
+from analysis.style import MARKERS, present, seeds, theme
 
-LEFT_ALGORITHMS = ("bp", "dfa", "pdfa")
-LAYER = 2  # of the right panel, as in the paper
+LAYER = 2  # whose alignment is shown, as in the paper
 ALIGNMENT = f"alignment/layer_{LAYER}"
 INTERVAL = "mean, 95% bootstrap band"
+PER_ROW = 3
 
 
 class MissingSeries(ReportError):
@@ -30,72 +32,82 @@ class MissingSeries(ReportError):
 
 
 def figure2(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> Figure:
-    """Both panels, 10 x 3.8 inches, from the histories of `validation/accuracy` and `alignment/layer_2`."""
+    """A panel of validation accuracy for each algorithm on one scale, one of PDFA's alignment, and one legend, from the
+    histories of `validation/accuracy` and `alignment/layer_2`.
+
+    Raises:
+        MissingSeries: if either has no rows to show.
+    """
+    if accuracy.empty:
+        raise MissingSeries("figure2: needs validation/accuracy, found none")
+    algorithms = present(accuracy)
+    settings = by_noise([*accuracy["setting"], *alignment["setting"]])
+    columns = min(PER_ROW, len(algorithms) + 1)
+    rows = -(-(len(algorithms) + 1) // columns)
     with theme():
-        figure = Figure(figsize=(10, 3.8), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        figure2_left(accuracy, left)
-        figure2_right(alignment, right)
+        figure = Figure(figsize=(2.7 * columns + 1.9, 2.6 * rows), layout="constrained")
+        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for algorithm, ax in zip(algorithms, axes, strict=False):
+            accuracy_axes(accuracy, algorithm, ax, settings)
+            ax.sharey(axes[0])
+        alignment_axes(alignment, axes[len(algorithms)], settings)
+        for ax in axes[len(algorithms) + 1:]:
+            ax.remove()
+        colors = noise_colors(settings)
+        handles = [Line2D([], [], color=colors[s], linestyle=_dashes(s), label=setting_label(s)) for s in settings]
+        if (accuracy["status"] == "diverged").any() or (alignment["status"] == "diverged").any():
+            handles.append(Line2D([], [], color="black", marker="x", linestyle="none", label="diverged"))
+        title = seeds(accuracy.groupby(["algorithm", "setting"])["seed"].nunique(), INTERVAL)
+        figure.legend(handles=handles, title=title, loc="outside right center", alignment="left")
     return figure
 
 
-def figure2_left(history: pd.DataFrame, ax: Axes) -> Axes:
-    """Validation accuracy by epoch of bp, dfa and pdfa: dashed without privacy, fainter with more noise.
+def accuracy_axes(history: pd.DataFrame, algorithm: str, ax: Axes, settings: Sequence[str]) -> Axes:
+    """Validation accuracy of one algorithm by epoch: dashed without privacy, colour is the noise.
 
     Args:
         history: of `validation/accuracy`, fractions; other algorithms are left out.
-
-    Raises:
-        MissingSeries: if it has none of the three algorithms.
+        settings: all that the figure has, so that its panels agree on colours.
     """
-    history = history[history["algorithm"].isin(LEFT_ALGORITHMS)]
-    if history.empty:
-        raise MissingSeries("figure2, left: needs validation/accuracy of bp, dfa or pdfa trials, found none")
-    settings = by_noise(history["setting"])
-    noise = [s for s in settings if s != NON_PRIVATE]
-    alphas = {NON_PRIVATE: 1.0, **dict(zip(noise, np.linspace(1, 0.25, len(noise)), strict=True))}
-    algorithms = [a for a in LEFT_ALGORITHMS if a in set(history["algorithm"])]
-    for algorithm in algorithms:
-        for setting in settings:
-            cell = history[(history["algorithm"] == algorithm) & (history["setting"] == setting)]
-            _curve(ax, cell, 100, color=PALETTE[algorithm], alpha=alphas[setting], linestyle=_dashes(setting),
-                   marker=MARKERS[algorithm], label=f"{ALGORITHM_LABELS[algorithm]} {setting_label(setting)}")
-    handles = [Line2D([], [], color=PALETTE[a], marker=MARKERS[a], markersize=4, label=ALGORITHM_LABELS[a])
-               for a in algorithms]
-    handles += [Line2D([], [], color="black", alpha=alphas[s], linestyle=_dashes(s), label=setting_label(s))
-                for s in settings]
-    return _finish(ax, history, handles, "Validation accuracy (%)")
+    own = history[history["algorithm"] == algorithm]
+    for setting in settings:
+        _curve(ax, own[own["setting"] == setting], 100, color=noise_colors(settings)[setting],
+               linestyle=_dashes(setting), marker=MARKERS[algorithm], label=setting_label(setting))
+    ax.set_title(ALGORITHM_LABELS[algorithm])
+    return _finish(ax, "Validation accuracy (%)")
 
 
-def figure2_right(history: pd.DataFrame, ax: Axes) -> Axes:
+def alignment_axes(history: pd.DataFrame, ax: Axes, settings: Sequence[str]) -> Axes:
     """Alignment of layer 2 by epoch of pdfa: cosine of its update with the true gradient; colour is the noise.
 
     Args:
         history: of `alignment/layer_2`; other algorithms than pdfa are left out.
+        settings: as of `accuracy_axes`.
 
     Raises:
         MissingSeries: if it has no pdfa trial.
     """
     history = history[history["algorithm"] == "pdfa"]
     if history.empty:
-        raise MissingSeries(f"figure2, right: needs {ALIGNMENT} of pdfa trials, found none (pdfa trials with "
+        raise MissingSeries(f"figure2: needs {ALIGNMENT} of pdfa trials, found none (pdfa trials with "
                             "alignment_batches >= 1 measure it)")
-    settings = by_noise(history["setting"])
+    for setting in settings:
+        _curve(ax, history[history["setting"] == setting], 1, color=noise_colors(settings)[setting],
+               linestyle=_dashes(setting), marker=MARKERS["pdfa"], label=setting_label(setting))
+    ax.set_title(f"PDFA, layer {LAYER}")
+    return _finish(ax, "Alignment (cosine)")
+
+
+def noise_colors(settings: Sequence[str]) -> dict[str, object]:
+    """Black without privacy, and the brighter the more noise."""
     noise = [s for s in settings if s != NON_PRIVATE]
     colors = dict(zip(noise, colormaps["viridis"](np.linspace(0, 0.9, len(noise))), strict=True))
-    colors[NON_PRIVATE] = "black"
-    handles = []
-    for setting in settings:
-        _curve(ax, history[history["setting"] == setting], 1, color=colors[setting], alpha=1.0,
-               linestyle=_dashes(setting), marker=MARKERS["pdfa"], label=f"PDFA {setting_label(setting)}")
-        handles.append(Line2D([], [], color=colors[setting], linestyle=_dashes(setting), label=setting_label(setting)))
-    return _finish(ax, history, handles, f"Alignment of layer {LAYER} (cosine), PDFA")
+    return {NON_PRIVATE: "black", **colors}
 
 
 def figure2_table(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> pd.DataFrame:
-    """What both panels draw: columns panel, algorithm, setting, epoch and `SUMMARY`; accuracy in percent."""
-    parts = [("left", accuracy[accuracy["algorithm"].isin(LEFT_ALGORITHMS)], 100),
-             ("right", alignment[alignment["algorithm"] == "pdfa"], 1)]
+    """What is drawn: columns panel (`accuracy` in percent, `alignment`), algorithm, setting, epoch and `SUMMARY`."""
+    parts = [("accuracy", accuracy, 100), ("alignment", alignment[alignment["algorithm"] == "pdfa"], 1)]
     rows = [by_epoch(cell, factor).assign(panel=panel, algorithm=algorithm, setting=setting)
             for panel, history, factor in parts
             for (algorithm, setting), cell in history.groupby(["algorithm", "setting"], sort=False)]
@@ -109,27 +121,22 @@ def by_epoch(cell: pd.DataFrame, factor: float) -> pd.DataFrame:
     return pd.DataFrame([{"epoch": epoch, **summarize(values.dropna())} for epoch, values in by_trial.iterrows()])
 
 
-def _curve(ax: Axes, cell: pd.DataFrame, factor: float, *, color: object, alpha: float, linestyle: str,
-           marker: str, label: str) -> None:
+def _curve(ax: Axes, cell: pd.DataFrame, factor: float, *, color: object, linestyle: str, marker: str,
+           label: str) -> None:
     """Mean over seeds with the band of its bootstrap interval; a cross where a trial diverged."""
     if cell.empty:
         return
     table = by_epoch(cell, factor)
-    ax.plot(table["epoch"], table["mean"], color=color, alpha=alpha, linestyle=linestyle, label=label,
-            marker=marker, markersize=3, markeredgewidth=0)
+    ax.plot(table["epoch"], table["mean"], color=color, linestyle=linestyle, label=label, linewidth=1.1,
+            marker=marker, markersize=2.5, markeredgewidth=0)
     if (table["n"] > 1).any():
-        ax.fill_between(table["epoch"], table["bootstrap_low"], table["bootstrap_high"], color=color,
-                        alpha=0.12 * alpha, linewidth=0)
+        ax.fill_between(table["epoch"], table["bootstrap_low"], table["bootstrap_high"], color=color, alpha=0.12,
+                        linewidth=0)
     ends = cell[cell["status"] == "diverged"].sort_values("epoch").groupby("trial_key").last()
     ax.plot(ends["epoch"], ends["value"] * factor, "x", color=color, label=f"{label} diverged")
 
 
-def _finish(ax: Axes, history: pd.DataFrame, handles: list[Line2D], label: str) -> Axes:
-    if (history["status"] == "diverged").any():
-        handles = [*handles, Line2D([], [], color="black", marker="x", linestyle="none", label="diverged")]
-    title = seeds(history.groupby(["algorithm", "setting"])["seed"].nunique(), INTERVAL)
-    # Beside the data, never on it.
-    ax.legend(handles=handles, title=title, loc="center left", bbox_to_anchor=(1.01, 0.5), alignment="left")
+def _finish(ax: Axes, label: str) -> Axes:
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set(xlabel="Epoch", ylabel=label)
     sns.despine(ax=ax)

@@ -10,13 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import style
+from analysis.exhibits.envelope import best
 from analysis.exhibits.metrics import METRICS
-from analysis.exhibits.table import NO_VALUE
-from analysis.runs import ALGORITHM_LABELS, ReportError, require_replicates
+from analysis.runs import ALGORITHM_LABELS, ReportError
 from analysis.statistics import SUMMARY, summarize
+from analysis.text import NO_VALUE
 from pipeline.trials.exhibits import in_heatmap
 
-COLUMNS = ["algorithm", "sigma", "tau_h", "metric", *SUMMARY]
+COLUMNS = ["algorithm", "sigma", "tau_h", "metric", *SUMMARY, "chosen", "choices"]
 COLOURS = "cividis"  # sequential, of even lightness steps, and the same to the colour-blind
 
 
@@ -30,15 +31,15 @@ def heatmap_table(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
         metric: one of `METRICS`.
 
     Raises:
-        ReportError: without photonic trials, or as `Metric.of`.
-        MixedTrials: if trials of one cell differ in more than their seed.
+        ReportError: without photonic trials, or as `Metric.of` and `envelope.best`.
     """
     shown = runs[[in_heatmap(fields) for fields in runs.to_dict("records")]]
     if shown.empty:
         raise ReportError(f"{metric}_heatmap: needs trials with mechanism photonic and a sigma, found none")
-    require_replicates(shown, along=["tau_h"])
+    shown = best(shown, ["algorithm", "sigma", "tau_h"])
     shown = shown.assign(value=METRICS[metric].of(shown)).dropna(subset="value")
-    rows = [{"algorithm": algorithm, "sigma": sigma, "tau_h": tau_h, "metric": metric, **summarize(cell["value"])}
+    rows = [{"algorithm": algorithm, "sigma": sigma, "tau_h": tau_h, "metric": metric, **summarize(cell["value"]),
+             "chosen": cell["chosen"].iloc[0], "choices": cell["choices"].iloc[0]}
             for (algorithm, sigma, tau_h), cell in shown.groupby(["algorithm", "sigma", "tau_h"])]
     table = pd.DataFrame(rows, columns=COLUMNS)
     return pd.concat([table[table["algorithm"] == algorithm] for algorithm in style.present(table)], ignore_index=True)
@@ -56,6 +57,8 @@ def heatmap_figure(table: pd.DataFrame) -> Figure:
         for algorithm, ax in zip(algorithms, axes, strict=True):
             image = heatmap(table, algorithm, ax)
             ax.set_title(ALGORITHM_LABELS[algorithm])
+        for ax in axes[1:]:
+            ax.tick_params(labelleft=False)
         axes[0].set_ylabel("σ (noise level)")
         metric = METRICS[table["metric"].iloc[0]]
         bar = figure.colorbar(image, ax=axes, aspect=16, pad=0.01)

@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.exhibits.figure2 import MissingSeries
-from analysis.exhibits.table import NO_VALUE, Table, markdown
+from analysis.exhibits.table import Table, markdown
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, load_history, noise_sources, require_replicates
 from analysis.style import MARKERS, PALETTE, theme
+from analysis.text import NO_VALUE
 from pipeline.accounting.noise import noise_statement
 from pipeline.tracking.reader import Reader
 from pipeline.trials.exhibits import update_sigma

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.exhibits.frontier.points import NEIGHBOURS
-from analysis.exhibits.table import NO_VALUE, Table, markdown
+from analysis.exhibits.table import Table, markdown
 from analysis.runs import require_accuracy
+from analysis.text import NO_VALUE
 from pipeline.accounting import Epsilon, account
 from pipeline.accounting.evaluations import scores_are_covered, selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting

@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import style
+from analysis.exhibits.envelope import best
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import NON_PRIVATE, ReportError, by_noise, require_replicates, setting_label
+from analysis.runs import NON_PRIVATE, ReportError, by_noise, setting_label
 from analysis.statistics import SUMMARY, summarize
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 
@@ -21,7 +22,8 @@ KIND_OF_TARGET = {"epsilon": "certified", "label_epsilon": "label (features publ
 
 def sweep_table(runs: pd.DataFrame, field: str) -> pd.DataFrame:
     """Accuracy and alignment at the last epoch along a field, over seeds: columns algorithm, setting, the field,
-    metric and `SUMMARY`, relation, sampler and delta; a row per mean.
+    metric and `SUMMARY`, relation, sampler, delta, and which of how many settings was chosen (`envelope.best`);
+    a row per mean.
 
     Trials without the field are left out; so is a trial without a measured alignment (see `Metric.of`) from the mean
     of that.
@@ -30,13 +32,12 @@ def sweep_table(runs: pd.DataFrame, field: str) -> pd.DataFrame:
         field: one of `FIELD_LABELS`.
 
     Raises:
-        ReportError: without trials that have the field, or as `Metric.of`.
-        MixedTrials: if trials of one point differ in more than their seed.
+        ReportError: without trials that have the field, or as `Metric.of` and `envelope.best`.
     """
     shown = runs.dropna(subset=field)
     if shown.empty:
         raise ReportError(f"{field}_sweep: needs trials that have a {field}, found none")
-    require_replicates(shown, along=[field])
+    shown = best(shown, ["algorithm", "setting", field])
     rows = []
     for metric in SHOWN:
         measured = shown.assign(value=METRICS[metric].of(shown)).dropna(subset="value")
@@ -44,8 +45,9 @@ def sweep_table(runs: pd.DataFrame, field: str) -> pd.DataFrame:
             first = cell.iloc[0]
             rows.append({"algorithm": algorithm, "setting": setting, field: value, "metric": metric,
                          **summarize(cell["value"]), "relation": _relation(first),
-                         "sampler": first["sampler"], "delta": first["delta"]})
-    columns = ["algorithm", "setting", field, "metric", *SUMMARY, "relation", "sampler", "delta"]
+                         "sampler": first["sampler"], "delta": first["delta"], "chosen": first["chosen"],
+                         "choices": first["choices"]})
+    columns = ["algorithm", "setting", field, "metric", *SUMMARY, "relation", "sampler", "delta", "chosen", "choices"]
     return pd.DataFrame(rows, columns=columns)
 
 

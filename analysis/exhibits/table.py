@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-NO_VALUE = "–"  # in a cell to which nothing applies, or of which nothing was measured
-
 
 class Cell(NamedTuple):
     """A cell of a table: its text, and what it is sorted by where that is not its text."""

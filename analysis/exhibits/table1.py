@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from analysis.exhibits import paper
-from analysis.exhibits.table import NO_VALUE, Table, markdown
+from analysis.exhibits.table import Table, markdown
 from analysis.runs import (
     ALGORITHM_LABELS,
     DATASET_LABELS,
@@ -19,6 +19,7 @@ from analysis.runs import (
     setting_label,
 )
 from analysis.statistics import mean_interval, plus_minus
+from analysis.text import NO_VALUE
 
 COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_low", "accuracy_high", "n", "paper", "difference"]
 

@@ -16,10 +16,11 @@ import pandas as pd
 
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.selection import Choice
-from analysis.exhibits.table import NO_VALUE, Cell, Table
+from analysis.exhibits.table import Cell, Table
 from analysis.report.page import Download, Page, exhibits
 from analysis.report.statements import epsilons, guarantees, kinds_of, notes, short, statements
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, by_noise, setting_label
+from analysis.text import NO_VALUE, value_text
 from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.tracking.artifacts import TrackedRun
 from pipeline.tracking.reader import Reader
@@ -39,7 +40,8 @@ def shown(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> 
 
 
 def overview(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], *, store: Reader,
-             choice: Choice | None, files: Sequence[Path]) -> Page:
+             choice: Choice | None, files: Sequence[Path], headline: Sequence[str] = (),
+             left_out: Sequence[tuple[str, str]] = ()) -> Page:
     """The page of a report.
 
     Args:
@@ -151,13 +153,6 @@ def abridged(commit: str) -> str:
     return re.sub("([0-9a-f]{10})[0-9a-f]{30}", r"\1", commit)
 
 
-def value_text(value: object) -> str:
-    """A setting as a person writes it; a dash where it does not apply."""
-    if isinstance(value, tuple):
-        return " × ".join(map(str, value))
-    if value is None or isinstance(value, float) and math.isnan(value):
-        return NO_VALUE
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _facts(runs: pd.DataFrame, tracked: Sequence[TrackedRun]) -> list[tuple[str, str]]:

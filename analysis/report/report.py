@@ -11,10 +11,22 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import style
-from analysis.exhibits import figure2, heatmaps, leekifer, selection, sweeps, table1
-from analysis.exhibits.captions import CAPTIONS, TITLES, titled
+from analysis.exhibits import (
+    figure2,
+    headline,
+    heatmaps,
+    leekifer,
+    main_effects,
+    means,
+    parallel_coordinates,
+    selection,
+    sweeps,
+    table1,
+)
+from analysis.exhibits.captions import CAPTIONS, ENVELOPE, TITLES, titled
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
+from analysis.exhibits.frontier import slices
 from analysis.exhibits.table import markdown
 from analysis.report.overview import file_name, manifest, overview, shown, tracked_runs
 from analysis.report.page import render
@@ -23,17 +35,20 @@ from analysis.statistics import SUMMARY
 from pipeline.accounting.certified import with_noise
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
-from pipeline.trials.exhibits import FRONTIERS, HEATMAPS, SWEPT, certified_trials
+from pipeline.trials.exhibits import FRONTIERS, HEATMAPS, SWEPT, certified_trials, left_out
 from pipeline.trials.experiment import Experiment
 
 
-def report(experiment: Experiment, store: Store, out: Path | None = None) -> list[Path]:
-    """Draw the exhibits that the experiment file lists and log them to the parent run.
+def report(experiment: Experiment, store: Store, out: Path | None = None, where: str = "") -> list[Path]:
+    """Draw the exhibits that the experiment file lists or, where it is silent, all that its trials fit, and log them to
+    the parent run.
 
     Args:
         store: where the experiment was tracked; it is attached to the experiment's sweep, read, and given the files and
             the epsilon of the choice.
-        out: folder of the report, created if need be; by default `reports/<name>`.
+        out: folder of the report, created if need be; by default `reports/<name>`, and of a slice a folder in that.
+        where: of which slice (`pipeline.trials.experiment.sliced`) the experiment is; empty for all trials. A slice
+            says nothing of the best trial: choosing it took looking at the others.
 
     Returns:
         The files written: `runs.csv`, one row per trial, those of the exhibits, where trials are certified and have
@@ -48,7 +63,7 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
     """
     store.attach(experiment.name)
     runs = load_runs(store, experiment.trials, source=experiment.source)
-    folder = Path("reports") / experiment.name if out is None else Path(out)
+    folder = Path("reports", experiment.name, where) if out is None else Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "runs.csv"]
     lists = {name: runs[name].map(_json) for name, kind in FIELDS.items() if kind is tuple}
@@ -57,17 +72,19 @@ def report(experiment: Experiment, store: Store, out: Path | None = None) -> lis
         files += EXHIBITS[name](runs, store, folder)
     choice, certified = None, certified_trials(experiment.trials)
     scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in certified)
-    if certified and scored:
+    if certified and scored and not where:
         choice = selection.choose(experiment, runs)
         store.log_sweep(choice.metrics, choice.tags)  # the epsilon of the choice
         files += write_selection(choice, folder)
-    if experiment.public_text:
+    if experiment.public_text and not where:
         files += write({file_name(experiment): experiment.public_text}, folder)
     public = shown(experiment, runs, choice)
     tracked = tracked_runs(public, store)
-    page = overview(experiment, public, tracked, store=store, choice=choice, files=files)
+    said = [] if experiment.candidates else headline.headline(runs)
+    page = overview(experiment, public, tracked, store=store, choice=choice, files=files, headline=said,
+                    left_out=left_out(experiment.trials, experiment.report) if not experiment.candidates else ())
     files += write({"manifest.json": manifest(experiment, public, tracked, files), "index.html": render(page)}, folder)
-    store.log_report(files)
+    store.log_report(files, where)
     return files
 
 
@@ -91,9 +108,8 @@ def write_table1(runs: pd.DataFrame, store: Reader, folder: Path) -> list[Path]:
 def write_figure2(runs: pd.DataFrame, store: Reader, folder: Path) -> list[Path]:
     """`figure2.csv`, `.md`, `.svg`, `.pdf` and `.png`."""
     require_replicates(runs)
-    shown = runs[runs["algorithm"].isin(figure2.LEFT_ALGORITHMS)]
-    accuracy = load_history(store, shown, "validation/accuracy")
-    alignment = load_history(store, shown[shown["algorithm"] == "pdfa"], figure2.ALIGNMENT)
+    accuracy = load_history(store, runs, "validation/accuracy")
+    alignment = load_history(store, runs[runs["algorithm"] == "pdfa"], figure2.ALIGNMENT)
     figure = figure2.figure2(accuracy, alignment)
     return _figure("figure2", figure2.figure2_table(accuracy, alignment), figure, folder)
 
@@ -121,6 +137,33 @@ def write_sweep(runs: pd.DataFrame, store: Reader, folder: Path, *, name: str, f
     return _figure(name, table, sweeps.sweep_figure(table, field), folder)
 
 
+def write_slices(runs: pd.DataFrame, store: Reader, folder: Path) -> list[Path]:
+    """`frontier_slices.csv`, `.md`, `.svg`, `.pdf` and `.png`."""
+    points = slices.slices(runs)
+    return _figure("frontier_slices", points.round({"epsilon": 4}), slices.slices_figure(points), folder)
+
+
+def write_main_effects(runs: pd.DataFrame, store: Reader, folder: Path) -> list[Path]:
+    """`main_effects.csv`, `.md`, `.svg`, `.pdf` and `.png`."""
+    table = main_effects.main_effects(runs)
+    contents = {"main_effects.csv": table.round(6).to_csv(index=False, lineterminator="\n"),
+                "main_effects.md": titled(TITLES["main_effects"], main_effects.to_markdown(table, len(runs)))}
+    return write(contents, folder) + style.save(main_effects.main_effects_figure(table), folder, "main_effects")
+
+
+def write_parallel_coordinates(runs: pd.DataFrame, store: Reader, folder: Path) -> list[Path]:
+    """`parallel_coordinates.csv`, `.md`, `.svg`, `.pdf` and `.png`."""
+    table = parallel_coordinates.settings_table(runs)
+    return _figure("parallel_coordinates", table, parallel_coordinates.parallel_figure(table), folder)
+
+
+def write_means(runs: pd.DataFrame, store: Reader, folder: Path) -> list[Path]:
+    """`means.csv` and `means.md`."""
+    table = means.means_table(runs)
+    text = titled(TITLES["means"], means.to_markdown(table))
+    return write({"means.csv": means.to_csv(table), "means.md": text}, folder)
+
+
 def write_leekifer(runs: pd.DataFrame, store: Reader, folder: Path) -> list[Path]:
     """`leekifer.csv`, `leekifer.md`, and `leekifer.svg`, `.pdf` and `.png`."""
     table = leekifer.curves(store, runs)
@@ -146,8 +189,10 @@ def _json(value: object) -> str | None:
 
 def _figure(name: str, table: pd.DataFrame, figure: Figure, folder: Path) -> list[Path]:
     """A figure beside the tidy data behind it and its caption."""
+    most = table["choices"].max() if "choices" in table else 1
+    caption = CAPTIONS[name] if most == 1 else f"{CAPTIONS[name]} {ENVELOPE.format(most=most)}"
     contents = {f"{name}.csv": table.round(dict.fromkeys(SUMMARY, 4)).to_csv(index=False, lineterminator="\n"),
-                f"{name}.md": titled(TITLES[name], markdown(CAPTIONS[name]))}
+                f"{name}.md": titled(TITLES[name], markdown(caption))}
     return write(contents, folder) + style.save(figure, folder, name)
 
 
@@ -162,8 +207,12 @@ EXHIBITS: dict[str, Callable[[pd.DataFrame, Reader, Path], list[Path]]] = {
     "table1": write_table1,
     "figure2": write_figure2,
     **{name: partial(write_frontier, name=name, metric=metric) for name, metric in FRONTIERS.items()},
+    "frontier_slices": write_slices,
     "frontier_claimed": partial(write_frontier, name="frontier_claimed", metric="accuracy", kinds=("claimed",)),
     **{name: partial(write_heatmap, name=name, metric=metric) for name, metric in HEATMAPS.items()},
     **{name: partial(write_sweep, name=name, field=field) for name, field in SWEPT.items()},
+    "main_effects": write_main_effects,
+    "parallel_coordinates": write_parallel_coordinates,
+    "means": write_means,
     "leekifer": write_leekifer,
 }

@@ -267,10 +267,10 @@ class Store(Reader):
         self._client.log_artifact(run_id, str(file), artifact_path="audit")
 
     @reports_errors
-    def log_report(self, files: Iterable[Path]) -> None:
-        """Files as artifacts `report/` of the parent run."""
+    def log_report(self, files: Iterable[Path], part: str = "") -> None:
+        """Files as artifacts `report/` of the parent run, or `report/<part>/`."""
         for path in files:
-            self._client.log_artifact(self._parent(), str(path), artifact_path="report")
+            self._client.log_artifact(self._parent(), str(path), artifact_path="/".join(filter(None, ("report", part))))
 
     @reports_errors
     def log_experiment(self, text: str) -> None:

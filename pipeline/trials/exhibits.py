@@ -8,13 +8,16 @@ from typing import Any
 from pipeline.trials.choices import GAUSSIAN, relation_of
 from pipeline.trials.combinations import epsilon_kind
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.factors import balanced, differing, factors
 from pipeline.trials.naming import noise_setting
 
 # Exhibits of curves over a field, and of a grid of sigma and tau_h, by what they show.
 SWEPT = {"tau_h_sweep": "tau_h", "batch_size_sweep": "batch_size", "clipping_norm_sweep": "clipping_norm"}
 HEATMAPS = {"alignment_heatmap": "alignment", "accuracy_heatmap": "accuracy"}
 FRONTIERS = {"frontier": "accuracy", "frontier_worst_class": "worst_class", "frontier_alignment": "alignment"}
-EXHIBITS = ("table1", "figure2", *FRONTIERS, "frontier_claimed", *HEATMAPS, *SWEPT, "leekifer")
+EXHIBITS = ("table1", "figure2", *FRONTIERS, "frontier_slices", "frontier_claimed", *HEATMAPS, *SWEPT, "main_effects",
+            "parallel_coordinates", "means", "leekifer")
+MOST_PANELS = 12  # of small multiples
 # What may differ between the points of one algorithm on a frontier: the noise that sets epsilon, by kind of epsilon.
 FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"), "label": ("target_label_epsilon", "sigma"),
                   "claimed": ("target_label_epsilon", "sigma")}
@@ -31,24 +34,20 @@ def update_sigma(fields: Mapping[str, Any]) -> float:
 
 def varied_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
     """Fields, but the seed, in which trials of one algorithm, mechanism and noise differ."""
-    return _differing(trials, lambda t: (t.algorithm, t.mechanism, noise_setting(t.canonical())), ("seed",))
+    return _differing(trials, lambda f: (f["algorithm"], f["mechanism"], noise_setting(f)))
 
 
-def _differing(trials: Sequence[TrialConfig], cell: Callable[[TrialConfig], Any],
-               ignored: Sequence[str]) -> tuple[str, ...]:
-    """Fields, but the ignored ones, in which trials of one cell differ."""
-    cells: dict[Any, list[dict]] = {}
-    for trial in trials:
-        cells.setdefault(cell(trial), []).append(trial.canonical())
-    return tuple(sorted({name for first, *rest in cells.values() for other in rest
-                         for name in other.keys() | first.keys()
-                         if name not in ignored and other.get(name) != first.get(name)}))
+def _differing(trials: Sequence[TrialConfig], cell: Callable[[Mapping[str, Any]], Any]) -> tuple[str, ...]:
+    """Fields, but the seed, in which trials of one cell differ; `cell` is of canonical fields."""
+    return differing([trial.canonical() for trial in trials], cell, ("seed",))
 
 
 def misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
     """Why an exhibit cannot show these trials; empty where it can."""
     if exhibit == "leekifer":
         return _leekifer_misfit(configs)
+    if exhibit in GRIDS:
+        return GRIDS[exhibit](configs)
     if len({config.dataset for config in configs}) > 1:
         return "is of one data set, but the trials use several"
     if exhibit == "frontier_claimed":
@@ -75,6 +74,60 @@ def misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
     return ""
 
 
+def _means_misfit(configs: Sequence[TrialConfig]) -> str:
+    return "" if factors([c.canonical() for c in configs])[0] else (
+        "needs two settings or more, but trials differ in their seed alone")
+
+
+def _main_effects_misfit(configs: Sequence[TrialConfig]) -> str:
+    return "" if balanced([c.canonical() for c in configs]) else (
+        "needs a balanced grid of two factors or more: every combination of algorithm, noise and other settings, with "
+        "equally many seeds")
+
+
+def _parallel_misfit(configs: Sequence[TrialConfig]) -> str:
+    names = tuple(factors([c.canonical() for c in configs])[0])
+    return "" if len(names) > 2 else ("needs three settings or more that vary, seeds aside, got "
+                                      f"{' and '.join(names) or 'none'}")
+
+
+def _slices_misfit(configs: Sequence[TrialConfig]) -> str:
+    shown = [c for c in configs if epsilon_kind(c) == "certified"] or [c for c in configs if epsilon_kind(c)]
+    if not shown:
+        return _frontier_misfit(configs, "accuracy")
+    fields = panel_fields([c.canonical() for c in shown])
+    if not fields:
+        return ("has a panel for each value of one or two settings besides algorithm and noise, at most "
+                f"{MOST_PANELS}, but none varies, or each has more values")
+    panels: dict[tuple, list[TrialConfig]] = {}
+    for c in shown:
+        panels.setdefault(tuple(str(c.canonical().get(name)) for name in fields), []).append(c)
+    return next(filter(None, (_frontier_misfit(panel, "accuracy") for panel in panels.values())), "")
+
+
+def panel_fields(trials: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The one or two fields whose values set the panels of small multiples apart, from canonical fields: the data set
+    first, then by name, as long as there are at most `MOST_PANELS` panels."""
+    rows = factors(trials)
+    levels = {name: len({row[name] for row in rows}) for name in rows[0] if name not in ("algorithm", "noise")}
+    chosen: tuple[str, ...] = ()
+    for name in sorted(levels, key=lambda name: (name != "dataset", name)):
+        panels = levels[name] * (levels[chosen[0]] if chosen else 1)
+        if len(chosen) < 2 and panels <= MOST_PANELS:
+            chosen += (name,)
+    return chosen
+
+
+GRIDS = {"frontier_slices": _slices_misfit, "main_effects": _main_effects_misfit,
+         "parallel_coordinates": _parallel_misfit, "means": _means_misfit}
+
+
+def left_out(configs: Sequence[TrialConfig], report: Sequence[str]) -> list[tuple[str, str]]:
+    """Every exhibit that a report does not draw, with the reason."""
+    return [(exhibit, misfit(exhibit, configs) or "the `report` of the experiment file does not list it")
+            for exhibit in EXHIBITS if exhibit not in report]
+
+
 def _leekifer_misfit(configs: Sequence[TrialConfig]) -> str:
     if not any(c.mechanism in GAUSSIAN for c in configs):
         return "compares trials with mechanism per_example or component, but there are none"
@@ -84,7 +137,7 @@ def _leekifer_misfit(configs: Sequence[TrialConfig]) -> str:
             return ("shows trials without privacy, and trials with noise_multiplier > 0 and sampler "
                     "without_replacement under per_example clipping, or component clipping with target_norm; there is "
                     f"one of mechanism {c.mechanism}, sampler {c.sampler}, noise_multiplier {c.noise_multiplier:g}")
-    if varied := _differing(configs, lambda c: (c.dataset, c.algorithm, update_sigma(c.canonical())), ("seed",)):
+    if varied := _differing(configs, lambda f: (f["dataset"], f["algorithm"], update_sigma(f))):
         return ("has one curve for each data set, algorithm and noise, but trials there also differ in "
                 f"{', '.join(varied)}")
     return ""
@@ -112,17 +165,24 @@ def _claimed_misfit(configs: Sequence[TrialConfig]) -> str:
 
 def _curve_misfit(kind: str, shown: Sequence[TrialConfig]) -> str:
     """Why trials of one kind of epsilon make no curve for each algorithm on one axis."""
-    noise = FRONTIER_NOISE[kind]
-    if varied := _differing(shown, lambda c: c.algorithm, ("seed", *noise)):
-        return (f"has one curve for each algorithm, along which {' and '.join(noise)} may differ, but there trials "
-                f"also differ in {', '.join(varied)}")
     if len({c.delta for c in shown}) > 1:
         return "needs one delta, but the trials have several"
     samplers = sorted({c.sampler for c in shown})
     if kind == "certified" and len({relation_of(sampler) for sampler in samplers}) > 1:
         return "needs one neighbouring relation, but " + " and ".join(
             f"sampler {sampler} is of {relation_of(sampler)}" for sampler in samplers)
-    return ""
+    return _choice_misfit(shown, lambda f: (f["algorithm"], noise_setting(f)), "algorithm and noise")
+
+
+def _choice_misfit(shown: Sequence[TrialConfig], cell: Callable[[Mapping[str, Any]], Any], cells: str) -> str:
+    """Why none of several settings can be chosen to stand for a cell; empty where one can, or has not to be."""
+    varied = _differing(shown, cell)
+    if "delta" in varied:
+        return "needs one delta, but the trials have several"
+    if not varied or all(c.validation_fraction and c.disclosure != "withheld" for c in shown):
+        return ""
+    return (f"chooses by validation accuracy among trials of one {cells}, here differing in {', '.join(varied)}, but "
+            "not all trials log that (validation_fraction > 0, private_metrics plain or noisy)")
 
 
 def _alignment_misfit(shown: Sequence[TrialConfig]) -> str:
@@ -135,9 +195,9 @@ def _heatmap_misfit(configs: Sequence[TrialConfig], metric: str) -> str:
     if min(len({c.sigma for c in shown}), len({c.tau_h for c in shown})) < 2:
         return ("needs trials with mechanism photonic, at two values or more of both sigma and tau_h, got sigma "
                 f"{_values(shown, 'sigma')} and tau_h {_values(shown, 'tau_h')}")
-    if varied := _differing(shown, lambda c: (c.algorithm, c.sigma, c.tau_h), ("seed",)):
-        return (f"has one cell for each algorithm, sigma and tau_h, but trials there also differ in "
-                f"{', '.join(varied)}")
+    if reason := _choice_misfit(shown, lambda f: (f["algorithm"], f["sigma"], f["tau_h"]),
+                                "algorithm, sigma and tau_h"):
+        return reason
     return _alignment_misfit(shown) if metric == "alignment" else ""
 
 
@@ -148,10 +208,9 @@ def _sweep_misfit(configs: Sequence[TrialConfig], field: str) -> str:
         curves.setdefault((c.algorithm, noise_setting(c.canonical())), set()).add(getattr(c, field))
     if max(map(len, curves.values()), default=0) < 2:
         return f"needs trials of one algorithm and noise at two values or more of {field}, got {_values(shown, field)}"
-    if varied := _differing(shown, lambda c: (c.algorithm, noise_setting(c.canonical()), getattr(c, field)),
-                            ("seed",)):
-        return (f"has one point for each algorithm, noise and {field}, but trials there also differ in "
-                f"{', '.join(varied)}")
+    if reason := _choice_misfit(shown, lambda f: (f["algorithm"], noise_setting(f), f[field]),
+                                f"algorithm, noise and {field}"):
+        return reason
     return _alignment_misfit(shown)
 
 

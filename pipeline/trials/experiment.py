@@ -139,6 +139,39 @@ def parse_experiment(text: str, path: Path, stored: bool = False) -> Experiment:
         raise ConfigError(f"{error} ({path})") from None
 
 
+def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
+    """Those trials of an experiment that have these values of these fields, and the exhibits that they fit.
+
+    Args:
+        where: by field the value, or the list of values, that a trial must have one of.
+
+    Raises:
+        ConfigError: for a field that no trial has, a value that none has, or random stopping.
+    """
+    if experiment.candidates:
+        raise ConfigError("where: a slice shows several trials, but of random stopping only the best may be "
+                          f"published, got {', '.join(where)}")
+    trials = experiment.trials
+    for name, wanted in where.items():
+        values = wanted if isinstance(wanted, list) else [wanted]
+        found = dict.fromkeys(_frozen(trial.canonical().get(name)) for trial in trials)
+        known = [value for value in found if value is not None]
+        if not known:
+            raise ConfigError(f"where: must be a field that its trials have, got '{name}'")
+        for value in values:
+            if _frozen(value) not in known:
+                raise ConfigError(f"where: {name} must be one of {', '.join(map(str, known))}, got {value!r}")
+        trials = tuple(t for t in trials if _frozen(t.canonical().get(name)) in [_frozen(value) for value in values])
+    if not trials:
+        wanted = ", ".join(f"{name} {value}" for name, value in where.items())
+        raise ConfigError(f"where: must leave a trial, but none has all of {wanted}")
+    return dataclasses.replace(experiment, trials=trials, report=tuple(e for e in EXHIBITS if not misfit(e, trials)))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
     top = read_mapping(content, "the file", ("name", "description", "base", "grid", "cases", "resources", "report",
                                              "selection", "plugins"))

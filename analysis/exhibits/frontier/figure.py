@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from string import ascii_lowercase
 
 import pandas as pd
 import seaborn as sns
@@ -10,40 +11,45 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.transforms import ScaledTranslation
 
 from analysis import style
-from analysis.exhibits.frontier.points import title
+from analysis.exhibits.frontier.points import asked, title
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ReportError
 
-FRONT = {"facecolor": "0.93", "edgecolor": "0.6", "linewidth": 0.8, "linestyle": ":"}
+FRONT = {"facecolor": "0.965", "edgecolor": "0.75", "linewidth": 0.7, "linestyle": ":"}
 
 
 def frontier_figure(points: Sequence[pd.DataFrame]) -> Figure:
-    """One panel per kind of epsilon, 5.4 x 3.8 inches each, up to two in a row; kinds never share an axis, since they
-    guarantee different things.
+    """One panel per kind of epsilon, 4.2 x 3.8 inches each, up to two in a row, and one legend; kinds never share an
+    axis, since they guarantee different things.
 
     Args:
         points: from `analysis.exhibits.frontier.points.frontiers`.
     """
     columns = min(2, len(points))
     rows = -(-len(points) // columns)
+    together = pd.concat(points, ignore_index=True)
     with style.theme():
-        figure = Figure(figsize=(5.4 * columns, 3.8 * rows), layout="constrained")
+        figure = Figure(figsize=(4.2 * columns + 1.8, 3.8 * rows), layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.1)
         axes = figure.subplots(rows, columns, squeeze=False).flat
+        letters = _letters(together)
         for frame, ax in zip(points, axes, strict=False):
-            frontier_axes(frame, ax)
+            _panel(frame, ax, letters)
         for ax in list(axes)[len(points):]:
             ax.remove()
+        legend(figure, together, letters=letters)
     return figure
 
 
 def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
-    """A metric against epsilon (log axis): a curve per algorithm with intervals over seeds as bars.
+    """A metric against epsilon (log axis): a curve per algorithm with intervals over seeds as bars, and a legend.
 
     Points that are beaten by another of their algorithm, at no more epsilon, are hollow; the grey area is
     what the Pareto front of all dominates. Curves stand side by side, up to `style.SHIFT` points apart, so that bars do
-    not cover each other.
+    not cover each other. Of an envelope a letter beside a point says which settings were chosen.
 
     Args:
         points: from `analysis.exhibits.frontier.points.frontier`.
@@ -51,29 +57,69 @@ def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
     Raises:
         ReportError: for no point, an epsilon of 0, or points of several kinds, formulas, relations, deltas or metrics.
     """
+    letters = _letters(points)
+    _panel(points, ax, letters)
+    head = title(points).partition(",")[0].splitlines()[0]
+    ax.legend(handles=_handles(points, letters), title=f"{head}\n{style.seeds(points['n'])}", loc="center left",
+              bbox_to_anchor=(1.01, 0.5), alignment="left")
+    return ax
+
+
+def draw(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str] | None = None) -> None:
+    """Curves, intervals and the Pareto front of the points of one kind, on an axis that has yet to get its ticks."""
+    for algorithm, shift in style.shifts(points).items():
+        own = points[points["algorithm"] == algorithm]
+        style.curve(ax, own, "epsilon", algorithm, shift, hollow=~own["on_front"])
+        for row in own.itertuples() if letters else ():
+            above = ax.transData + ScaledTranslation(shift / 72, 4 / 72, ax.figure.dpi_scale_trans)
+            ax.text(row.epsilon, row.mean, letters[row.chosen], color=style.PALETTE[algorithm], fontsize="x-small",
+                    ha="center", va="bottom", zorder=5, transform=above)
+
+
+def legend(figure: Figure, points: pd.DataFrame, head: str = "", letters: Mapping[str, str] | None = None) -> None:
+    """The one legend of a figure, to the right of its panels."""
+    text = "\n".join(filter(None, (head, style.seeds(points["n"]))))
+    figure.legend(handles=_handles(points, letters), title=text, loc="outside right center", alignment="left")
+
+
+def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str]) -> None:
     if points.empty or not (points["epsilon"] > 0).all():
         raise ReportError(f"frontier: needs points with epsilon > 0, got {points['epsilon'].tolist()}")
     for name in ("kind", "formula", "relation", "delta", "metric"):
         if points[name].nunique() > 1:
             raise ReportError(f"{name}: must be one on an axis, got {', '.join(map(str, points[name].unique()))}")
     metric = METRICS[points["metric"].iloc[0]]
-    for algorithm, shift in style.shifts(points).items():
-        own = points[points["algorithm"] == algorithm]
-        style.curve(ax, own, "epsilon", algorithm, shift, hollow=~own["on_front"])
-    style.log_axis(ax, points["epsilon"])
+    draw(points, ax, letters)
+    style.log_axis(ax, asked(points))
     style.within(ax, metric.low, metric.high)
-    front = points[points["on_overall_front"]].sort_values("epsilon")
+    front(points, ax)
+    ax.set_title(title(points))
+    ax.set(xlabel=f"ε ({points['kind'].iloc[0]}, {points['relation'].iloc[0]})", ylabel=metric.label)
+    sns.despine(ax=ax)
+
+
+def front(points: pd.DataFrame, ax: Axes) -> None:
+    """The area below the Pareto front of all algorithms, within the limits that the axis has."""
+    best = points[points["on_overall_front"]].sort_values("epsilon")
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-    ax.fill_between([*front["epsilon"], right], [*front["mean"], front["mean"].iloc[-1]], bottom, step="post", zorder=0,
+    ax.fill_between([*best["epsilon"], right], [*best["mean"], best["mean"].iloc[-1]], bottom, step="post", zorder=0,
                     **FRONT)
     ax.set(xlim=(left, right), ylim=(bottom, top))
-    ax.set_title(title(points))
+
+
+def _letters(points: pd.DataFrame) -> dict[str, str]:
+    """A letter for everything that was chosen, in order of appearance; {} where nothing was."""
+    if not points["chosen"].any():
+        return {}
+    chosen = list(dict.fromkeys(points["chosen"]))
+    return {text: ascii_lowercase[place] if place < 26 else str(place - 25) for place, text in enumerate(chosen)}
+
+
+def _handles(points: pd.DataFrame, letters: Mapping[str, str] | None) -> list:
     handles = [*style.handles(points), Patch(label="below the Pareto\nfront of all", **FRONT)]
     if not points["on_front"].all():
         handles.append(Line2D([], [], color="black", linestyle="none", marker="o", markersize=4.5,
                               markerfacecolor="white", label="beaten by its own\nat a smaller ε"))
-    ax.legend(handles=handles, title=f"{title(points).partition(',')[0].splitlines()[0]}\n{style.seeds(points['n'])}",
-              loc="center left", bbox_to_anchor=(1.01, 0.5), alignment="left")
-    ax.set(xlabel=f"ε ({points['kind'].iloc[0]}, {points['relation'].iloc[0]})", ylabel=metric.label)
-    sns.despine(ax=ax)
-    return ax
+    handles += [Line2D([], [], color="black", linestyle="none", marker=rf"$\mathrm{{{letter}}}$", markersize=4.5,
+                       markeredgewidth=0, label=text.replace(", ", ",\n")) for text, letter in (letters or {}).items()]
+    return handles

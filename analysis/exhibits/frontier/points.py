@@ -7,20 +7,20 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.pareto import hypervolume, pareto_front, reference_epsilon
 from analysis.exhibits.metrics import METRICS, Metric
-from analysis.exhibits.table import NO_VALUE, Table, markdown
+from analysis.exhibits.table import Table, markdown
 from analysis.runs import (
     ALGORITHM_LABELS,
     DATASET_LABELS,
-    FIELDS,
     MixedTrials,
     ReportError,
     noise_sources,
-    require_replicates,
     setting_label,
 )
 from analysis.statistics import SUMMARY, plus_minus, summarize
+from analysis.text import NO_VALUE
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import noise_statement
 from pipeline.trials.exhibits import FRONTIER_NOISE
@@ -28,7 +28,8 @@ from pipeline.trials.exhibits import FRONTIER_NOISE
 KINDS = tuple(FRONTIER_NOISE)
 GUARANTEED = ("certified", "label")
 COLUMNS = ["algorithm", "epsilon", "metric", *SUMMARY, "kind", "formula", "relation", "sampler", "delta", "setting",
-           "on_front", "on_overall_front"]
+           "chosen", "choices", "on_front", "on_overall_front"]
+PRICE = "selected_epsilon"  # of points that were chosen among several settings
 VOLUME_COLUMNS = ["kind", "formula", "metric", "algorithm", "hypervolume", "points", "reference_epsilon",
                   "reference_value"]
 ALL = "all"  # algorithms together
@@ -62,6 +63,10 @@ def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accurac
     logged; if seeds differ (one diverged early), the largest, which holds for all. A diverged trial counts with the
     weights it ended with.
 
+    Where trials of one algorithm and noise differ in further fields, the frontier is the envelope over them: a point
+    is the best of its `choices` settings by mean validation accuracy, and `chosen` names it. Its epsilon does not cover
+    that choice (`choice.price` does).
+
     Args:
         runs: from `load_runs`; trials without a finite epsilon of this kind are left out (`caption` names them).
         kind: 'certified', 'label', or 'claimed', which guarantees nothing; of other kinds there is no frontier.
@@ -69,37 +74,44 @@ def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accurac
         formula: of a claimed epsilon, `saturating/epochs` for example, since formulas do not bound one quantity.
 
     Raises:
-        ReportError: for another kind, no trial that has it, or a trial without the metric.
-        MixedTrials: if relations or deltas differ, or, within one algorithm, other fields than seed and noise do.
+        ReportError: for another kind, no trial that has it, a trial without the metric, or one without validation
+            accuracy where there is a choice.
+        MixedTrials: if data sets, relations or deltas differ.
     """
-    if kind not in KINDS:
-        raise ReportError(f"kind: must be one of {', '.join(KINDS)}, got {kind!r}")
-    runs = runs.assign(epsilon=tightest(runs, kind, formula)).dropna(subset="epsilon")
-    if runs.empty:
-        raise ReportError(f"frontier: needs trials with a finite {_key(kind, formula).rstrip('/')}, found none")
-    runs = runs.assign(relation=LABEL_RELATION if kind == "label" else runs["privacy.relation"])
-    for name in ("relation", "delta"):
-        _require_one(runs, name)
-    require_replicates(runs)
-    _require_one_curve(runs, FRONTIER_NOISE[kind])
-    runs = runs.assign(value=METRICS[metric].of(runs)).dropna(subset="value")
     rows = []
-    for (algorithm, setting), cell in runs.groupby(["algorithm", "setting"]):
+    for (algorithm, setting, _), cell in shown(runs, kind, metric, formula).groupby(["algorithm", "setting", "point"]):
         first = cell.iloc[0]
         rows.append({"algorithm": algorithm, "epsilon": cell["epsilon"].max(), "metric": metric,
                      **summarize(cell["value"]), "kind": kind, "formula": formula, "relation": first["relation"],
-                     "sampler": first["sampler"], "delta": first["delta"], "setting": setting})
+                     "sampler": first["sampler"], "delta": first["delta"], "setting": setting,
+                     "chosen": first["chosen"], "choices": first["choices"]})
     points = pd.DataFrame(rows)
     order = {algorithm: place for place, algorithm in enumerate(ALGORITHM_LABELS)}
     points = points.sort_values(["algorithm", "epsilon"], ignore_index=True,
                                 key=lambda column: column.map(order) if column.name == "algorithm" else column)
-    compared = points.assign(by=_compared_by(points))
+    compared = points.assign(by=asked(points))
     own = [pareto_front(group["by"], group["mean"]) for _, group in compared.groupby("algorithm", sort=False)]
     return points.assign(on_front=np.concatenate(own),
                          on_overall_front=pareto_front(compared["by"], compared["mean"]))[COLUMNS]
 
 
-def _compared_by(points: pd.DataFrame) -> pd.Series:
+def shown(runs: pd.DataFrame, kind: str = "certified", metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
+    """The runs behind the points of `frontier`, whose arguments and errors it has: those of settings that were chosen,
+    with the columns `epsilon`, `relation`, `value` (of the metric), `point` (equal for one setting), `chosen` and
+    `choices`."""
+    if kind not in KINDS:
+        raise ReportError(f"kind: must be one of {', '.join(KINDS)}, got {kind!r}")
+    runs = runs.assign(epsilon=tightest(runs, kind, formula)).dropna(subset="epsilon")
+    if runs.empty:
+        raise ReportError(f"frontier: needs trials with a finite {_key(kind, formula).rstrip('/')}, found none")
+    runs = runs.assign(relation=LABEL_RELATION if kind == "label" else runs.get("privacy.relation", "not tracked"))
+    for name in ("dataset", "relation", "delta"):
+        _require_one(runs, name)
+    chosen = choice.choose(choice.candidates(runs, kind))
+    return chosen.assign(value=METRICS[metric].of(chosen)).dropna(subset="value")
+
+
+def asked(points: pd.DataFrame) -> pd.Series:
     """The target of points that have one, else their epsilon: targets are met to within 1% from below, and by how much
     says nothing of an algorithm."""
     return pd.Series([float(_target(row) or row.epsilon) for row in points.itertuples()], index=points.index)
@@ -107,17 +119,20 @@ def _compared_by(points: pd.DataFrame) -> pd.Series:
 
 def _target(row: tuple) -> str:
     """`3` of a point whose noise was set by the target 3; empty for others."""
-    name, _, number = row.setting.rpartition("=")
-    return number if name.endswith("epsilon") and row.kind in GUARANTEED else ""
+    return row.setting.rpartition("=")[2] if choice.is_target(row.setting) and row.kind in GUARANTEED else ""
 
 
 def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str] = GUARANTEED) -> list[pd.DataFrame]:
     """`frontier` of every kind that the runs have, in the order of `kinds`; of `claimed`, one per formula.
 
+    Envelopes have their `choice.price`.
+
     Raises:
         ReportError: if there is none, and as `frontier`.
     """
     found = [frontier(runs, kind, metric, formula) for kind in kinds for formula in _formulas(runs, kind)]
+    found = [choice.price(points, runs[tightest(runs, points["kind"].iloc[0]).notna()])
+             if points["choices"].max() > 1 else points for points in found]
     if not found:
         raise ReportError(f"frontier: needs trials with a finite {' or '.join(f'epsilon/{k}' for k in kinds)}, "
                           "found none")
@@ -180,8 +195,10 @@ def _formulas(runs: pd.DataFrame, kind: str) -> list[str]:
 
 def to_csv(points: Sequence[pd.DataFrame], also: Sequence[str] = ()) -> str:
     """The tidy points of all kinds, one row each; `also` are further columns."""
-    table = pd.concat(points)[[*COLUMNS, *also]]
-    return table.round(dict.fromkeys(["epsilon", *SUMMARY], 4)).to_csv(index=False, lineterminator="\n")
+    table = pd.concat(points)
+    priced = [PRICE] if PRICE in table else []
+    table = table[[*COLUMNS, *priced, *also]]
+    return table.round(dict.fromkeys(["epsilon", *priced, *SUMMARY], 4)).to_csv(index=False, lineterminator="\n")
 
 
 def to_markdown(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> str:
@@ -190,7 +207,7 @@ def to_markdown(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> str:
     volumes = hypervolumes(points, runs)
     parts = []
     for frame, (_, areas) in zip(points, volumes.groupby(["kind", "formula"], sort=False), strict=True):
-        parts += [caption(frame, runs), _means(frame), *_areas(areas)]
+        parts += [caption(frame, runs), _means(frame), *_chosen(frame), *_areas(areas)]
     return markdown(*parts)
 
 
@@ -208,7 +225,13 @@ def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
     meaning = MEANINGS[first["kind"]].format(neighbours=neighbours, formula=first["formula"],
                                              noise=noise_statement(noise_sources(kept).dropna()))
     return " ".join([head, meaning, _uncertainty(points), *_unmeasured(metric, kept), *_diverged(kept),
-                     *_left_out(runs, kept, first["kind"]), _front(points)])
+                     *_envelope(points), *_left_out(runs, kept, first["kind"]), _front(points)])
+
+
+def _envelope(points: pd.DataFrame) -> list[str]:
+    most = points["choices"].max()
+    return [] if most == 1 else [f"Envelope: a point is the best of up to {most} settings by validation accuracy; its "
+                                 "ε does not cover that choice."]
 
 
 def _unmeasured(metric: Metric, kept: pd.DataFrame) -> list[str]:
@@ -241,6 +264,17 @@ def _means(points: pd.DataFrame) -> Table:
     present = [a for a in ALGORITHM_LABELS if a in set(points["algorithm"])]
     rows = ([ALGORITHM_LABELS[a], *(cells.get((a, c), NO_VALUE) for c in columns)] for a in present)
     return Table.of(["", *columns], rows)
+
+
+def _chosen(points: pd.DataFrame) -> list[str | Table]:
+    """What stands for the settings that are not shown, where there are any."""
+    if not points["chosen"].any():
+        return []
+    text = "What was chosen at every point, by mean validation accuracy over seeds."
+    if PRICE in points:
+        text += (" Selected ε covers the choice as well: it composes all trials that were compared for a point, seeds "
+                 "included. It does not cover the validation scores unless they were released with noise.")
+    return [text, choice.table(points, [_column(row) for row in points.itertuples()])]
 
 
 def _areas(volumes: pd.DataFrame) -> tuple[str, Table]:
@@ -284,12 +318,3 @@ def _require_one(runs: pd.DataFrame, name: str) -> None:
     values = sorted(set(runs[name].map(str)))
     if len(values) > 1:
         raise MixedTrials(f"{name}: must be the same for all points of one frontier, got {', '.join(values)}")
-
-
-def _require_one_curve(runs: pd.DataFrame, noise: Sequence[str]) -> None:
-    for algorithm, group in runs.groupby("algorithm"):
-        differ = [name for name in FIELDS
-                  if name not in ("seed", *noise) and group[name].nunique(dropna=False) > 1]
-        if differ:
-            values = "; ".join(f"{name}: {', '.join(str(v) for v in group[name].unique())}" for name in differ)
-            raise MixedTrials(f"{algorithm}: along one curve only seed, {', '.join(noise)} may differ, got {values}")

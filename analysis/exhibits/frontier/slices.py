@@ -1,0 +1,85 @@
+"""Small multiples of a frontier: a panel for every value of one or two settings, the envelope over the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from analysis import style
+from analysis.exhibits.envelope import fields_of
+from analysis.exhibits.frontier.figure import draw, front, legend
+from analysis.exhibits.frontier.points import asked, frontier, tightest, title
+from analysis.exhibits.metrics import METRICS
+from analysis.runs import DATASET_LABELS, ReportError
+from analysis.text import level_order, level_text
+from pipeline.trials.exhibits import panel_fields
+
+PER_ROW = 4
+MARGIN = 1.25  # of the epsilon axis, at both ends
+
+
+def slices(runs: pd.DataFrame) -> pd.DataFrame:
+    """The frontiers of all panels: the fields that set them apart (`pipeline.trials.exhibits.panel_fields`), then the
+    columns of `frontier`, of certified epsilons or, where there are none, of label epsilons.
+
+    Raises:
+        ReportError: without a guaranteed epsilon, without a field that varies, or as `frontier`.
+    """
+    kind = next((kind for kind in ("certified", "label") if tightest(runs, kind).notna().any()), None)
+    if kind is None:
+        raise ReportError("frontier_slices: needs trials with a finite epsilon/certified or epsilon/label, found none")
+    runs = runs[tightest(runs, kind).notna()]
+    fields = panel_fields(fields_of(runs))
+    if not fields:
+        raise ReportError("frontier_slices: needs a setting besides algorithm, noise and seed that varies, found none")
+    frames = []
+    for values, panel in runs.groupby(list(fields), dropna=False):
+        frames.append(frontier(panel, kind).assign(**dict(zip(fields, values, strict=True))))
+    points = pd.concat(frames, ignore_index=True)
+    return points[[*fields, *(name for name in points if name not in fields)]]
+
+
+def slices_figure(points: pd.DataFrame) -> Figure:
+    """A panel per value of the first field; where there are two fields, those of the second are the rows."""
+    fields = list(points.columns[:points.columns.get_loc("algorithm")])
+    levels = [sorted(points[name].unique(), key=level_order) for name in fields]
+    if len(fields) == 2:
+        columns, rows = len(levels[0]), len(levels[1])
+        panels = [{fields[0]: a, fields[1]: b} for b in levels[1] for a in levels[0]]
+    else:
+        columns = min(PER_ROW, len(levels[0]))
+        rows = -(-len(levels[0]) // columns)
+        panels = [{fields[0]: a} for a in levels[0]]
+    metric = METRICS["accuracy"]
+    with style.theme():
+        figure = Figure(figsize=(2.6 * columns + 2.2, 2.3 * rows + 0.5), layout="constrained")
+        axes = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
+        drawn = []
+        for values, ax in zip(panels, axes, strict=False):
+            own = points[(points[list(values)] == list(values.values())).all(axis=1)]
+            ax.set_title(panel_title(values), fontsize="medium")
+            sns.despine(ax=ax)
+            if not own.empty:
+                draw(own, ax)
+                drawn.append((own, ax))
+        for ax in axes[len(panels):]:
+            ax.remove()
+        style.log_axis(axes[0], asked(points))
+        axes[0].set_xlim(points["epsilon"].min() / MARGIN, points["epsilon"].max() * MARGIN)
+        style.within(axes[0], metric.low, metric.high)
+        for own, ax in drawn:  # axes are shared: fronts reach to limits that only all panels together have
+            front(own, ax)
+        first = points.iloc[0]
+        figure.supxlabel(f"ε ({first['kind']}, {first['relation']}, δ = {first['delta']:g})", fontsize="medium")
+        figure.supylabel(metric.label, fontsize="medium")
+        legend(figure, points, f"{title(points).partition(',')[0].splitlines()[0]}")
+    return figure
+
+
+def panel_title(values: Mapping[str, object]) -> str:
+    """`batch_size 256, clipping_norm 1`; data sets by their label."""
+    return ", ".join(DATASET_LABELS[value] if name == "dataset" else f"{name} {level_text(name, value)}"
+                     for name, value in values.items())

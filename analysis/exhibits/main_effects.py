@@ -1,0 +1,101 @@
+"""Which setting of a balanced grid matters: what part of the accuracy's variance each explains, and its means."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from analysis import style
+from analysis.exhibits.envelope import fields_of
+from analysis.exhibits.metrics import METRICS
+from analysis.exhibits.table import Table, markdown
+from analysis.runs import ReportError
+from analysis.text import NO_VALUE, level_order, level_text
+from pipeline.trials.factors import balanced, factors
+
+COLUMNS = ["factor", "level", "mean", "trials", "explained"]
+INTERACTIONS, SEEDS = "interactions", "seeds"
+PER_ROW = 4
+
+
+def main_effects(runs: pd.DataFrame) -> pd.DataFrame:
+    """Test accuracy by level of every factor: `COLUMNS`, factors by what they explain, largest first.
+
+    For a factor with levels l, n_l trials and mean a_l, `explained` is sum_l n_l (a_l - a)^2 over the sum of squares of
+    all trials (eta squared of an analysis of variance), in [0, 1]. In a balanced grid these parts, that of
+    `interactions` (differences between settings that no single factor accounts for) and that of `seeds` (trials of one
+    setting) add up to 1; the last two have no level and no mean.
+
+    Args:
+        runs: from `load_runs`; of a grid that is balanced only with a mechanism, other trials are left out.
+
+    Raises:
+        ReportError: if the grid is not balanced, if fewer than two factors vary, or a trial lacks test accuracy.
+    """
+    places = balanced(fields_of(runs))
+    if not places:
+        raise ReportError("main_effects: needs a balanced grid of two factors or more, which these trials are not")
+    runs = runs.iloc[places]
+    levels = pd.DataFrame(factors(fields_of(runs)), index=runs.index)
+    accuracy = METRICS["accuracy"].of(runs)
+    total = float(((accuracy - accuracy.mean()) ** 2).sum())
+    if total == 0:
+        raise ReportError(f"main_effects: needs test accuracies that differ, got {accuracy.iloc[0]:g} in all trials")
+
+    def between(groups: list[pd.Series]) -> float:
+        return float(((accuracy.groupby(groups).transform("mean") - accuracy.mean()) ** 2).sum()) / total
+
+    parts = {name: between([levels[name]]) for name in levels}
+    settings = between([levels[name] for name in levels])
+    rows = []
+    for name in sorted(parts, key=lambda name: -parts[name]):
+        for level, cell in accuracy.groupby(levels[name]):
+            rows.append((name, level, cell.mean(), len(cell), parts[name]))
+    rows.append((INTERACTIONS, "", np.nan, len(runs), max(0.0, settings - sum(parts.values()))))
+    if len(runs) > len(levels.drop_duplicates()):
+        rows.append((SEEDS, "", np.nan, len(runs), 1 - settings))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def main_effects_figure(table: pd.DataFrame) -> Figure:
+    """A panel per factor with the mean of every level, the one that explains most first, on one accuracy axis."""
+    shown = table[table["level"] != ""]
+    names = list(dict.fromkeys(shown["factor"]))
+    columns = min(PER_ROW, len(names))
+    rows = -(-len(names) // columns)
+    with style.theme():
+        figure = Figure(figsize=(2.3 * columns + 0.6, 2.5 * rows), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
+        for name, ax in zip(names, axes, strict=False):
+            own = shown[shown["factor"] == name]
+            own = own.iloc[sorted(range(len(own)), key=lambda place: level_order(own["level"].iloc[place]))]
+            labels = [level_text(name, level) for level in own["level"]]
+            ax.plot(range(len(own)), own["mean"], color="0.25", marker="o", markersize=4.5)
+            ax.set_xticks(range(len(own)), labels, rotation=45 if max(map(len, labels)) > 6 else 0)
+            ax.margins(x=0.15)
+            ax.set_title(f"{name}: {own['explained'].iloc[0]:.0%}")
+            sns.despine(ax=ax)
+        for ax in list(axes)[len(names):]:
+            ax.remove()
+        for row in range(rows):
+            figure.axes[row * columns].set_ylabel("Mean test accuracy (%)")
+    return figure
+
+
+def to_markdown(table: pd.DataFrame, n_trials: int) -> str:
+    """A caption above a row per factor: what it explains, its best level, and how far its means lie apart."""
+    rows = []
+    for name, own in table.groupby("factor", sort=False):
+        best = own.loc[own["mean"].idxmax()] if own["mean"].notna().any() else None
+        rows.append([name, f"{100 * own['explained'].iloc[0]:.1f}",
+                     *([NO_VALUE] * 3 if best is None else [level_text(name, best["level"]), f"{best['mean']:.2f}",
+                                                            f"{own['mean'].max() - own['mean'].min():.2f}"])])
+    used = int(table["trials"].iloc[-1])
+    others = "" if used == n_trials else f" ({n_trials - used} without a mechanism are left out)"
+    text = (f"Main effects on test accuracy over {used} trials of a balanced grid{others}: the part of the variance "
+            "that each setting explains, the level with the best mean over all others, and how many points "
+            "the means of its levels lie apart. A setting that explains little here may matter at other values.")
+    return markdown(text, Table.of(["setting", "variance explained %", "best level", "mean test %", "range"], rows,
+                                   texts=(0, 2)))

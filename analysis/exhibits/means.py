@@ -1,0 +1,92 @@
+"""Means over seeds of every setting of a grid, whatever it varies: one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis.exhibits.envelope import fields_of, setting_keys
+from analysis.exhibits.frontier.points import tightest
+from analysis.exhibits.table import Table, markdown
+from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, by_noise, setting_label
+from analysis.statistics import mean_interval, plus_minus
+from analysis.text import NO_VALUE, value_text
+from pipeline.accounting.epsilon import GUARANTEES
+from pipeline.trials.factors import factors
+
+SCORES = {"test/accuracy": "test %", "validation/accuracy": "validation %",
+          "test/worst_class_accuracy": "worst class %"}
+KINDS = tuple(kind for kind, (guarantees, _) in GUARANTEES.items() if guarantees and kind != "selected")
+
+
+def means_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row per setting: algorithm, `noise` (as `setting` of a run), the fields that vary, n seeds, and of every
+    accuracy that was logged `<metric>/mean`, `/low` and `/high` in percent (95% t interval); `epsilon/<kind>` is the
+    largest over seeds of the tightest that was logged, of kinds that guarantee anything.
+
+    Rows are by noise, and those of one noise by falling validation accuracy, or test accuracy where there is none.
+    """
+    names = [name for name in factors(fields_of(runs))[0] if name not in ("algorithm", "noise")]
+    runs = runs.assign(key=setting_keys(runs), **{f"epsilon/{kind}": tightest(runs, kind) for kind in KINDS})
+    kinds = [kind for kind in KINDS if runs[f"epsilon/{kind}"].notna().any()]
+    scores = [name for name in SCORES if name in runs and runs[name].notna().any()]
+    rows = []
+    for _, cell in runs.groupby("key", sort=False):
+        row = {"algorithm": cell["algorithm"].iloc[0], "noise": cell["setting"].iloc[0],
+               **{name: cell[name].iloc[0] for name in names}, "n": len(cell)}
+        for score in scores:
+            values = cell[score].dropna() * 100
+            mean, low, high, _ = mean_interval(values) if len(values) else (float("nan"),) * 4
+            row |= {f"{score}/mean": mean, f"{score}/low": low, f"{score}/high": high}
+        rows.append(row | {f"epsilon/{kind}": cell[f"epsilon/{kind}"].max() for kind in kinds})
+    table = pd.DataFrame(rows)
+    order = {noise: place for place, noise in enumerate(by_noise(table["noise"]))}
+    score = f"{'validation/accuracy' if 'validation/accuracy' in scores else scores[0]}/mean" if scores else "n"
+    table = table.assign(place=table["noise"].map(order))
+    table = table.sort_values(["place", score], ascending=[True, False], kind="stable")
+    return table.drop(columns="place").reset_index(drop=True)
+
+
+def to_csv(table: pd.DataFrame) -> str:
+    """The tidy table, numbers to four digits."""
+    return table.round(4).to_csv(index=False, lineterminator="\n")
+
+
+def to_markdown(table: pd.DataFrame) -> str:
+    """A caption above the table; accuracies as `mean ± half width of the 95% t interval`."""
+    scores = [name for name in SCORES if f"{name}/mean" in table]
+    kinds = [name for name in table if name.startswith("epsilon/")]
+    fields = list(table.columns[2:table.columns.get_loc("n")])
+    header = ["algorithm", "noise", *fields, "n", *(SCORES[name] for name in scores),
+              *(f"ε {name.removeprefix('epsilon/')}" for name in kinds)]
+    rows = [[ALGORITHM_LABELS[row["algorithm"]], setting_label(row["noise"]), *_settings(row, fields), str(row["n"]),
+             *(_score(row, name) for name in scores), *(_epsilon(row[name]) for name in kinds)]
+            for row in table.to_dict("records")]
+    return markdown(caption(table), Table.of(header, rows, texts=range(2 + len(fields))))
+
+
+def caption(table: pd.DataFrame) -> str:
+    """What a reader must know of the means."""
+    sentences = [f"All {len(table)} settings: mean accuracies at the last epoch over n seeds ± half the 95% t "
+                 "interval."]
+    if "validation/accuracy/mean" in table:
+        sentences.append("Of one noise the best by validation stands first.")
+    if any(name.startswith("epsilon/") for name in table):
+        sentences.append("ε, the largest over seeds, covers one trial, not the choice of the best row.")
+    if (table["noise"] != NON_PRIVATE).any() and not any(name.startswith("epsilon/") for name in table):
+        sentences.append("No trial has an ε that guarantees anything: noise here is a level, not a privacy.")
+    return " ".join(sentences)
+
+
+def _settings(row: dict, fields: Sequence[str]) -> list[str]:
+    return [DATASET_LABELS[row[name]] if name == "dataset" else value_text(row[name]) for name in fields]
+
+
+def _score(row: dict, name: str) -> str:
+    mean, high = row[f"{name}/mean"], row[f"{name}/high"]
+    return NO_VALUE if pd.isna(mean) else plus_minus(mean, high)
+
+
+def _epsilon(value: float) -> str:
+    return NO_VALUE if pd.isna(value) else f"{value:.3g}"

@@ -1,0 +1,46 @@
+"""Settings as a person writes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+from analysis.runs import ALGORITHM_LABELS, setting_label
+
+NO_VALUE = "–"  # in a cell to which nothing applies, or of which nothing was measured
+
+
+def value_text(value: object) -> str:
+    """A setting as a person writes it; a dash where it does not apply."""
+    if isinstance(value, tuple):
+        return " × ".join(map(str, value))
+    if value is None or isinstance(value, float) and math.isnan(value):
+        return NO_VALUE
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def settings_text(row: Mapping[str, Any], fields: Sequence[str]) -> str:
+    """`clipping_norm 2, batch_size 256`: those of the fields that apply to a run; empty for none."""
+    applying = ((name, value_text(row[name])) for name in fields)
+    return ", ".join(f"{name} {text}" for name, text in applying if text != NO_VALUE)
+
+
+def level_text(name: str, level: object) -> str:
+    """A level for people: `DFA`, `ε ≤ 3`, `0.5`."""
+    if name == "algorithm":
+        return ALGORITHM_LABELS[level]
+    if name == "noise":
+        return setting_label(str(level).removeprefix("sigma="))
+    return f"{level:g}" if isinstance(level, Real) else str(level)
+
+
+def level_order(level: object) -> tuple:
+    """What levels are sorted by: numbers by value, noise by its number, algorithms as in all figures."""
+    if isinstance(level, Real):
+        return 0, float(level), ""
+    if level in ALGORITHM_LABELS:
+        return 0, list(ALGORITHM_LABELS).index(level), ""
+    name, _, number = str(level).rpartition("=")
+    return (1, float(number), name) if name else (1, -1.0, str(level))

@@ -1,0 +1,65 @@
+"""What varies in a set of trials, as factors: algorithm, noise, and the fields that tell others apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pipeline.trials.naming import noise_setting
+
+Fields = Mapping[str, Any]
+
+
+def differing(trials: Sequence[Fields], cell: Callable[[Fields], Any], ignored: Sequence[str]) -> tuple[str, ...]:
+    """Fields, but the ignored ones, in which trials of one cell differ.
+
+    Args:
+        trials: canonical fields of each (`TrialConfig.canonical`).
+    """
+    cells: dict[Any, list[Fields]] = {}
+    for fields in trials:
+        cells.setdefault(cell(fields), []).append(fields)
+    return tuple(sorted({name for first, *rest in cells.values() for other in rest
+                         for name in other.keys() | first.keys()
+                         if name not in ignored and other.get(name) != first.get(name)}))
+
+
+def factors(trials: Sequence[Fields]) -> list[dict[str, str | float]]:
+    """The levels of every trial, seeds aside: `algorithm`, `noise` (as `noise_setting`) and each field in which trials
+    of one algorithm, mechanism and noise differ, as far as it varies at all; `-` where it does not apply."""
+    varied = differing(trials, lambda f: (f["algorithm"], f["mechanism"], noise_setting(f)), ("seed",))
+    crossed = {"mechanism"} if len({f["mechanism"] for f in trials} - {"none"}) > 1 else set()
+    names = sorted({*varied, *crossed, *(["dataset"] if len({f["dataset"] for f in trials}) > 1 else [])})
+    rows = [{"algorithm": f["algorithm"], "noise": noise_setting(f), **{name: _level(f.get(name)) for name in names}}
+            for f in trials]
+    kept = [name for name in ("algorithm", "noise", *names) if len({row[name] for row in rows}) > 1]
+    return [{name: row[name] for name in kept} for row in rows]
+
+
+def balanced(trials: Sequence[Fields]) -> list[int]:
+    """Places of the trials that make a balanced grid: every combination of levels equally often. All of them, else
+    those with a mechanism, if they do; [] where neither does, or where fewer than two factors vary."""
+    private = [place for place, f in enumerate(trials) if f["mechanism"] != "none"]
+    for places in (list(range(len(trials))), private):
+        rows = factors([trials[place] for place in places])
+        if rows and len(rows[0]) > 1 and _is_balanced(rows):
+            return places
+    return []
+
+
+def _is_balanced(rows: Sequence[Mapping[str, Any]]) -> bool:
+    combinations = Counter(tuple(row.values()) for row in rows)
+    count = 1
+    for name in rows[0]:
+        count *= len({row[name] for row in rows})
+    return len(combinations) == count and len(set(combinations.values())) == 1
+
+
+def _level(value: Any) -> str | float:
+    """A field's value as a level: numbers stay numbers, a field that does not apply is `-`."""
+    if value is None:
+        return "-"
+    if isinstance(value, list | tuple):
+        return "×".join(map(str, value)) or "none"
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

@@ -1,0 +1,270 @@
+"""Exhibits of grids in which more varies than a figure shows: envelope, price, slices, effects and the headline."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.exhibits import envelope, headline, main_effects, means, parallel_coordinates
+from analysis.exhibits.frontier import choice, slices
+from analysis.exhibits.frontier import figure as frontier_figure
+from analysis.exhibits.frontier import points as frontiers
+from analysis.runs import MixedTrials, ReportError, _row
+from pipeline.accounting.evaluations import selected_epsilon
+from pipeline.tracking.artifacts import TrackedRun, param_text
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.exhibits import left_out, misfit
+from pipeline.trials.experiment import Experiment, parse_experiment, sliced
+from pipeline.trials.factors import balanced, factors
+from pipeline.trials.stopping import Selection
+
+EPSILONS, NORMS, BATCHES = (1.0, 3.0), (0.5, 2.0), (64, 128)
+
+
+def trial(algorithm="bp", epsilon=1.0, norm=0.5, batch=64, seed=0, **other):
+    return TrialConfig(**{"dataset": "digits", "hidden": (8,), "algorithm": algorithm, "mechanism": "per_example",
+                          "sampler": "poisson", "target_epsilon": epsilon, "clipping_norm": norm, "batch_size": batch,
+                          "seed": seed, "epochs": 2, **other})
+
+
+GRID = [trial(*values) for values in product(("bp", "dfa"), EPSILONS, NORMS, BATCHES, (0, 1))]
+
+
+def validation(config):
+    """For BP the larger norm is better at epsilon 3 and worse at 1; for DFA always; batches of 128 are worse."""
+    liked = config.clipping_norm == (0.5 if config.algorithm == "bp" and config.target_epsilon == 1 else 2.0)
+    return 0.5 + 0.1 * liked + 0.02 * (config.batch_size == 64) + 0.01 * config.seed
+
+
+def accuracy(config):
+    """Test accuracy prefers what validation does not, so that a choice by it would be seen."""
+    private = 0.05 * math.log(config.target_epsilon or 1)
+    return 0.9 - validation(config) / 2 + private - 0.03 * (config.algorithm == "dfa")
+
+
+def tracked(configs, **metrics):
+    """Runs as `load_runs` gives them, without a store."""
+    rows = []
+    for config in configs:
+        params = {name: param_text(value) for name, value in config.canonical().items()}
+        values = {"test/accuracy": accuracy(config), "validation/accuracy": validation(config)}
+        if config.mechanism == "per_example":
+            level = config.target_epsilon or config.noise_multiplier * config.batch_size
+            values["epsilon/certified/pld"] = 0.995 * level
+        values = {name: value for name, value in (values | metrics).items() if value is not None}
+        rows.append(_row(TrackedRun(config.trial_key, config.trial_key, params, values,
+                                    {"privacy.relation": "add/remove"}, "finished", 0, 1)))
+    return pd.DataFrame(rows)
+
+
+# the envelope
+
+def test_a_point_of_an_envelope_is_the_best_by_validation_and_not_by_test():
+    points = frontiers.frontier(tracked(GRID)).set_index(["algorithm", "setting"])
+    assert len(points) == 4 and set(points["choices"]) == {4} and set(points["n"]) == {2}
+    assert points.loc[("bp", "epsilon=1"), "chosen"] == "clipping_norm 0.5, batch_size 64"
+    assert points.loc[("bp", "epsilon=3"), "chosen"] == "clipping_norm 2, batch_size 64"
+    expected = np.mean([100 * accuracy(trial("bp", 3.0, 2.0, 64, seed)) for seed in (0, 1)])
+    assert points.loc[("bp", "epsilon=3"), "mean"] == pytest.approx(expected)
+    best = 100 * max(accuracy(config) for config in GRID if config.target_epsilon == 3)
+    assert points.loc[("bp", "epsilon=3"), "mean"] < best
+
+
+def test_the_mean_over_seeds_decides_and_not_the_best_seed():
+    runs = tracked(GRID)
+    lucky = (runs["algorithm"] == "dfa") & (runs["clipping_norm"] == 0.5) & (runs["seed"] == 1)
+    runs.loc[lucky, "validation/accuracy"] = 0.7
+    runs.loc[lucky.shift(-1, fill_value=False), "validation/accuracy"] = 0.1
+    assert set(frontiers.frontier(runs).query("algorithm == 'dfa'")["chosen"]) == {"clipping_norm 2, batch_size 64"}
+
+
+def test_without_a_choice_nothing_is_chosen_and_validation_is_not_asked_for():
+    runs = tracked([c for c in GRID if c.clipping_norm == 2 and c.batch_size == 64], **{"validation/accuracy": None})
+    points = frontiers.frontier(runs)
+    assert set(points["chosen"]) == {""} and set(points["choices"]) == {1}
+    assert "Envelope" not in frontiers.to_markdown([points], runs)
+    with pytest.raises(ReportError, match="validation/accuracy: missing for 8 of 8"):
+        frontiers.frontier(tracked(GRID, **{"validation/accuracy": None}))
+
+
+def test_settings_that_go_with_the_target_are_named_and_are_no_choice():
+    linked = [c for c in GRID if (c.target_epsilon, c.batch_size, c.clipping_norm) in ((1, 64, 2), (3, 128, 2))]
+    points = frontiers.frontier(tracked(linked))
+    assert points["chosen"].tolist() == ["batch_size 64", "batch_size 128"] * 2 and set(points["choices"]) == {1}
+
+
+def test_without_targets_the_envelope_is_the_front_by_validation():
+    configs = [trial(epsilon=0.0, noise_multiplier=z, batch=batch, seed=seed)
+               for z, batch, seed in product((1.0, 2.0), BATCHES, (0, 1))]
+    runs = tracked(configs)  # epsilon: z * batch; validation prefers 64
+    points = frontiers.frontier(runs)
+    assert points["epsilon"].tolist() == [0.995 * 64] and points["choices"].tolist() == [4]
+    better = runs.assign(**{"validation/accuracy": runs["validation/accuracy"]
+                            + 0.2 * (runs["noise_multiplier"] == 2.0) + 0.2 * (runs["batch_size"] == 128)})
+    points = frontiers.frontier(better)
+    assert points["chosen"].tolist() == ["batch_size 64", "batch_size 64", "batch_size 128"]
+    assert points["setting"].tolist() == ["z=1", "z=2", "z=2"]
+
+
+def test_the_price_composes_all_that_was_compared_seeds_included():
+    runs = tracked(GRID)
+    points = choice.price(frontiers.frontier(runs), runs).set_index(["algorithm", "setting"])
+    compared = [c for c in GRID if c.algorithm == "dfa" and c.target_epsilon == 3]
+    assert len(compared) == 8
+    expected = selected_epsilon(compared, Selection()).value
+    assert points.loc[("dfa", "epsilon=3"), "selected_epsilon"] == pytest.approx(expected) and expected > 6
+    text = frontiers.to_markdown(frontiers.frontiers(runs), runs)
+    assert f"| DFA | ε ≤ 3 | clipping_norm 2, batch_size 64 | 4 | {expected:.3g} |" in text
+    assert "does not cover that choice" in text
+
+
+def test_runs_of_another_version_have_no_price():
+    with pytest.raises(ReportError, match="trial_key: must be .* got 0"):
+        envelope.configs(tracked(GRID[:1]).assign(trial_key="0"))
+
+
+def test_letters_beside_the_points_name_what_was_chosen():
+    points = frontiers.frontiers(tracked(GRID))
+    figure = frontier_figure.frontier_figure(points)
+    (ax,), (legend,) = figure.axes, figure.legends
+    assert [text.get_text() for text in ax.texts] == ["a", "b", "b", "b"]
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels[-2:] == ["clipping_norm 0.5,\nbatch_size 64", "clipping_norm 2,\nbatch_size 64"]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "3"]  # what was asked for, not 0.995
+
+
+def test_a_cell_keeps_one_setting_and_all_of_its_seeds():
+    kept = envelope.best(tracked(GRID), ["algorithm", "setting", "batch_size"])
+    assert len(kept) == 2 * 2 * 2 * 2 and set(kept["choices"]) == {2}
+    bp = kept[(kept["algorithm"] == "bp") & (kept["setting"] == "epsilon=1")]
+    assert set(bp["chosen"]) == {"clipping_norm 0.5"} and sorted(bp["seed"]) == [0, 0, 1, 1]
+
+
+# slices
+
+def test_slices_have_a_panel_for_every_value_and_the_envelope_within():
+    runs = tracked(GRID)
+    points = slices.slices(runs)
+    assert list(points.columns[:3]) == ["batch_size", "clipping_norm", "algorithm"] and len(points) == 4 * 4
+    cell = points[(points["batch_size"] == 128) & (points["clipping_norm"] == 0.5) & (points["algorithm"] == "dfa")
+                  & (points["setting"] == "epsilon=3")]
+    expected = 100 * np.mean([accuracy(trial("dfa", 3.0, 0.5, 128, seed)) for seed in (0, 1)])
+    assert cell["mean"].item() == pytest.approx(expected)
+    figure = slices.slices_figure(points)
+    titles = [f"batch_size {m}, clipping_norm {c:g}" for c in NORMS for m in BATCHES]
+    assert [ax.get_title() for ax in figure.axes] == titles
+    assert all(len(ax.lines) == 4 for ax in figure.axes) and len(figure.legends) == 1
+    figure.draw_without_rendering()
+    for ax in figure.axes:  # no point is cut off
+        left, right = ax.get_xlim()
+        assert left < 0.995 and right > 3
+
+
+def test_data_sets_are_panels_and_not_mixed():
+    both = [*GRID[:8], *(dataclasses.replace(config, dataset="mnist") for config in GRID[:8])]
+    assert "several" in misfit("frontier", both) and misfit("frontier_slices", both) == ""
+    with pytest.raises(MixedTrials, match="dataset"):
+        frontiers.frontier(tracked(both))
+    points = slices.slices(tracked(both))
+    assert set(points["dataset"]) == {"digits", "mnist"}
+
+
+def test_a_slice_is_an_experiment_of_its_trials():
+    experiment = Experiment("grid", "", tuple(GRID))
+    half = sliced(experiment, {"batch_size": 128})
+    assert {trial.batch_size for trial in half.trials} == {128} and len(half.trials) == 16
+    assert len(sliced(experiment, {"batch_size": [64, 128], "target_epsilon": 3}).trials) == 16
+    assert "batch_size_sweep" not in half.report and "clipping_norm_sweep" in half.report
+    for where, message in (({"batch_size": 100}, r"where: batch_size must be one of 64, 128, got 100"),
+                           ({"width": 1}, r"where: must be a field that its trials have, got 'width'")):
+        with pytest.raises(ConfigError, match=message):
+            sliced(experiment, where)
+
+
+# factors and effects
+
+def test_factors_are_what_varies_seeds_aside():
+    fields = [config.canonical() for config in GRID]
+    assert list(factors(fields)[0]) == ["algorithm", "noise", "batch_size", "clipping_norm"]
+    assert factors(fields)[0]["noise"] == "epsilon=1" and len(balanced(fields)) == len(GRID)
+    plain = TrialConfig(dataset="digits", hidden=(8,), batch_size=64).canonical()
+    assert balanced([plain, *fields]) == list(range(1, len(GRID) + 1))  # the baseline is left out
+    assert balanced(fields[1:]) == []
+
+
+def test_effects_explain_the_variance_that_they_were_given():
+    runs = tracked(GRID)
+    scores = np.array([0.3 * (c.target_epsilon == 3) + 0.1 * (c.clipping_norm == 2) + 0.01 * c.seed
+                       + 0.05 * (c.algorithm == "bp") * (c.batch_size == 64) for c in GRID])
+    table = main_effects.main_effects(runs.assign(**{"test/accuracy": scores}))
+    parts = table.drop_duplicates("factor").set_index("factor")["explained"]
+    total = 0.15**2 + 0.05**2 + 3 * 0.0125**2 + 0.005**2  # variances of independent two-level effects
+    assert list(parts.index) == ["noise", "clipping_norm", "algorithm", "batch_size", "interactions", "seeds"]
+    expected = np.array([0.15**2, 0.05**2, 0.0125**2, 0.0125**2, 0.0125**2, 0.005**2]) / total
+    assert parts.to_numpy() == pytest.approx(expected)
+    assert parts.sum() == pytest.approx(1)
+    text = main_effects.to_markdown(table, len(runs))
+    assert "| noise | 88.3 | ε ≤ 3 |" in text
+    titles = [ax.get_title() for ax in main_effects.main_effects_figure(table).axes]
+    assert titles == ["noise: 88%", "clipping_norm: 10%", "algorithm: 1%", "batch_size: 1%"]
+    with pytest.raises(ReportError, match="needs a balanced grid"):
+        main_effects.main_effects(runs[1:])
+
+
+def test_every_setting_is_a_line():
+    table = parallel_coordinates.settings_table(tracked(GRID))
+    assert len(table) == 16 and table["mean"].is_monotonic_increasing and set(table["n"]) == {2}
+    figure = parallel_coordinates.parallel_figure(table)
+    (lines,) = figure.axes[0].collections[-1:]
+    assert len(lines.get_segments()) == 16 and all(len(segment) == 5 for segment in lines.get_segments())
+    ticks = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
+    assert ticks == ["algorithm", "noise", "batch_size", "clipping_norm", "test accuracy (%)"]
+
+
+def test_every_setting_has_a_mean():
+    table = means.means_table(tracked(GRID))
+    assert len(table) == 16 and list(table.columns[:5]) == ["algorithm", "noise", "batch_size", "clipping_norm", "n"]
+    first = table.iloc[0]
+    assert (first["noise"], first["batch_size"]) == ("epsilon=1", 64)
+    assert first["validation/accuracy/mean"] == pytest.approx(62.5)
+    for _, cell in table.groupby("noise"):
+        assert cell["validation/accuracy/mean"].is_monotonic_decreasing
+    text = means.to_markdown(table)
+    assert "All 16 settings" in text and text.count("\n| ") == 2 + 16 and "ε certified" in text
+
+
+# who is best
+
+def test_the_headline_says_who_leads_and_whether_seeds_could_have_done_it():
+    lines = headline.headline(tracked(GRID))
+    assert lines[0] == "Highest mean test accuracy by certified ε (features and labels): **BP** at 1, 3."
+    # 3 points at the chosen settings, seeds half a point apart: Welch's half width is t_2 * 0.5 * sqrt(1/8 + 1/8)
+    assert lines[2].startswith("At ε ≤ 3: BP")
+    assert "ahead of DFA by 3.00 points (95% interval +1.48 to +4.52: beyond" in lines[2]
+    close = tracked(GRID)
+    close["test/accuracy"] = 0.5 + 0.05 * close["seed"] + 0.01 * (close["algorithm"] == "dfa")
+    assert "DFA 53.50" in (line := headline.headline(close)[1]) and "within what seeds explain" in line
+    one = headline.headline(tracked([c for c in GRID if c.seed == 0]))
+    assert "one seed, so nobody knows" in one[1]
+
+
+def test_a_headline_without_a_guarantee_or_a_frontier_says_so():
+    plain = [TrialConfig(dataset="digits", hidden=(8,), batch_size=64, algorithm=a) for a in ("bp", "dfa")]
+    (line,) = headline.headline(tracked(plain))
+    assert line.startswith("No trial has an ε that guarantees anything")
+    (line,) = headline.headline(tracked(GRID, **{"validation/accuracy": None}))
+    assert line.startswith("No frontier of certified ε: validation/accuracy: missing")
+
+
+def test_every_exhibit_is_drawn_or_left_out_with_a_reason():
+    text = "base: {dataset: digits, mechanism: per_example}\ngrid: {target_epsilon: [1, 3]}\nreport: [frontier]\n"
+    experiment = parse_experiment(text, Path("x.yaml"))
+    reasons = dict(left_out(experiment.trials, experiment.report))
+    assert "frontier" not in reasons and "does not list it" in reasons["frontier_worst_class"]
+    assert "needs trials with a claimed epsilon" in reasons["frontier_claimed"] and all(reasons.values())
