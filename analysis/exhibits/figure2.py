@@ -15,13 +15,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from analysis.exhibits.metrics import METRICS, Metric
 from analysis.runs import ALGORITHM_LABELS, NON_PRIVATE, ReportError, by_noise, setting_label
-from analysis.statistics import SUMMARY, summarize
+from analysis.statistics import SUMMARY
 from analysis.style import MARKERS, PALETTE, seeds, theme
 
 LEFT_ALGORITHMS = ("bp", "dfa", "pdfa")
 LAYER = 2  # of the right panel, as in the paper
 ALIGNMENT = f"alignment/layer_{LAYER}"
+ACCURACY, COSINE = METRICS["accuracy"], METRICS["alignment"]
 INTERVAL = "mean, 95% bootstrap band"
 
 
@@ -58,7 +60,7 @@ def figure2_left(history: pd.DataFrame, ax: Axes) -> Axes:
     for algorithm in algorithms:
         for setting in settings:
             cell = history[(history["algorithm"] == algorithm) & (history["setting"] == setting)]
-            _curve(ax, cell, 100, color=PALETTE[algorithm], alpha=alphas[setting], linestyle=_dashes(setting),
+            _curve(ax, cell, ACCURACY, color=PALETTE[algorithm], alpha=alphas[setting], linestyle=_dashes(setting),
                    marker=MARKERS[algorithm], label=f"{ALGORITHM_LABELS[algorithm]} {setting_label(setting)}")
     handles = [Line2D([], [], color=PALETTE[a], marker=MARKERS[a], markersize=4, label=ALGORITHM_LABELS[a])
                for a in algorithms]
@@ -86,7 +88,7 @@ def figure2_right(history: pd.DataFrame, ax: Axes) -> Axes:
     colors[NON_PRIVATE] = "black"
     handles = []
     for setting in settings:
-        _curve(ax, history[history["setting"] == setting], 1, color=colors[setting], alpha=1.0,
+        _curve(ax, history[history["setting"] == setting], COSINE, color=colors[setting], alpha=1.0,
                linestyle=_dashes(setting), marker=MARKERS["pdfa"], label=f"PDFA {setting_label(setting)}")
         handles.append(Line2D([], [], color=colors[setting], linestyle=_dashes(setting), label=setting_label(setting)))
     return _finish(ax, history, handles, f"Alignment of layer {LAYER} (cosine), PDFA")
@@ -94,34 +96,35 @@ def figure2_right(history: pd.DataFrame, ax: Axes) -> Axes:
 
 def figure2_table(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> pd.DataFrame:
     """What both panels draw: columns panel, algorithm, setting, epoch and `SUMMARY`; accuracy in percent."""
-    parts = [("left", accuracy[accuracy["algorithm"].isin(LEFT_ALGORITHMS)], 100),
-             ("right", alignment[alignment["algorithm"] == "pdfa"], 1)]
-    rows = [by_epoch(cell, factor).assign(panel=panel, algorithm=algorithm, setting=setting)
-            for panel, history, factor in parts
+    parts = [("left", accuracy[accuracy["algorithm"].isin(LEFT_ALGORITHMS)], ACCURACY),
+             ("right", alignment[alignment["algorithm"] == "pdfa"], COSINE)]
+    rows = [by_epoch(cell, metric).assign(panel=panel, algorithm=algorithm, setting=setting)
+            for panel, history, metric in parts
             for (algorithm, setting), cell in history.groupby(["algorithm", "setting"], sort=False)]
     return pd.concat(rows)[["panel", "algorithm", "setting", "epoch", *SUMMARY]]
 
 
-def by_epoch(cell: pd.DataFrame, factor: float) -> pd.DataFrame:
+def by_epoch(cell: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Mean and intervals over trials by epoch: columns epoch and `SUMMARY`."""
     # A trial that diverged stays in the mean with its last value; without it the curve would recover.
-    by_trial = cell.pivot(index="epoch", columns="trial_key", values="value").ffill() * factor
-    return pd.DataFrame([{"epoch": epoch, **summarize(values.dropna())} for epoch, values in by_trial.iterrows()])
+    by_trial = cell.pivot(index="epoch", columns="trial_key", values="value").ffill() * metric.factor
+    return pd.DataFrame([{"epoch": epoch, **metric.summarize(values.dropna())}
+                         for epoch, values in by_trial.iterrows()])
 
 
-def _curve(ax: Axes, cell: pd.DataFrame, factor: float, *, color: object, alpha: float, linestyle: str,
+def _curve(ax: Axes, cell: pd.DataFrame, metric: Metric, *, color: object, alpha: float, linestyle: str,
            marker: str, label: str) -> None:
     """Mean over seeds with the band of its bootstrap interval; a cross where a trial diverged."""
     if cell.empty:
         return
-    table = by_epoch(cell, factor)
+    table = by_epoch(cell, metric)
     ax.plot(table["epoch"], table["mean"], color=color, alpha=alpha, linestyle=linestyle, label=label,
             marker=marker, markersize=3, markeredgewidth=0)
     if (table["n"] > 1).any():
         ax.fill_between(table["epoch"], table["bootstrap_low"], table["bootstrap_high"], color=color,
                         alpha=0.12 * alpha, linewidth=0)
     ends = cell[cell["status"] == "diverged"].sort_values("epoch").groupby("trial_key").last()
-    ax.plot(ends["epoch"], ends["value"] * factor, "x", color=color, label=f"{label} diverged")
+    ax.plot(ends["epoch"], ends["value"] * metric.factor, "x", color=color, label=f"{label} diverged")
 
 
 def _finish(ax: Axes, history: pd.DataFrame, handles: list[Line2D], label: str) -> Axes:

@@ -13,7 +13,7 @@ from analysis import style
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import NO_VALUE
 from analysis.runs import ALGORITHM_LABELS, ReportError, require_replicates
-from analysis.statistics import SUMMARY, summarize
+from analysis.statistics import SUMMARY
 from pipeline.trials.exhibits import in_heatmap
 
 COLUMNS = ["algorithm", "sigma", "tau_h", "metric", *SUMMARY]
@@ -38,7 +38,8 @@ def heatmap_table(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
         raise ReportError(f"{metric}_heatmap: needs trials with mechanism photonic and a sigma, found none")
     require_replicates(shown, along=["tau_h"])
     shown = shown.assign(value=METRICS[metric].of(shown)).dropna(subset="value")
-    rows = [{"algorithm": algorithm, "sigma": sigma, "tau_h": tau_h, "metric": metric, **summarize(cell["value"])}
+    rows = [{"algorithm": algorithm, "sigma": sigma, "tau_h": tau_h, "metric": metric,
+             **METRICS[metric].summarize(cell["value"])}
             for (algorithm, sigma, tau_h), cell in shown.groupby(["algorithm", "sigma", "tau_h"])]
     table = pd.DataFrame(rows, columns=COLUMNS)
     return pd.concat([table[table["algorithm"] == algorithm] for algorithm in style.present(table)], ignore_index=True)
