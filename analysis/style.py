@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from weakref import WeakKeyDictionary
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
@@ -41,6 +44,10 @@ LINES = _Looks({"bp": "-", "dfa": (0, (6, 1.5)), "tdfa": (0, (6, 1.5, 1, 1.5)), 
 FORMATS = ("svg", "pdf", "png")
 SHIFT = 3.0  # points (1/72 inch) between the curves of two algorithms
 INTERVALS = "mean, 95% intervals:\nthick bootstrap, thin t"
+SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+ElementTree.register_namespace("", SVG)
+ElementTree.register_namespace("xlink", XLINK)
+_TAGS: WeakKeyDictionary[Artist, tuple[str, Sequence[str]]] = WeakKeyDictionary()  # of `tag`
 _NO_DATE = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}  # equal runs give equal files
 
 
@@ -53,12 +60,39 @@ def theme() -> Iterator[None]:
 
 
 def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
-    """Write `<stem>.svg`, `.pdf` and `.png` (300 dpi)."""
+    """Write `<stem>.svg`, `.pdf` and `.png` (300 dpi); the SVG has the algorithms and texts of `tag`."""
     paths = [folder / f"{stem}.{extension}" for extension in FORMATS]
+    tagged = {f"tag-{place}": artist for place, artist in enumerate(figure.findobj(lambda artist: artist in _TAGS))}
+    for name, artist in tagged.items():
+        artist.set_gid(name)
     with theme():
         for path in paths:
             figure.savefig(path, metadata=_NO_DATE[path.suffix[1:]])
+    _write_tags(paths[FORMATS.index("svg")], {name: _TAGS[artist] for name, artist in tagged.items()})
     return paths
+
+
+def tag(artist: Artist, algorithm: str, texts: Sequence[str] = ()) -> None:
+    """Have the SVG that `save` writes say to which algorithm an artist belongs (`data-algorithm`), so that a page can
+    hide it, and what its markers stand for (`title`), which a browser shows at the pointer.
+
+    Args:
+        texts: one for each marker of a line, or none.
+    """
+    _TAGS[artist] = (algorithm, texts)
+
+
+def _write_tags(path: Path, tags: Mapping[str, tuple[str, Sequence[str]]]) -> None:
+    """Replace the group ids of an SVG that are names of `tags` by what those say."""
+    tree = ElementTree.parse(path)
+    for group in tree.iter(f"{{{SVG}}}g"):
+        if group.get("id") in tags:
+            algorithm, texts = tags[group.attrib.pop("id")]
+            group.set("data-algorithm", algorithm)
+            if texts:
+                for mark, text in zip(group.iter(f"{{{SVG}}}use"), texts, strict=True):
+                    ElementTree.SubElement(mark, f"{{{SVG}}}title").text = text
+    tree.write(path, encoding="utf-8", xml_declaration=True)
 
 
 def look(algorithm: str) -> dict[str, object]:
@@ -83,19 +117,29 @@ def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, 
     """
     points = points.sort_values(x)
     at = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
-    ax.plot(points[x], points["mean"], zorder=3, transform=at, **{**look(algorithm), **own})
+    (line,) = ax.plot(points[x], points["mean"], zorder=3, transform=at, **{**look(algorithm), **own})
+    texts = pd.Series([_text(row, x, line.get_label()) for row in points.to_dict("records")], points.index, dtype=str)
+    tag(line, algorithm, list(texts))
     if hollow is not None:
         beaten = points[hollow.reindex(points.index)]
-        ax.plot(beaten[x], beaten["mean"], zorder=4, transform=at,
-                **{**look(algorithm), "linestyle": "none", "label": None, "markerfacecolor": "white"})
+        (open_markers,) = ax.plot(
+            beaten[x], beaten["mean"], zorder=4, transform=at,
+            **{**look(algorithm), "linestyle": "none", "label": None, "markerfacecolor": "white"})
+        tag(open_markers, algorithm, list(texts[beaten.index]))
     known = points[points["n"] > 1]
     for low, high, width in (("low", "high", 0.9), ("bootstrap_low", "bootstrap_high", 2.8)):
         bars = np.stack([known[[x, low]], known[[x, high]]], axis=1)
-        ax.add_collection(LineCollection(bars, colors=[PALETTE[algorithm]], linewidths=width, alpha=0.5, zorder=2,
-                                         transform=at))
+        drawn = LineCollection(bars, colors=[PALETTE[algorithm]], linewidths=width, alpha=0.5, zorder=2, transform=at)
+        tag(ax.add_collection(drawn), algorithm)
         ax.update_datalim(bars.reshape(-1, 2))
     ax.update_datalim(points[[x, "mean"]].to_numpy())
     ax.autoscale_view()
+
+
+def _text(point: Mapping[str, float], x: str, label: str) -> str:
+    """What a marker stands for, in three lines."""
+    interval = f" ± {point['half_width']:.2g} (95% t interval, n = {point['n']})" if point["n"] > 1 else " (n = 1)"
+    return f"{label}\n{'ε' if x == 'epsilon' else x} = {point[x]:.4g}\n{point['mean']:.4g}{interval}"
 
 
 def shifts(table: pd.DataFrame) -> dict[str, float]:

@@ -22,27 +22,34 @@ from matplotlib.colors import to_hex
 
 from analysis.exhibits.table import Cell, Table
 from analysis.runs import ALGORITHM_LABELS
-from analysis.style import PALETTE
+from analysis.style import PALETTE, SVG, XLINK
 
 TEMPLATE = Path(__file__).parent / "template"
-DATA = {"csv": "text/csv", "tex": "text/plain", "yaml": "text/plain"}  # offered as downloads
-SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-ElementTree.register_namespace("", SVG)
-ElementTree.register_namespace("xlink", XLINK)
+DATA = {"svg": "image/svg+xml", "pdf": "application/pdf", "csv": "text/csv;charset=utf-8",
+        "tex": "text/plain;charset=utf-8", "yaml": "text/plain;charset=utf-8"}  # offered as downloads, in this order
 
 
 @dataclass(frozen=True)
 class Download:
-    """A text file to take away."""
+    """A file to take away."""
 
     name: str
-    text: str
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """The content of a text file."""
+        return self.content.decode()
+
+    @property
+    def kind(self) -> str:
+        """`SVG`, `PDF`, `CSV`: how its button is named beside others of one stem."""
+        return self.name.rpartition(".")[2].upper()
 
     @property
     def href(self) -> str:
         """The file as a data: link."""
-        content = base64.b64encode(self.text.encode()).decode()
-        return f"data:{DATA[self.name.rpartition('.')[2]]};charset=utf-8;base64,{content}"
+        return f"data:{DATA[self.kind.lower()]};base64,{base64.b64encode(self.content).decode()}"
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,33 @@ class Exhibit:
     figure: Markup = Markup()
     downloads: tuple[Download, ...] = ()
 
+    @property
+    def algorithms(self) -> list[str]:
+        """Those whose curves can be hidden in the figure, in the order in which they are drawn."""
+        return list(dict.fromkeys(re.findall(r'data-algorithm="([^"]+)"', self.figure)))
+
+
+class Column(NamedTuple):
+    """A column of the trials.
+
+    Attributes:
+        heading: above it.
+        cells: one for every trial.
+        names: by which a filter knows it besides its heading, the common one first; several columns may share one.
+        numeric: whether it is of numbers.
+        largest_first: what the first click on its heading puts first.
+        shown: or only there to filter by.
+        links: where each cell leads, an address; empty for none.
+    """
+
+    heading: str
+    cells: Sequence[Cell]
+    names: Sequence[str] = ()
+    numeric: bool = False
+    largest_first: bool = False
+    shown: bool = True
+    links: Sequence[str] = ()
+
 
 class Statement(NamedTuple):
     """What one kind of epsilon guarantees, in words, and how that stands with the trials: `certified`, `simulated`
@@ -78,10 +112,12 @@ class Page:
 
     Attributes:
         what: what the page is, above its title.
+        headline: sentences that answer what was asked; they stand first.
         facts: (name, value) at its head.
         grid, settings: (field, values): what varies, and everything.
+        left_out: (exhibit, reason): what the trials did not fit.
         privacy: kinds of epsilon in words; `epsilons` lists the numbers, `notes` what they rest on.
-        trials: the table to sort and filter; `trials_note` says how to read it.
+        trials: the columns of the table to sort and filter; `trials_note` says how to read it.
         problems: sentences on what diverged or failed.
         commands: shell commands that repeat all of it; `versions` the software it ran on.
         source: the experiment file.
@@ -89,15 +125,17 @@ class Page:
 
     title: str
     what: str
+    headline: Sequence[str] = ()
     description: str = ""
     facts: Sequence[tuple[str, str]] = ()
     grid: Sequence[tuple[str, str]] = ()
     settings: Sequence[tuple[str, str]] = ()
     exhibits: Sequence[Exhibit] = ()
+    left_out: Sequence[tuple[str, str]] = ()
     privacy: Sequence[Statement] = ()
     epsilons: Table | None = None
     notes: Sequence[str] = ()
-    trials: Table | None = None
+    trials: Sequence[Column] = ()
     trials_note: str = ""
     trials_data: Download | None = None
     problems: Sequence[str] = ()
@@ -113,9 +151,15 @@ def render(page: Page) -> str:
     environment = Environment(loader=FileSystemLoader(TEMPLATE), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     environment.filters.update(inline=_inline, marked=_marked)
+    palette = {name: to_hex(PALETTE[name]) for name in ALGORITHM_LABELS}
     return environment.get_template("page.html").render(
-        page=page, styles=Markup(styles), script=Markup(script), script_digest=digest,
-        palette={name: to_hex(color) for name, color in PALETTE.items()}, is_table=lambda part: isinstance(part, Table))
+        page=page, styles=Markup(styles), script=Markup(script), script_digest=digest, palette=palette,
+        labels=ALGORITHM_LABELS, is_table=lambda part: isinstance(part, Table), filter_names=_filter_names)
+
+
+def _filter_names(columns: Sequence[Column]) -> list[str]:
+    """One name of every column by which a filter knows it."""
+    return list(dict.fromkeys(column.names[0] if column.names else column.heading for column in columns))
 
 
 def exhibits(files: Iterable[Path]) -> list[Exhibit]:
@@ -133,8 +177,7 @@ def _exhibit(stem: str, parts: dict[str, Path]) -> Exhibit:
     figure = Markup()
     if "svg" in parts:
         figure = inline_svg(parts["svg"].read_text(encoding="utf-8"), f"figure-{stem}", title)
-    downloads = tuple(Download(path.name, path.read_text(encoding="utf-8"))
-                      for suffix, path in parts.items() if suffix in DATA)
+    downloads = tuple(Download(parts[suffix].name, parts[suffix].read_bytes()) for suffix in DATA if suffix in parts)
     return Exhibit(f"exhibit-{stem}", title, body, figure, downloads)
 
 
