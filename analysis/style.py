@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from weakref import WeakKeyDictionary
 from xml.etree import ElementTree
@@ -16,9 +17,10 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
-from matplotlib.transforms import ScaledTranslation
+from matplotlib.transforms import Affine2D, ScaledTranslation
 
 from analysis.runs import ALGORITHM_LABELS
 
@@ -60,15 +62,18 @@ def theme() -> Iterator[None]:
 
 
 def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
-    """Write `<stem>.svg`, `.pdf` and `.png` (300 dpi); the SVG has the algorithms and texts of `tag`."""
+    """Write `<stem>.svg`, `.pdf` and `.png` (300 dpi); the SVG has what `tag` says of its artists, and the box of every
+    column (`data-column`), so that a page can set them below each other."""
     paths = [folder / f"{stem}.{extension}" for extension in FORMATS]
-    tagged = {f"tag-{place}": artist for place, artist in enumerate(figure.findobj(lambda artist: artist in _TAGS))}
-    for name, artist in tagged.items():
+    artists = {f"tag-{place}": artist for place, artist in enumerate(
+        figure.findobj(lambda artist: artist in _TAGS or isinstance(artist, Axes | Legend)))}
+    for name, artist in artists.items():
         artist.set_gid(name)
     with theme():
         for path in paths:
             figure.savefig(path, metadata=_NO_DATE[path.suffix[1:]])
-    _write_tags(paths[FORMATS.index("svg")], {name: _TAGS[artist] for name, artist in tagged.items()})
+        boxes = {artist: box for box, members in columns(figure) for artist in members}
+    _annotate(paths[FORMATS.index("svg")], artists, boxes)
     return paths
 
 
@@ -82,16 +87,49 @@ def tag(artist: Artist, algorithm: str, texts: Sequence[str] = ()) -> None:
     _TAGS[artist] = (algorithm, texts)
 
 
-def _write_tags(path: Path, tags: Mapping[str, tuple[str, Sequence[str]]]) -> None:
-    """Replace the group ids of an SVG that are names of `tags` by what those say."""
+def columns(figure: Figure) -> list[tuple[tuple[float, float, float, float], list[Artist]]]:
+    """Columns into which a drawn figure can be cut, from left to right: what each shows of the figure (x, y, width,
+    height, in points from the top left corner), and the axes and legends of the figure in it.
+
+    They are as wide as the figure together; axes are as high as it. None where there is one column alone, or columns
+    share an axis or a text.
+    """
+    shared = any(len({ax.get_position().x0 for ax in axes.get_shared_y_axes().get_siblings(axes)}) > 1
+                 for axes in figure.axes)
+    if shared or figure.texts:
+        return []
+    found: list[tuple[float, float, list[Artist]]] = []
+    extents = {artist: artist.get_tightbbox().transformed(Affine2D().scale(72 / figure.dpi))
+               for artist in (*figure.axes, *figure.legends)}
+    for artist, box in sorted(extents.items(), key=lambda item: item[1].x0):
+        left, right, members = found.pop() if found and box.x0 < found[-1][1] else (box.x0, box.x1, [])
+        found.append((left, max(right, box.x1), [*members, artist]))
+    width, height = (72 * inches for inches in figure.get_size_inches())
+    cuts = [0.0, *((before[1] + after[0]) / 2 for before, after in pairwise(found)), width]
+    parts = []
+    for (left, right), (_, _, members) in zip(pairwise(cuts), found, strict=True):
+        boxes = [extents[artist] for artist in members]
+        has_axes = any(isinstance(artist, Axes) for artist in members)
+        top = 0.0 if has_axes else height - max(box.y1 for box in boxes)
+        bottom = height if has_axes else height - min(box.y0 for box in boxes)
+        parts.append(((left, top, right - left, bottom - top), members))
+    return parts if len(parts) > 1 else []
+
+
+def _annotate(path: Path, artists: Mapping[str, Artist], boxes: Mapping[Artist, Sequence[float]]) -> None:
+    """Replace the group ids of an SVG that name artists by what is known of those."""
     tree = ElementTree.parse(path)
     for group in tree.iter(f"{{{SVG}}}g"):
-        if group.get("id") in tags:
-            algorithm, texts = tags[group.attrib.pop("id")]
+        artist = artists.get(group.get("id"))
+        if artist is not None:
+            del group.attrib["id"]
+        if artist in boxes:
+            group.set("data-column", " ".join(f"{number:.2f}" for number in boxes[artist]))
+        if artist in _TAGS:
+            algorithm, texts = _TAGS[artist]
             group.set("data-algorithm", algorithm)
-            if texts:
-                for mark, text in zip(group.iter(f"{{{SVG}}}use"), texts, strict=True):
-                    ElementTree.SubElement(mark, f"{{{SVG}}}title").text = text
+            for mark, text in zip(group.iter(f"{{{SVG}}}use"), texts, strict=True) if texts else ():
+                ElementTree.SubElement(mark, f"{{{SVG}}}title").text = text
     tree.write(path, encoding="utf-8", xml_declaration=True)
 
 

@@ -150,7 +150,7 @@ def render(page: Page) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(loader=FileSystemLoader(TEMPLATE), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    environment.filters.update(inline=_inline, marked=_marked)
+    environment.filters.update(inline=_inline, marked=_marked, breaking=_breaking)
     palette = {name: to_hex(PALETTE[name]) for name in ALGORITHM_LABELS}
     return environment.get_template("page.html").render(
         page=page, styles=Markup(styles), script=Markup(script), script_digest=digest, palette=palette,
@@ -200,7 +200,8 @@ def _table(block: str) -> Table:
 
 
 def inline_svg(text: str, prefix: str, label: str) -> Markup:
-    """A stand-alone SVG as one that can stand beside others in HTML, as wide as there is room, at most as drawn.
+    """A stand-alone SVG as one that can stand beside others in HTML, as wide as there is room, at most as drawn; its
+    columns (`analysis.style.columns`) stand below each other where there is no room for them side by side.
 
     Its ids, and what refers to them, begin with `prefix`, and its style sheet applies to itself alone.
     """
@@ -217,10 +218,28 @@ def inline_svg(text: str, prefix: str, label: str) -> Markup:
                 element.set(name, f"#{prefix}-{value[1:]}")
             else:
                 element.set(name, re.sub(r"url\(#", f"url(#{prefix}-", value))
-    width = root.attrib.pop("width")
-    root.attrib.pop("height")
-    root.attrib.update({"id": prefix, "role": "img", "aria-label": label, "style": f"--drawn: {width}"})
-    return Markup(ElementTree.tostring(root, encoding="unicode"))
+    del root.attrib["width"], root.attrib["height"]
+    parts = Markup("").join(Markup(ElementTree.tostring(part, encoding="unicode")) for part in _columns(root))
+    return Markup('<div class="drawing" id="{}" role="img" aria-label="{}">{}</div>').format(prefix, label, parts)
+
+
+def _columns(root: ElementTree.Element) -> list[ElementTree.Element]:
+    """An SVG for every column of a figure, the first with all that is in none; a figure without columns is one."""
+    parts: dict[str, ElementTree.Element] = {}
+    for parent in list(root.iter()):
+        for group in parent.findall(f"{{{SVG}}}g[@data-column]"):
+            box = group.attrib.pop("data-column")
+            if not parts:
+                parts[box] = root
+            elif box not in parts:
+                parts[box] = ElementTree.Element(root.tag)
+            if parts[box] is not root:
+                parent.remove(group)
+                parts[box].append(group)
+    for box, part in parts.items() or [(root.attrib["viewBox"], root)]:
+        part.set("viewBox", box)
+        part.set("style", f"--drawn: {box.split()[2]}pt")
+    return sorted(parts.values(), key=lambda part: float(part.get("viewBox").split()[0])) or [root]
 
 
 def _inline(text: str) -> Markup:
@@ -229,6 +248,11 @@ def _inline(text: str) -> Markup:
     parts = (Markup("<code>{}</code>").format(part) if odd % 2 else escape(part)
              for odd, part in enumerate(text.split("`")))
     return Markup("").join(parts)
+
+
+def _breaking(text: Markup) -> Markup:
+    """A text whose lines may break behind an underscore."""
+    return Markup("_<wbr>").join(text.split("_"))
 
 
 def _marked(text: str) -> Markup:

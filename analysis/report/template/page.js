@@ -31,19 +31,21 @@ for (const table of document.querySelectorAll("table.sortable")) {
   const words = new Map(rows.map((row) => [row, new Set([...row.cells].filter((cell) => !cell.hidden).flatMap(
     (cell) => [plain(cell.textContent), ...cell.textContent.toLowerCase().split(/[\s,()]+/)]))]));
   const numeric = (column) => heads[column].classList.contains("n");
-  const equals = (cell, value, number) => plain(cell.textContent) === value || number && key(cell) === Number(value);
+  const number = (cell) => Number(cell.textContent.replaceAll(",", "").trim() || NaN);  // as it is shown
+  const equals = (cell, value, column) => plain(cell.textContent) === value
+    || numeric(column) && number(cell) === Number(value);
   const parse = (word) => {  // a test of a row, or what is wrong with the word
     const [, name, sign, value] = word.match(/^([^=<>!]*)(!=|<=|>=|=|<|>)(.*)$/) ?? [];
     if (sign === undefined) return (row) => words.get(row).has(plain(word));
-    const named = columns.get(name);
+    const named = columns.get(name), wanted = Number(value.replaceAll(",", ""));
     if (!named) return `No column is named ${name || "so"}.`;
     if (value === "") return `${name}${sign} needs a value.`;
     if (sign === "=" || sign === "!=") {
-      return (row) => named.some((c) => equals(row.cells[c], value, numeric(c))) === (sign === "=");
+      return (row) => named.some((c) => equals(row.cells[c], value, c)) === (sign === "=");
     }
     if (!named.every(numeric)) return `${name} is no number: use = or !=.`;
-    if (Number.isNaN(Number(value))) return `${name}${sign} needs a number, not ${value}.`;
-    return (row) => named.some((c) => key(row.cells[c]) !== null && orders[sign](key(row.cells[c]), Number(value)));
+    if (Number.isNaN(wanted)) return `${name}${sign} needs a number, not ${value}.`;
+    return (row) => named.some((c) => orders[sign](number(row.cells[c]), wanted));  // NaN holds in none
   };
   const filter = document.getElementById("filter");
   const show = () => {
@@ -63,18 +65,18 @@ const tip = document.body.appendChild(document.createElement("div"));
 tip.id = "tip";
 tip.hidden = true;
 for (const figure of document.querySelectorAll("figure")) {
-  const svg = figure.querySelector("svg"), legend = figure.querySelector(".legend");
+  const drawing = figure.querySelector(".drawing"), legend = figure.querySelector(".legend");
   if (legend) legend.hidden = false;
   for (const chip of figure.querySelectorAll(".chip")) {
     chip.addEventListener("click", () => {
       const off = chip.getAttribute("aria-pressed") === "true";
       chip.setAttribute("aria-pressed", String(!off));
-      for (const group of svg.querySelectorAll("[data-algorithm]")) {
+      for (const group of drawing.querySelectorAll("[data-algorithm]")) {
         if (group.dataset.algorithm === chip.value) group.classList.toggle("off", off);
       }
     });
   }
-  const marks = [...svg.querySelectorAll("use > title")].map((title) => {
+  const marks = [...drawing.querySelectorAll("use > title")].map((title) => {
     const mark = title.parentElement;
     title.remove();  // else the browser shows it as well
     return [mark, title.textContent];
@@ -92,9 +94,9 @@ for (const figure of document.querySelectorAll("figure")) {
     tip.style.left = `${Math.max(4, Math.min(clientX + 14, document.documentElement.clientWidth - tip.offsetWidth - 4))}px`;
     tip.style.top = `${clientY > tip.offsetHeight + 20 ? clientY - tip.offsetHeight - 12 : clientY + 18}px`;
   };
-  svg.addEventListener("pointermove", point);
-  svg.addEventListener("pointerdown", point);
-  svg.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") tip.hidden = true; });
+  drawing.addEventListener("pointermove", point);
+  drawing.addEventListener("pointerdown", point);
+  drawing.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") tip.hidden = true; });
 }
 addEventListener("scroll", () => { tip.hidden = true; }, true);
 
