@@ -21,6 +21,11 @@ class MeanInterval(NamedTuple):
     high: float
     n: int
 
+    @property
+    def half_width(self) -> float:
+        """Of an interval that is symmetric about its mean."""
+        return self.high - self.mean
+
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> MeanInterval:
     """Mean over seeds with Student's t interval: mean +- t_{n-1} s/sqrt(n).
@@ -95,11 +100,11 @@ def summarize(values: Sequence[float], least: float, most: float) -> dict[str, f
     """
     interval, resampled = mean_interval(values), bootstrap_interval(values)
     low, high = np.clip([interval.low, interval.high], least, most).tolist()
-    return {"mean": interval.mean, "half_width": interval.high - interval.mean, "low": low, "high": high,
+    return {"mean": interval.mean, "half_width": interval.half_width, "low": low, "high": high,
             "bootstrap_low": resampled.low, "bootstrap_high": resampled.high, "n": interval.n}
 
 
-def plus_minus(mean: float, half_width: float, *, digits: int = 2) -> str:
+def plus_minus(mean: float, *, half_width: float, digits: int = 2) -> str:
     """`85.69 ± 0.30` of a mean and half the width of its interval; `85.69` where there is none."""
     return f"{mean:.{digits}f}" + ("" if np.isnan(half_width) else f" ± {half_width:.{digits}f}")
 

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
-from weakref import WeakKeyDictionary
-from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import rc_context
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
-from matplotlib.transforms import Affine2D, ScaledTranslation
+from matplotlib.transforms import ScaledTranslation
 
+from analysis import svg
 from analysis.runs import ALGORITHM_LABELS
 
 
@@ -46,10 +42,6 @@ LINES = _Looks({"bp": "-", "dfa": (0, (6, 1.5)), "tdfa": (0, (6, 1.5, 1, 1.5)), 
 FORMATS = ("svg", "pdf", "png")
 SHIFT = 3.0  # points (1/72 inch) between the curves of two algorithms
 INTERVALS = "mean, 95% intervals:\nthick bootstrap, thin t"
-SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-ElementTree.register_namespace("", SVG)
-ElementTree.register_namespace("xlink", XLINK)
-_TAGS: WeakKeyDictionary[Artist, tuple[str, Sequence[str]]] = WeakKeyDictionary()  # of `tag`
 _NO_DATE = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}  # equal runs give equal files
 
 
@@ -62,75 +54,14 @@ def theme() -> Iterator[None]:
 
 
 def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
-    """Write `<stem>.svg`, `.pdf` and `.png` (300 dpi); the SVG has what `tag` says of its artists, and the box of every
-    column (`data-column`), so that a page can set them below each other."""
+    """Write `<stem>.svg`, `.pdf` and `.png` (300 dpi); the SVG has annotations for a page (`analysis.svg`)."""
     paths = [folder / f"{stem}.{extension}" for extension in FORMATS]
-    artists = {f"tag-{place}": artist for place, artist in enumerate(
-        figure.findobj(lambda artist: artist in _TAGS or isinstance(artist, Axes | Legend)))}
-    for name, artist in artists.items():
-        artist.set_gid(name)
+    names = svg.name(figure)
     with theme():
         for path in paths:
             figure.savefig(path, metadata=_NO_DATE[path.suffix[1:]])
-        boxes = {artist: box for box, members in columns(figure) for artist in members}
-    _annotate(paths[FORMATS.index("svg")], artists, boxes)
+        svg.annotate(paths[FORMATS.index("svg")], figure, names)
     return paths
-
-
-def tag(artist: Artist, algorithm: str, texts: Sequence[str] = ()) -> None:
-    """Have the SVG that `save` writes say to which algorithm an artist belongs (`data-algorithm`), so that a page can
-    hide it, and what its markers stand for (`title`), which a browser shows at the pointer.
-
-    Args:
-        texts: one for each marker of a line, or none.
-    """
-    _TAGS[artist] = (algorithm, texts)
-
-
-def columns(figure: Figure) -> list[tuple[tuple[float, float, float, float], list[Artist]]]:
-    """Columns into which a drawn figure can be cut, from left to right: what each shows of the figure (x, y, width,
-    height, in points from the top left corner), and the axes and legends of the figure in it.
-
-    They are as wide as the figure together; axes are as high as it. None where there is one column alone, or columns
-    share an axis or a text.
-    """
-    shared = any(len({ax.get_position().x0 for ax in axes.get_shared_y_axes().get_siblings(axes)}) > 1
-                 for axes in figure.axes)
-    if shared or figure.texts:
-        return []
-    found: list[tuple[float, float, list[Artist]]] = []
-    extents = {artist: artist.get_tightbbox().transformed(Affine2D().scale(72 / figure.dpi))
-               for artist in (*figure.axes, *figure.legends)}
-    for artist, box in sorted(extents.items(), key=lambda item: item[1].x0):
-        left, right, members = found.pop() if found and box.x0 < found[-1][1] else (box.x0, box.x1, [])
-        found.append((left, max(right, box.x1), [*members, artist]))
-    width, height = (72 * inches for inches in figure.get_size_inches())
-    cuts = [0.0, *((before[1] + after[0]) / 2 for before, after in pairwise(found)), width]
-    parts = []
-    for (left, right), (_, _, members) in zip(pairwise(cuts), found, strict=True):
-        boxes = [extents[artist] for artist in members]
-        has_axes = any(isinstance(artist, Axes) for artist in members)
-        top = 0.0 if has_axes else height - max(box.y1 for box in boxes)
-        bottom = height if has_axes else height - min(box.y0 for box in boxes)
-        parts.append(((left, top, right - left, bottom - top), members))
-    return parts if len(parts) > 1 else []
-
-
-def _annotate(path: Path, artists: Mapping[str, Artist], boxes: Mapping[Artist, Sequence[float]]) -> None:
-    """Replace the group ids of an SVG that name artists by what is known of those."""
-    tree = ElementTree.parse(path)
-    for group in tree.iter(f"{{{SVG}}}g"):
-        artist = artists.get(group.get("id"))
-        if artist is not None:
-            del group.attrib["id"]
-        if artist in boxes:
-            group.set("data-column", " ".join(f"{number:.2f}" for number in boxes[artist]))
-        if artist in _TAGS:
-            algorithm, texts = _TAGS[artist]
-            group.set("data-algorithm", algorithm)
-            for mark, text in zip(group.iter(f"{{{SVG}}}use"), texts, strict=True) if texts else ():
-                ElementTree.SubElement(mark, f"{{{SVG}}}title").text = text
-    tree.write(path, encoding="utf-8", xml_declaration=True)
 
 
 def look(algorithm: str) -> dict[str, object]:
@@ -157,18 +88,18 @@ def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, 
     at = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
     (line,) = ax.plot(points[x], points["mean"], zorder=3, transform=at, **{**look(algorithm), **own})
     texts = pd.Series([_text(row, x, line.get_label()) for row in points.to_dict("records")], points.index, dtype=str)
-    tag(line, algorithm, list(texts))
+    svg.tag(line, algorithm, list(texts))
     if hollow is not None:
         beaten = points[hollow.reindex(points.index)]
         (open_markers,) = ax.plot(
             beaten[x], beaten["mean"], zorder=4, transform=at,
             **{**look(algorithm), "linestyle": "none", "label": None, "markerfacecolor": "white"})
-        tag(open_markers, algorithm, list(texts[beaten.index]))
+        svg.tag(open_markers, algorithm, list(texts[beaten.index]))
     known = points[points["n"] > 1]
     for low, high, width in (("low", "high", 0.9), ("bootstrap_low", "bootstrap_high", 2.8)):
         bars = np.stack([known[[x, low]], known[[x, high]]], axis=1)
         drawn = LineCollection(bars, colors=[PALETTE[algorithm]], linewidths=width, alpha=0.5, zorder=2, transform=at)
-        tag(ax.add_collection(drawn), algorithm)
+        svg.tag(ax.add_collection(drawn), algorithm)
         ax.update_datalim(bars.reshape(-1, 2))
     ax.update_datalim(points[[x, "mean"]].to_numpy())
     ax.autoscale_view()

@@ -45,7 +45,7 @@ def main() -> None:
     for epsilon in EPSILONS:
         found = [accuracy(data, epsilon, seed) for seed in range(3)]
         interval = mean_interval(found)
-        cells.append(plus_minus(interval.mean, interval.high - interval.mean))
+        cells.append(plus_minus(interval.mean, half_width=interval.half_width))
     print("| label epsilon |", " | ".join(f"{epsilon:g}" for epsilon in EPSILONS), "|")
     print("| randomised response |", " | ".join(cells), "|")
 

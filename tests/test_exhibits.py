@@ -99,7 +99,8 @@ def test_a_summary_has_both_intervals_and_repeats():
     assert (summary["mean"], summary["low"], summary["high"], summary["n"]) == mean_interval(values)
     assert summary["low"] < summary["bootstrap_low"] < summary["mean"] < summary["bootstrap_high"] < summary["high"]
     assert summary["half_width"] == pytest.approx(summary["high"] - summary["mean"])
-    assert plus_minus(85.689, 0.301) == "85.69 ± 0.30" and plus_minus(0.5, math.nan, digits=3) == "0.500"
+    assert plus_minus(85.689, half_width=0.301) == "85.69 ± 0.30"
+    assert plus_minus(0.5, half_width=math.nan, digits=3) == "0.500"
 
 
 def test_an_interval_is_cut_to_what_can_be_and_its_half_width_is_not():
@@ -108,7 +109,7 @@ def test_an_interval_is_cut_to_what_can_be_and_its_half_width_is_not():
     assert (summary["low"], summary["high"]) == pytest.approx((97 - 25.41, 100), abs=0.01)
     assert summary["half_width"] == pytest.approx(25.41, abs=0.01)
     assert METRICS["alignment"].summarize([0.9, -0.9])["low"] == -1
-    assert plus_minus(summary["mean"], summary["half_width"]) == "97.00 ± 25.41"
+    assert plus_minus(summary["mean"], half_width=summary["half_width"]) == "97.00 ± 25.41"
 
 
 # heat maps

@@ -24,7 +24,7 @@ from analysis.report.overview import trials
 from analysis.report.report import report
 from analysis.report.statements import epsilons, notes, statements
 from analysis.runs import load_runs
-from analysis.style import columns
+from analysis.svg import columns
 from pipeline.tracking.store import Store
 from pipeline.tracking.ui import address
 from pipeline.trials.experiment import parse_experiment
@@ -264,6 +264,8 @@ def test_a_figure_is_cut_into_columns_that_show_all_of_it(files):
     left, right = page.split("<svg")[1:]
     assert "Validation accuracy" in left and "Alignment" not in left and "Alignment of layer 2" in right
     assert left.count("<text") + right.count("<text") == text.count("<text")
+    first = 100 * (0.9 + 0.01 / 2 - 0.1)
+    assert f"<title>BP non-private\nEpoch: 1\nValidation accuracy (%): {first:.4g}</title>" in left
 
 
 def test_columns_that_share_an_axis_stay_together():
@@ -401,7 +403,8 @@ def test_the_table_is_filtered_while_one_types(opened):
 @pytest.mark.parametrize(("text", "count"), [
     ("", 12), ("bp", 6), ("pdfa", 6), ("dfa", 0), ("algorithm=PDFA", 6), ("algorithm!=pdfa", 6), ("seed=1", 6),
     ("seed=1 bp", 3), ("sigma<=2", 4), ("σ≤2", 4), ("sigma>0.5 seed=0", 4), ("mechanism=none", 4), ("diverged", 1),
-    ("status=diverged", 1), ("noise=non-private", 4), ("noise=σ=10", 4), ("test>=80", 6), ("test>80 test<90", 3), ("claimed>=10,000", 8),
+    ("status=diverged", 1), ("noise=non-private", 4), ("noise=σ=10", 4), ("test>=80", 6), ("test>80 test<90", 3),
+    ("claimed>=10,000", 8),
     ("test=90.00", 1), ("epsilon<2", 4), ("label<2", 4), ("claimed>1", 8), ("epsilon<2 pdfa seed!=0", 1),
     ("layer", 0), ("layer_1=0.25", 12)])  # headings are no cells
 def test_filters_know_fields(opened, text, count):

@@ -112,7 +112,7 @@ def _grid(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def _cell(row: tuple) -> str:
-    ours = plus_minus(row.accuracy_mean, row.accuracy_half_width)
+    ours = plus_minus(row.accuracy_mean, half_width=row.accuracy_half_width)
     return ours if math.isnan(row.paper) else f"{ours} ({row.paper:.2f})"
 
 

@@ -22,7 +22,8 @@ from matplotlib.colors import to_hex
 
 from analysis.exhibits.table import Cell, Table
 from analysis.runs import ALGORITHM_LABELS
-from analysis.style import PALETTE, SVG, XLINK
+from analysis.style import PALETTE
+from analysis.svg import SVG, XLINK
 
 TEMPLATE = Path(__file__).parent / "template"
 DATA = {"svg": "image/svg+xml", "pdf": "application/pdf", "csv": "text/csv;charset=utf-8",
@@ -201,7 +202,7 @@ def _table(block: str) -> Table:
 
 def inline_svg(text: str, prefix: str, label: str) -> Markup:
     """A stand-alone SVG as one that can stand beside others in HTML, as wide as there is room, at most as drawn; its
-    columns (`analysis.style.columns`) stand below each other where there is no room for them side by side.
+    columns (`analysis.svg.columns`) stand below each other where there is no room for them side by side.
 
     Its ids, and what refers to them, begin with `prefix`, and its style sheet applies to itself alone.
     """

@@ -238,7 +238,7 @@ def _means(points: pd.DataFrame) -> Table:
     by_column = by_column.sort_values("epsilon", kind="stable")
     columns = list(dict.fromkeys(by_column["column"]))
     digits = METRICS[points["metric"].iloc[0]].digits
-    cells = {(row.algorithm, row.column): plus_minus(row.mean, row.half_width, digits=digits)
+    cells = {(row.algorithm, row.column): plus_minus(row.mean, half_width=row.half_width, digits=digits)
              for row in by_column.itertuples()}
     present = [a for a in ALGORITHM_LABELS if a in set(points["algorithm"])]
     rows = ([ALGORITHM_LABELS[a], *(cells.get((a, c), NO_VALUE) for c in columns)] for a in present)
