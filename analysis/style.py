@@ -107,7 +107,7 @@ def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, 
 
 def _text(point: Mapping[str, float], x: str, label: str) -> str:
     """What a marker stands for, in three lines."""
-    interval = f" ± {point['half_width']:.2g} (95% t interval, n = {point['n']})" if point["n"] > 1 else " (n = 1)"
+    interval = f" ± {point['half_width']:.3g} (95% t interval, n = {point['n']})" if point["n"] > 1 else " (n = 1)"
     return f"{label}\n{'ε' if x == 'epsilon' else x} = {point[x]:.4g}\n{point['mean']:.4g}{interval}"
 
 

@@ -445,7 +445,7 @@ def test_a_marker_says_its_values_at_the_pointer(opened, files):
         opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + 3, y=y - 3)
         said.append(opened.run("document.getElementById('tip').hidden ? '' : tip.textContent"))
     assert said[-1].startswith("BP\n") and len(set(said)) == 2
-    assert any(f"ε = {row['epsilon']:.4g}\n{row['mean']:.4g} ± {row['half_width']:.2g} (95% t interval, n = 2)" in text
+    assert any(f"ε = {row['epsilon']:.4g}\n{row['mean']:.4g} ± {row['half_width']:.3g} (95% t interval, n = 2)" in text
                for text in said)
     opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)
     assert opened.run("document.getElementById('tip').hidden")

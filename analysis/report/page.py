@@ -244,8 +244,9 @@ def _columns(root: ElementTree.Element) -> list[ElementTree.Element]:
 
 
 def _inline(text: str) -> Markup:
-    """Text with `code`; a symbol stays on the line of its value."""
+    """Text with `code`; a symbol stays on the line of its value, and an interval on that of its mean."""
     text = re.sub(r"(?<=[σεδzn]) ([=≤]) (?=[\d.])", "\u00a0\\1\u00a0", text)
+    text = re.sub(r"(?<=\d) ± (?=\d)", "\u00a0±\u00a0", text)
     parts = (Markup("<code>{}</code>").format(part) if odd % 2 else escape(part)
              for odd, part in enumerate(text.split("`")))
     return Markup("").join(parts)
