@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import t
 
-SUMMARY = ["mean", "low", "high", "bootstrap_low", "bootstrap_high", "n"]  # columns of `summarize`
+SUMMARY = ["mean", "half_width", "low", "high", "bootstrap_low", "bootstrap_high", "n"]  # columns of `summarize`
 MOST_COUNTED = 5  # values of which all bootstrap draws are counted
 
 
@@ -20,6 +20,11 @@ class MeanInterval(NamedTuple):
     low: float
     high: float
     n: int
+
+    @property
+    def half_width(self) -> float:
+        """Of an interval that is symmetric about its mean."""
+        return self.high - self.mean
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> MeanInterval:
@@ -82,17 +87,26 @@ def welch_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0
     return MeanInterval(difference, difference - half, difference + half, n)
 
 
-def summarize(values: Sequence[float]) -> dict[str, float]:
-    """Mean, 95% t interval (`low`, `high`), 95% bootstrap interval (`bootstrap_low`, `bootstrap_high`) and n: the
-    columns that tidy tables have of every mean."""
+def summarize(values: Sequence[float], least: float, most: float) -> dict[str, float]:
+    """Mean, 95% t interval (`half_width`, `low`, `high`), 95% bootstrap interval (`bootstrap_low`, `bootstrap_high`)
+    and n: the columns that tidy tables have of every mean.
+
+    Args:
+        least, most: what the quantity can be. `low` and `high` are cut there, which loses no coverage; `half_width`
+            stays that of the t interval.
+
+    Raises:
+        ValueError: as `mean_interval`.
+    """
     interval, resampled = mean_interval(values), bootstrap_interval(values)
-    return {"mean": interval.mean, "low": interval.low, "high": interval.high, "bootstrap_low": resampled.low,
-            "bootstrap_high": resampled.high, "n": interval.n}
+    low, high = np.clip([interval.low, interval.high], least, most).tolist()
+    return {"mean": interval.mean, "half_width": interval.half_width, "low": low, "high": high,
+            "bootstrap_low": resampled.low, "bootstrap_high": resampled.high, "n": interval.n}
 
 
-def plus_minus(mean: float, high: float, digits: int = 2) -> str:
-    """`85.69 ± 0.30` of a mean and the upper end of its symmetric interval; `85.69` where there is none."""
-    return f"{mean:.{digits}f}" + ("" if np.isnan(high) else f" ± {high - mean:.{digits}f}")
+def plus_minus(mean: float, *, half_width: float, digits: int = 2) -> str:
+    """`85.69 ± 0.30` of a mean and half the width of its interval; `85.69` where there is none."""
+    return f"{mean:.{digits}f}" + ("" if np.isnan(half_width) else f" ± {half_width:.{digits}f}")
 
 
 @lru_cache(maxsize=8)

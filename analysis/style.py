@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 from matplotlib.transforms import ScaledTranslation
 
+from analysis import svg
 from analysis.runs import ALGORITHM_LABELS
 
 
@@ -53,11 +54,13 @@ def theme() -> Iterator[None]:
 
 
 def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
-    """Write `<stem>.svg`, `.pdf` and `.png` (300 dpi)."""
+    """Write `<stem>.svg`, `.pdf` and `.png` (300 dpi); the SVG has annotations for a page (`analysis.svg`)."""
     paths = [folder / f"{stem}.{extension}" for extension in FORMATS]
+    names = svg.name(figure)
     with theme():
         for path in paths:
             figure.savefig(path, metadata=_NO_DATE[path.suffix[1:]])
+        svg.annotate(paths[FORMATS.index("svg")], figure, names)
     return paths
 
 
@@ -83,19 +86,29 @@ def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, 
     """
     points = points.sort_values(x)
     at = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
-    ax.plot(points[x], points["mean"], zorder=3, transform=at, **{**look(algorithm), **own})
+    (line,) = ax.plot(points[x], points["mean"], zorder=3, transform=at, **{**look(algorithm), **own})
+    texts = pd.Series([_text(row, x, line.get_label()) for row in points.to_dict("records")], points.index, dtype=str)
+    svg.tag(line, algorithm, list(texts))
     if hollow is not None:
         beaten = points[hollow.reindex(points.index)]
-        ax.plot(beaten[x], beaten["mean"], zorder=4, transform=at,
-                **{**look(algorithm), "linestyle": "none", "label": None, "markerfacecolor": "white"})
+        (open_markers,) = ax.plot(
+            beaten[x], beaten["mean"], zorder=4, transform=at,
+            **{**look(algorithm), "linestyle": "none", "label": None, "markerfacecolor": "white"})
+        svg.tag(open_markers, algorithm, list(texts[beaten.index]))
     known = points[points["n"] > 1]
     for low, high, width in (("low", "high", 0.9), ("bootstrap_low", "bootstrap_high", 2.8)):
         bars = np.stack([known[[x, low]], known[[x, high]]], axis=1)
-        ax.add_collection(LineCollection(bars, colors=[PALETTE[algorithm]], linewidths=width, alpha=0.5, zorder=2,
-                                         transform=at))
+        drawn = LineCollection(bars, colors=[PALETTE[algorithm]], linewidths=width, alpha=0.5, zorder=2, transform=at)
+        svg.tag(ax.add_collection(drawn), algorithm)
         ax.update_datalim(bars.reshape(-1, 2))
     ax.update_datalim(points[[x, "mean"]].to_numpy())
     ax.autoscale_view()
+
+
+def _text(point: Mapping[str, float], x: str, label: str) -> str:
+    """What a marker stands for, in three lines."""
+    interval = f" ± {point['half_width']:.3g} (95% t interval, n = {point['n']})" if point["n"] > 1 else " (n = 1)"
+    return f"{label}\n{'ε' if x == 'epsilon' else x} = {point[x]:.4g}\n{point['mean']:.4g}{interval}"
 
 
 def shifts(table: pd.DataFrame) -> dict[str, float]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 
 import torch
 
@@ -46,7 +45,7 @@ def main() -> None:
     for epsilon in EPSILONS:
         found = [accuracy(data, epsilon, seed) for seed in range(3)]
         interval = mean_interval(found)
-        cells.append(plus_minus(statistics.mean(found), interval.high))
+        cells.append(plus_minus(interval.mean, half_width=interval.half_width))
     print("| label epsilon |", " | ".join(f"{epsilon:g}" for epsilon in EPSILONS), "|")
     print("| randomised response |", " | ".join(cells), "|")
 

@@ -59,7 +59,8 @@ def test_sweep_then_again_then_wider_then_report(tmp_path):
     assert "sigma: [0.1, 0.2]" in page
     assert re.search(r"Trained with python [\d.]+, torch \S+, ray \S+, mlflow \S+<", page)
     table = (tmp_path / "reports/tiny/table1.csv").read_text().splitlines()
-    assert table[0] == "algorithm,setting,accuracy_mean,accuracy_low,accuracy_high,n,paper,difference"
+    assert table[0] == ("algorithm,setting,accuracy_mean,accuracy_half_width,accuracy_low,accuracy_high,n,paper,"
+                        "difference")
     assert len(table) == 10
     assert (tmp_path / "reports/tiny/figure2.png").stat().st_size > 10_000
 

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from analysis import style
 from analysis.exhibits import heatmaps, metrics, sweeps
 from analysis.exhibits.captions import CAPTIONS, TITLES
+from analysis.exhibits.metrics import METRICS
 from analysis.report.report import EXHIBITS
 from analysis.runs import ReportError, _row
 from analysis.statistics import SUMMARY, bootstrap_interval, mean_interval, plus_minus, summarize
@@ -93,11 +94,22 @@ def test_how_often_the_bootstrap_covers_the_mean(n, expected):
 
 def test_a_summary_has_both_intervals_and_repeats():
     values = np.random.default_rng(0).normal(size=8)
-    summary = summarize(values)
-    assert list(summary) == SUMMARY and summary == summarize(values)
+    summary = summarize(values, -10, 10)
+    assert list(summary) == SUMMARY and summary == summarize(values, -10, 10)
     assert (summary["mean"], summary["low"], summary["high"], summary["n"]) == mean_interval(values)
     assert summary["low"] < summary["bootstrap_low"] < summary["mean"] < summary["bootstrap_high"] < summary["high"]
-    assert plus_minus(85.689, 85.99) == "85.69 ± 0.30" and plus_minus(0.5, math.nan, 3) == "0.500"
+    assert summary["half_width"] == pytest.approx(summary["high"] - summary["mean"])
+    assert plus_minus(85.689, half_width=0.301) == "85.69 ± 0.30"
+    assert plus_minus(0.5, half_width=math.nan, digits=3) == "0.500"
+
+
+def test_an_interval_is_cut_to_what_can_be_and_its_half_width_is_not():
+    values = [99.0, 95.0]  # 97 +- 12.706 sqrt(8)/sqrt(2)
+    summary = summarize(values, 0, 100)
+    assert (summary["low"], summary["high"]) == pytest.approx((97 - 25.41, 100), abs=0.01)
+    assert summary["half_width"] == pytest.approx(25.41, abs=0.01)
+    assert METRICS["alignment"].summarize([0.9, -0.9])["low"] == -1
+    assert plus_minus(summary["mean"], half_width=summary["half_width"]) == "97.00 ± 25.41"
 
 
 # heat maps
@@ -112,7 +124,7 @@ def test_heat_map_values():
     row = heatmaps.heatmap_table(tracked(GRID), "accuracy").iloc[0]
     middle = 100 * (0.9 + 0.05 - 0.064 + 0.01)
     assert [row[name] for name in SUMMARY] == pytest.approx(
-        [middle, middle - 12.7062, middle + 12.7062, middle - 1, middle + 1, 2], abs=1e-3)
+        [middle, 12.7062, middle - 12.7062, 100, middle - 1, middle + 1, 2], abs=1e-3)  # 102.3 cannot be
 
 
 def test_heat_map_panels_have_text_on_one_scale():
@@ -177,7 +189,8 @@ def test_a_sweep_has_a_row_for_each_noise_and_a_curve_for_each_algorithm():
         drawn = np.concatenate([line.get_ydata() for line in ax.lines])
         assert ax.get_ylim()[0] < drawn.min() and drawn.max() < ax.get_ylim()[1]
     thin = [bars for bars in left.collections if isinstance(bars, LineCollection)][0].get_segments()[0]
-    assert np.ptp(thin[:, 1]) == pytest.approx(2 * 12.7062, abs=1e-3)
+    mean = left.lines[0].get_ydata()[0]
+    assert thin[:, 1].tolist() == pytest.approx([mean - 12.7062, min(100, mean + 12.7062)], abs=1e-3)
 
 
 def test_a_certified_sweep_says_what_its_noise_guarantees():

@@ -243,7 +243,7 @@ def test_every_setting_has_a_mean():
 
 def test_the_headline_says_who_leads_and_whether_seeds_could_have_done_it():
     lines = headline.headline(tracked(GRID))
-    assert lines[0] == "Highest mean test accuracy by certified ε (features and labels): **BP** at 1, 3."
+    assert lines[0] == "Highest mean test accuracy by certified ε (features and labels): BP at 1, 3."
     # 3 points at the chosen settings, seeds half a point apart: Welch's half width is t_2 * 0.5 * sqrt(1/8 + 1/8)
     assert lines[2].startswith("At ε ≤ 3: BP")
     assert "ahead of DFA by 3.00 points (95% interval +1.48 to +4.52: beyond" in lines[2]

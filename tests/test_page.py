@@ -9,11 +9,12 @@ import json
 import re
 import time
 from pathlib import Path
-from xml.etree import ElementTree
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 from browser import Browser, chromium
+from matplotlib.figure import Figure
 from test_palette import contrast, luminance
 
 from analysis.exhibits.captions import TITLES, titled
@@ -23,8 +24,10 @@ from analysis.report.overview import trials
 from analysis.report.report import report
 from analysis.report.statements import epsilons, notes, statements
 from analysis.runs import load_runs
+from analysis.svg import columns
 from analysis.text import NO_VALUE
 from pipeline.tracking.store import Store
+from pipeline.tracking.ui import address
 from pipeline.trials.experiment import parse_experiment
 from pipeline.trials.records import EpochRecord, Outcome
 
@@ -100,9 +103,10 @@ def test_every_exhibit_stands_on_the_page_with_its_caption_figure_and_data(files
     assert [e.id.removeprefix("exhibit-") for e in shown if e.figure] == drawn == ["figure2", "frontier"]
     for exhibit in shown:
         assert any(isinstance(part, str) and len(part) > 80 for part in exhibit.body), exhibit.title
-        assert exhibit.downloads[0].name.endswith(".csv")
+        suffixes = ("svg", "pdf", "csv") if exhibit.figure else ("csv", "tex")
+        assert [d.name for d in exhibit.downloads] == [f"{exhibit.id.removeprefix('exhibit-')}.{s}" for s in suffixes]
         assert f'<section class="exhibit" id="{exhibit.id}">\n<h2>{exhibit.title}</h2>' in html
-    assert shown[0].title == TITLES["table1"] and [d.name for d in shown[0].downloads] == ["table1.csv", "table1.tex"]
+    assert shown[0].title == TITLES["table1"]
 
 
 def test_a_file_that_no_code_here_knows_becomes_an_exhibit(tmp_path):
@@ -128,8 +132,10 @@ def test_the_page_has_the_table_that_was_written():
 
 
 def test_downloads_are_the_files(files, html):
-    links = dict(re.findall(r'download="([^"]+)" href="data:[\w/]+;charset=utf-8;base64,([^"]+)"', html))
-    assert set(links) == {"runs.csv", "table1.csv", "table1.tex", "figure2.csv", "frontier.csv", "hostile.yaml"}
+    links = dict(re.findall(r'download="([^"]+)" href="data:[\w/+]+(?:;charset=utf-8)?;base64,([^"]+)"', html))
+    figures = {f"{stem}.{suffix}" for stem in ("figure2", "frontier") for suffix in ("svg", "pdf", "csv")}
+    assert set(links) == {"runs.csv", "table1.csv", "table1.tex", "hostile.yaml", *figures}
+    assert len(html) < 5_000_000
     for path in files:
         if path.name in links:
             assert base64.b64decode(links[path.name]) == path.read_bytes(), path.name
@@ -195,12 +201,41 @@ def test_only_the_kinds_that_occur_are_explained_and_claimed_is_no_guarantee(sto
 def test_every_trial_says_what_it_guarantees(store, experiment, noise, guarantee):
     runs = load_runs(store, experiment.trials)
     private = runs["mechanism"] != "none"
-    table = trials(experiment, runs.assign(noise=runs["noise"].where(~private, noise)))
-    place = table.header.index("guarantee")
-    assert not table.numeric[place]
-    assert [row[place].text for row in table.rows] == [guarantee if has else "none" for has in private]
+    found = {c.heading: c for c in trials(experiment, runs.assign(noise=runs["noise"].where(~private, noise)))}
+    assert not found["guarantee"].numeric
+    assert [cell.text for cell in found["guarantee"].cells] == [guarantee if has else "none" for has in private]
     bare = runs[[name for name in runs if not name.startswith("epsilon/")]]
-    assert "guarantee" not in trials(experiment, bare).header
+    assert "guarantee" not in {column.heading for column in trials(experiment, bare)}
+
+
+def test_a_filter_knows_every_setting_in_which_trials_differ(store, experiment):
+    found = {column.heading: column for column in trials(experiment, load_runs(store, experiment.trials))}
+    hidden = {name for name, column in found.items() if not column.shown}
+    assert {"algorithm", "sigma", "mechanism", "projector"} <= found.keys() and {"sigma", "mechanism"} <= hidden
+    assert not {"epochs", "target_epsilon", "seed"} & hidden
+    assert [cell.text for cell in found["sigma"].cells] == [NO_VALUE] * 4 + (["2"] * 2 + ["10"] * 2) * 2
+    assert found["sigma"].numeric and found["test %"].largest_first and not found["seed"].largest_first
+
+
+def test_the_answer_stands_first_and_what_was_left_out_is_closed(html):
+    page = pages.Page(title="t", what="w", description="what was asked", headline=["`bp` wins at ε = 3 <by 2>."],
+                      left_out=[("heat_map", "needs sigma")])
+    shown = pages.render(page)
+    assert shown.index("<code>bp</code> wins at ε\u00a0=\u00a03 &lt;by 2&gt;.") < shown.index("what was asked")
+    assert re.search(r"<details><summary>[^<]+</summary>\s*<dl class=\"pairs\"><div><dt>heat_map</dt><dd>needs sigma<",
+                     shown)
+    assert 'class="headline"' not in html and 'id="left-out"' not in html
+
+
+def test_a_trial_leads_to_its_run(store, experiment, html):
+    runs = load_runs(store, experiment.trials)
+    for key, run in zip(runs["trial_key"], runs["run_id"], strict=True):
+        assert f'<a href="http://127.0.0.1:5000/#/experiments/{store.experiment_id}/runs/{run}">{key}</a>' in html
+    assert "while <code>photonic ui</code> runs on this machine" in html
+    for uri, page in (("https://me:secret@host:8000/mlflow/", "https://host:8000/mlflow"),
+                      ("postgresql://host/db", "")):
+        there = SimpleNamespace(uri=uri, experiment_id="7")
+        assert address(there, "abc") == (f"{page}/#/experiments/7/runs/abc" if page else "")
 
 
 def test_pages_of_equal_runs_are_equal(store, experiment, files, tmp_path):
@@ -216,7 +251,34 @@ def test_ids_of_inlined_figures_are_unique_and_still_refer_to_their_own(files):
     used = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', both))
     assert len(used) > 10 and {a or b for a, b in used} <= set(ids)
     assert "<style type=\"text/css\">#one *{" in both and "<metadata" not in both and "<text" in both
-    assert 'aria-label="A"' in both and " width=" not in both.partition(">")[0]
+    assert 'aria-label="A"' in both and not re.search(r"<svg[^>]* width=", both)
+
+
+def test_a_figure_is_cut_into_columns_that_show_all_of_it(files):
+    text = next(path for path in files if path.name == "figure2.svg").read_text(encoding="utf-8")
+    page = pages.inline_svg(text, "one", "A")
+    boxes = [tuple(map(float, box.split())) for box in re.findall(r'viewBox="([^"]+)"', page)]
+    (whole,) = re.findall(r'viewBox="([^"]+)"', text)
+    _, _, width, height = map(float, whole.split())
+    assert len(boxes) == 2 and boxes[0][0] == 0 and {(box[1], box[3]) for box in boxes} == {(0, height)}
+    assert boxes[0][2] == pytest.approx(boxes[1][0], abs=0.02) and sum(boxes[1][::2]) == pytest.approx(width, abs=0.02)
+    left, right = page.split("<svg")[1:]
+    assert "Validation accuracy" in left and "Alignment" not in left and "Alignment of layer 2" in right
+    assert left.count("<text") + right.count("<text") == text.count("<text")
+    first = 100 * (0.9 + 0.01 / 2 - 0.1)
+    assert f"<title>BP non-private\nEpoch: 1\nValidation accuracy (%): {first:.4g}</title>" in left
+
+
+def test_columns_that_share_an_axis_stay_together():
+    for sharey, count in ((False, 3), (True, 0), ("col", 3)):
+        figure = Figure(layout="constrained")
+        figure.subplots(2, 2, sharey=sharey)[0, 0].plot([1, 2], label="a")
+        figure.legend(loc="outside right center")
+        figure.draw_without_rendering()
+        found = columns(figure)
+        assert [len(members) for _, members in found] == [2, 2, 1][:count]
+        assert all(box[3] == 72 * 4.8 for box, members in found[:2])  # axes keep the height of the figure
+    assert found[2][0][3] < 100
 
 
 # in the browser
@@ -269,25 +331,25 @@ def test_what_should_not_be_there_would_be_noticed_and_is_not_run(browser, html,
 
 def test_figures_are_there_with_text(opened):
     figures = opened.run("""[...document.querySelectorAll("figure svg")].map((svg) => {
-        const box = svg.getBoundingClientRect(), card = svg.parentElement.getBoundingClientRect();
+        const box = svg.getBoundingClientRect(), card = svg.closest(".card").getBoundingClientRect();
         return [box.width, box.height, box.right <= card.right, svg.querySelectorAll("text").length];
     })""")
-    assert len(figures) == 2
+    assert len(figures) == 3  # the learning curves stand in two columns
     for width, height, inside, texts in figures:
         assert width > 300 and height > 200 and inside and texts > 10
     assert opened.run("""document.querySelectorAll("[id]").length
         === new Set([...document.querySelectorAll("[id]")].map((e) => e.id)).size""")
 
 
-def test_a_figure_can_be_taken_out_of_the_page_as_svg(opened, tmp_path):
+def test_a_figure_can_be_taken_out_of_the_page(opened, files, tmp_path):
     opened.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
-    opened.run("document.querySelector('button[data-svg=figure2]').click()")
-    end = time.monotonic() + 20
-    while not (tmp_path / "figure2.svg").exists() and time.monotonic() < end:
-        time.sleep(0.05)
-    root = ElementTree.parse(tmp_path / "figure2.svg").getroot()
-    texts = {"".join(node.itertext()).strip() for node in root.iter("{http://www.w3.org/2000/svg}text")}
-    assert root.tag == "{http://www.w3.org/2000/svg}svg" and "Epoch" in texts
+    for suffix in ("svg", "pdf"):
+        opened.run(f"document.querySelector('a[download=\"figure2.{suffix}\"]').click()")
+        end = time.monotonic() + 20
+        while not (tmp_path / f"figure2.{suffix}").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        written = next(path for path in files if path.name == f"figure2.{suffix}")
+        assert (tmp_path / f"figure2.{suffix}").read_bytes() == written.read_bytes()
 
 
 def column(browser, name):
@@ -305,7 +367,7 @@ def head(name):
 def test_the_table_is_sorted_by_click_and_by_key(opened):
     before = [float(text) for text in column(opened, "test %")]
     assert len(before) == 12 and before != sorted(before)
-    for expected, reverse in (("ascending", False), ("descending", True), ("ascending", False)):
+    for expected, reverse in (("descending", True), ("ascending", False), ("descending", True)):  # the best first
         opened.run(f"{head('test %')}.querySelector('button').click()")
         assert opened.run(f"{head('test %')}.getAttribute('aria-sort')") == expected
         assert [float(text) for text in column(opened, "test %")] == sorted(before, reverse=reverse)
@@ -321,16 +383,86 @@ def test_the_table_is_sorted_by_click_and_by_key(opened):
         "non-private", "σ\u00a0=\u00a02", "σ\u00a0=\u00a010"]  # by sigma, not by letter
 
 
-def test_the_table_is_filtered_by_words(opened):
+def filtered(browser, text):
+    """What the page says of a filter: how many trials are shown, and what is wrong with it."""
+    browser.run(f"""(() => {{
+        const filter = document.getElementById("filter");
+        filter.value = {json.dumps(text)};
+        filter.dispatchEvent(new Event("input"));
+    }})()""")
+    return tuple(browser.run(f"document.getElementById('{name}').textContent") for name in ("count", "unknown"))
+
+
+def test_the_table_is_filtered_while_one_types(opened):
     opened.run("document.getElementById('filter').focus()")
-    for key in "bp =10":
+    for key in "bp sigma=10":
         opened.press(key)
     assert column(opened, "algorithm") == ["BP"] * 2 and set(column(opened, "noise")) == {"σ\u00a0=\u00a010"}
-    assert opened.run("document.getElementById('count').textContent") == "2 of 12"
-    opened.run("document.getElementById('filter').select()")
-    for key in "diverged":
-        opened.press(key)
-    assert column(opened, "status") == ["diverged"]
+    assert opened.run("document.getElementById('count').textContent") == "2 of 12 trials"
+
+
+@pytest.mark.parametrize(("text", "count"), [
+    ("", 12), ("bp", 6), ("pdfa", 6), ("dfa", 0), ("algorithm=PDFA", 6), ("algorithm!=pdfa", 6), ("seed=1", 6),
+    ("seed=1 bp", 3), ("sigma<=2", 4), ("σ≤2", 4), ("sigma>0.5 seed=0", 4), ("mechanism=none", 4), ("diverged", 1),
+    ("status=diverged", 1), ("noise=non-private", 4), ("noise=σ=10", 4), ("test>=80", 6), ("test>80 test<90", 3),
+    ("claimed>=10,000", 8),
+    ("test=90.00", 1), ("epsilon<2", 4), ("label<2", 4), ("claimed>1", 8), ("epsilon<2 pdfa seed!=0", 1),
+    ("layer", 0), ("layer_1=0.25", 12)])  # headings are no cells
+def test_filters_know_fields(opened, text, count):
+    assert filtered(opened, text) == (f"{count} of 12 trials", "")
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("foo=1", "No column is named foo."), ("bp foo<3", "No column is named foo."), ("test>", "test> needs a value."),
+    ("test>high", "test> needs a number, not high."), ("algorithm>bp", "algorithm is no number: use = or !=."),
+    ("=3", "No column is named so.")])
+def test_a_filter_that_cannot_be_says_so(opened, text, said):
+    assert filtered(opened, text) == (f"{6 if 'bp ' in text else 12} of 12 trials", said)
+
+
+def test_a_legend_hides_the_curves_of_an_algorithm(opened):
+    figure = "document.querySelector('#exhibit-frontier figure')"
+    seen = f"[...{figure}.querySelectorAll('[data-algorithm=pdfa]')].map((g) => g.getBoundingClientRect().height > 0)"
+    others = seen.replace("pdfa", "bp")
+    assert opened.run(f"[...{figure}.querySelectorAll('.chip')].map((chip) => chip.innerText)") == ["BP", "PDFA"]
+    before = opened.run(seen)
+    assert any(before)
+    for shown in (False, True):
+        opened.run(f"{figure}.querySelector('.chip[value=pdfa]').click()")
+        assert opened.run(f"{figure}.querySelector('.chip[value=pdfa]').ariaPressed") == str(shown).lower()
+        assert opened.run(seen) == (before if shown else [False] * len(before))
+        assert any(opened.run(others))
+
+
+def test_a_marker_says_its_values_at_the_pointer(opened, files):
+    rows = pd.read_csv(next(path for path in files if path.name == "frontier.csv"))
+    row = rows[(rows["algorithm"] == "bp") & (rows["setting"].astype(str) == "2")].iloc[0]
+    opened.run("document.querySelector('#exhibit-frontier figure').scrollIntoView()")
+    marks = "document.querySelectorAll('#exhibit-frontier [data-algorithm=bp] use')"
+    places = opened.run(f"[...{marks}].map((use) => use.getBoundingClientRect()).map((b) => [b.x + b.width / 2, "
+                        "b.y + b.height / 2])")
+    said = []
+    for x, y in places:
+        opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + 3, y=y - 3)
+        said.append(opened.run("document.getElementById('tip').hidden ? '' : tip.textContent"))
+    assert said[-1].startswith("BP\n") and len(set(said)) == 2
+    assert any(f"ε = {row['epsilon']:.4g}\n{row['mean']:.4g} ± {row['half_width']:.3g} (95% t interval, n = 2)" in text
+               for text in said)
+    opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)
+    assert opened.run("document.getElementById('tip').hidden")
+
+
+def test_without_scripts_tables_figures_and_downloads_are_there(browser, files):
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.look(1200)
+        browser.open(files[-1])
+    finally:
+        browser.call("Emulation.setScriptExecutionDisabled", value=False)
+    assert browser.run("document.querySelectorAll('figure svg').length") == 3
+    assert browser.run("document.querySelectorAll('#trials tbody tr').length") == 12
+    assert browser.run("document.querySelectorAll('#exhibit-frontier use > title').length") >= 4
+    assert browser.run("document.querySelector('.legend').offsetHeight") == 0
 
 
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -355,13 +487,19 @@ def test_text_is_readable_in_light_and_dark(browser, files, dark):
     assert contrast((0.15, 0.15, 0.15), card) > 10  # figures keep a light ground for their dark text and lines
 
 
-@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize("width", [390, 1200, 1440])
 def test_nothing_scrolls_sideways_but_what_is_meant_to(browser, files, width):
     browser.look(width)
     browser.open(files[-1])
     assert browser.run(OVERFLOW) == 0
     assert browser.run("""Math.min(...[...document.querySelectorAll("main p, figcaption, td, dd")]
         .map((e) => parseFloat(getComputedStyle(e).fontSize)))""") >= 13
+    wide = browser.run("""[...document.querySelectorAll("body *")].filter((e) => !e.closest(".scroll, svg")
+        && e.getBoundingClientRect().right > document.documentElement.clientWidth).map((e) => e.outerHTML)""")
+    assert wide == []
+    cut = browser.run("""[...document.querySelectorAll("figure svg")].filter((svg) =>
+        svg.getBoundingClientRect().right > svg.closest(".card").getBoundingClientRect().right).length""")
+    assert cut == 0  # legends and right-hand panels are in sight
     browser.run("document.querySelector('main').style.width = '2000px'")
     assert browser.run(OVERFLOW) > 0
 

@@ -17,12 +17,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from analysis.exhibits.metrics import METRICS, Metric
 from analysis.runs import ALGORITHM_LABELS, NON_PRIVATE, ReportError, by_noise, setting_label
-from analysis.statistics import SUMMARY, summarize
+from analysis.statistics import SUMMARY
 from analysis.style import MARKERS, present, seeds, theme
 
 LAYER = 2  # whose alignment is shown, as in the paper
 ALIGNMENT = f"alignment/layer_{LAYER}"
+ACCURACY, COSINE = METRICS["accuracy"], METRICS["alignment"]
 INTERVAL = "mean, 95% bootstrap band"
 PER_ROW = 3
 
@@ -71,7 +73,7 @@ def accuracy_axes(history: pd.DataFrame, algorithm: str, ax: Axes, settings: Seq
     """
     own = history[history["algorithm"] == algorithm]
     for setting in settings:
-        _curve(ax, own[own["setting"] == setting], 100, color=noise_colors(settings)[setting],
+        _curve(ax, own[own["setting"] == setting], ACCURACY, color=noise_colors(settings)[setting],
                linestyle=_dashes(setting), marker=MARKERS[algorithm], label=setting_label(setting))
     ax.set_title(ALGORITHM_LABELS[algorithm])
     return _finish(ax, "Validation accuracy (%)")
@@ -92,7 +94,7 @@ def alignment_axes(history: pd.DataFrame, ax: Axes, settings: Sequence[str]) -> 
         raise MissingSeries(f"figure2: needs {ALIGNMENT} of pdfa trials, found none (pdfa trials with "
                             "alignment_batches >= 1 measure it)")
     for setting in settings:
-        _curve(ax, history[history["setting"] == setting], 1, color=noise_colors(settings)[setting],
+        _curve(ax, history[history["setting"] == setting], COSINE, color=noise_colors(settings)[setting],
                linestyle=_dashes(setting), marker=MARKERS["pdfa"], label=setting_label(setting))
     ax.set_title(f"PDFA, layer {LAYER}")
     return _finish(ax, "Alignment (cosine)")
@@ -107,33 +109,34 @@ def noise_colors(settings: Sequence[str]) -> dict[str, object]:
 
 def figure2_table(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> pd.DataFrame:
     """What is drawn: columns panel (`accuracy` in percent, `alignment`), algorithm, setting, epoch and `SUMMARY`."""
-    parts = [("accuracy", accuracy, 100), ("alignment", alignment[alignment["algorithm"] == "pdfa"], 1)]
-    rows = [by_epoch(cell, factor).assign(panel=panel, algorithm=algorithm, setting=setting)
-            for panel, history, factor in parts
+    parts = [("accuracy", accuracy, ACCURACY), ("alignment", alignment[alignment["algorithm"] == "pdfa"], COSINE)]
+    rows = [by_epoch(cell, metric).assign(panel=panel, algorithm=algorithm, setting=setting)
+            for panel, history, metric in parts
             for (algorithm, setting), cell in history.groupby(["algorithm", "setting"], sort=False)]
     return pd.concat(rows)[["panel", "algorithm", "setting", "epoch", *SUMMARY]]
 
 
-def by_epoch(cell: pd.DataFrame, factor: float) -> pd.DataFrame:
+def by_epoch(cell: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Mean and intervals over trials by epoch: columns epoch and `SUMMARY`."""
     # A trial that diverged stays in the mean with its last value; without it the curve would recover.
-    by_trial = cell.pivot(index="epoch", columns="trial_key", values="value").ffill() * factor
-    return pd.DataFrame([{"epoch": epoch, **summarize(values.dropna())} for epoch, values in by_trial.iterrows()])
+    by_trial = cell.pivot(index="epoch", columns="trial_key", values="value").ffill() * metric.factor
+    return pd.DataFrame([{"epoch": epoch, **metric.summarize(values.dropna())}
+                         for epoch, values in by_trial.iterrows()])
 
 
-def _curve(ax: Axes, cell: pd.DataFrame, factor: float, *, color: object, linestyle: str, marker: str,
+def _curve(ax: Axes, cell: pd.DataFrame, metric: Metric, *, color: object, linestyle: str, marker: str,
            label: str) -> None:
     """Mean over seeds with the band of its bootstrap interval; a cross where a trial diverged."""
     if cell.empty:
         return
-    table = by_epoch(cell, factor)
+    table = by_epoch(cell, metric)
     ax.plot(table["epoch"], table["mean"], color=color, linestyle=linestyle, label=label, linewidth=1.1,
             marker=marker, markersize=2.5, markeredgewidth=0)
     if (table["n"] > 1).any():
         ax.fill_between(table["epoch"], table["bootstrap_low"], table["bootstrap_high"], color=color, alpha=0.12,
                         linewidth=0)
     ends = cell[cell["status"] == "diverged"].sort_values("epoch").groupby("trial_key").last()
-    ax.plot(ends["epoch"], ends["value"] * factor, "x", color=color, label=f"{label} diverged")
+    ax.plot(ends["epoch"], ends["value"] * metric.factor, "x", color=color, label=f"{label} diverged")
 
 
 def _finish(ax: Axes, label: str) -> Axes:

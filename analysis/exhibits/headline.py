@@ -42,7 +42,7 @@ def _of_kind(runs: pd.DataFrame, kind: str, place: str) -> list[str]:
     winners: dict[str, list[str]] = {}
     for epsilon, group in compared.items():
         winners.setdefault(_label(group.iloc[0]), []).append(f"{epsilon:.3g}")
-    names = "; ".join(f"**{name}** at {', '.join(epsilons)}" for name, epsilons in winners.items())
+    names = "; ".join(f"{name} at {', '.join(epsilons)}" for name, epsilons in winners.items())
     told = sorted(compared)
     if len(told) > MOST:
         told = [told[0], min(told[1:-1], key=lambda e: abs(np.log(e / 3))), told[-1]]
@@ -71,4 +71,4 @@ def _label(row: pd.Series | dict) -> str:
 
 
 def _score(row: pd.Series | dict) -> str:
-    return f"{plus_minus(row['mean'], row['high'])}%"
+    return f"{plus_minus(row['mean'], half_width=row['half_width'])}%"

@@ -13,7 +13,7 @@ from analysis import style
 from analysis.exhibits.envelope import best
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, ReportError
-from analysis.statistics import SUMMARY, summarize
+from analysis.statistics import SUMMARY
 from analysis.text import NO_VALUE
 from pipeline.trials.exhibits import in_heatmap
 
@@ -38,8 +38,9 @@ def heatmap_table(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
         raise ReportError(f"{metric}_heatmap: needs trials with mechanism photonic and a sigma, found none")
     shown = best(shown, ["algorithm", "sigma", "tau_h"])
     shown = shown.assign(value=METRICS[metric].of(shown)).dropna(subset="value")
-    rows = [{"algorithm": algorithm, "sigma": sigma, "tau_h": tau_h, "metric": metric, **summarize(cell["value"]),
-             "chosen": cell["chosen"].iloc[0], "choices": cell["choices"].iloc[0]}
+    rows = [{"algorithm": algorithm, "sigma": sigma, "tau_h": tau_h, "metric": metric,
+             **METRICS[metric].summarize(cell["value"]), "chosen": cell["chosen"].iloc[0],
+             "choices": cell["choices"].iloc[0]}
             for (algorithm, sigma, tau_h), cell in shown.groupby(["algorithm", "sigma", "tau_h"])]
     table = pd.DataFrame(rows, columns=COLUMNS)
     return pd.concat([table[table["algorithm"] == algorithm] for algorithm in style.present(table)], ignore_index=True)

@@ -8,22 +8,24 @@ import pandas as pd
 
 from analysis.exhibits.envelope import fields_of, setting_keys
 from analysis.exhibits.frontier.points import tightest
+from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table, markdown
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, by_noise, setting_label
-from analysis.statistics import mean_interval, plus_minus
+from analysis.statistics import plus_minus
 from analysis.text import NO_VALUE, value_text
 from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.trials.factors import factors
 
 SCORES = {"test/accuracy": "test %", "validation/accuracy": "validation %",
           "test/worst_class_accuracy": "worst class %"}
+SHOWN = ("mean", "half_width", "low", "high")  # of a score
 KINDS = tuple(kind for kind, (guarantees, _) in GUARANTEES.items() if guarantees and kind != "selected")
 
 
 def means_table(runs: pd.DataFrame) -> pd.DataFrame:
     """A row per setting: algorithm, `noise` (as `setting` of a run), the fields that vary, n seeds, and of every
-    accuracy that was logged `<metric>/mean`, `/low` and `/high` in percent (95% t interval); `epsilon/<kind>` is the
-    largest over seeds of the tightest that was logged, of kinds that guarantee anything.
+    accuracy that was logged `<metric>/mean`, `/half_width`, `/low` and `/high` in percent (95% t interval);
+    `epsilon/<kind>` is the largest over seeds of the tightest that was logged, of kinds that guarantee anything.
 
     Rows are by noise, and those of one noise by falling validation accuracy, or test accuracy where there is none.
     """
@@ -37,8 +39,8 @@ def means_table(runs: pd.DataFrame) -> pd.DataFrame:
                **{name: cell[name].iloc[0] for name in names}, "n": len(cell)}
         for score in scores:
             values = cell[score].dropna() * 100
-            mean, low, high, _ = mean_interval(values) if len(values) else (float("nan"),) * 4
-            row |= {f"{score}/mean": mean, f"{score}/low": low, f"{score}/high": high}
+            summary = METRICS["accuracy"].summarize(values) if len(values) else {}
+            row |= {f"{score}/{name}": summary.get(name, float("nan")) for name in SHOWN}
         rows.append(row | {f"epsilon/{kind}": cell[f"epsilon/{kind}"].max() for kind in kinds})
     table = pd.DataFrame(rows)
     order = {noise: place for place, noise in enumerate(by_noise(table["noise"]))}
@@ -84,8 +86,8 @@ def _settings(row: dict, fields: Sequence[str]) -> list[str]:
 
 
 def _score(row: dict, name: str) -> str:
-    mean, high = row[f"{name}/mean"], row[f"{name}/high"]
-    return NO_VALUE if pd.isna(mean) else plus_minus(mean, high)
+    mean = row[f"{name}/mean"]
+    return NO_VALUE if pd.isna(mean) else plus_minus(mean, half_width=row[f"{name}/half_width"])
 
 
 def _epsilon(value: float) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from analysis.runs import ReportError, require_accuracy
+from analysis.statistics import summarize
 from pipeline.trials.datasets import DATASETS
 
 
@@ -31,6 +33,15 @@ class Metric:
     digits: int
     key: str = ""
 
+    @property
+    def factor(self) -> int:
+        """From what is tracked to what is shown: accuracies are tracked as fractions and shown in percent."""
+        return 100 if self.key else 1
+
+    def summarize(self, values: Sequence[float]) -> dict[str, float]:
+        """Mean and intervals over seeds, which stay within what the metric can be: `analysis.statistics.SUMMARY`."""
+        return summarize(values, self.low, self.high)
+
     def of(self, runs: pd.DataFrame) -> pd.Series:
         """Its value at the last epoch of every trial: accuracies in percent, alignment as a cosine.
 
@@ -42,7 +53,7 @@ class Metric:
         """
         if self.key:
             require_accuracy(runs, self.key)
-            return runs[self.key] * 100
+            return runs[self.key] * self.factor
         values = hidden_alignment(runs)
         if values.isna().all():
             raise ReportError(f"alignment: measured in none of {len(runs)} trials (alignment_batches >= 1 measures it)")

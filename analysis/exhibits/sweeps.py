@@ -11,7 +11,7 @@ from analysis import style
 from analysis.exhibits.envelope import best
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import NON_PRIVATE, ReportError, by_noise, setting_label
-from analysis.statistics import SUMMARY, summarize
+from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 
 FIELD_LABELS = {"batch_size": "Batch size m", "tau_h": "$\\tau_h$ (bound on activations)",
@@ -44,7 +44,7 @@ def sweep_table(runs: pd.DataFrame, field: str) -> pd.DataFrame:
         for (algorithm, setting, value), cell in measured.groupby(["algorithm", "setting", field]):
             first = cell.iloc[0]
             rows.append({"algorithm": algorithm, "setting": setting, field: value, "metric": metric,
-                         **summarize(cell["value"]), "relation": _relation(first),
+                         **METRICS[metric].summarize(cell["value"]), "relation": _relation(first),
                          "sampler": first["sampler"], "delta": first["delta"], "chosen": first["chosen"],
                          "choices": first["choices"]})
     columns = ["algorithm", "setting", field, "metric", *SUMMARY, "relation", "sampler", "delta", "chosen", "choices"]

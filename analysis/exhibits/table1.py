@@ -7,6 +7,7 @@ import math
 import pandas as pd
 
 from analysis.exhibits import paper
+from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table, markdown
 from analysis.runs import (
     ALGORITHM_LABELS,
@@ -18,10 +19,11 @@ from analysis.runs import (
     require_replicates,
     setting_label,
 )
-from analysis.statistics import mean_interval, plus_minus
+from analysis.statistics import plus_minus
 from analysis.text import NO_VALUE
 
-COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_low", "accuracy_high", "n", "paper", "difference"]
+COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_half_width", "accuracy_low", "accuracy_high", "n",
+           "paper", "difference"]
 
 
 def table1(runs: pd.DataFrame) -> pd.DataFrame:
@@ -47,8 +49,9 @@ def table1(runs: pd.DataFrame) -> pd.DataFrame:
         for setting in by_noise(runs.loc[runs["algorithm"] == algorithm, "setting"]):
             cell = runs.loc[(runs["algorithm"] == algorithm) & (runs["setting"] == setting), "test/accuracy"]
             published = paper.TABLE1.get((algorithm, setting), math.nan) if is_papers_setting else math.nan
-            interval = mean_interval(cell * 100)
-            rows.append((algorithm, setting, *interval, published, interval.mean - published))
+            found = METRICS["accuracy"].summarize(cell * 100)
+            interval = [found[name] for name in ("mean", "half_width", "low", "high", "n")]
+            rows.append((algorithm, setting, *interval, published, found["mean"] - published))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -110,7 +113,7 @@ def _grid(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def _cell(row: tuple) -> str:
-    ours = plus_minus(row.accuracy_mean, row.accuracy_high)
+    ours = plus_minus(row.accuracy_mean, half_width=row.accuracy_half_width)
     return ours if math.isnan(row.paper) else f"{ours} ({row.paper:.2f})"
 
 
@@ -119,9 +122,8 @@ def _uncertainty(table: pd.DataFrame) -> str:
     if most <= 1:
         return "One seed each (n = 1), so no interval can be given."
     seeds = f"n = {most}" if fewest == most else f"n = {fewest} to {most}"
-    half_width = ((table["accuracy_high"] - table["accuracy_low"]) / 2).max()
     return (f"Mean over {seeds} seeds; ± is the 95% t interval over seeds, at most "
-            f"±{half_width:.2f} points{'' if fewest > 1 else ', none where n = 1'}.")
+            f"±{table['accuracy_half_width'].max():.2f} points{'' if fewest > 1 else ', none where n = 1'}.")
 
 
 def _divergence(runs: pd.DataFrame) -> list[str]:

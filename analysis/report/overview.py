@@ -14,22 +14,24 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.exhibits.frontier.points import tightest
+from analysis.exhibits.frontier.points import GUARANTEED, tightest
 from analysis.exhibits.selection import Choice
-from analysis.exhibits.table import Cell, Table
-from analysis.report.page import Download, Page, exhibits
+from analysis.exhibits.table import Cell
+from analysis.report.page import Column, Download, Page, exhibits
 from analysis.report.statements import epsilons, guarantees, kinds_of, notes, short, statements
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, by_noise, setting_label
 from analysis.text import NO_VALUE, value_text
 from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.tracking.artifacts import TrackedRun
 from pipeline.tracking.reader import Reader
+from pipeline.tracking.ui import address
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import duration
 from pipeline.trials.records import CLOCK
 
 ACCURACIES = {"test/accuracy": "test %", "validation/accuracy": "validation %", "test/worst_class_accuracy":
               "worst class %"}
+NOISE = {"sigma": "target_label_epsilon", "noise_multiplier": "target_epsilon"}  # levels, and the targets that set them
 SECRET = ("Random stopping: only the best trial may be published. This page shows no other trial, and neither their "
           "number nor the experiment file, whose selection.seed tells it.")
 
@@ -50,20 +52,23 @@ def overview(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Track
         store: attached to the experiment's sweep.
         choice: the best trial.
         files: what the report has written; those with a caption or a figure become exhibits.
+        headline: sentences that answer what the experiment asks, for the head of the page.
+        left_out: (exhibit, reason) of those that do not fit.
     """
-    common = {"title": experiment.name, "what": "Experiment report", "exhibits": exhibits(files),
+    common = {"title": experiment.name, "what": "Experiment report", "headline": headline,
+              "exhibits": exhibits(files), "left_out": left_out,
               "privacy": statements(runs, choice), "epsilons": epsilons(runs, choice), "notes": notes(runs),
               "versions": versions(tracked)}
     commits = ("Commit", ", ".join(map(abridged, _counted(tracked, "git_commit"))) or "not recorded")
     if experiment.candidates:
         return Page(**common, description=" ".join(filter(None, (experiment.description, SECRET))), facts=[commits])
-    data = next((Download(path.name, path.read_text(encoding="utf-8")) for path in files if path.name == "runs.csv"),
-                None)
+    data = next((Download(path.name, path.read_bytes()) for path in files if path.name == "runs.csv"), None)
+    links = [address(store, run_id) for run_id in runs["run_id"]]
     return Page(**common, description=experiment.description,
                 facts=[*_facts(runs, tracked), commits], grid=_grid(experiment, runs), settings=_settings(runs),
-                trials=trials(experiment, runs), trials_note=_trials_note(runs), trials_data=data,
+                trials=trials(experiment, runs, links), trials_note=_trials_note(runs, links), trials_data=data,
                 problems=_problems(experiment, runs, store), commands=commands(experiment, tracked),
-                source=[Download(file_name(experiment), experiment.text)] if experiment.text else [])
+                source=[Download(file_name(experiment), experiment.text.encode())] if experiment.text else [])
 
 
 def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], files: Sequence[Path]) -> str:
@@ -94,34 +99,54 @@ def tracked_runs(runs: pd.DataFrame, store: Reader) -> list[TrackedRun]:
     return [run for run in store.runs() if run.trial_key in keys]
 
 
-def trials(experiment: Experiment, runs: pd.DataFrame) -> Table:
+def trials(experiment: Experiment, runs: pd.DataFrame, links: Sequence[str] = ()) -> list[Column]:
     """A row per trial: what varies, accuracies and alignments at its last epoch, the least epsilon of each kind, and
-    where any trial has one what that guarantees."""
-    settings = by_noise(runs["setting"])
-    alignments = [name for name in runs.columns if name.startswith("alignment/") and runs[name].notna().any()]
-    accuracies = [name for name in ACCURACIES if name in runs.columns]
-    kinds = {kind: tightest(runs, kind) for kind in kinds_of(runs)}
-    varied = _varied(experiment, runs)
-    guaranteed = {"guarantee": guarantees(runs)} if kinds else {}
-    has_status = (runs["status"] != "finished").any()
-    header = ("algorithm", "noise", *varied, "seed", *(ACCURACIES[name] for name in accuracies),
-              *(f"cos {name.rpartition('/')[2].replace('_', ' ')}" for name in alignments),
-              *(f"ε {kind}{'' if GUARANTEES[kind][0] else ' (no guarantee)'}" for kind in kinds),
-              *guaranteed, *(("status",) if has_status else ()), "trial")
-    rows = []
-    for index, row in zip(runs.index, runs.to_dict("records"), strict=True):
-        rows.append((Cell(ALGORITHM_LABELS[row["algorithm"]]),
-                     Cell(setting_label(row["setting"]), settings.index(row["setting"])),
-                     *(Cell(value_text(row[name])) for name in varied), Cell(str(row["seed"])),
-                     *(_number(100 * row[name], "{:.2f}".format) for name in accuracies),
-                     *(_number(row[name], "{:.3f}".format) for name in alignments),
-                     *(_number(values[index], short) for values in kinds.values()),
-                     *(Cell(values[index]) for values in guaranteed.values()),
-                     *((Cell(row["status"]),) if has_status else ()), Cell(row["trial_key"])))
-    numeric = (False, False, *(runs[name].map(_is_number).all() for name in varied), True,
-               *(True for _ in (*accuracies, *alignments, *kinds)), *(False for _ in guaranteed),
-               *((False,) if has_status else ()), False)
-    return Table(header, tuple(rows), numeric)
+    where any trial has one what that guarantees. Columns that are not shown hold the other settings to filter by.
+
+    Args:
+        links: addresses of the trials' runs; empty for none.
+    """
+    settings, varied, kinds = by_noise(runs["setting"]), _varied(experiment, runs), kinds_of(runs)
+    columns = [Column("algorithm", [Cell(ALGORITHM_LABELS[name]) for name in runs["algorithm"]]),
+               Column("noise", [Cell(setting_label(setting), settings.index(setting)) for setting in runs["setting"]]),
+               *(_setting(name, runs[name]) for name in (*varied, "seed"))]
+    columns += [Column(heading, [_number(100 * value, "{:.2f}".format) for value in runs[name]],
+                       (heading.removesuffix(" %").replace(" ", "_"), name), numeric=True, largest_first=True)
+                for name, heading in ACCURACIES.items() if name in runs.columns]
+    for name in (name for name in runs.columns if name.startswith("alignment/") and runs[name].notna().any()):
+        layer = name.removeprefix("alignment/")
+        columns.append(Column(f"cos {layer.replace('_', ' ')}", [_number(v, "{:.3f}".format) for v in runs[name]],
+                              (layer, name), numeric=True, largest_first=True))
+    for kind in kinds:
+        short_forms = ("epsilon", "ε") if kind in GUARANTEED or not set(kinds) & set(GUARANTEED) else ()
+        columns.append(Column(f"ε {kind}{'' if GUARANTEES[kind][0] else ' (no guarantee)'}",
+                              [_number(value, short) for value in tightest(runs, kind)],
+                              (*short_forms, kind, f"epsilon/{kind}"), numeric=True))
+    if kinds:
+        columns.append(Column("guarantee", list(map(Cell, guarantees(runs)))))
+    if (runs["status"] != "finished").any():
+        columns.append(Column("status", list(map(Cell, runs["status"]))))
+    columns.append(Column("trial", list(map(Cell, runs["trial_key"])), ("trial_key",), links=links))
+    return columns + _not_shown(runs, (*varied, "seed"))
+
+
+def _setting(name: str, values: pd.Series, shown: bool = True) -> Column:
+    return Column(name, [Cell(value_text(value)) for value in values], ("sigma", "σ") if name == "sigma" else (),
+                  numeric=values.dropna().map(_is_number).all(), shown=shown)
+
+
+def _not_shown(runs: pd.DataFrame, shown: Sequence[str]) -> list[Column]:
+    """The other settings in which trials differ, and what sets their noise: a target, or else a level."""
+    columns = []
+    for name in (name for name in FIELDS if name not in shown):
+        values, noise = runs[name], name in NOISE or name in NOISE.values()
+        if name in NOISE:
+            values = values.mask(runs[NOISE[name]] > 0)
+        elif noise:
+            values = values.where(values > 0)
+        if values.map(value_text).nunique() > 1 or noise and values.notna().any():
+            columns.append(_setting(name, values, shown=False))
+    return columns
 
 
 def commands(experiment: Experiment, tracked: Sequence[TrackedRun]) -> list[str]:
@@ -187,12 +212,16 @@ def _settings(runs: pd.DataFrame) -> list[tuple[str, str]]:
     return [(name, _values(runs[name].dropna())) for name in FIELDS if runs[name].notna().any()]
 
 
-def _trials_note(runs: pd.DataFrame) -> str:
+def _trials_note(runs: pd.DataFrame, links: Sequence[str]) -> str:
     sentences = ["Accuracies in % at the last epoch; cos, the cosine between a layer's update and its true gradient."]
     if kinds_of(runs):
         sentences.append("Of every kind of ε the least that its accountants give, at the δ, relation and sampler of "
                          "the table above; kinds guarantee different things and cannot be compared. A guarantee is "
                          "simulated where the noise comes from a recorded seed.")
+    if any(links):
+        local = links[0].startswith("http://127.0.0.1:")
+        sentences.append("A trial's key leads to its run in MLflow" +
+                         (", while `photonic ui` runs on this machine." if local else "."))
     return " ".join(sentences)
 
 

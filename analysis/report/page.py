@@ -23,26 +23,34 @@ from matplotlib.colors import to_hex
 from analysis.exhibits.table import Cell, Table
 from analysis.runs import ALGORITHM_LABELS
 from analysis.style import PALETTE
+from analysis.svg import SVG, XLINK
 
 TEMPLATE = Path(__file__).parent / "template"
-DATA = {"csv": "text/csv", "tex": "text/plain", "yaml": "text/plain"}  # offered as downloads
-SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-ElementTree.register_namespace("", SVG)
-ElementTree.register_namespace("xlink", XLINK)
+DATA = {"svg": "image/svg+xml", "pdf": "application/pdf", "csv": "text/csv;charset=utf-8",
+        "tex": "text/plain;charset=utf-8", "yaml": "text/plain;charset=utf-8"}  # offered as downloads, in this order
 
 
 @dataclass(frozen=True)
 class Download:
-    """A text file to take away."""
+    """A file to take away."""
 
     name: str
-    text: str
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """The content of a text file."""
+        return self.content.decode()
+
+    @property
+    def kind(self) -> str:
+        """`SVG`, `PDF`, `CSV`: how its button is named beside others of one stem."""
+        return self.name.rpartition(".")[2].upper()
 
     @property
     def href(self) -> str:
         """The file as a data: link."""
-        content = base64.b64encode(self.text.encode()).decode()
-        return f"data:{DATA[self.name.rpartition('.')[2]]};charset=utf-8;base64,{content}"
+        return f"data:{DATA[self.kind.lower()]};base64,{base64.b64encode(self.content).decode()}"
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,33 @@ class Exhibit:
     figure: Markup = Markup()
     downloads: tuple[Download, ...] = ()
 
+    @property
+    def algorithms(self) -> list[str]:
+        """Those whose curves can be hidden in the figure, in the order in which they are drawn."""
+        return list(dict.fromkeys(re.findall(r'data-algorithm="([^"]+)"', self.figure)))
+
+
+class Column(NamedTuple):
+    """A column of the trials.
+
+    Attributes:
+        heading: above it.
+        cells: one for every trial.
+        names: by which a filter knows it besides its heading, the common one first; several columns may share one.
+        numeric: whether it is of numbers.
+        largest_first: what the first click on its heading puts first.
+        shown: or only there to filter by.
+        links: where each cell leads, an address; empty for none.
+    """
+
+    heading: str
+    cells: Sequence[Cell]
+    names: Sequence[str] = ()
+    numeric: bool = False
+    largest_first: bool = False
+    shown: bool = True
+    links: Sequence[str] = ()
+
 
 class Statement(NamedTuple):
     """What one kind of epsilon guarantees, in words, and how that stands with the trials: `certified`, `simulated`
@@ -78,10 +113,12 @@ class Page:
 
     Attributes:
         what: what the page is, above its title.
+        headline: sentences that answer what was asked; they stand first.
         facts: (name, value) at its head.
         grid, settings: (field, values): what varies, and everything.
+        left_out: (exhibit, reason): what the trials did not fit.
         privacy: kinds of epsilon in words; `epsilons` lists the numbers, `notes` what they rest on.
-        trials: the table to sort and filter; `trials_note` says how to read it.
+        trials: the columns of the table to sort and filter; `trials_note` says how to read it.
         problems: sentences on what diverged or failed.
         commands: shell commands that repeat all of it; `versions` the software it ran on.
         source: the experiment file.
@@ -89,15 +126,17 @@ class Page:
 
     title: str
     what: str
+    headline: Sequence[str] = ()
     description: str = ""
     facts: Sequence[tuple[str, str]] = ()
     grid: Sequence[tuple[str, str]] = ()
     settings: Sequence[tuple[str, str]] = ()
     exhibits: Sequence[Exhibit] = ()
+    left_out: Sequence[tuple[str, str]] = ()
     privacy: Sequence[Statement] = ()
     epsilons: Table | None = None
     notes: Sequence[str] = ()
-    trials: Table | None = None
+    trials: Sequence[Column] = ()
     trials_note: str = ""
     trials_data: Download | None = None
     problems: Sequence[str] = ()
@@ -112,10 +151,16 @@ def render(page: Page) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(loader=FileSystemLoader(TEMPLATE), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    environment.filters.update(inline=_inline, marked=_marked)
+    environment.filters.update(inline=_inline, marked=_marked, breaking=_breaking)
+    palette = {name: to_hex(PALETTE[name]) for name in ALGORITHM_LABELS}
     return environment.get_template("page.html").render(
-        page=page, styles=Markup(styles), script=Markup(script), script_digest=digest,
-        palette={name: to_hex(color) for name, color in PALETTE.items()}, is_table=lambda part: isinstance(part, Table))
+        page=page, styles=Markup(styles), script=Markup(script), script_digest=digest, palette=palette,
+        labels=ALGORITHM_LABELS, is_table=lambda part: isinstance(part, Table), filter_names=_filter_names)
+
+
+def _filter_names(columns: Sequence[Column]) -> list[str]:
+    """One name of every column by which a filter knows it."""
+    return list(dict.fromkeys(column.names[0] if column.names else column.heading for column in columns))
 
 
 def exhibits(files: Iterable[Path]) -> list[Exhibit]:
@@ -133,8 +178,7 @@ def _exhibit(stem: str, parts: dict[str, Path]) -> Exhibit:
     figure = Markup()
     if "svg" in parts:
         figure = inline_svg(parts["svg"].read_text(encoding="utf-8"), f"figure-{stem}", title)
-    downloads = tuple(Download(path.name, path.read_text(encoding="utf-8"))
-                      for suffix, path in parts.items() if suffix in DATA)
+    downloads = tuple(Download(parts[suffix].name, parts[suffix].read_bytes()) for suffix in DATA if suffix in parts)
     return Exhibit(f"exhibit-{stem}", title, body, figure, downloads)
 
 
@@ -157,7 +201,8 @@ def _table(block: str) -> Table:
 
 
 def inline_svg(text: str, prefix: str, label: str) -> Markup:
-    """A stand-alone SVG as one that can stand beside others in HTML, as wide as there is room, at most as drawn.
+    """A stand-alone SVG as one that can stand beside others in HTML, as wide as there is room, at most as drawn; its
+    columns (`analysis.svg.columns`) stand below each other where there is no room for them side by side.
 
     Its ids, and what refers to them, begin with `prefix`, and its style sheet applies to itself alone.
     """
@@ -174,18 +219,42 @@ def inline_svg(text: str, prefix: str, label: str) -> Markup:
                 element.set(name, f"#{prefix}-{value[1:]}")
             else:
                 element.set(name, re.sub(r"url\(#", f"url(#{prefix}-", value))
-    width = root.attrib.pop("width")
-    root.attrib.pop("height")
-    root.attrib.update({"id": prefix, "role": "img", "aria-label": label, "style": f"--drawn: {width}"})
-    return Markup(ElementTree.tostring(root, encoding="unicode"))
+    del root.attrib["width"], root.attrib["height"]
+    parts = Markup("").join(Markup(ElementTree.tostring(part, encoding="unicode")) for part in _columns(root))
+    return Markup('<div class="drawing" id="{}" role="img" aria-label="{}">{}</div>').format(prefix, label, parts)
+
+
+def _columns(root: ElementTree.Element) -> list[ElementTree.Element]:
+    """An SVG for every column of a figure, the first with all that is in none; a figure without columns is one."""
+    parts: dict[str, ElementTree.Element] = {}
+    for parent in list(root.iter()):
+        for group in parent.findall(f"{{{SVG}}}g[@data-column]"):
+            box = group.attrib.pop("data-column")
+            if not parts:
+                parts[box] = root
+            elif box not in parts:
+                parts[box] = ElementTree.Element(root.tag)
+            if parts[box] is not root:
+                parent.remove(group)
+                parts[box].append(group)
+    for box, part in parts.items() or [(root.attrib["viewBox"], root)]:
+        part.set("viewBox", box)
+        part.set("style", f"--drawn: {box.split()[2]}pt")
+    return sorted(parts.values(), key=lambda part: float(part.get("viewBox").split()[0])) or [root]
 
 
 def _inline(text: str) -> Markup:
-    """Text with `code`; a symbol stays on the line of its value."""
+    """Text with `code`; a symbol stays on the line of its value, and an interval on that of its mean."""
     text = re.sub(r"(?<=[σεδzn]) ([=≤]) (?=[\d.])", "\u00a0\\1\u00a0", text)
+    text = re.sub(r"(?<=\d) ± (?=\d)", "\u00a0±\u00a0", text)
     parts = (Markup("<code>{}</code>").format(part) if odd % 2 else escape(part)
              for odd, part in enumerate(text.split("`")))
     return Markup("").join(parts)
+
+
+def _breaking(text: Markup) -> Markup:
+    """A text whose lines may break behind an underscore."""
+    return Markup("_<wbr>").join(text.split("_"))
 
 
 def _marked(text: str) -> Markup:

@@ -136,6 +136,11 @@ class Reader:
         """
         return tracked(find_trial(self._client, self.uri, name))
 
+    @property
+    def experiment_id(self) -> str:
+        """MLflow's id of the experiment of the open sweep."""
+        return self._experiment()
+
     def done(self) -> dict[str, str]:
         """trial_key -> status of the trials that need no more training (finished or diverged)."""
         return {run.trial_key: run.status for run in self.runs() if run.status in DONE}

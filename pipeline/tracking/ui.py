@@ -5,11 +5,26 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from urllib.parse import urlsplit
 
 from pipeline.tracking.backend import TrackingError, shown
 from pipeline.tracking.reader import Reader
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+PORT = 5000  # of `photonic ui`, if nothing else is said
+
+
+def address(store: Reader, run_id: str) -> str:
+    """Of a run of the open sweep in MLflow's web page: at the server that is the store, without user and password, or
+    where `photonic ui` serves a database; empty for another store, whose page can be anywhere."""
+    if store.uri.startswith("sqlite:"):
+        page = f"http://{LOOPBACK[0]}:{PORT}"
+    elif store.uri.startswith(("http://", "https://")):
+        parts = urlsplit(store.uri)
+        page = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+    else:
+        return ""
+    return f"{page}/#/experiments/{store.experiment_id}/runs/{run_id}"
 
 
 def serve(store: Reader, port: int, host: str = LOOPBACK[0]) -> int:

@@ -19,7 +19,7 @@ from analysis.runs import (
     noise_sources,
     setting_label,
 )
-from analysis.statistics import SUMMARY, plus_minus, summarize
+from analysis.statistics import SUMMARY, plus_minus
 from analysis.text import NO_VALUE
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import noise_statement
@@ -82,9 +82,9 @@ def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accurac
     for (algorithm, setting, _), cell in shown(runs, kind, metric, formula).groupby(["algorithm", "setting", "point"]):
         first = cell.iloc[0]
         rows.append({"algorithm": algorithm, "epsilon": cell["epsilon"].max(), "metric": metric,
-                     **summarize(cell["value"]), "kind": kind, "formula": formula, "relation": first["relation"],
-                     "sampler": first["sampler"], "delta": first["delta"], "setting": setting,
-                     "chosen": first["chosen"], "choices": first["choices"]})
+                     **METRICS[metric].summarize(cell["value"]), "kind": kind, "formula": formula,
+                     "relation": first["relation"], "sampler": first["sampler"], "delta": first["delta"],
+                     "setting": setting, "chosen": first["chosen"], "choices": first["choices"]})
     points = pd.DataFrame(rows)
     order = {algorithm: place for place, algorithm in enumerate(ALGORITHM_LABELS)}
     points = points.sort_values(["algorithm", "epsilon"], ignore_index=True,
@@ -260,7 +260,8 @@ def _means(points: pd.DataFrame) -> Table:
     by_column = by_column.sort_values("epsilon", kind="stable")
     columns = list(dict.fromkeys(by_column["column"]))
     digits = METRICS[points["metric"].iloc[0]].digits
-    cells = {(row.algorithm, row.column): plus_minus(row.mean, row.high, digits) for row in by_column.itertuples()}
+    cells = {(row.algorithm, row.column): plus_minus(row.mean, half_width=row.half_width, digits=digits)
+             for row in by_column.itertuples()}
     present = [a for a in ALGORITHM_LABELS if a in set(points["algorithm"])]
     rows = ([ALGORITHM_LABELS[a], *(cells.get((a, c), NO_VALUE) for c in columns)] for a in present)
     return Table.of(["", *columns], rows)

@@ -1,48 +1,105 @@
 "use strict";
+
+// The trials: sorted by a click on a heading, best or least first, and filtered by words that must all hold.
 for (const table of document.querySelectorAll("table.sortable")) {
-  const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
-  const key = (row, column) => {
-    const cell = row.cells[column], text = cell.dataset.value ?? cell.textContent.trim();
-    const number = Number(text);
+  const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells], rows = [...body.rows];
+  const key = (cell) => {
+    const text = cell.dataset.value ?? cell.textContent.trim(), number = Number(text);
     return text === "" || text === "–" ? null : Number.isNaN(number) ? text : number;
   };
   const compare = (a, b) => typeof a === "number" && typeof b === "number" ? a - b
     : String(a).localeCompare(String(b), "en", { numeric: true });
   heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
-    const descending = head.getAttribute("aria-sort") === "ascending";
+    const before = head.getAttribute("aria-sort");
+    const descending = before === "none" ? "largestFirst" in head.dataset : before === "ascending";
     heads.forEach((other) => other.setAttribute("aria-sort", "none"));
     head.setAttribute("aria-sort", descending ? "descending" : "ascending");
-    const rows = [...body.rows].map((row) => [key(row, column), row]);
-    rows.sort(([a], [b]) => a === null || b === null ? (a === null) - (b === null)  // empty cells last, either way
+    const keyed = [...body.rows].map((row) => [key(row.cells[column]), row]);
+    keyed.sort(([a], [b]) => a === null || b === null ? (a === null) - (b === null)  // empty cells last, either way
       : descending ? compare(b, a) : compare(a, b));
-    body.append(...rows.map(([, row]) => row));
+    body.append(...keyed.map(([, row]) => row));
   }));
-  const filter = document.getElementById("filter"), count = document.getElementById("count");
-  const plain = (cell) => cell.textContent.replace(/\s/g, "").toLowerCase();  // so that σ=0.1 finds σ = 0.1
-  const texts = new Map([...body.rows].map((row) => [row, [...row.cells].map(plain).join(" ")]));
-  const show = () => {
-    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    let shown = 0;
-    for (const [row, text] of texts) {
-      row.hidden = !words.every((word) => text.includes(word));
-      shown += !row.hidden;
+
+  const plain = (text) => text.toLowerCase().replace(/\s/g, "").replaceAll("×", "x");  // 32 × 32 is found by 32x32
+  const columns = new Map();  // name -> columns that have it
+  heads.forEach((head, column) => {
+    for (const name of new Set([plain(head.textContent), ...head.dataset.names.toLowerCase().split(" ")])) {
+      if (name) columns.set(name, [...(columns.get(name) ?? []), column]);
     }
-    count.textContent = `${shown} of ${texts.size}`;
+  });
+  const orders = { "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b };
+  const words = new Map(rows.map((row) => [row, new Set([...row.cells].filter((cell) => !cell.hidden).flatMap(
+    (cell) => [plain(cell.textContent), ...cell.textContent.toLowerCase().split(/[\s,()]+/)]))]));
+  const numeric = (column) => heads[column].classList.contains("n");
+  const number = (cell) => Number(cell.textContent.replaceAll(",", "").trim() || NaN);  // as it is shown
+  const equals = (cell, value, column) => plain(cell.textContent) === value
+    || numeric(column) && number(cell) === Number(value);
+  const parse = (word) => {  // a test of a row, or what is wrong with the word
+    const [, name, sign, value] = word.match(/^([^=<>!]*)(!=|<=|>=|=|<|>)(.*)$/) ?? [];
+    if (sign === undefined) return (row) => words.get(row).has(plain(word));
+    const named = columns.get(name), wanted = Number(value.replaceAll(",", ""));
+    if (!named) return `No column is named ${name || "so"}.`;
+    if (value === "") return `${name}${sign} needs a value.`;
+    if (sign === "=" || sign === "!=") {
+      return (row) => named.some((c) => equals(row.cells[c], value, c)) === (sign === "=");
+    }
+    if (!named.every(numeric)) return `${name} is no number: use = or !=.`;
+    if (Number.isNaN(wanted)) return `${name}${sign} needs a number, not ${value}.`;
+    return (row) => named.some((c) => orders[sign](number(row.cells[c]), wanted));  // NaN holds in none
+  };
+  const filter = document.getElementById("filter");
+  const show = () => {
+    const text = filter.value.toLowerCase().replaceAll("≤", "<=").replaceAll("≥", ">=").replaceAll("≠", "!=").replaceAll("×", "x");
+    const parsed = text.split(/\s+/).filter(Boolean).map(parse);
+    const tests = parsed.filter((test) => typeof test === "function");
+    rows.forEach((row) => { row.hidden = !tests.every((test) => test(row)); });
+    document.getElementById("count").textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} trials`;
+    document.getElementById("unknown").textContent = parsed.filter((test) => typeof test === "string").join(" ");
   };
   filter.addEventListener("input", show);
   show();  // a browser may keep the text of a page that is loaded again
 }
-for (const button of document.querySelectorAll("button[data-svg]")) {
-  button.hidden = false;
-  button.addEventListener("click", () => {
-    const svg = new XMLSerializer().serializeToString(document.getElementById(`figure-${button.dataset.svg}`));
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
-    link.download = `${button.dataset.svg}.svg`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+
+// Figures: a legend that hides curves, and the values of the marker that is nearest to the pointer.
+const tip = document.body.appendChild(document.createElement("div"));
+tip.id = "tip";
+tip.hidden = true;
+for (const figure of document.querySelectorAll("figure")) {
+  const drawing = figure.querySelector(".drawing"), legend = figure.querySelector(".legend");
+  if (legend) legend.hidden = false;
+  for (const chip of figure.querySelectorAll(".chip")) {
+    chip.addEventListener("click", () => {
+      const off = chip.getAttribute("aria-pressed") === "true";
+      chip.setAttribute("aria-pressed", String(!off));
+      for (const group of drawing.querySelectorAll("[data-algorithm]")) {
+        if (group.dataset.algorithm === chip.value) group.classList.toggle("off", off);
+      }
+    });
+  }
+  const marks = [...drawing.querySelectorAll("use > title")].map((title) => {
+    const mark = title.parentElement;
+    title.remove();  // else the browser shows it as well
+    return [mark, title.textContent];
   });
+  const point = ({ clientX, clientY }) => {
+    let nearest = 24, text = "";  // pixels
+    for (const [mark, said] of marks) {
+      if (mark.closest(".off")) continue;
+      const box = mark.getBoundingClientRect();
+      const distance = Math.hypot(box.x + box.width / 2 - clientX, box.y + box.height / 2 - clientY);
+      if (distance < nearest) [nearest, text] = [distance, said];
+    }
+    tip.hidden = !text;
+    tip.textContent = text;
+    tip.style.left = `${Math.max(4, Math.min(clientX + 14, document.documentElement.clientWidth - tip.offsetWidth - 4))}px`;
+    tip.style.top = `${clientY > tip.offsetHeight + 20 ? clientY - tip.offsetHeight - 12 : clientY + 18}px`;
+  };
+  drawing.addEventListener("pointermove", point);
+  drawing.addEventListener("pointerdown", point);
+  drawing.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") tip.hidden = true; });
 }
+addEventListener("scroll", () => { tip.hidden = true; }, true);
+
 let closed = [];
 addEventListener("beforeprint", () => {
   closed = [...document.querySelectorAll("details:not([open])")];

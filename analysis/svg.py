@@ -1,0 +1,120 @@
+"""What an SVG says beyond its picture, for a page that shows it: whose a curve is, what its markers stand for, and
+where the figure can be cut into columns.
+
+    <g data-algorithm="dfa">            curves and intervals of one algorithm, which a legend can hide
+    <use ...><title>DFA, ...</title>    the values at a marker, which a browser shows at the pointer
+    <g data-column="0 0 260 274">       axes or a legend, and the box of the column in which they stand
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from weakref import WeakKeyDictionary
+from xml.etree import ElementTree
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.transforms import Affine2D
+
+SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+ElementTree.register_namespace("", SVG)
+ElementTree.register_namespace("xlink", XLINK)
+_TAGS: WeakKeyDictionary[Artist, tuple[str, Sequence[str]]] = WeakKeyDictionary()  # of `tag`
+
+
+def tag(artist: Artist, algorithm: str, texts: Sequence[str] = ()) -> None:
+    """Say to which algorithm an artist belongs, and what its markers stand for.
+
+    Args:
+        texts: one for each marker of a line, or none: then they say what can be read off the axes.
+    """
+    _TAGS[artist] = (algorithm, texts)
+
+
+def name(figure: Figure) -> dict[str, Artist]:
+    """Give the artists that `annotate` knows something of a group id, and return them by it."""
+    lines = {line for ax in figure.axes for line in ax.lines if line.get_marker() not in ("", " ", "None", None)}
+    found = figure.findobj(lambda a: a in _TAGS or a in lines or isinstance(a, Axes | Legend))
+    names = {f"artist-{place}": artist for place, artist in enumerate(found)}
+    for text, artist in names.items():
+        artist.set_gid(text)
+    return names
+
+
+def annotate(path: Path, figure: Figure, names: Mapping[str, Artist]) -> None:
+    """Replace the group ids in the SVG of a figure by what is known of their artists.
+
+    Args:
+        names: what `name` returned before the figure was drawn.
+    """
+    boxes = {artist: box for box, members in columns(figure) for artist in members}
+    tree = ElementTree.parse(path)
+    for group in tree.iter(f"{{{SVG}}}g"):
+        artist = names.get(group.get("id"))
+        if artist is None:
+            continue
+        del group.attrib["id"]
+        if artist in boxes:
+            group.set("data-column", " ".join(f"{number:.2f}" for number in boxes[artist]))
+        algorithm, texts = _TAGS.get(artist, ("", ()))
+        if algorithm:
+            group.set("data-algorithm", algorithm)
+        if isinstance(artist, Line2D):
+            marks = list(group.iter(f"{{{SVG}}}use"))
+            for mark, text in zip(marks, texts or _readings(artist), strict=True) if marks else ():
+                ElementTree.SubElement(mark, f"{{{SVG}}}title").text = text
+    tree.write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _readings(line: Line2D) -> list[str]:
+    """What can be read off the axes at every marker that is drawn."""
+    points = line.get_xydata()
+    places = line.get_transform().transform(points)
+    drawn = np.isfinite(places).all(axis=1)
+    drawn[drawn] = [line.figure.bbox.contains(*place) for place in places[drawn]]
+    label = [] if line.get_label().startswith("_") else [line.get_label()]
+    axes = (line.axes.xaxis, line.axes.yaxis)
+    return ["\n".join([*label, *map(_reading, axes, point)]) for point in points[drawn]]
+
+
+def _reading(axis: Axis, value: float) -> str:
+    """`Epoch: 3`, or the text of a tick where there is one at the value."""
+    ticks = {place: text.get_text() for place, text in zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)}
+    label = " ".join(axis.get_label_text().translate({ord(c): None for c in "$\\{}"}).split())
+    return f"{label}: {value:.4g}" if label else ticks.get(value, f"{value:.4g}")
+
+
+def columns(figure: Figure) -> list[tuple[tuple[float, float, float, float], list[Artist]]]:
+    """Columns into which a drawn figure can be cut, from left to right: what each shows of the figure (x, y, width,
+    height, in points from the top left corner), and the axes and legends of the figure in it.
+
+    They are as wide as the figure together; axes are as high as it. None where there is one column alone, or columns
+    share an axis or a text.
+    """
+    shared = any(len({ax.get_position().x0 for ax in axes.get_shared_y_axes().get_siblings(axes)}) > 1
+                 for axes in figure.axes)
+    if shared or figure.texts:
+        return []
+    found: list[tuple[float, float, list[Artist]]] = []
+    extents = {artist: artist.get_tightbbox().transformed(Affine2D().scale(72 / figure.dpi))
+               for artist in (*figure.axes, *figure.legends)}
+    for artist, box in sorted(extents.items(), key=lambda item: item[1].x0):
+        left, right, members = found.pop() if found and box.x0 < found[-1][1] else (box.x0, box.x1, [])
+        found.append((left, max(right, box.x1), [*members, artist]))
+    width, height = (72 * inches for inches in figure.get_size_inches())
+    cuts = [0.0, *((before[1] + after[0]) / 2 for before, after in pairwise(found)), width]
+    parts = []
+    for (left, right), (_, _, members) in zip(pairwise(cuts), found, strict=True):
+        boxes = [extents[artist] for artist in members]
+        has_axes = any(isinstance(artist, Axes) for artist in members)
+        top = 0.0 if has_axes else height - max(box.y1 for box in boxes)
+        bottom = height if has_axes else height - min(box.y0 for box in boxes)
+        parts.append(((left, top, right - left, bottom - top), members))
+    return parts if len(parts) > 1 else []
