@@ -1,3 +1,7 @@
+import contextlib
+import functools
+import shutil
+import sqlite3
 import sys
 
 import pytest
@@ -6,6 +10,7 @@ import torch
 from pipeline.learning.data import dataset
 from pipeline.learning.feedback import algorithms
 from pipeline.learning.mechanisms import registry as mechanisms
+from pipeline.tracking import backend, store
 from pipeline.trials import choices, datasets, plugins
 
 
@@ -13,6 +18,34 @@ from pipeline.trials import choices, datasets, plugins
 def one_thread():
     """One core per test process: the products here are small, and threads that wait for each other only cost."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def databases_are_copied(tmp_path_factory):
+    """A tracking database that is not there is copied from one: MLflow takes twenty times as long to create it.
+
+    What creates one is tested in processes of their own, to which this does not reach.
+    """
+
+    @functools.cache
+    def new():
+        path = tmp_path_factory.mktemp("new") / "mlflow.db"
+        backend.connect(f"sqlite:///{path}", contextlib.nullcontext())
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return path
+
+    def connect(uri, lock):
+        path = backend.database(uri)
+        with lock or contextlib.nullcontext():
+            if lock and path is not None and not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(new(), path)
+            return backend.connect(uri, lock)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "connect", connect)
+        yield
 
 
 @pytest.fixture(scope="module")

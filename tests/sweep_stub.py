@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -14,15 +15,21 @@ from pipeline.trials.packs import Pack
 from pipeline.trials.records import ClassAccuracy, EpochRecord, Outcome
 
 
-def train(pack: Pack, *, folder: Path, seconds: float = 0.05, raises: tuple[int, ...] = (), kills: tuple[int, ...] = (),
-          deaths: int = 1, diverges: tuple[int, ...] = ()) -> Iterator[list[EpochRecord]]:
-    """Records like those of `pipeline.learning.training.train`; `raises`, `kills` and `diverges` are seeds.
+def train(pack: Pack, *, folder: Path, seconds: float = 0.05, raises: tuple[int, ...] = (),
+          kills: Mapping[int, int] = MappingProxyType({}), diverges: tuple[int, ...] = (), meet: bool = False
+          ) -> Iterator[list[EpochRecord]]:
+    """Records like those of `pipeline.learning.training.train`; `raises` and `diverges` are seeds.
 
-    A worker is killed in the second epoch, `deaths` times: files in `folder` count them.
+    `kills` says by seed how often its worker is killed, in the second epoch: files in `folder` count it. With `meet`
+    the first pack that needs an OPU and the first that does not wait for each other.
     """
     begin, live = time.time(), list(pack.trials)
+    kind = "opu" if pack.needs_opu else "other"
     (folder / "worker.cwd").write_text(os.getcwd())
+    (folder / f"{kind}.began").touch()
     try:
+        if meet:
+            _wait_for(folder / "opu.began", folder / "other.began")
         for epoch in range(1, pack.shared.epochs + 1):
             time.sleep(seconds)
             records = []
@@ -30,15 +37,22 @@ def train(pack: Pack, *, folder: Path, seconds: float = 0.05, raises: tuple[int,
                 if config.seed in raises and epoch == 2:
                     raise RuntimeError(f"seed {config.seed} went wrong")
                 if config.seed in kills and epoch == 2:
-                    _kill(folder / f"killed-{config.seed}", deaths)
+                    _kill(folder / f"killed-{config.seed}", kills[config.seed])
                 record = _record(config, epoch, "diverged" if config.seed in diverges else "finished")
                 if record.outcome:
                     live.remove(config)
                 records.append(record)
             yield records
     finally:
-        kind = "opu" if pack.needs_opu else "other"
         (folder / f"{kind}-{pack.shared.trial_key}.interval").write_text(f"{begin} {time.time()}")
+
+
+def _wait_for(*files: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not all(file.exists() for file in files):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{', '.join(file.name for file in files if not file.exists())}: not there after 60 s")
+        time.sleep(0.01)
 
 
 def _record(config: TrialConfig, epoch: int, status: str) -> EpochRecord:

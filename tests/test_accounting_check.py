@@ -10,9 +10,13 @@ from pipeline.accounting.check import FUNCTIONS, CheckError, _agree, _number, ev
 from pipeline.cli import main
 
 REFERENCE = Path(__file__).parent / "data" / "accounting_reference.json"
-RESULTS = {result.id: result for result in evaluate(REFERENCE)}
 CASES = json.loads(REFERENCE.read_text())["cases"]
 GDP = dict(id="a", function="gdp_eps", inputs=dict(mu=1.0, delta=1e-5), expected=4.377178095681235, rtol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def results():
+    return {result.id: result for result in evaluate(REFERENCE)}
 
 
 def write(tmp_path, *cases):
@@ -22,20 +26,20 @@ def write(tmp_path, *cases):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c["id"])
-def test_reference(case):
-    result = RESULTS[case["id"]]
+def test_reference(case, results):
+    result = results[case["id"]]
     assert result.ok, result
 
 
-def test_every_function_has_a_case():
-    assert len(RESULTS) == len(CASES) == 97
+def test_every_function_has_a_case(results):
+    assert len(results) == len(CASES) == 97
     assert {case["function"] for case in CASES} == set(FUNCTIONS)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c["id"])
-def test_a_wrong_expectation_is_a_miss(case):
+def test_a_wrong_expectation_is_a_miss(case, results):
     """Every number of every case, each moved by three tolerances (or infinity made finite), is noticed."""
-    got = RESULTS[case["id"]].got
+    got = results[case["id"]].got
     values = got if isinstance(got, dict) else {"": got}
     for key, value in values.items():
         if key not in (case["expected"] if isinstance(got, dict) else values):

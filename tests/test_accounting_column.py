@@ -15,11 +15,10 @@ BOUNDS = (col.corrected_column_replace_one, col.corrected_column_add_remove)
 
 
 def renyi(alpha, mean, std, other_mean, other_std):
-    """D_alpha of two normal distributions, by quadrature."""
-    def integrand(x):
-        return math.exp(alpha * stats.norm.logpdf(x, mean, std) + (1 - alpha) * stats.norm.logpdf(x, other_mean,
-                                                                                                  other_std))
-    return math.log(integrate.quad(integrand, -60, 60, points=[mean, other_mean], limit=500)[0]) / (alpha - 1)
+    """D_alpha of two normal distributions, by the trapezoidal rule, which is exact to rounding for what is as smooth."""
+    x = np.linspace(-60, 60, 12_001)
+    logs = alpha * stats.norm.logpdf(x, mean, std) + (1 - alpha) * stats.norm.logpdf(x, other_mean, other_std)
+    return math.log(np.trapezoid(np.exp(logs), x)) / (alpha - 1)
 
 
 def random_column(rng, m, n, c):

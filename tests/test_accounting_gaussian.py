@@ -81,17 +81,20 @@ def test_two_branches_bound_both_orders_of_the_neighbours():
     """One step: replacing the first of five records, batches of two, the worst mixtures, by quadrature."""
     q, z = 0.4, 1.0
     losses = curves.without_replacement_losses(q, z)
-    zero = stats.norm(0).pdf
-    for other in (-1.0, 0.0, 1.0):  # contributions C and other C in units of 2 C: 1/2 and other/2
-        def mixture(x, record):
-            return (1 - q) * zero(x) + q * stats.norm(record / 2 / z).pdf(x)
+    x = np.linspace(-12, 12, 400_001)  # of max(., 0) the trapezoidal rule is off by 3e-10 at most, h^2/12 at its kink
+    zero, shifted = stats.norm.pdf(x), stats.norm.pdf(x, 1)
+
+    def hockey_stick(mine, theirs, eps):
+        return np.trapezoid(np.maximum(mine - math.exp(eps) * theirs, 0), x)
+
+    # contributions C and other C in units of 2 C: 1/2 and other/2
+    mixtures = {record: (1 - q) * zero + q * stats.norm.pdf(x, record / 2 / z) for record in (-1.0, 0.0, 1.0)}
+    for other in mixtures:
         for eps in (0.0, 0.2, 0.5):
             for mine, theirs in ((1.0, other), (other, 1.0)):
-                area = integrate.quad(lambda x, a=mine, b=theirs, e=eps: max(mixture(x, a) - math.exp(e)
-                                                                             * mixture(x, b), 0), -12, 12, limit=800)[0]
+                area = hockey_stick(mixtures[mine], mixtures[theirs], eps)
                 assert area <= losses.get_delta_for_epsilon(eps) + 1e-9
-    remove = integrate.quad(lambda x: max((1 - q) * zero(x) + q * zero(x - 1) - math.exp(0.2) * zero(x), 0), -12, 14,
-                            limit=800)[0]
+    remove = hockey_stick((1 - q) * zero + q * shifted, zero, 0.2)
     assert losses.get_delta_for_epsilon(0.2) == pytest.approx(remove, rel=1e-4)
 
 
@@ -117,8 +120,8 @@ def test_monotone_in_noise_steps_and_delta(event):
     def value(**changes):
         return epsilon(dataclasses.replace(event, **changes), 1e-5).value
 
-    noise = [value(noise_multiplier=z) for z in (0.8, 1.0, 2.0, 8.0, 100.0)]
-    assert noise == sorted(noise, reverse=True) and len(set(noise)) == 5
+    noise = [value(noise_multiplier=z) for z in (0.8, 2.0, 100.0)]
+    assert noise == sorted(noise, reverse=True) and len(set(noise)) == 3
     assert value(noise_multiplier=0.0) == math.inf
     assert value(steps=6300, epochs=30) > value()
     assert epsilon(event, 1e-7).value > epsilon(event, 1e-5).value > epsilon(event, 1e-3).value
@@ -204,8 +207,8 @@ def test_per_epoch_grows_to_the_whole(event):
 
 
 @pytest.mark.parametrize("event", ALL, ids=lambda e: e.sampler)
-@pytest.mark.parametrize("target", [0.5, 3.0])
-def test_calibration_never_exceeds_its_target(event, target):
+def test_calibration_never_exceeds_its_target(event):
+    target = 0.5  # 3 is that of test_certified
     z = ga.noise_multiplier_for(target, dataclasses.replace(event, noise_multiplier=None), 1e-5)
     attained = epsilon(dataclasses.replace(event, noise_multiplier=z), 1e-5).value
     assert 0.99 * target <= attained <= target

@@ -84,16 +84,23 @@ def test_dry_run_lists_trials_packs_resources_and_an_estimate(tmp_path, capsys):
     ("base: {dataset: digits, batch_size: 8}", ["--address", "127.0.0.1:9"], "no Ray cluster answers"),
     ("base: {dataset: mnist}", ["--data", "."], "MNIST"),
 ])
-def test_bad_input_is_refused_in_one_line_before_training(tmp_path, content, arguments, message):
+def test_bad_input_is_refused_in_one_line_before_training(tmp_path, monkeypatch, capfd, content, arguments, message):
     file = tmp_path / "bad.yaml"
     file.write_text(content)
-    result = photonic("sweep", file, *arguments, cwd=tmp_path)
-    assert result.returncode == 2
-    lines = result.stderr.strip().splitlines()
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", str(file), *arguments]) == 2
+    lines = capfd.readouterr().err.strip().splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: ") and message in lines[0]
     if (tmp_path / "mlruns/mlflow.db").exists():
         with pytest.raises(TrackingError, match="no sweep named 'bad'"):  # a refused sweep leaves no trace
             Store(root=tmp_path / "mlruns").attach("bad")
+
+
+def test_the_exit_code_of_the_process_is_that_of_the_command(tmp_path):
+    (tmp_path / "bad.yaml").write_text("grid: {}")
+    refused = photonic("sweep", "bad.yaml", cwd=tmp_path)
+    assert refused.returncode == 2 and refused.stdout == ""
+    assert refused.stderr.startswith("error: grid: is empty") and refused.stderr.count("\n") == 1
 
 
 def test_account_prints_assumptions_and_labelled_epsilons(tmp_path, capsys):

@@ -1,7 +1,6 @@
 """BP with per-example clipping is DP-SGD: the same updates and the same epsilon as Opacus."""
 
 import dataclasses
-import warnings
 
 import pytest
 import torch
@@ -12,11 +11,8 @@ from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from opacus import GradSampleModule
-    from opacus.accountants import PRVAccountant
-    from opacus.optimizers import DPOptimizer
+# Opacus is imported in the tests: it takes seconds, which every process would pay that only collects them.
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 CONFIG = TrialConfig(dataset="digits", hidden=(24, 16), batch_size=64, algorithm="bp", mechanism="per_example",
                      sampler="poisson", clipping_norm=0.8, learning_rate=0.2, epochs=1)
@@ -24,6 +20,9 @@ CONFIG = TrialConfig(dataset="digits", hidden=(24, 16), batch_size=64, algorithm
 
 def opacus_twin(training):
     """A torch network with the trial's weights, wrapped for Opacus, and its DP-SGD optimizer without noise."""
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
     layers = []
     for w, b in zip(training.net.parameters.weights, training.net.parameters.biases, strict=True):
         linear = torch.nn.Linear(w.shape[2], w.shape[1])
@@ -35,7 +34,6 @@ def opacus_twin(training):
     return model, optimizer
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_twenty_steps_equal_those_of_opacus():
     data = load("digits")
     training = Training(Pack((CONFIG,)), data, torch.device("cpu"))
@@ -54,8 +52,9 @@ def test_twenty_steps_equal_those_of_opacus():
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_epsilon_equals_that_of_opacus():
+    from opacus.accountants import PRVAccountant
+
     config = dataclasses.replace(CONFIG, dataset="fashion_mnist", batch_size=540, noise_multiplier=1.1)
     value = certified_epsilons(config, 5)[0].value
     accountant = PRVAccountant()

@@ -130,7 +130,8 @@ def test_a_database_that_mlflow_would_have_to_set_up_is_refused(opened, tables, 
     assert digests(tmp_path) == before
 
 
-def test_a_damaged_database_is_mlflows_to_name(tmp_path):
+def test_a_damaged_database_is_mlflows_to_name(tmp_path, monkeypatch):
+    monkeypatch.setattr("mlflow.store.db.utils.MAX_RETRY_COUNT", 1)  # of 10, between which it sleeps 100 s
     (tmp_path / "mlflow.db").write_text("this is no database, although it is long enough to have been one once " * 9)
     with pytest.raises(TrackingError, match="file is not a database"):
         Reader(root=tmp_path)

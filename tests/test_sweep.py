@@ -71,11 +71,14 @@ def assert_tracked_once(tmp_path: Path, trials) -> None:
 
 def test_all_trials_once_then_nothing_then_only_the_new_ones(tmp_path, two_cores, monkeypatch):
     trials = grid()
-    result = run(tmp_path, trials, {"pack_size": 2})
+    result = run(tmp_path, trials, meet=True)
     assert (result.planned, result.skipped, result.finished, result.failed) == (8, 0, 8, {})
     assert 0 < result.compute_seconds and 0 < result.wall_seconds
     assert_tracked_once(tmp_path, trials)
     assert list((tmp_path / "runs" / "ray").iterdir()) == []
+    assert_one_opu_takes_one_pack_at_a_time(tmp_path)  # while others run, which `meet` waits for
+    # Workers stay in the folder where the sweep was started, so that a relative folder of data is the one checked.
+    assert (tmp_path / "worker.cwd").read_text() == str(Path.cwd())
 
     with monkeypatch.context() as patch:
         patch.setattr(sweep, "running_ray", lambda *a: pytest.fail("Ray was started for nothing"))
@@ -88,24 +91,9 @@ def test_all_trials_once_then_nothing_then_only_the_new_ones(tmp_path, two_cores
     assert_tracked_once(tmp_path, wider)
 
 
-def test_one_opu_takes_one_pack_at_a_time_while_others_run(tmp_path, two_cores):
-    result = run(tmp_path, grid(seeds=4), seconds=0.2)
-    assert result.finished == 8
-    spans = {kind: [tuple(map(float, f.read_text().split())) for f in tmp_path.glob(f"{kind}-*.interval")]
-             for kind in ("opu", "other")}
-
-    def overlap(a, b):
-        return max(a[0], b[0]) < min(a[1], b[1])
-
-    assert len(spans["opu"]) == len(spans["other"]) == 4
-    assert not any(overlap(a, b) for a, b in itertools.combinations(spans["opu"], 2))
-    assert any(overlap(a, b) for a in spans["opu"] for b in spans["other"])
-
-
-def test_workers_stay_in_the_folder_where_the_sweep_was_started(tmp_path, two_cores):
-    """So that a relative folder of data sets is the one that was checked."""
-    run(tmp_path, grid(("dfa",), 1))
-    assert (tmp_path / "worker.cwd").read_text() == str(Path.cwd())
+def assert_one_opu_takes_one_pack_at_a_time(folder: Path) -> None:
+    spans = sorted(tuple(map(float, file.read_text().split())) for file in folder.glob("opu-*.interval"))
+    assert len(spans) == 4 and all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
 
 
 def test_a_worker_of_another_program_trains_nothing(tmp_path, two_cores, monkeypatch):
@@ -146,32 +134,33 @@ def test_resource_that_no_node_has_is_refused_at_once(tmp_path, two_cores, monke
         tracked(tmp_path)  # what was refused leaves no trace
 
 
-def test_exception_fails_its_trial_alone_and_is_tried_again(tmp_path, two_cores):
-    trials = grid(("dfa",), 3)
-    result = run(tmp_path, trials, raises=(1,))
-    bad = trials[1].trial_key
-    assert result.finished == 2 and list(result.failed) == [bad]
-    assert "RuntimeError: seed 1 went wrong (sweep_stub.py:" in result.failed[bad]
-    run_of = {r.trial_key: r for r in tracked(tmp_path)[1]}
-    assert run_of[bad].status == "failed" and "went wrong" in run_of[bad].tags["failure"]
-    assert "Traceback" in (tmp_path / "runs" / "failures" / "stub.log").read_text()
+def test_what_happens_to_a_pack_happens_to_it_alone_and_what_failed_is_tried_again(tmp_path, two_cores):
+    """A worker that is killed starts again, a diverged trial is a result; a trial that raises and one whose worker
+    always dies have failed."""
+    good, killed, diverged, packed = trials = grid(("dfa",), 4)
+    raising, fatal = (grid(("dfa",), 6, hidden=hidden)[seed] for hidden, seed in (((4,), 4), ((6,), 5)))
+    trials += (raising, fatal)
+    result = run(tmp_path, trials, {"pack_size": 2}, raises=(4,), kills={1: 1, 5: 9}, diverges=(2,))
+    assert (tmp_path / "killed-1").read_text() == "x"
+    assert (result.finished, result.diverged, result.remaining) == (3, 1, 0)
+    assert result.failed.keys() == {raising.trial_key, fatal.trial_key}
+    assert "RuntimeError: seed 4 went wrong (sweep_stub.py:" in result.failed[raising.trial_key]
+    assert "its worker died, or could not start, 3 times" in result.failed[fatal.trial_key]
+    store, runs = tracked(tmp_path)
+    run_of = {r.trial_key: r for r in runs}
+    assert len(runs) == 6 and {key: r.status for key, r in run_of.items()} == {
+        good.trial_key: "finished", killed.trial_key: "finished", diverged.trial_key: "diverged",
+        packed.trial_key: "finished", raising.trial_key: "failed", fatal.trial_key: "failed"}
+    assert "went wrong" in run_of[raising.trial_key].tags["failure"]
+    log = (tmp_path / "runs" / "failures" / "stub.log").read_text()
+    assert "Traceback" in log and "worker process has died" in log
+    for trial in (good, killed, diverged, packed):
+        points = store._client.get_metric_history(run_of[trial.trial_key].run_id, "train/loss")
+        assert len(points) == (1 if trial is diverged else 2)
 
     result = run(tmp_path, trials)
-    assert (result.skipped, result.finished, result.failed) == (2, 1, {})
-    assert len(tracked(tmp_path)[1]) == 3
-
-
-def test_killed_worker_starts_again_and_a_diverged_trial_is_a_result(tmp_path, two_cores):
-    trials = grid(("dfa",), 4)
-    result = run(tmp_path, trials, {"pack_size": 2}, kills=(1,), diverges=(2,))
-    assert (tmp_path / "killed-1").read_text() == "x"
-    assert (result.finished, result.diverged, result.failed) == (3, 1, {})
-    store, runs = tracked(tmp_path)
-    assert {r.trial_key: r.status for r in runs} == {
-        t.trial_key: "diverged" if t.seed == 2 else "finished" for t in trials}
-    for r in runs:
-        assert len(store._client.get_metric_history(r.run_id, "train/loss")) == (1 if r.status == "diverged" else 2)
-    assert run(tmp_path, trials).skipped == 4
+    assert (result.skipped, result.finished, result.failed) == (4, 2, {})
+    assert len(tracked(tmp_path)[1]) == 6
 
 
 def test_lost_tracking_store_ends_the_sweep_and_loses_nothing(tmp_path, two_cores, monkeypatch):
@@ -190,14 +179,6 @@ def test_lost_tracking_store_ends_the_sweep_and_loses_nothing(tmp_path, two_core
     result = run(tmp_path, trials)
     assert 0 < len(done) == result.skipped and result.finished == 4 - len(done)
     assert_tracked_once(tmp_path, trials)
-
-
-def test_worker_that_always_dies_is_a_failed_trial(tmp_path, two_cores):
-    trials = grid(("dfa",), 2)
-    result = run(tmp_path, trials, {"pack_size": 2}, kills=(1,), deaths=9)
-    assert set(result.failed) == {t.trial_key for t in trials} and result.remaining == 0
-    assert "worker process has died" in (tmp_path / "runs" / "failures" / "stub.log").read_text()
-    assert all("its worker died, or could not start, 3 times" in reason for reason in result.failed.values())
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
