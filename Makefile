@@ -56,7 +56,7 @@ ui: $(READY) ## browse the runs in MLflow's web page, http://127.0.0.1:5000
 	@$(BIN)/photonic ui
 
 test: $(READY) ## all tests but the slow ones
-	@$(BIN)/python -m pytest -m "not slow" -n $(or $(WORKERS),2) --dist loadfile
+	@$(BIN)/python -m pytest -m "not slow" -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder
 
 test-slow: $(READY) ## the slow tests: sweeps through the command line, kills, clusters, servers, PostgreSQL
 	@$(BIN)/python -m pytest -m slow

@@ -15,7 +15,7 @@ BOUNDS = (col.corrected_column_replace_one, col.corrected_column_add_remove)
 
 
 def renyi(alpha, mean, std, other_mean, other_std):
-    """D_alpha of two normal distributions, by the trapezoidal rule, which is exact to rounding for what is as smooth."""
+    """D_alpha of two normal distributions, by the trapezoidal rule, exact to rounding for what is so smooth."""
     x = np.linspace(-60, 60, 12_001)
     logs = alpha * stats.norm.logpdf(x, mean, std) + (1 - alpha) * stats.norm.logpdf(x, other_mean, other_std)
     return math.log(np.trapezoid(np.exp(logs), x)) / (alpha - 1)

@@ -15,6 +15,11 @@ from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting, epsil
 SHUFFLED = PrivacyEvent("shuffled", "replace-one", 20.0, steps=100, epochs=10)
 FIXED = PrivacyEvent("without_replacement", "replace-one", 2.0, steps=200, epochs=1, N=54000, m=256)
 POISSON = PrivacyEvent("poisson", "add/remove", 2.0, steps=200, epochs=1, sampling_rate=256 / 54000)
+# Every rule of stopping with a curve that is quickly had, and the curve that takes a second with one of them.
+STOPPED = pytest.mark.parametrize(("event", "shape"), [
+    *((event, shape) for event in (SHUFFLED, POISSON)
+      for shape in (se.LOGARITHMIC, 0.5, se.GEOMETRIC, se.POISSON)), (FIXED, se.GEOMETRIC)],
+    ids=lambda value: getattr(value, "sampler", value))
 
 
 def test_composing_shuffled_trials_is_one_gaussian():
@@ -72,8 +77,7 @@ def test_geometric_stopping_is_theorem_2(mean):
     assert (found.kind, found.variant) == ("selected", "random_stopping") and "geometric with mean" in found.note
 
 
-@pytest.mark.parametrize("event", [SHUFFLED, FIXED, POISSON], ids=lambda e: e.sampler)
-@pytest.mark.parametrize("shape", [se.LOGARITHMIC, 0.5, se.GEOMETRIC, se.POISSON])
+@STOPPED
 def test_selection_costs_more_than_a_trial_and_grows(event, shape):
     few, many = (se.selected_by_random_stopping([event], 1e-5, mean=mean, shape=shape).value for mean in (2.0, 50.0))
     assert epsilon(event, 1e-5).value < few < many < math.inf
@@ -84,8 +88,7 @@ def test_random_stopping_is_cheaper_than_composing_a_hundred():
             < se.selected_by_composition([SHUFFLED] * 100, 1e-5).value)
 
 
-@pytest.mark.parametrize("event", [SHUFFLED, FIXED, POISSON], ids=lambda e: e.sampler)
-@pytest.mark.parametrize("shape", [se.LOGARITHMIC, 0.5, se.GEOMETRIC, se.POISSON])
+@STOPPED
 def test_stopping_of_one_candidate_is_dp_accountings(event, shape):
     accountant = RdpAccountant(neighboring_relation=se._RELATION[event.relation])
     accountant.compose(RepeatAndSelectDpEvent(se._dp_event(event), 7.0, shape))

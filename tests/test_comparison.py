@@ -24,7 +24,7 @@ FILE = """
 base: {{dataset: digits, hidden: [16], batch_size: 64, epochs: 1, validation_fraction: 0}}
 cases:
   - grid: {{algorithm: [bp, dfa], seed: {{range: [0, {seeds}]}}}}
-  - base: {{mechanism: per_example, sampler: poisson, learning_rate: {rate}}}
+  - base: {{mechanism: per_example, sampler: shuffled, learning_rate: {rate}}}
     grid: {{algorithm: [bp, dfa], target_epsilon: {targets}, seed: {{range: [0, {seeds}]}}}}
 report: []
 """
@@ -49,8 +49,8 @@ def fill(root, name, text, number):
         store.start(config, {"git_commit": str(number) * 40})
         metrics = {"test/accuracy": accuracy(config, number), "alignment/layer_1": 0.1 * number}
         if config.target_epsilon:
-            metrics["epsilon/certified/pld"] = config.target_epsilon
-        store.log([EpochRecord(config.trial_key, 1, metrics, {"privacy.relation": "add/remove"},
+            metrics["epsilon/certified/gdp"] = config.target_epsilon
+        store.log([EpochRecord(config.trial_key, 1, metrics, {"privacy.relation": "replace-one"},
                                Outcome("finished", {}, ()))])
     return Side(name, experiment, load_runs(store, experiment.trials))
 

@@ -68,7 +68,7 @@ def test_a_metric_that_nothing_covers_is_refused():
 
 
 def test_research_trials_log_what_they_did():
-    research = dataclasses.replace(SECURE, noise="research")
+    research = dataclasses.replace(SECURE, noise="research", target_epsilon=0.0, noise_multiplier=1.0)
     record = last(research, load("digits"))
     assert {"train/loss", "validation/accuracy"} <= set(record.metrics) and research.disclosure == "plain"
     assert {row.split for row in record.outcome.per_class} == {"validation", "test"}
@@ -126,7 +126,7 @@ def test_validation_accuracy_has_its_noise_and_no_other(noise, digits):
 
 
 def test_without_validation_records_nothing_is_paid_and_test_accuracy_is_followed(digits):
-    trial = dataclasses.replace(SECURE, validation_fraction=0.0)
+    trial = dataclasses.replace(SECURE, validation_fraction=0.0, target_epsilon=0.0, noise_multiplier=1.0)
     assert "noise of" not in account(trial, 3)[0].note
     records = list(train(Pack((trial,)), digits))
     assert all("test/accuracy" in r.metrics and "validation/accuracy" not in r.metrics for r in records)
