@@ -179,7 +179,7 @@ def unbounded(config):
 @pytest.mark.parametrize(("mechanism", "sampler"), AUDITS)
 def test_an_audit_catches_a_broken_mechanism(mechanism, sampler, broken):
     config = audited(mechanism, sampler)
-    audit = audit_release(config, trials=600, delta=0.01, mechanism=broken(config))
+    audit = audit_release(config, trials=800, delta=0.01, mechanism=broken(config))
     assert audit.exceeds and audit.mu_lower > 1.2 and audit.audited.value > audit.certified.value
 
 
