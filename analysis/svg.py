@@ -86,7 +86,9 @@ def _readings(line: Line2D) -> list[str]:
 
 def _reading(axis: Axis, value: float) -> str:
     """`Epoch: 3`, or the text of a tick where there is one at the value."""
-    ticks = {place: text.get_text() for place, text in zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)}
+    places, texts = axis.get_ticklocs(), axis.get_ticklabels()  # inner axes of a shared scale have no texts
+    known = zip(places, texts, strict=True) if len(places) == len(texts) else ()
+    ticks = {place: text.get_text() for place, text in known}
     label = " ".join(axis.get_label_text().translate({ord(c): None for c in "$\\{}"}).split())
     return f"{label}: {value:.4g}" if label else ticks.get(value, f"{value:.4g}")
 

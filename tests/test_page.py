@@ -145,7 +145,7 @@ def test_downloads_are_the_files(files, html):
 def test_a_figures_data_hold_its_curves(files):
     table = pd.read_csv(next(path for path in files if path.name == "figure2.csv"))
     assert set(table["panel"]) == {"accuracy", "alignment"}
-    row = table[(table["panel"] == "left") & (table["algorithm"] == "pdfa") & (table["setting"] == "2")
+    row = table[(table["panel"] == "accuracy") & (table["algorithm"] == "pdfa") & (table["setting"] == "2")
                 & (table["epoch"] == 2)]
     mean = 100 * (0.9 - 0.1 - 0.04 + 0.01 / 2 - 0.05)
     assert row[["mean", "n"]].to_numpy().tolist() == [pytest.approx([mean, 2])]
