@@ -1,4 +1,4 @@
-"""analysis/results: the committed data are those of the experiment files, and the README quotes them."""
+"""analysis/results: the committed data are those of the experiment files, and docs/results.md quotes them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipeline.trials.experiment import load_experiment
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "analysis" / "results"
 NAMES = sorted(path.parent.name for path in RESULTS.glob("*/manifest.json"))
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+QUOTED = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 each = pytest.mark.parametrize("name", NAMES)
 
 
@@ -74,8 +74,8 @@ def test_means_are_those_of_the_trials():
 
 
 @pytest.mark.parametrize(("name", "file", "count"), [("table1_seeds", "table1.md", 1), ("certified", "frontier.md", 2)])
-def test_the_readme_has_the_tables_as_they_were_measured(name, file, count):
-    shown = tables(README)
+def test_the_page_of_results_has_the_tables_as_they_were_measured(name, file, count):
+    shown = tables(QUOTED)
     measured = [table for table in tables((RESULTS / name / file).read_text(encoding="utf-8"))
                 if table[0].startswith("|  | ") and table[0].count("|") > 6 and "mean" not in table[0]]
     assert len(measured) == count
@@ -106,8 +106,8 @@ def test_the_best_trial_has_the_caption_that_the_code_writes_of_its_trials(monke
     assert committed == titled(TITLES["selection"], text)
 
 
-def test_links_of_the_readme_and_the_guide_lead_somewhere():
-    for page in (ROOT / "README.md", ROOT / "docs" / "guide.md"):
+def test_links_of_the_pages_lead_somewhere():
+    for page in (ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "results.md"):
         links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
         assert len(links) > 5
         for link in links:
