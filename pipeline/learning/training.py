@@ -21,8 +21,8 @@ from pipeline.learning.evaluation import EVALUATION_BATCH, Evaluation, worst_cla
 from pipeline.learning.feedback.algorithms import make_feedback, output_error
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.network.network import make_network
+from pipeline.learning.optimizer import MovingAverage, make_optimizer
 from pipeline.learning.randomness import Noise
-from pipeline.trials.config import TrialConfig
 from pipeline.trials.disclosure import check_metrics
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
@@ -65,43 +65,6 @@ def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu",
         keeper.end()
     finally:
         training.close()
-
-
-def make_optimizer(config: TrialConfig, parameters: torch.Tensor) -> torch.optim.Optimizer:
-    """The pack's optimizer; element-wise, so that stacked trials do not touch each other."""
-    if config.optimizer == "adam":
-        return torch.optim.Adam([parameters], lr=config.learning_rate, fused=True)
-    return torch.optim.SGD([parameters], lr=config.learning_rate, momentum=config.momentum, fused=True)
-
-
-class MovingAverage:
-    """Exponential moving average of the iterates, w <- d w + (1 - d) w_t: post-processing of what is released.
-
-    The decay of step t is min(d, t/(t + 9)), so that the first iterates are soon forgotten.
-
-    Args:
-        iterate: w_t, which the optimizer changes in place.
-        decay: d.
-    """
-
-    def __init__(self, iterate: torch.Tensor, decay: float) -> None:
-        self.iterate, self.decay, self.steps = iterate, decay, 0
-        self.mean = iterate.clone()
-
-    def update(self) -> None:
-        """Take in the iterate of the step just made."""
-        self.steps += 1
-        self.mean.lerp_(self.iterate, 1 - min(self.decay, self.steps / (self.steps + 9)))
-
-    @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
-        """The average stands in the place of the iterate."""
-        iterate = self.iterate.clone()
-        self.iterate.copy_(self.mean)
-        try:
-            yield
-        finally:
-            self.iterate.copy_(iterate)
 
 
 class Training:
@@ -160,29 +123,35 @@ class Training:
         self.epoch += 1
         finite = self._weights_finite()  # of what is released; the loss of private records decides nothing
         last = self.epoch == self.pack.shared.epochs
+        ended = [r for r in self.active if last or not finite[r]]
         with self.average.applied() if self.average else contextlib.nullcontext():
-            trial_ends = last or not bool(finite[self.active].all())
-            parts = dict.fromkeys(filter(None, (self.evaluation.followed, "test" if trial_ends else "")))
+            parts = dict.fromkeys(filter(None, (self.evaluation.followed, "test" if ended else "")))
             counts = {part: self.evaluation.count(self.net, part) for part in parts}
             accuracies = {part: self.evaluation.accuracy(part, of_all) for part, of_all in counts.items()}
             scores = self._canary_scores() if last and self.canaries else None
             seconds = (time.perf_counter() - began) / len(self.pack.trials)
             records = []
             for r in self.active:
-                metrics = {f"{part}/accuracy": of_all[r] for part, of_all in accuracies.items()
-                           if part == self.evaluation.followed}
-                metrics |= {"time/epoch_seconds": seconds}
-                metrics |= {f"alignment/layer_{k + 1}": v for k, v in enumerate(alignment[r].tolist())}
-                if self.pack.shared.disclosure == "plain":
-                    metrics["train/loss"] = losses[r].item()
-                ended = last or not finite[r]
-                if ended:
+                metrics = {"time/epoch_seconds": seconds} | self._metrics(r, losses, alignment, accuracies)
+                outcome = None
+                if r in ended:
                     metrics |= {"test/accuracy": accuracies["test"][r],
                                 "test/worst_class_accuracy": worst_class(counts["test"][r])}
-                outcome = self._outcome(r, "finished" if finite[r] else "diverged", counts) if ended else None
+                    outcome = self._outcome(r, "finished" if finite[r] else "diverged", counts)
                 records.append(self._record(r, metrics, bool(finite[r]), outcome, scores))
         self.active = [r for r, record in zip(self.active, records, strict=True) if record.outcome is None]
         return records
+
+    def _metrics(self, r: int, losses: torch.Tensor, alignment: torch.Tensor,
+                 accuracies: dict[str, list[float]]) -> dict[str, float]:
+        """What trial r logs of every epoch, before epsilon: alignments, the accuracy that is followed, and the loss
+        where that may be logged."""
+        metrics = {f"alignment/layer_{k + 1}": v for k, v in enumerate(alignment[r].tolist())}
+        if followed := self.evaluation.followed:
+            metrics[f"{followed}/accuracy"] = accuracies[followed][r]
+        if self.pack.shared.disclosure == "plain":
+            metrics["train/loss"] = losses[r].item()
+        return metrics
 
     def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean training loss [R], mean alignment [R, L] (nan where none was measured), on the CPU."""
