@@ -106,9 +106,10 @@ def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, 
 
 
 def _text(point: Mapping[str, float], x: str, label: str) -> str:
-    """What a marker stands for, in three lines."""
+    """What a marker stands for, in lines: of an envelope also which settings were chosen."""
     interval = f" ± {point['half_width']:.3g} (95% t interval, n = {point['n']})" if point["n"] > 1 else " (n = 1)"
-    return f"{label}\n{'ε' if x == 'epsilon' else x} = {point[x]:.4g}\n{point['mean']:.4g}{interval}"
+    lines = [label, f"{'ε' if x == 'epsilon' else x} = {point[x]:.4g}", f"{point['mean']:.4g}{interval}"]
+    return "\n".join([*lines, *filter(None, [point.get("chosen")])])
 
 
 def shifts(table: pd.DataFrame) -> dict[str, float]:

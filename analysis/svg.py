@@ -85,12 +85,10 @@ def _readings(line: Line2D) -> list[str]:
 
 
 def _reading(axis: Axis, value: float) -> str:
-    """`Epoch: 3`, or the text of a tick where there is one at the value."""
-    places, texts = axis.get_ticklocs(), axis.get_ticklabels()  # inner axes of a shared scale have no texts
-    known = zip(places, texts, strict=True) if len(places) == len(texts) else ()
-    ticks = {place: text.get_text() for place, text in known}
+    """`Epoch: 3`; of an axis without a label the text of the tick at the value, or the value."""
     label = " ".join(axis.get_label_text().translate({ord(c): None for c in "$\\{}"}).split())
-    return f"{label}: {value:.4g}" if label else ticks.get(value, f"{value:.4g}")
+    ticks = {tick.get_loc(): tick.label1.get_text() for tick in axis.get_major_ticks()}
+    return f"{label}: {value:.4g}" if label else ticks.get(value) or f"{value:.4g}"
 
 
 def columns(figure: Figure) -> list[tuple[tuple[float, float, float, float], list[Artist]]]:

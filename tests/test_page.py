@@ -24,6 +24,7 @@ from analysis.report.overview import trials
 from analysis.report.report import report
 from analysis.report.statements import epsilons, notes, statements
 from analysis.runs import load_runs
+from analysis.style import save
 from analysis.svg import columns
 from analysis.text import NO_VALUE
 from pipeline.tracking.store import Store
@@ -502,6 +503,21 @@ def test_nothing_scrolls_sideways_but_what_is_meant_to(browser, files, width):
     assert cut == 0  # legends and right-hand panels are in sight
     browser.run("document.querySelector('main').style.width = '2000px'")
     assert browser.run(OVERFLOW) > 0
+
+
+def test_a_figure_that_cannot_be_cut_scrolls_in_its_box_from_its_left_edge(browser, tmp_path):
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    figure.subplots(1, 3, sharey=True)[0].plot([1, 2])
+    shown = pages.exhibits(save(figure, tmp_path, "wide"))
+    (tmp_path / "index.html").write_text(pages.render(pages.Page(title="t", what="w", exhibits=shown)))
+    for width, scrolls in ((390, True), (1440, False)):
+        browser.look(width)
+        browser.open(tmp_path / "index.html")
+        assert browser.run(OVERFLOW) == 0
+        box, content, left = browser.run("""((card) => [card.clientWidth, card.scrollWidth,
+            card.querySelector("svg").getBoundingClientRect().x - card.getBoundingClientRect().x])
+            (document.querySelector(".card"))""")
+        assert (content > box) == scrolls and 0 < left < 30
 
 
 def test_in_print_all_trials_are_there_and_no_buttons(browser, files):

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.transforms import ScaledTranslation
 
-from analysis import style
+from analysis import style, svg
 from analysis.exhibits.frontier.points import asked, title
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ReportError
@@ -72,8 +72,9 @@ def draw(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str] | None = Non
         style.curve(ax, own, "epsilon", algorithm, shift, hollow=~own["on_front"])
         for row in own.itertuples() if letters else ():
             above = ax.transData + ScaledTranslation(shift / 72, 4 / 72, ax.figure.dpi_scale_trans)
-            ax.text(row.epsilon, row.mean, letters[row.chosen], color=style.PALETTE[algorithm], fontsize="x-small",
-                    ha="center", va="bottom", zorder=5, transform=above)
+            letter = ax.text(row.epsilon, row.mean, letters[row.chosen], color=style.PALETTE[algorithm],
+                             fontsize="x-small", ha="center", va="bottom", zorder=5, transform=above)
+            svg.tag(letter, algorithm)
 
 
 def legend(figure: Figure, points: pd.DataFrame, head: str = "", letters: Mapping[str, str] | None = None) -> None:
