@@ -8,10 +8,13 @@ import dataclasses
 import errno
 import os
 import re
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 # 2 refused or impossible (one line says why), 130 interrupted.
 REFUSED, INTERRUPTED = 2, 130
 MOST_PRINTED = 40  # lines of a table of a report; longer ones are in its files and on its page
+STDERR = 2  # a signal may come while Python's own stream is being written to
+STOP_SECONDS = 10.0  # after Ctrl-C, for workers and the tracking store
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -147,11 +152,37 @@ def _sweep(options: argparse.Namespace) -> int:
         return _print_lines(plan_lines(experiment, options.workers))
     from pipeline.sweep.run import run_sweep
 
-    result = run_sweep(experiment, root=options.mlruns, data_folder=options.data, address=options.address,
-                       workers=options.workers)
+    with _stopping():
+        result = run_sweep(experiment, root=options.mlruns, data_folder=options.data, address=options.address,
+                           workers=options.workers)
     if result.remaining:
         return INTERRUPTED
     return 1 if result.failed else 0
+
+
+@contextlib.contextmanager
+def _stopping() -> Iterator[None]:
+    """Ctrl-C says at once what is waited for; after `STOP_SECONDS` or another Ctrl-C the process ends as it is. Nothing
+    that the tracking store has is lost by that, and the processes of a Ray that was started here end with this one."""
+
+    def end(why: str) -> None:
+        os.write(STDERR, f"ended {why}; run the same command again to go on\n".encode())
+        os._exit(INTERRUPTED)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, lambda number, frame: end("by a second Ctrl-C"))
+        os.write(STDERR, b"\nstopping: waiting for the workers to end and for the tracking store, %g s at most; Ctrl-C "
+                         b"again ends at once\n" % STOP_SECONDS)
+        deadline = threading.Timer(STOP_SECONDS, end, [f"after {STOP_SECONDS:g} s"])
+        deadline.daemon = True
+        deadline.start()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
-from ray._private import ray_constants
+from ray._private import ray_constants, services
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipeline.package import ROOT
+from pipeline.sweep.address import check_address
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.resources import ResourceError, bundle, check_address, check_resources, fits, local_offer
+from pipeline.sweep.resources import ResourceError, bundle, check_resources, fits, local_offer
 from pipeline.sweep.worker import one_line, prepare, prepare_elsewhere
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.experiment import Resources
@@ -151,9 +152,14 @@ def on_loopback() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: str,
-                workers: int | None) -> Iterator[None]:
-    """Ray: the caller's, a cluster's, or one that is started for these trials and ended after them."""
+def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: str, workers: int | None,
+                say: Callable[[str], None] = print) -> Iterator[None]:
+    """Ray: the caller's, a cluster's, or one that is started for these trials and ended after them.
+
+    Raises:
+        ConfigError: `workers` of a cluster.
+        ResourceError: no cluster at the address, one that takes another token, or a Ray that does not start.
+    """
     if workers is not None and (address != "local" or ray.is_initialized()):
         raise ConfigError(f"workers: {WORKERS_OF_CLUSTER}, got {workers}; leave it out")
     if ray.is_initialized():
@@ -161,7 +167,10 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
         return
     quietly: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address != "local":
-        check_address(address)
+        if address == "auto":
+            check_address(services.canonicalize_bootstrap_address(address) or address, found=True)
+        else:
+            check_address(address)
         try:
             ray.init(address, runtime_env=code(), **quietly)
         except ConnectionError as error:
@@ -174,11 +183,29 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
             check_opu()
         opus = {"OPU": 1} if any(trial.needs_opu for trial in trials) else {}
         with on_loopback():
-            ray.init(address, num_cpus=workers, resources=opus, include_dashboard=False, **quietly)
+            start(lambda: ray.init(address, num_cpus=workers, resources=opus, include_dashboard=False, **quietly), say)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def start(init: Callable[[], object], say: Callable[[str], None]) -> None:
+    """Start Ray, and once more if it does not come up in time, as on a machine that is busy.
+
+    Raises:
+        ResourceError: it did not come up twice.
+    """
+    for again in (True, False):
+        try:
+            init()
+            return
+        except Exception as error:  # Ray raises nothing more special than that
+            ray.shutdown()
+            if not again:
+                raise ResourceError(f"Ray does not start on this machine ({one_line(error)}); when the machine is less "
+                                    "busy, run the same command again") from None
+            say(f"Ray did not start ({one_line(error)}); trying once more")
 
 
 def everything() -> dict[str, float]:
