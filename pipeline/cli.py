@@ -112,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     account.add_argument("file", type=Path, nargs="?", metavar="FILE", help="experiment file")
     account.add_argument("--check", type=Path, metavar="CASES", help="evaluate reference cases; exit 1 on a miss")
     account.add_argument("--by-epoch", action="store_true", help="every epsilon after every epoch, as a table")
+    account.add_argument("--json", action="store_true", help="as JSON, for scripts")
 
     audit = command("audit", _audit, "attack an experiment's trials: what is seen, beside what is claimed or certified")
     audit.add_argument("target", metavar="FILE|RUN", help="experiment file, or the trial_key or MLflow run id of a "
@@ -270,9 +271,13 @@ def _account(options: argparse.Namespace) -> int:
         results = check.evaluate(options.check)
         print(check.as_text(results))
         return 0 if all(result.ok for result in results) else 1
-    from pipeline.accounting.statement import trial_lines
+    from pipeline.accounting import overview
 
-    return _print_lines(trial_lines(load_experiment(options.file), options.by_epoch))
+    experiment = load_experiment(options.file)
+    if options.json:
+        print(overview.as_json(experiment, options.by_epoch))
+        return 0
+    return _print_lines(overview.as_lines(experiment, options.by_epoch))
 
 
 def _print_lines(lines: Iterable[str]) -> int:

@@ -1,6 +1,7 @@
 """The command line as a user meets it: real processes, their output and their exit codes."""
 
 import dataclasses
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from pipeline.api import account
 from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import row_space_audit
 from pipeline.cli import main
@@ -108,7 +110,29 @@ def test_account_prints_assumptions_and_labelled_epsilons(tmp_path, capsys):
     file.write_text("base: {mechanism: photonic, sigma: 0.1, gamma_min: 0.5, tau_h_min: 0.5, activation_floor: true}")
     assert main(["account", str(file)]) == 0
     out = capsys.readouterr().out
-    assert "holds" in out and "claimed" in out and "replace-one" in out and "delta" in out and "no guarantee" in out
+    assert out.startswith("e: 1 settings, whatever the seed, of 1 trials\nepsilon ")
+    assert "\n  holds  sigma > 0: sigma = 0.1\n" in out and "\nclaimed: No guarantee" in out and "no guarantee" in out
+    assert re.search(r"\n[\d.e+]+ +claimed second/epochs +replace-one +shuffled +1e-05 +sigma = 0.1 +15 +dfa", out)
+
+
+def test_account_shows_what_settings_share_once(tmp_path, capsys):
+    file = tmp_path / "e.yaml"
+    file.write_text("base: {dataset: digits, batch_size: 64, epochs: 1, mechanism: per_example, sampler: poisson}\n"
+                    "grid: {algorithm: [bp, dfa], noise_multiplier: [1, 2], seed: [0, 1]}")
+    assert main(["account", str(file)]) == 0
+    header, _, *rows = capsys.readouterr().out.splitlines()
+    assert header == "e: 4 settings, whatever the seed, of 8 trials"
+    assert [re.split("  +", row)[-3:] for row in rows[:2]] == [[f"z = {z}", "1", f"bp, dfa z={z}"] for z in (1, 2)]
+    assert rows[2].startswith("certified: Features and labels ")
+    assert sum("operating system" in row or "recorded seed, and whoever" in row for row in rows) == 1
+
+    assert main(["account", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    trials = load_experiment(file).trials
+    assert [key for s in found["settings"] for key in s["trial_keys"]] == [trial.trial_key for trial in trials]
+    (epsilons,) = found["settings"][0]["epsilons"]
+    assert epsilons[0]["value"] == account(trials[0])[0].value and epsilons[0]["kind"] == "certified"
+    assert found["best"][0] == "the best of 8 certified trials"
 
 
 def test_account_calibrates_and_lists_epsilon_by_epoch(tmp_path, capsys):
@@ -119,7 +143,7 @@ def test_account_calibrates_and_lists_epsilon_by_epoch(tmp_path, capsys):
     out = capsys.readouterr().out
     values = [float(line.rpartition(" ")[2]) for line in out.splitlines() if "after epoch" in line]
     assert len(values) == 3 and values == sorted(values) and 1.98 <= values[-1] <= 2
-    assert "noise multiplier" in out and "certified gdp; delta = 1e-05, relation replace-one, sampler shuffled" in out
+    assert re.search(r"\n[12][.\d]* +certified gdp +replace-one +shuffled +1e-05 +z = [\d.]+ +3 +dfa epsilon=2", out)
 
 
 def test_fields_documents_every_setting(capsys):
@@ -360,7 +384,7 @@ def test_prices_of_drawn_trials_are_shown_before_anything_is_trained(tmp_path, c
     assert f"{len(trials)} drawn trials" in prices[0] and "selected random_stopping; delta = 1e-05" in prices[0]
     assert "selected composition; delta" in prices[0] and prices[0] == prices[1]
     assert prices[0].count("these trials simulate the guarantee") == 2 and "share noise" not in prices[0]
-    assert out.count("any seed") == 4, "every candidate is accounted for, drawn or not"
+    assert out.startswith("stopping: 4 settings, "), "every candidate is accounted for, drawn or not"
 
 
 @pytest.mark.parametrize(("grid", "says"), [
