@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.config import ConfigError, settings
 from pipeline.trials.exhibits import left_out
 from pipeline.trials.experiment import Experiment, load_experiment, parse_experiment, sliced
 from pipeline.trials.fields import UserError
@@ -124,7 +124,9 @@ def _parser() -> argparse.ArgumentParser:
     audit.add_argument("--mlruns", type=Path, metavar="DIR",
                        help="tracking store of RUN (default: mlruns); with FILE, also log the table to its sweep there")
 
-    command("fields", _fields, "the settings of a trial, with their defaults")
+    fields = command("fields", _fields, "the settings of a trial, with their defaults")
+    fields.add_argument("file", type=Path, nargs="?", metavar="FILE",
+                        help="experiment file, to show the settings of its plugins too")
 
     ui = command("ui", _ui, "browse the runs in MLflow's web page")
     with_store(ui)
@@ -349,7 +351,9 @@ def _text_file(name: str, text: str) -> Iterator[Path]:
 
 
 def _fields(options: argparse.Namespace) -> int:
-    for f in dataclasses.fields(TrialConfig):
+    if options.file:
+        load_experiment(options.file)  # and its plugins
+    for f in settings():
         default = list(f.default) if isinstance(f.default, tuple) else f.default
         print(f"{f.name} = {default!r}\n    {f.metadata['doc']}"
               + (f" ({', '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 import torch
@@ -11,7 +10,7 @@ from pipeline.accounting.statement import price_lines
 from pipeline.learning.feedback.projection import check_opu
 from pipeline.sweep.estimate import estimate_seconds
 from pipeline.sweep.resources import bundle, check_resources, local_offer, slots
-from pipeline.trials.config import TrialConfig
+from pipeline.trials.config import TrialConfig, settings
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import duration
 from pipeline.trials.packs import plan
@@ -52,5 +51,5 @@ def plan_lines(experiment: Experiment, workers: int | None) -> Iterator[str]:
 def _differences(trial: TrialConfig, experiment: Experiment) -> str:
     """The settings in which the experiment's trials differ, as this trial has them."""
     own, compared = trial.canonical(), (*experiment.trials, *experiment.candidates)
-    return " ".join(f"{f.name}={own[f.name]}" for f in dataclasses.fields(trial)
+    return " ".join(f"{f.name}={own[f.name]}" for f in settings()
                     if f.name in own and len({getattr(t, f.name) for t in compared}) > 1)

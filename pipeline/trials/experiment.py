@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.exhibits import EXHIBITS, misfit, varied_fields
 from pipeline.trials.grid import combine, entries, parse_yaml, read_mapping
 from pipeline.trials.plugins import LOADED, load_plugins
@@ -220,8 +220,8 @@ def _selection(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> Select
     """How the best trial is chosen; where the file is silent, from a fixed grid."""
     if "selection" not in top:
         return Selection()
-    settings = [f.name for f in dataclasses.fields(Selection)]
-    selection = Selection(**read_mapping(top["selection"], "selection", settings))
+    names = [f.name for f in dataclasses.fields(Selection)]
+    selection = Selection(**read_mapping(top["selection"], "selection", names))
     for number, part in enumerate((top, *top.get("cases", ())) if selection.is_random else ()):
         for key in ("base", "grid"):
             if "seed" in part.get(key, {}):
@@ -249,7 +249,7 @@ def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: S
 
 
 def _describe(config: TrialConfig) -> str:
-    defaults = {f.name: f.default for f in dataclasses.fields(config)}
+    defaults = {f.name: f.default for f in settings()}
     changed = {k: v for k, v in config.canonical().items()
                if k in ("algorithm", "seed") or v != defaults[k] and v != list(np.atleast_1d(defaults[k]))}
     return ", ".join(f"{k}={v}" for k, v in changed.items())
