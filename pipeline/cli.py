@@ -81,7 +81,8 @@ def _parser() -> argparse.ArgumentParser:
     sweep = command("sweep", _sweep, "train the trials of an experiment that are not done yet")
     with_file(sweep)
     with_store(sweep)
-    sweep.add_argument("--dry-run", action="store_true", help="print trials, packs, resources and an estimate, and end")
+    sweep.add_argument("--dry-run", action="store_true", help="print an estimate, packs and resources, and end")
+    sweep.add_argument("--json", action="store_true", help="with --dry-run: as JSON, with every trial, for scripts")
     sweep.add_argument("--workers", type=int, metavar="N", help="cores to use on this machine (default: all)")
     sweep.add_argument("--address", help="Ray cluster: 'auto' or 'host:port' where this machine is part of it, "
                                          "'ray://host:10001' from outside (default: RAY_ADDRESS, else a local one is "
@@ -150,9 +151,12 @@ def _sweep(options: argparse.Namespace) -> int:
         resources = dataclasses.replace(experiment.resources, checkpoint_seconds=options.checkpoint_seconds)
         experiment = dataclasses.replace(experiment, resources=resources)
     if options.dry_run:
-        from pipeline.sweep.dry_run import plan_lines
+        from pipeline.sweep import dry_run
 
-        return _print_lines(plan_lines(experiment, options.workers))
+        plan = dry_run.dry_run(experiment, options.workers)
+        return _print_lines([dry_run.as_json(plan)] if options.json else dry_run.as_lines(plan))
+    if options.json:
+        raise ConfigError("--json: is what --dry-run prints, got it without")
     from pipeline.sweep.run import run_sweep
 
     with _stopping():
@@ -276,10 +280,8 @@ def _account(options: argparse.Namespace) -> int:
     from pipeline.accounting import overview
 
     experiment = load_experiment(options.file)
-    if options.json:
-        print(overview.as_json(experiment, options.by_epoch))
-        return 0
-    return _print_lines(overview.as_lines(experiment, options.by_epoch))
+    return _print_lines([overview.as_json(experiment, options.by_epoch)] if options.json else
+                        overview.as_lines(experiment, options.by_epoch))
 
 
 def _print_lines(lines: Iterable[str]) -> int:

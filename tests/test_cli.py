@@ -67,12 +67,24 @@ def test_sweep_then_again_then_wider_then_report(tmp_path):
     assert (tmp_path / "reports/tiny/figure2.png").stat().st_size > 10_000
 
 
-def test_dry_run_lists_trials_packs_resources_and_an_estimate(tmp_path, capsys):
+def test_dry_run_shows_packs_resources_and_an_estimate(tmp_path, capsys):
     assert main(["sweep", str(QUICKSTART), "--dry-run", "--workers", "2"]) == 0
-    out = capsys.readouterr().out
-    assert "32 trials" in out and "1 CPU, 0 GPU, 1 OPU" in out and "estimate: " in out
-    assert out.count("algorithm=") == 32 and not (tmp_path / "mlruns").exists()
-    assert "\nignored: feedback_std by 2 trials of mechanism none with algorithm bp\n" in out
+    first, second, *rows, last = capsys.readouterr().out.splitlines()
+    assert re.match(r"quickstart: .+ of training on this machine .*\(an estimate\)", first)
+    assert second.startswith("32 trials in ") and last == (
+        "ignored: feedback_std by 2 trials of mechanism none with algorithm bp")
+    cells = [re.split("  +", row) for row in rows]
+    assert cells[0] == ["packs", "trials", "each takes", "settings"] and sum(int(row[1]) for row in cells[1:]) == 32
+    assert any(takes == "1 CPU, 1 OPU" and "algorithm=pdfa" in text for _, _, takes, text in cells[1:])
+
+    assert main(["sweep", str(QUICKSTART), "--dry-run", "--workers", "2", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    keys = [trial["trial_key"] for pack in plan["packs"] for trial in pack["trials"]]
+    assert sorted(keys) == sorted(trial.trial_key for trial in load_experiment(QUICKSTART).trials)
+    assert plan["estimated_seconds"] > 0 and len(plan["packs"]) == int(second.split()[3])
+    assert not (tmp_path / "mlruns").exists()
+    assert main(["sweep", str(QUICKSTART), "--json"]) == 2
+    assert capsys.readouterr().err == "error: --json: is what --dry-run prints, got it without\n"
 
 
 @pytest.mark.parametrize(("content", "arguments", "message"), [
