@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
-from ray._private import ray_constants, services
+from ray._private import ray_constants, services, state
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipeline.package import ROOT
 from pipeline.sweep.address import check_address
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.resources import ResourceError, bundle, check_resources, fits, local_offer
+from pipeline.sweep.resources import ADVICE, ResourceError, bundle, check_resources, fits, local_offer
 from pipeline.sweep.worker import one_line, prepare, prepare_elsewhere
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.experiment import Resources
@@ -31,6 +31,7 @@ Result = TypeVar("Result")
 WORKERS_OF_CLUSTER = "the cluster's nodes say how many packs they take"
 CLIENT = "ray://"  # prefix of addresses of Ray Client, for machines that are no part of the cluster
 LOG_SECONDS = 2.0  # that a line written on the head may take to arrive here
+MOST_NODES = 64  # that are noted in the tracking store, whose texts have a greatest length
 # A share of what only the head offers puts a task there.
 HEAD = {"node:__internal_head__": 0.001}
 
@@ -131,6 +132,14 @@ def _reason(error: RayError) -> str:
 def offers() -> list[dict[str, float]]:
     """What each node that is alive offers."""
     return [node["Resources"] for node in alive()]
+
+
+def in_use() -> list[dict[str, Any]]:
+    """Of each node, at most `MOST_NODES`, its name, and by resource what is taken and what there is, as Ray counts it."""
+    free = state.available_resources_per_node()
+    return [{"node": node["NodeName"], **{name: [round(has - free.get(node["NodeID"], {}).get(name, 0.0), 3), has]
+                                          for name in ADVICE if (has := node["Resources"].get(name, 0.0))}}
+            for node in alive()[:MOST_NODES]]
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ class SweepProgress:
         self._begin = time.monotonic()
         self._console = console or Console(stderr=True, highlight=False, quiet=quiet)
         self._bar = bars.Progress(
-            bars.BarColumn(bar_width=10), _text("trials"), _text("eta"),
+            bars.BarColumn(bar_width=6), _text("trials"), _text("eta"),
             _text("best", Column(no_wrap=True, overflow="ellipsis", ratio=1)), bars.TimeElapsedColumn(),
             console=self._console, disable=not self._console.is_terminal, expand=True)
         self._task = self._bar.add_task("", total=sum(self._epochs_left.values()), trials="", eta="", best="")

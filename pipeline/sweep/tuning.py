@@ -16,6 +16,7 @@ from ray import tune
 from ray.tune.schedulers import FIFOScheduler
 
 from pipeline.sweep.checkpoints import SOFTWARE
+from pipeline.sweep.cluster import in_use
 from pipeline.sweep.lock import Lease
 from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.resources import Watchdog, bundle
@@ -170,7 +171,7 @@ class Driver(tune.Callback):
     def on_step_end(self, iteration: int, trials: list, **info: Any) -> None:
         with self._keeping_error():
             self._recorder.write_due()
-            self._lease.beat()
+            self._lease.beat(in_use)
             self._watchdog.look([trial.status for trial in trials])
 
     def _pack(self, trial: Any) -> Pack:
