@@ -425,3 +425,36 @@ def test_account_says_what_the_price_of_a_simulated_grid_leaves_out(tmp_path, ca
     assert ("so these trials simulate the guarantee" in price) == (noise == "research")
     assert ("trials of one seed share noise and batches" in price) == shared
     assert ("came from the operating system" in price) == (noise == "secure")
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0 and re.fullmatch(r"photonic \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_set_changes_what_is_accounted_for_and_refuses_what_the_grid_has(tmp_path, capsys):
+    file = tmp_path / "e.yaml"
+    file.write_text("base: {dataset: digits, batch_size: 64, epochs: 9, mechanism: per_example, sampler: shuffled}\n"
+                    "grid: {noise_multiplier: [1, 2]}")
+    assert main(["account", str(file), "--set", "epochs=2", "--set", "delta=1e-6"]) == 0
+    assert capsys.readouterr().out.count("  1e-06  ") == 2
+    assert main(["account", str(file), "--set", "noise_multiplier=3"]) == 2
+    assert "--set noise_multiplier: must be a field that neither grid nor a case sets" in capsys.readouterr().err
+    for arguments in (["status", "--set", "epochs=2"], ["account", str(file), "--set", "epochs"]):
+        assert main(arguments) == 2 and capsys.readouterr().err.startswith("error: --set: ")
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    (["photonic", "st"], {"status"}), (["photonic", "--v"], {"--version"}),
+    (["photonic", "sweep", "--dr"], {"--dry-run"}),
+    (["photonic", "sweep", "mi"], {"mine.yaml"}), (["photonic", "status", "--wat"], {"--watch"})])
+def test_completion_completes_commands_options_and_files(tmp_path, capsys, words, expected):
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    (tmp_path / "mine.yaml").touch()
+    ask = (f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _photonic; "
+           "printf '%s\\n' \"${COMPREPLY[@]}\"")
+    done = subprocess.run(["bash", "-c", script + "\n" + ask], cwd=tmp_path, text=True, capture_output=True, check=True)
+    assert set(done.stdout.split()) == expected and done.stderr == ""
+    assert main(["completion", "zsh"]) == 0 and capsys.readouterr().out.endswith(script)

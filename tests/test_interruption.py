@@ -32,19 +32,19 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 import sweep_stub
 from ray import cloudpickle
-from pipeline import cli
+from pipeline import cli, terminal
 from pipeline.sweep import run
 cloudpickle.register_pickle_by_value(sweep_stub)
 run.train_pack = functools.partial(sweep_stub.slow, folder=Path({folder!r}))
-cli.STOP_SECONDS = 300.0
+terminal.STOP_SECONDS = 300.0
 sys.exit(cli.main(["sweep", "long.yaml", "--workers", "1"]))
 """
 # What does not end by Ctrl-C.
 STUBBORN = """
 import sys, time
-from pipeline import cli
-cli.STOP_SECONDS = {seconds}
-with cli._stopping():
+from pipeline import terminal
+terminal.STOP_SECONDS = {seconds}
+with terminal.stopping():
     while True:
         try:
             print("ready", flush=True)

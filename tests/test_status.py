@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from pipeline import cli
 from pipeline.cli import main
 from pipeline.sweep import lock, run
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
@@ -195,3 +196,21 @@ def test_checkpoint_seconds_must_be_a_number_not_below_zero(tmp_path, capsys):
     file.write_text(FILE)
     assert main(["sweep", str(file), "--checkpoint-seconds", "-1"]) == 2
     assert "resources.checkpoint_seconds: must be a number >= 0, got -1.0" in capsys.readouterr().err
+
+
+def test_watch_looks_again_as_long_as_the_sweep_runs(mixed, tmp_path, capsys, monkeypatch):
+    file, _, driver = mixed
+    sweep, looks = sweeping(tmp_path / "mlruns", "mixed", driver), []
+
+    def wait(seconds):
+        looks.append(seconds)
+        if len(looks) == 2:
+            sweep.__exit__(None, None, None)
+
+    monkeypatch.setattr(cli.time, "sleep", wait)
+    sweep.__enter__()
+    text = status(capsys, tmp_path, file, "--watch")
+    heads = [line.rpartition("; ")[2] for line in text.splitlines() if line.startswith("mixed: ")]
+    assert heads == ["running", "running", "not running here"] and looks == [5.0, 5.0]
+    assert main(["status", str(file), "--watch", "--json"]) == 2
+    assert capsys.readouterr().err == "error: --json: is printed once, got it with --watch\n"
