@@ -1,4 +1,4 @@
-"""The command line: `photonic sweep | status | report | account | audit | fields | ui`."""
+"""The command line: `photonic sweep | status | report | account | audit | fields | ui | completion`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.terminal import INTERRUPTED, completion, stopping
+from pipeline.trials.config import ConfigError, settings
 from pipeline.trials.exhibits import left_out
 from pipeline.trials.experiment import Experiment, load_experiment, parse_experiment, sliced
 from pipeline.trials.fields import UserError
@@ -26,8 +30,9 @@ if TYPE_CHECKING:
 
 # Exit codes: 0 done, 1 some trial failed, a reference case was missed or an audit exceeds what is certified,
 # 2 refused or impossible (one line says why), 130 interrupted.
-REFUSED, INTERRUPTED = 2, 130
+REFUSED = 2
 MOST_PRINTED = 40  # lines of a table of a report; longer ones are in its files and on its page
+WATCH_SECONDS = 5.0  # between two looks of `status --watch`
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="photonic", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"photonic {version('photonic-dfa')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, function, text: str) -> argparse.ArgumentParser:
@@ -63,6 +69,10 @@ def _parser() -> argparse.ArgumentParser:
     def with_file(sub: argparse.ArgumentParser) -> None:
         sub.add_argument("file", type=Path, metavar="FILE", help="experiment file, for example "
                                                                  "experiments/quickstart.yaml")
+
+    def with_changes(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE",
+                         help="a setting of all trials, in place of what base of the file says; may be repeated")
 
     def with_store(sub: argparse.ArgumentParser) -> None:
         sub.add_argument("--mlruns", type=Path, default=Path("mlruns"), metavar="DIR",
@@ -75,8 +85,10 @@ def _parser() -> argparse.ArgumentParser:
 
     sweep = command("sweep", _sweep, "train the trials of an experiment that are not done yet")
     with_file(sweep)
+    with_changes(sweep)
     with_store(sweep)
-    sweep.add_argument("--dry-run", action="store_true", help="print trials, packs, resources and an estimate, and end")
+    sweep.add_argument("--dry-run", action="store_true", help="print an estimate, packs and resources, and end")
+    sweep.add_argument("--json", action="store_true", help="with --dry-run: as JSON, with every trial, for scripts")
     sweep.add_argument("--workers", type=int, metavar="N", help="cores to use on this machine (default: all)")
     sweep.add_argument("--address", help="Ray cluster: 'auto' or 'host:port' where this machine is part of it, "
                                          "'ray://host:10001' from outside (default: RAY_ADDRESS, else a local one is "
@@ -88,12 +100,15 @@ def _parser() -> argparse.ArgumentParser:
     status = command("status", _status, "which trials are done, running, failed, diverged or missing, and why")
     status.add_argument("file", type=Path, nargs="?", metavar="FILE",
                         help="experiment file (default: all experiments in the store, as far as it knows them)")
+    with_changes(status)
     with_store(status)
+    status.add_argument("--watch", action="store_true", help="look again every 5 s, as long as a sweep runs")
     status.add_argument("--json", action="store_true", help="as JSON, for scripts")
 
     report = command("report", _report, "page, tables and figures of a swept experiment, or of how two differ")
     report.add_argument("target", metavar="FILE|NAME", help="experiment file, or the name of a sweep in the store")
     report.add_argument("other", nargs="?", metavar="FILE|NAME", help="another, to compare it with")
+    with_changes(report)
     with_store(report)
     report.add_argument("--mlruns-b", type=Path, metavar="DIR",
                         help="folder of the tracking store of the second, for example of another commit's checkout")
@@ -105,8 +120,10 @@ def _parser() -> argparse.ArgumentParser:
 
     account = command("account", _account, "the epsilon of an experiment's trials, and of the best")
     account.add_argument("file", type=Path, nargs="?", metavar="FILE", help="experiment file")
+    with_changes(account)
     account.add_argument("--check", type=Path, metavar="CASES", help="evaluate reference cases; exit 1 on a miss")
     account.add_argument("--by-epoch", action="store_true", help="every epsilon after every epoch, as a table")
+    account.add_argument("--json", action="store_true", help="as JSON, for scripts")
 
     audit = command("audit", _audit, "attack an experiment's trials: what is seen, beside what is claimed or certified")
     audit.add_argument("target", metavar="FILE|RUN", help="experiment file, or the trial_key or MLflow run id of a "
@@ -118,13 +135,19 @@ def _parser() -> argparse.ArgumentParser:
     audit.add_argument("--mlruns", type=Path, metavar="DIR",
                        help="tracking store of RUN (default: mlruns); with FILE, also log the table to its sweep there")
 
-    command("fields", _fields, "the settings of a trial, with their defaults")
+    fields = command("fields", _fields, "the settings of a trial, with their defaults")
+    fields.add_argument("file", type=Path, nargs="?", metavar="FILE",
+                        help="experiment file, to show the settings of its plugins too")
 
     ui = command("ui", _ui, "browse the runs in MLflow's web page")
     with_store(ui)
     ui.add_argument("--port", type=_port, default=5000, help="(default: %(default)s)")
     ui.add_argument("--host", default="127.0.0.1", help="interface to listen on (default: %(default)s, which only this "
                                                         "machine reaches; there is no log-in)")
+
+    shell = command("completion", lambda options: _print_lines([completion(parser, options.shell)]),
+                    "a script for a shell: source <(photonic completion bash)")
+    shell.add_argument("shell", choices=("bash", "zsh"))
     return parser
 
 
@@ -135,20 +158,24 @@ def _port(text: str) -> int:
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    experiment = load_experiment(options.file)
+    experiment = _experiment(options)
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers: must be at least 1, got {options.workers}")
     if options.checkpoint_seconds is not None:
         resources = dataclasses.replace(experiment.resources, checkpoint_seconds=options.checkpoint_seconds)
         experiment = dataclasses.replace(experiment, resources=resources)
     if options.dry_run:
-        from pipeline.sweep.dry_run import plan_lines
+        from pipeline.sweep import dry_run
 
-        return _print_lines(plan_lines(experiment, options.workers))
+        plan = dry_run.dry_run(experiment, options.workers)
+        return _print_lines([dry_run.as_json(plan)] if options.json else dry_run.as_lines(plan))
+    if options.json:
+        raise ConfigError("--json: is what --dry-run prints, got it without")
     from pipeline.sweep.run import run_sweep
 
-    result = run_sweep(experiment, root=options.mlruns, data_folder=options.data, address=options.address,
-                       workers=options.workers)
+    with stopping():
+        result = run_sweep(experiment, root=options.mlruns, data_folder=options.data, address=options.address,
+                           workers=options.workers)
     if result.remaining:
         return INTERRUPTED
     return 1 if result.failed else 0
@@ -158,11 +185,28 @@ def _status(options: argparse.Namespace) -> int:
     from pipeline.sweep import status
     from pipeline.tracking.reader import Reader
 
-    experiment = load_experiment(options.file) if options.file else None
+    if options.json and options.watch:
+        raise ConfigError("--json: is printed once, got it with --watch")
+    if options.set and not options.file:
+        raise ConfigError(f"--set: changes what FILE says, got none with {' '.join(options.set)}")
+    experiment = _experiment(options) if options.file else None
     store = Reader(root=options.mlruns)
-    states = [status.read(store, name, experiment) for name in ([experiment.name] if experiment else store.sweeps())]
-    print(status.as_json(states) if options.json else status.as_text(states))
+    with contextlib.suppress(KeyboardInterrupt) if options.watch else contextlib.nullcontext():
+        while True:
+            states = [status.read(store, name, experiment)
+                      for name in ([experiment.name] if experiment else store.sweeps())]
+            if options.watch and sys.stdout.isatty():
+                print("\x1b[2J\x1b[H", end="")
+            print(status.as_json(states) if options.json else status.as_text(states), flush=True)
+            if not options.watch or not any(state.running for state in states):
+                break
+            time.sleep(WATCH_SECONDS)
     return 0
+
+
+def _experiment(options: argparse.Namespace) -> Experiment:
+    """The experiment of FILE, with what --set says."""
+    return load_experiment(options.file, _assignments("--set", options.set))
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -171,8 +215,11 @@ def _report(options: argparse.Namespace) -> int:
     if options.mlruns_b and not options.other:
         raise ConfigError(f"--mlruns-b: is of a second experiment, of which there is none, got {options.mlruns_b}")
     store = Reader(root=options.mlruns)
-    experiment = _swept(options.target, store)
+    changes = _assignments("--set", options.set)
+    experiment = _swept(options.target, store, changes)
     if options.other:
+        if changes:
+            raise ConfigError(f"--set: is of one experiment, got it with two: {' '.join(options.set)}")
         if options.where:
             raise ConfigError(f"--where: is of one experiment, got it with two: {' '.join(options.where)}")
         from analysis.comparison.report import compare_report
@@ -218,16 +265,16 @@ def _assignments(option: str, texts: Sequence[str]) -> dict[str, object]:
     return found
 
 
-def _swept(target: str, store: Reader) -> Experiment:
+def _swept(target: str, store: Reader, changes: Mapping[str, object] = MappingProxyType({})) -> Experiment:
     """The experiment of a file or, where there is none, of the sweep of that name, as it was swept last."""
     if Path(target).exists() or Path(target).suffix in (".yaml", ".yml"):
-        return load_experiment(target)
+        return load_experiment(target, changes)
     if not store.find(target):
         from pipeline.tracking.backend import shown
 
         raise ConfigError(f"{target}: must be an experiment file or the name of a sweep in {shown(store.uri)}, which "
                           f"has {', '.join(store.sweeps()) or 'none'}")
-    return parse_experiment(store.experiment(), Path(f"{target}.yaml"), stored=True)
+    return parse_experiment(store.experiment(), Path(f"{target}.yaml"), stored=True, changes=changes)
 
 
 def _account(options: argparse.Namespace) -> int:
@@ -239,9 +286,11 @@ def _account(options: argparse.Namespace) -> int:
         results = check.evaluate(options.check)
         print(check.as_text(results))
         return 0 if all(result.ok for result in results) else 1
-    from pipeline.accounting.statement import trial_lines
+    from pipeline.accounting import overview
 
-    return _print_lines(trial_lines(load_experiment(options.file), options.by_epoch))
+    experiment = _experiment(options)
+    return _print_lines([overview.as_json(experiment, options.by_epoch)] if options.json else
+                        overview.as_lines(experiment, options.by_epoch))
 
 
 def _print_lines(lines: Iterable[str]) -> int:
@@ -313,7 +362,9 @@ def _text_file(name: str, text: str) -> Iterator[Path]:
 
 
 def _fields(options: argparse.Namespace) -> int:
-    for f in dataclasses.fields(TrialConfig):
+    if options.file:
+        load_experiment(options.file)  # and its plugins
+    for f in settings():
         default = list(f.default) if isinstance(f.default, tuple) else f.default
         print(f"{f.name} = {default!r}\n    {f.metadata['doc']}"
               + (f" ({', '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""))

@@ -1,6 +1,7 @@
 """The command line as a user meets it: real processes, their output and their exit codes."""
 
 import dataclasses
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from pipeline.api import account
 from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import row_space_audit
 from pipeline.cli import main
@@ -65,12 +67,24 @@ def test_sweep_then_again_then_wider_then_report(tmp_path):
     assert (tmp_path / "reports/tiny/figure2.png").stat().st_size > 10_000
 
 
-def test_dry_run_lists_trials_packs_resources_and_an_estimate(tmp_path, capsys):
+def test_dry_run_shows_packs_resources_and_an_estimate(tmp_path, capsys):
     assert main(["sweep", str(QUICKSTART), "--dry-run", "--workers", "2"]) == 0
-    out = capsys.readouterr().out
-    assert "32 trials" in out and "1 CPU, 0 GPU, 1 OPU" in out and "estimate: " in out
-    assert out.count("algorithm=") == 32 and not (tmp_path / "mlruns").exists()
-    assert "\nignored: feedback_std by 2 trials of mechanism none with algorithm bp\n" in out
+    first, second, *rows, last = capsys.readouterr().out.splitlines()
+    assert re.match(r"quickstart: .+ of training on this machine .*\(an estimate\)", first)
+    assert second.startswith("32 trials in ") and last == (
+        "ignored: feedback_std by 2 trials of mechanism none with algorithm bp")
+    cells = [re.split("  +", row) for row in rows]
+    assert cells[0] == ["packs", "trials", "each takes", "settings"] and sum(int(row[1]) for row in cells[1:]) == 32
+    assert any(takes == "1 CPU, 1 OPU" and "algorithm=pdfa" in text for _, _, takes, text in cells[1:])
+
+    assert main(["sweep", str(QUICKSTART), "--dry-run", "--workers", "2", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    keys = [trial["trial_key"] for pack in plan["packs"] for trial in pack["trials"]]
+    assert sorted(keys) == sorted(trial.trial_key for trial in load_experiment(QUICKSTART).trials)
+    assert plan["estimated_seconds"] > 0 and len(plan["packs"]) == int(second.split()[3])
+    assert not (tmp_path / "mlruns").exists()
+    assert main(["sweep", str(QUICKSTART), "--json"]) == 2
+    assert capsys.readouterr().err == "error: --json: is what --dry-run prints, got it without\n"
 
 
 @pytest.mark.parametrize(("content", "arguments", "message"), [
@@ -108,7 +122,29 @@ def test_account_prints_assumptions_and_labelled_epsilons(tmp_path, capsys):
     file.write_text("base: {mechanism: photonic, sigma: 0.1, gamma_min: 0.5, tau_h_min: 0.5, activation_floor: true}")
     assert main(["account", str(file)]) == 0
     out = capsys.readouterr().out
-    assert "holds" in out and "claimed" in out and "replace-one" in out and "delta" in out and "no guarantee" in out
+    assert out.startswith("e: 1 settings, whatever the seed, of 1 trials\nepsilon ")
+    assert "\n  holds  sigma > 0: sigma = 0.1\n" in out and "\nclaimed: No guarantee" in out and "no guarantee" in out
+    assert re.search(r"\n[\d.e+]+ +claimed second/epochs +replace-one +shuffled +1e-05 +sigma = 0.1 +15 +dfa", out)
+
+
+def test_account_shows_what_settings_share_once(tmp_path, capsys):
+    file = tmp_path / "e.yaml"
+    file.write_text("base: {dataset: digits, batch_size: 64, epochs: 1, mechanism: per_example, sampler: poisson}\n"
+                    "grid: {algorithm: [bp, dfa], noise_multiplier: [1, 2], seed: [0, 1]}")
+    assert main(["account", str(file)]) == 0
+    header, _, *rows = capsys.readouterr().out.splitlines()
+    assert header == "e: 4 settings, whatever the seed, of 8 trials"
+    assert [re.split("  +", row)[-3:] for row in rows[:2]] == [[f"z = {z}", "1", f"bp, dfa z={z}"] for z in (1, 2)]
+    assert rows[2].startswith("certified: Features and labels ")
+    assert sum("operating system" in row or "recorded seed, and whoever" in row for row in rows) == 1
+
+    assert main(["account", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    trials = load_experiment(file).trials
+    assert [key for s in found["settings"] for key in s["trial_keys"]] == [trial.trial_key for trial in trials]
+    (epsilons,) = found["settings"][0]["epsilons"]
+    assert epsilons[0]["value"] == account(trials[0])[0].value and epsilons[0]["kind"] == "certified"
+    assert found["best"][0] == "the best of 8 certified trials"
 
 
 def test_account_calibrates_and_lists_epsilon_by_epoch(tmp_path, capsys):
@@ -119,7 +155,7 @@ def test_account_calibrates_and_lists_epsilon_by_epoch(tmp_path, capsys):
     out = capsys.readouterr().out
     values = [float(line.rpartition(" ")[2]) for line in out.splitlines() if "after epoch" in line]
     assert len(values) == 3 and values == sorted(values) and 1.98 <= values[-1] <= 2
-    assert "noise multiplier" in out and "certified gdp; delta = 1e-05, relation replace-one, sampler shuffled" in out
+    assert re.search(r"\n[12][.\d]* +certified gdp +replace-one +shuffled +1e-05 +z = [\d.]+ +3 +dfa epsilon=2", out)
 
 
 def test_fields_documents_every_setting(capsys):
@@ -360,7 +396,7 @@ def test_prices_of_drawn_trials_are_shown_before_anything_is_trained(tmp_path, c
     assert f"{len(trials)} drawn trials" in prices[0] and "selected random_stopping; delta = 1e-05" in prices[0]
     assert "selected composition; delta" in prices[0] and prices[0] == prices[1]
     assert prices[0].count("these trials simulate the guarantee") == 2 and "share noise" not in prices[0]
-    assert out.count("any seed") == 4, "every candidate is accounted for, drawn or not"
+    assert out.startswith("stopping: 4 settings, "), "every candidate is accounted for, drawn or not"
 
 
 @pytest.mark.parametrize(("grid", "says"), [
@@ -389,3 +425,36 @@ def test_account_says_what_the_price_of_a_simulated_grid_leaves_out(tmp_path, ca
     assert ("so these trials simulate the guarantee" in price) == (noise == "research")
     assert ("trials of one seed share noise and batches" in price) == shared
     assert ("came from the operating system" in price) == (noise == "secure")
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0 and re.fullmatch(r"photonic \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_set_changes_what_is_accounted_for_and_refuses_what_the_grid_has(tmp_path, capsys):
+    file = tmp_path / "e.yaml"
+    file.write_text("base: {dataset: digits, batch_size: 64, epochs: 9, mechanism: per_example, sampler: shuffled}\n"
+                    "grid: {noise_multiplier: [1, 2]}")
+    assert main(["account", str(file), "--set", "epochs=2", "--set", "delta=1e-6"]) == 0
+    assert capsys.readouterr().out.count("  1e-06  ") == 2
+    assert main(["account", str(file), "--set", "noise_multiplier=3"]) == 2
+    assert "--set noise_multiplier: must be a field that neither grid nor a case sets" in capsys.readouterr().err
+    for arguments in (["status", "--set", "epochs=2"], ["account", str(file), "--set", "epochs"]):
+        assert main(arguments) == 2 and capsys.readouterr().err.startswith("error: --set: ")
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    (["photonic", "st"], {"status"}), (["photonic", "--v"], {"--version"}),
+    (["photonic", "sweep", "--dr"], {"--dry-run"}),
+    (["photonic", "sweep", "mi"], {"mine.yaml"}), (["photonic", "status", "--wat"], {"--watch"})])
+def test_completion_completes_commands_options_and_files(tmp_path, capsys, words, expected):
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    (tmp_path / "mine.yaml").touch()
+    ask = (f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _photonic; "
+           "printf '%s\\n' \"${COMPREPLY[@]}\"")
+    done = subprocess.run(["bash", "-c", script + "\n" + ask], cwd=tmp_path, text=True, capture_output=True, check=True)
+    assert set(done.stdout.split()) == expected and done.stderr == ""
+    assert main(["completion", "zsh"]) == 0 and capsys.readouterr().out.endswith(script)

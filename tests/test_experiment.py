@@ -1,9 +1,10 @@
+import re
 from pathlib import Path
 
 import pytest
 
 from pipeline.trials.config import ConfigError
-from pipeline.trials.experiment import load_experiment
+from pipeline.trials.experiment import load_experiment, parse_experiment
 from pipeline.trials.naming import run_name
 
 SHIPPED = sorted((Path(__file__).parent.parent / "experiments").glob("*.yaml"))
@@ -65,9 +66,9 @@ def test_other_text_stays_text(tmp_path, text):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("base: {nose: 1}", r"nose: unknown field, got 1; did you mean 'noise'\? .*, at base.nose \(.*e.yaml\)"),
+    ("base: {nose: 1}", r"nose: unknown field, got 1; did you mean 'noise'\? .*, at base.nose \(.*e.yaml, line 1\)"),
     ("base: {mechanism: photonic}\ngrid: {sigma: [0, 0.1, -0.1]}",
-     r"sigma: must be >= 0, got -0.1, at grid.sigma\[2\] \(.*e.yaml\)"),
+     r"sigma: must be >= 0, got -0.1, at grid.sigma\[2\] \(.*e.yaml, line 2\)"),
     ("cases: [{base: {batch_size: 99999}}]", r"batch_size: must be at most .*, at cases\[0\].base.batch_size"),
     ("grid: {}", r"grid: is empty"),
     ("grid: {sigma: []}", r"grid.sigma: the list is empty"),
@@ -161,3 +162,49 @@ def test_exhibits_of_sigma_refuse_certified_trials(tmp_path, exhibit):
 def test_missing_file_is_named():
     with pytest.raises(ConfigError, match=r"^nowhere.yaml: no such experiment file"):
         load_experiment("nowhere.yaml")
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("name: a\nbase:\n  dataset: digits\n  nose: 1\n", r"nose: unknown field, .*, at base.nose \(a.yaml, line 4"),
+    ("cases:\n  - {}\n  - grid:\n      sgma: [1]\n", r"at cases\[1\].grid.sgma\[0\] \(a.yaml, line 4"),
+    ("name: a\nbsae: {}\n", r"the file: unknown entry 'bsae'; did you mean 'base'\? .* \(a.yaml, line 2"),
+    ("name: a\nresources:\n  gpus: 1\n", r"resources: unknown entry 'gpus'; did you mean 'gpu'\? .* \(a.yaml, line 3"),
+    ("name: a\nresources:\n  gpu: -1\n", r"resources.gpu: must be .* \(a.yaml, line 3"),
+    ("name: a\ngrid: {}\n", r"grid: is empty; .* \(a.yaml, line 2"),
+])
+def test_what_is_wrong_names_file_and_line(text, says):
+    with pytest.raises(ConfigError, match=says + r"\)$"):
+        parse_experiment(text, Path("a.yaml"))
+
+
+@pytest.mark.parametrize(("setting", "says"), [
+    ("lr: 0.1", "did you mean 'learning_rate'"), ("max_grad_norm: 1", "did you mean 'clipping_norm'"),
+    ("noise: 1.1", "noise: must be text, got 1.1; how much noise there is, noise_multiplier says"),
+    ("mechanism: dp-sgd", "got 'dp-sgd'; did you mean 'per_example'"),
+    ("algorithm: DP-SGD", "got 'DP-SGD'; DP-SGD is algorithm 'bp' with mechanism 'per_example'"),
+    ("dataset: FashionMNIST", "got 'FashionMNIST'; did you mean 'fashion_mnist'"),
+])
+def test_names_from_other_tools_are_understood_enough_for_a_hint(setting, says):
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        parse_experiment(f"base: {{{setting}}}", Path("a.yaml"))
+
+
+def test_a_setting_in_place_of_that_of_base_is_another_experiment_text():
+    text = "name: a\nbase: {dataset: digits, epochs: 2}  # few\ngrid: {seed: [0, 1]}\n"
+    changes = {"epochs": 3, "learning_rate": 1e-5, "hidden": [8, 8]}
+    experiment = parse_experiment(text, Path("a.yaml"), changes=changes)
+    assert {(t.epochs, t.learning_rate, t.hidden) for t in experiment.trials} == {(3, 1e-5, (8, 8))}
+    assert experiment.text.startswith("# a.yaml with --set epochs=3 --set learning_rate=1e-05 --set hidden=[8, 8]\n")
+    again = parse_experiment(experiment.text, Path("a.yaml"))
+    assert again == experiment and again.trials != parse_experiment(text, Path("a.yaml")).trials
+
+
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"seed": 1}, "--set seed: must be a field that neither grid nor a case sets, got one of grid; edit the file"),
+    ({"sigma": 1}, "--set sigma: must be a field that neither .*, got one of cases[0].base; edit the file"),
+    ({"nose": 1}, "--set nose: unknown field, got 1; "), ({"epochs": "many"}, "epochs: must be a whole number"),
+])
+def test_a_setting_that_base_cannot_change_is_refused(changes, says):
+    text = "base: {dataset: digits}\ngrid: {seed: [0, 1]}\ncases: [{base: {mechanism: photonic, sigma: 0.1}}]"
+    with pytest.raises(ConfigError, match=re.escape(says).replace(r"\.\*", ".*")):
+        parse_experiment(text, Path("a.yaml"), changes=changes)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import pickle
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from analysis import runs, style
 from analysis.runs import ReportError, _require_known
 from pipeline.accounting import account, privacy_tags
 from pipeline.auditing.release import audit_release
+from pipeline.cli import main
 from pipeline.learning.data.dataset import DataError, load, register_dataset
 from pipeline.learning.feedback.algorithms import FEEDBACKS, BackPropagation, register_feedback
 from pipeline.learning.mechanisms import contribution_bound, register_mechanism
@@ -21,12 +24,13 @@ from pipeline.learning.mechanisms.gaussian import PerExample
 from pipeline.learning.mechanisms.none import NoMechanism
 from pipeline.learning.mechanisms.registry import MECHANISMS
 from pipeline.sweep.checkpoints import CheckpointError, Checkpoints
-from pipeline.tracking.artifacts import TrackedRun
+from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS, DatasetSpec
 from pipeline.trials.exhibits import certified_trials, misfit
 from pipeline.trials.experiment import load_experiment, parse_experiment
-from pipeline.trials.naming import noise_setting
+from pipeline.trials.fields import setting
+from pipeline.trials.naming import noise_setting, run_name
 from pipeline.trials.packs import Pack
 from pipeline.trials.plugins import LOADED, load_plugins
 
@@ -80,6 +84,55 @@ def test_settings_of_an_extension_are_part_of_its_identity_and_of_no_other():
     assert "threshold" not in TrialConfig(algorithm="bp").canonical()
 
 
+OWN = {"sparsity": setting(0.5, "share of B that is 0", low=0, high=1, per_trial=True), "threshold": None}
+
+
+def test_a_setting_of_its_own_is_a_setting_like_any_other():
+    before = TrialConfig(algorithm="bp").trial_key
+    register_feedback("mine", Mine, settings=OWN)
+    plain, sparse = TrialConfig(algorithm="mine"), TrialConfig(algorithm="mine", sparsity=1)
+    assert (plain.sparsity, sparse.sparsity, sparse.canonical()["sparsity"]) == (0.5, 1.0, 1.0)
+    assert plain.trial_key == TrialConfig.from_mapping({"algorithm": "mine", "sparsity": 0.5}).trial_key
+    assert plain.trial_key != sparse.trial_key and "threshold" in plain.canonical()
+    assert plain == dataclasses.replace(sparse, sparsity=0.5) != sparse and hash(plain) != hash(sparse)
+    assert dataclasses.replace(sparse, seed=3).sparsity == pickle.loads(pickle.dumps(sparse)).sparsity == 1.0
+    assert plain.pack_key == sparse.pack_key and [t.sparsity for t in Pack((plain, sparse)).trials] == [0.5, 1.0]
+    assert TrialConfig(algorithm="bp", sparsity=1).trial_key == TrialConfig(algorithm="bp").trial_key == before
+    params = {name: param_text(value) for name, value in sparse.canonical().items()}
+    assert config_of(TrackedRun("id", sparse.trial_key, params, {}, {}, "finished", 0, None)) == sparse
+    with pytest.raises(AttributeError, match="no attribute 'density'"):
+        sparse.density  # noqa: B018  (the attribute is asked for)
+
+
+def test_a_setting_that_is_the_same_for_a_pack_parts_packs():
+    register_mechanism("mine", Halved, settings={"rank": setting(1, "columns that are kept", low=1)})
+    assert TrialConfig(mechanism="mine").pack_key != TrialConfig(mechanism="mine", rank=2).pack_key
+
+
+@pytest.mark.parametrize(("base", "says"), [
+    ("algorithm: mine, sparsity: 2", "sparsity: must be <= 1, got 2.0, at base.sparsity"),
+    ("algorithm: mine, sparsity: much", "sparsity: must be a number, got the text 'much', at base.sparsity"),
+    ("algorithm: bp, sparsity: 0.25", "sparsity: is not used with algorithm 'bp', got 0.25; use algorithm 'mine'"),
+    ("algorithm: mine, sparse: 1", "sparse: unknown field, got 1; did you mean 'sparsity'"),
+])
+def test_a_wrong_setting_of_its_own_is_refused_as_others_are(tmp_path, base, says):
+    register_feedback("mine", Mine, settings=OWN)
+    with pytest.raises(ConfigError, match=says):
+        parse_experiment(f"base: {{dataset: digits, {base}}}", tmp_path / "some.yaml")
+
+
+def test_a_sweep_over_a_setting_of_its_own():
+    register_feedback("mine", Mine, settings=OWN)
+    text = "base: {dataset: digits}\ngrid: {algorithm: [bp, mine], sparsity: [0.1, 0.9], seed: [0, 1]}"
+    with pytest.raises(ConfigError, match="the same trial as"):
+        parse_experiment(text, Path("some.yaml"))
+    text = ("base: {dataset: digits}\n"
+            "cases: [{base: {algorithm: bp}}, {base: {algorithm: mine}, grid: {sparsity: [0, 1]}}]")
+    experiment = parse_experiment(text, Path("some.yaml"))
+    assert [run_name(trial, experiment.varied) for trial in experiment.trials] == [
+        "bp non-private seed=0", "mine non-private sparsity=0.0 seed=0", "mine non-private sparsity=1.0 seed=0"]
+
+
 @pytest.mark.parametrize(("mechanism", "says"), [
     ("per_example", r"mechanism: 'per_example' bounds .* which algorithm 'mine' does not state \(per_record of regis"),
     ("component", "mechanism: 'component' bounds"), ("photonic", "mechanism: 'photonic' is described for 'bp' or"),
@@ -112,6 +165,10 @@ def test_a_path_has_a_curve_of_its_own():
     (lambda: register_feedback("bp", Mine), r"algorithm: 'bp' is taken by .*feedback.*, got .*Mine; choose"),
     (lambda: register_feedback("My path", Mine), "algorithm: must be small letters, digits and '_', .* got 'My path'"),
     (lambda: register_feedback("mine", Mine, settings=("thresh",)), "settings: must be fields of a trial, got 'thres"),
+    (lambda: register_feedback("mine", Mine, settings={"mine": 3}), "settings: 'mine' must be what .*setting. makes"),
+    (lambda: register_feedback("mine", Mine, settings={"sigma": setting(1.0, "")}), "settings: a new one .* 'sigma'"),
+    (lambda: register_feedback("mine", Mine, settings={"layers": setting(1, "")}), "settings: a new one .* 'layers'"),
+    (lambda: register_feedback("mine", Mine, settings={"x": setting(1.0, "", high=0)}), "x: must be <= 0, got 1.0"),
     (lambda: register_feedback("mine", Mine, projectors=("lens",)), "projectors: must be some of none, .*, got lens"),
     (lambda: register_feedback("mine", Mine, projectors=()), "projectors: must be some of none, .*, got none"),
     (lambda: register_mechanism("none", Halved), "mechanism: 'none' is taken by .*mechanisms.none.NoMechanism"),
@@ -209,6 +266,15 @@ def write(folder, plugins="[a_plugin]", algorithm="from_a_plugin"):
     (folder / "a_plugin.py").write_text(PLUGIN)
     (folder / "some.yaml").write_text(f"plugins: {plugins}\nbase: {{dataset: digits, algorithm: {algorithm}}}\n")
     return folder / "some.yaml"
+
+
+def test_the_settings_of_a_plugin_are_listed_with_its_file(tmp_path, capsys):
+    file = write(tmp_path)
+    (tmp_path / "a_plugin.py").write_text("from pipeline.trials.fields import setting" + PLUGIN.replace(
+        "Path)\n", 'Path, settings={"gain": setting(2, "of it")})\n'))
+    assert main(["fields"]) == 0 and "gain" not in capsys.readouterr().out
+    assert main(["fields", str(file)]) == 0
+    assert capsys.readouterr().out.endswith("\ngain = 2\n    of it\n")
 
 
 def test_a_file_loads_its_plugins(tmp_path):

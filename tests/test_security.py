@@ -193,8 +193,9 @@ def test_yaml_that_names_python_objects_is_refused(tmp_path, tag):
     ([], "127.0.0.1", False), (["--host", "localhost"], "localhost", False), (["--host", "0.0.0.0"], "0.0.0.0", True)])
 def test_ui_stays_on_loopback_unless_told_and_then_warns(root, monkeypatch, capsys, arguments, host, warned):
     commands = []
-    monkeypatch.setattr(subprocess, "run", lambda command, **options: (
-        commands.append(command), subprocess.CompletedProcess(command, 0))[1])
+    start = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: (
+        commands.append(command), start(["true"], **options))[1])
     assert main(["ui", "--mlruns", str(root), *arguments]) == 0
     (command,) = commands
     assert command[command.index("--host") + 1] == host

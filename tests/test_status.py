@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from pipeline import cli
 from pipeline.cli import main
-from pipeline.sweep import run
+from pipeline.sweep import lock, run
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.lock import sweeping
 from pipeline.sweep.recorder import SweepResult
@@ -114,16 +115,19 @@ def test_of_a_driver_elsewhere_the_shared_store_tells(mixed, tmp_path, capsys, m
         assert main(["status", str(file), "--mlruns", str(tmp_path / "laptop"), *arguments]) == 0
         return capsys.readouterr().out
 
-    first, second, *lines = here().splitlines()
+    first, second, third, *lines = here().splitlines()
     assert first == ("mixed: 6 trials: 1 running, 1 finished, 1 diverged, 1 failed, 1 interrupted, 1 missing; "
                      f"running on {place}")
     assert second == ("  last sign of life in the store: none yet; one is due every 5 s, and after 30 s without one "
                       "`photonic sweep` takes over")
+    assert third == "  nodes: unknown; the driver notes them every 5 s while packs train"
     assert f"  running     dfa non-private seed=4 ({key}), epoch 1 of 4" in lines
     assert not any("to go on" in line for line in lines)
 
     store = Store(root=tmp_path / "mlruns")
     store.attach("mixed")
+    store.note_nodes([{"node": "of another driver"}])
+    assert "nodes: unknown" in here()
     store.beat(7)
     assert "\n  last sign of life in the store: 7; one is due" in here()
     (state,) = json.loads(here("--json"))
@@ -133,6 +137,23 @@ def test_of_a_driver_elsewhere_the_shared_store_tells(mixed, tmp_path, capsys, m
     store.close_sweep("KILLED")
     text = here()
     assert "not running here" in text and "sign of life" not in text and f"to go on: photonic sweep {file}" in text
+
+
+def test_what_is_in_use_of_each_node_is_shown_as_its_driver_noted_it(mixed, tmp_path, capsys):
+    file, _, driver = mixed
+    store = Store(root=tmp_path / "mlruns")
+    store.open_sweep("mixed")
+    lease = lock.Lease(store, "mixed")
+    lease._last_beat -= lock.BEAT_SECONDS
+    lease.beat(lambda: [{"node": "a", "CPU": [1.0, 8.0], "GPU": [0.75, 4.0]},
+                        {"node": "b", "CPU": [0, 2], "OPU": [1, 1]}])
+    with sweeping(tmp_path / "mlruns", "mixed", store.driver):
+        text = status(capsys, tmp_path, file)
+        (state,) = json.loads(status(capsys, tmp_path, file, "--json"))
+    assert text.splitlines()[1:3] == ["  node a: CPU 1 of 8 in use, GPU 0.75 of 4 in use",
+                                      "  node b: CPU 0 of 2 in use, OPU 1 of 1 in use"]
+    assert state["nodes"][0] == {"node": "a", "CPU": [1, 8], "GPU": [0.75, 4]}
+    assert "node" not in status(capsys, tmp_path, file), "a sweep that does not run uses nothing"
 
 
 def test_a_driver_of_this_folder_that_left_a_shared_store_open_is_dead(mixed, tmp_path, capsys, monkeypatch):
@@ -175,3 +196,21 @@ def test_checkpoint_seconds_must_be_a_number_not_below_zero(tmp_path, capsys):
     file.write_text(FILE)
     assert main(["sweep", str(file), "--checkpoint-seconds", "-1"]) == 2
     assert "resources.checkpoint_seconds: must be a number >= 0, got -1.0" in capsys.readouterr().err
+
+
+def test_watch_looks_again_as_long_as_the_sweep_runs(mixed, tmp_path, capsys, monkeypatch):
+    file, _, driver = mixed
+    sweep, looks = sweeping(tmp_path / "mlruns", "mixed", driver), []
+
+    def wait(seconds):
+        looks.append(seconds)
+        if len(looks) == 2:
+            sweep.__exit__(None, None, None)
+
+    monkeypatch.setattr(cli.time, "sleep", wait)
+    sweep.__enter__()
+    text = status(capsys, tmp_path, file, "--watch")
+    heads = [line.rpartition("; ")[2] for line in text.splitlines() if line.startswith("mixed: ")]
+    assert heads == ["running", "running", "not running here"] and looks == [5.0, 5.0]
+    assert main(["status", str(file), "--watch", "--json"]) == 2
+    assert capsys.readouterr().err == "error: --json: is printed once, got it with --watch\n"

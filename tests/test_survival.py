@@ -282,4 +282,4 @@ resources: {pack_size: 2, checkpoint_seconds: 0.2, store_patience_seconds: 600}
         server.start()
     assert process.returncode == 130, err
     assert "the tracking store cannot be reached; trying again for up to 600 s" in err
-    assert err.splitlines()[-1] == "interrupted; run the same command again to go on"
+    assert err.splitlines()[-1].endswith("interrupted with 2 left: run the same command again to continue")

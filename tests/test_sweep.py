@@ -6,6 +6,7 @@ import functools
 import io
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -344,9 +345,13 @@ def test_progress_is_a_line_per_ended_trial_where_there_is_no_terminal(monkeypat
 
 def test_progress_on_a_terminal_is_one_line_with_the_best_trial():
     text = io.StringIO()
-    good, _ = trials = grid(("dfa",), 2)
-    with SweepProgress(trials, console=Console(file=text, force_terminal=True, width=100)) as progress:
-        progress.start(good)
-        progress.record(EpochRecord(good.trial_key, 1, {"validation/accuracy": 0.75}))
-    last = text.getvalue().splitlines()[-2]
-    assert "0/2 trials" in last and "left" in last and "best 75.0% dfa non-private seed=0" in last
+    private = dict(mechanism="per_example", sampler="poisson", batch_size=64, epochs=100)
+    trials = grid(("dfa", "bp"), 50, target_epsilon=3.0, **private) + grid(("dfa",), 1, target_epsilon=8.0, **private)
+    good, worse, other = trials[0], trials[50], trials[-1]
+    with SweepProgress(trials, console=Console(file=text, force_terminal=True, width=80)) as progress:
+        for trial, accuracy in ((good, 0.75), (other, 0.875), (worse, 0.5)):
+            progress.start(trial)
+            progress.record(EpochRecord(trial.trial_key, 1, {"validation/accuracy": accuracy}))
+    last = [line for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue()).splitlines() if "best" in line][-1]
+    assert len(last) <= 80 and "0/101 trials" in last and "left" in last
+    assert "best at epsilon=3: 75.0% dfa" in last, "of trials under another epsilon the accuracy is no better one"

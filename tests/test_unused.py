@@ -20,7 +20,7 @@ def load(tmp_path, text):
 @pytest.mark.parametrize(("text", "message"), [
     ("base: {mechanism: photonic, target_epsilon: 3}",
      r"target_epsilon: is not used with mechanism 'photonic', got 3.0; use target_label_epsilon, or mechanism "
-     r"'component' or 'per_example', at base.target_epsilon \(.*e.yaml\)$"),
+     r"'component' or 'per_example', at base.target_epsilon \(.*e.yaml, line \d+\)$"),
     ("base: {mechanism: photonic, target_epsilon: 3, hidden: [32]}\ngrid: {sigma: [0.1, 0.2]}",
      r"target_epsilon: is not used with mechanism 'photonic'"),
     ("base: {clipping_norm: 1.0}", r"clipping_norm: is not used with mechanism 'none', got 1.0; use mechanism "

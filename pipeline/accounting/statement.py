@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 
 from pipeline.accounting.audited import guesses, one_run
@@ -11,7 +10,6 @@ from pipeline.accounting.claimed import (
     RELATION,
     VARIANTS,
     abridged,
-    assumptions,
     claimed_epsilons,
     missing,
     not_described,
@@ -28,7 +26,6 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASET_LABELS
 from pipeline.trials.exhibits import certified_trials
 from pipeline.trials.experiment import Experiment
-from pipeline.trials.naming import run_name
 from pipeline.trials.stopping import Selection
 
 # Mironov 2012, "On significance of the least significant bits for differential privacy".
@@ -37,7 +34,7 @@ REAL_NUMBERS = ("floating-point sums and samples are taken for real numbers (the
 SECRET = "noise and batches come from the operating system's entropy, and nothing of it is recorded"
 RECORDED = "the noise comes from a recorded seed, and whoever knows that can subtract it"
 
-__all__ = ["Epsilon", "account", "describe", "price_lines", "privacy_tags", "selected_epsilon", "trial_lines"]
+__all__ = ["Epsilon", "account", "describe", "price_lines", "privacy_tags", "selected_epsilon"]
 
 
 def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
@@ -78,27 +75,6 @@ def describe(config: TrialConfig) -> str:
             parts.append(f"**{kind}**: {least if least.is_metric else 'infinite, by every formula'}. {text}")
     text = "\n\n".join([*parts, "The tag `privacy.notes` says what this rests on."])
     return text.translate({ord("ε"): "epsilon", ord("δ"): "delta", ord("σ"): "sigma"})
-
-
-def trial_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
-    """For people, line by line: what can be stated of every trial or candidate of an experiment, seeds apart, and what
-    the best of them costs (`price_lines`).
-
-    Args:
-        by_epoch: also every finite epsilon after every epoch.
-    """
-    trials = experiment.candidates or experiment.trials
-    for trial in {dataclasses.replace(trial, seed=0): trial for trial in trials}.values():
-        yield f"{run_name(trial, experiment.varied).rpartition(' ')[0]}, any seed, after {trial.epochs} epochs"
-        for assumption in assumptions(with_noise(trial)) if trial.mechanism == "photonic" else []:
-            yield f"  {'holds ' if assumption.holds else 'FAILS '} {assumption.name}: {assumption.reason}"
-        for epsilon in account(trial, trial.epochs):
-            yield f"  {epsilon}"
-        yield f"  {privacy_tags(trial)['privacy.notes']}"
-        for epoch in range(1, trial.epochs + 1) if by_epoch else ():
-            values = (f"{e.metric_name.removeprefix('epsilon/')} {e.value:.4g}" for e in account(trial, epoch))
-            yield f"  after epoch {epoch:>3}: {', '.join(values) or 'none'}"
-    yield from price_lines(experiment)
 
 
 def price_lines(experiment: Experiment) -> Iterator[str]:

@@ -17,6 +17,8 @@ os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 # Relative paths stay those of this process; and Tune's snapshots of itself, which nobody reads, need no disk.
 os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
 os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "1000000000")
+# Tune's own handler of Ctrl-C waits for epochs, and then for workers one by one, without a word.
+os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
 
 if TYPE_CHECKING:
     from pipeline.sweep.lock import SweepRunning

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
-from ray._private import ray_constants
+from ray._private import ray_constants, services, state
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipeline.package import ROOT
+from pipeline.sweep.address import check_address
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.resources import ResourceError, bundle, check_address, check_resources, fits, local_offer
+from pipeline.sweep.resources import ADVICE, ResourceError, bundle, check_resources, fits, local_offer
 from pipeline.sweep.worker import one_line, prepare, prepare_elsewhere
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.experiment import Resources
@@ -30,6 +31,7 @@ Result = TypeVar("Result")
 WORKERS_OF_CLUSTER = "the cluster's nodes say how many packs they take"
 CLIENT = "ray://"  # prefix of addresses of Ray Client, for machines that are no part of the cluster
 LOG_SECONDS = 2.0  # that a line written on the head may take to arrive here
+MOST_NODES = 64  # that are noted in the tracking store, whose texts have a greatest length
 # A share of what only the head offers puts a task there.
 HEAD = {"node:__internal_head__": 0.001}
 
@@ -132,6 +134,14 @@ def offers() -> list[dict[str, float]]:
     return [node["Resources"] for node in alive()]
 
 
+def in_use() -> list[dict[str, Any]]:
+    """Of at most `MOST_NODES` nodes the name, and by resource what is taken and what there is, as Ray counts it."""
+    free = state.available_resources_per_node()
+    return [{"node": node["NodeName"], **{name: [round(has - free.get(node["NodeID"], {}).get(name, 0.0), 3), has]
+                                          for name in ADVICE if (has := node["Resources"].get(name, 0.0))}}
+            for node in alive()[:MOST_NODES]]
+
+
 @contextlib.contextmanager
 def on_loopback() -> Iterator[None]:
     """A Ray that is started here has one node and listens on 127.0.0.1 only; otherwise it listens on all interfaces.
@@ -151,9 +161,14 @@ def on_loopback() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: str,
-                workers: int | None) -> Iterator[None]:
-    """Ray: the caller's, a cluster's, or one that is started for these trials and ended after them."""
+def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: str, workers: int | None,
+                say: Callable[[str], None] = print) -> Iterator[None]:
+    """Ray: the caller's, a cluster's, or one that is started for these trials and ended after them.
+
+    Raises:
+        ConfigError: `workers` of a cluster.
+        ResourceError: no cluster at the address, one that takes another token, or a Ray that does not start.
+    """
     if workers is not None and (address != "local" or ray.is_initialized()):
         raise ConfigError(f"workers: {WORKERS_OF_CLUSTER}, got {workers}; leave it out")
     if ray.is_initialized():
@@ -161,7 +176,10 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
         return
     quietly: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address != "local":
-        check_address(address)
+        if address == "auto":
+            check_address(services.canonicalize_bootstrap_address(address) or address, found=True)
+        else:
+            check_address(address)
         try:
             ray.init(address, runtime_env=code(), **quietly)
         except ConnectionError as error:
@@ -174,11 +192,29 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
             check_opu()
         opus = {"OPU": 1} if any(trial.needs_opu for trial in trials) else {}
         with on_loopback():
-            ray.init(address, num_cpus=workers, resources=opus, include_dashboard=False, **quietly)
+            start(lambda: ray.init(address, num_cpus=workers, resources=opus, include_dashboard=False, **quietly), say)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def start(init: Callable[[], object], say: Callable[[str], None]) -> None:
+    """Start Ray, and once more if it does not come up in time, as on a machine that is busy.
+
+    Raises:
+        ResourceError: it did not come up twice.
+    """
+    for again in (True, False):
+        try:
+            init()
+            return
+        except Exception as error:  # Ray raises nothing more special than that
+            ray.shutdown()
+            if not again:
+                raise ResourceError(f"Ray does not start on this machine ({one_line(error)}); when the machine is less "
+                                    "busy, run the same command again") from None
+            say(f"Ray did not start ({one_line(error)}); trying once more")
 
 
 def everything() -> dict[str, float]:

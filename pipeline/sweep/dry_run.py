@@ -1,24 +1,43 @@
-"""What a sweep would train: its packs, what they occupy, how long they will take and what the best trial costs."""
+"""What a sweep would train: how long it will take, its packs, what they occupy, and what the best trial costs."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 
+from pipeline.accounting.overview import aligned
 from pipeline.accounting.statement import price_lines
 from pipeline.learning.feedback.projection import check_opu
 from pipeline.sweep.estimate import estimate_seconds
 from pipeline.sweep.resources import bundle, check_resources, local_offer, slots
-from pipeline.trials.config import TrialConfig
+from pipeline.trials.config import TrialConfig, settings
 from pipeline.trials.experiment import Experiment
+from pipeline.trials.fields import plain
 from pipeline.trials.naming import duration
-from pipeline.trials.packs import plan
+from pipeline.trials.packs import Pack, plan
 
 
-def plan_lines(experiment: Experiment, workers: int | None) -> Iterator[str]:
-    """For people, line by line; nothing is trained but a few timed steps on made-up records, and nothing is tracked.
+@dataclass(frozen=True)
+class DryRun:
+    """What `photonic sweep` would do on this machine.
+
+    Attributes:
+        seconds: an estimate of all training, without start-up and tracking.
+        at_once: packs that train at the same time.
+        packs: in the order in which they start.
+    """
+
+    experiment: Experiment
+    seconds: float
+    at_once: int
+    packs: tuple[Pack, ...]
+
+
+def dry_run(experiment: Experiment, workers: int | None) -> DryRun:
+    """Nothing is trained but a few timed steps on made-up records, and nothing is tracked.
 
     Args:
         workers: cores to use on this machine; None takes all.
@@ -33,24 +52,62 @@ def plan_lines(experiment: Experiment, workers: int | None) -> Iterator[str]:
         check_opu()
     at_once = slots(bundle(asked, False), offer)
     packs = plan(experiment.trials, asked, at_once)
-    yield f"{experiment.name}: {len(experiment.trials)} trials in {len(packs)} packs, {at_once} packs at a time"
-    for number, pack in enumerate(packs, start=1):
-        opu = f", {asked.opu:g} OPU" if pack.needs_opu else ""
-        yield f"pack {number}: {asked.cpu:g} CPU, {asked.gpu:g} GPU{opu}"
-        for trial in pack.trials:
-            yield f"  {trial.trial_key}  {_differences(trial, experiment)}"
     seconds = estimate_seconds(packs, at_once, opus=1, threads=max(1, int(asked.cpu)),
                                device="cuda" if asked.gpu else "cpu")
-    yield (f"estimate: {duration(seconds)} of training on this machine as busy as it is now, and start-up; "
-           "data sets were not looked for")
+    return DryRun(experiment, seconds, at_once, tuple(packs))
+
+
+def as_json(plan: DryRun) -> str:
+    """For scripts: every pack with its trials."""
+    experiment, varied = plan.experiment, _varied(plan.experiment)
+    return json.dumps({
+        "experiment": experiment.name, "estimated_seconds": plan.seconds, "packs_at_once": plan.at_once,
+        "packs": [{"resources": bundle(experiment.resources, pack.needs_opu),
+                   "trials": [{"trial_key": trial.trial_key, **_own(trial, varied)} for trial in pack.trials]}
+                  for pack in plan.packs],
+        "ignored": experiment.ignored, "best": list(_prices(experiment))}, indent=2)
+
+
+def as_lines(plan: DryRun) -> Iterator[str]:
+    """For people: the estimate, then a line for packs of the same shapes."""
+    experiment, varied = plan.experiment, _varied(plan.experiment)
+    yield (f"{experiment.name}: {duration(plan.seconds)} of training on this machine as busy as it is now (an "
+           "estimate), and start-up; data sets were not looked for")
+    yield f"{len(experiment.trials)} trials in {len(plan.packs)} packs, {plan.at_once} packs at a time"
+    alike: dict[str, list[Pack]] = {}
+    for pack in plan.packs:
+        alike.setdefault(pack.shared.pack_key, []).append(pack)
+    rows = [("packs", "trials", "each takes", "settings")]
+    for packs in alike.values():
+        takes = ", ".join(f"{amount:g} {name}"
+                          for name, amount in bundle(experiment.resources, packs[0].needs_opu).items())
+        trials = [trial for pack in packs for trial in pack.trials]
+        rows.append((str(len(packs)), str(len(trials)), takes, _settings(trials, varied)))
+    yield from aligned(rows)
     if experiment.ignored:
         yield f"ignored: {experiment.ignored}"
-    if experiment.candidates:
-        yield from price_lines(experiment)
+    yield from _prices(experiment)
 
 
-def _differences(trial: TrialConfig, experiment: Experiment) -> str:
-    """The settings in which the experiment's trials differ, as this trial has them."""
-    own, compared = trial.canonical(), (*experiment.trials, *experiment.candidates)
-    return " ".join(f"{f.name}={own[f.name]}" for f in dataclasses.fields(trial)
-                    if f.name in own and len({getattr(t, f.name) for t in compared}) > 1)
+def _prices(experiment: Experiment) -> Iterator[str]:
+    return price_lines(experiment) if experiment.candidates else iter(())
+
+
+def _varied(experiment: Experiment) -> list[str]:
+    """The settings in which the experiment's trials differ."""
+    compared = (*experiment.trials, *experiment.candidates)
+    return [f.name for f in settings() if len({getattr(trial, f.name) for trial in compared}) > 1]
+
+
+def _own(trial: TrialConfig, varied: Iterable[str]) -> dict[str, object]:
+    own = trial.canonical()
+    return {name: own[name] for name in varied if name in own}
+
+
+def _settings(trials: Iterable[TrialConfig], varied: Iterable[str]) -> str:
+    """`algorithm=dfa sigma=0.1,0.2`: every value that some of the trials have."""
+    values: dict[str, dict[str, None]] = {}
+    for trial in trials:
+        for name, value in _own(trial, varied).items():
+            values.setdefault(name, {})[str(plain(value)).replace(" ", "")] = None
+    return " ".join(f"{name}={','.join(seen)}" for name, seen in values.items())

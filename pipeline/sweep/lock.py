@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -142,17 +143,23 @@ class Lease:
             self._store.attach(self._name)
             self._require_own()
 
-    def beat(self) -> None:
+    def beat(self, nodes: Callable[[], Sequence[Mapping[str, Any]]] = tuple) -> None:
         """A sign of life, if it is time for one.
+
+        Args:
+            nodes: what is in use on each node, to note beside it.
 
         Raises:
             SweepRunning: if another driver took the sweep over.
         """
-        if self._store.shared and time.monotonic() - self._last_beat >= BEAT_SECONDS:
+        if time.monotonic() - self._last_beat < BEAT_SECONDS:
+            return
+        if self._store.shared:
             self._require_own()
             self._beats += 1
             self._store.beat(self._beats)
-            self._last_beat = time.monotonic()
+        self._store.note_nodes(nodes())
+        self._last_beat = time.monotonic()
 
     def _require_own(self) -> None:
         driver, _ = self._store.holder() or ("nobody", "")

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 from rich import progress as bars
 from rich.console import Console
+from rich.table import Column
 
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import duration, run_name
+from pipeline.trials.naming import duration, noise_setting, run_name
 from pipeline.trials.records import EpochRecord
 
 
@@ -31,13 +32,15 @@ class SweepProgress:
         self._total, self._ended = already_done + len(trials), already_done
         self._epochs_left = {t.trial_key: t.epochs for t in trials}
         self._started: dict[str, float] = {}
-        self._best: tuple[float, str] | None = None
+        self._noise = {t.trial_key: noise_setting(t.canonical()) for t in trials}
+        self._best: dict[str, tuple[float, str]] = {}  # accuracy and algorithm, by how much noise there is
+        self._seen = ""  # the noise of the trial whose epoch came last
         self._begin = time.monotonic()
         self._console = console or Console(stderr=True, highlight=False, quiet=quiet)
         self._bar = bars.Progress(
-            bars.BarColumn(bar_width=24), bars.TextColumn("{task.fields[trials]}"),
-            bars.TextColumn("{task.fields[eta]}"), bars.TextColumn("{task.fields[best]}"), bars.TimeElapsedColumn(),
-            console=self._console, disable=not self._console.is_terminal)
+            bars.BarColumn(bar_width=6), _text("trials"), _text("eta"),
+            _text("best", Column(no_wrap=True, overflow="ellipsis", ratio=1)), bars.TimeElapsedColumn(),
+            console=self._console, disable=not self._console.is_terminal, expand=True)
         self._task = self._bar.add_task("", total=sum(self._epochs_left.values()), trials="", eta="", best="")
 
     def __enter__(self) -> SweepProgress:
@@ -62,8 +65,10 @@ class SweepProgress:
         """An epoch of a trial is trained."""
         key = record.trial_key
         accuracy = record.metrics.get("validation/accuracy")
-        if accuracy is not None and (self._best is None or accuracy > self._best[0]):
-            self._best = accuracy, self._names[key]
+        if accuracy is not None:
+            self._seen = self._noise[key]
+            best = accuracy, self._configs[key].algorithm
+            self._best[self._seen] = max(best, self._best.get(self._seen, best), key=lambda pair: pair[0])
         self._epochs_left[key] = self._configs[key].epochs - record.epoch
         if record.outcome:
             self._end(key, _result(record))
@@ -89,11 +94,19 @@ class SweepProgress:
 
     def _refresh(self) -> None:
         eta = self.eta_seconds()
-        best = f"best {self._best[0]:.1%} {self._best[1]}" if self._best else ""
+        best = ""
+        if self._seen:  # accuracies under different noise have different guarantees, and no best
+            accuracy, algorithm = self._best[self._seen]
+            best = f"best at {self._seen}: {accuracy:.1%} {algorithm}"
         left = sum(self._epochs_left.values())
         self._bar.update(self._task, completed=self._bar.tasks[self._task].total - left, best=best,
                          trials=f"{self._ended}/{self._total} trials",
                          eta="" if eta is None else f"{duration(eta)} left,")
+
+
+def _text(field: str, column: Column | None = None) -> bars.TextColumn:
+    return bars.TextColumn(f"{{task.fields[{field}]}}", markup=False,
+                           table_column=column or Column(no_wrap=True))
 
 
 def _result(record: EpochRecord) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -59,22 +58,6 @@ def check_resources(trials: Iterable[TrialConfig], resources: Resources, nodes: 
 def local_offer(workers: int | None) -> dict[str, float]:
     """What Ray, started on this machine for a sweep, will offer; of GPUs only Ray itself can tell."""
     return {"CPU": workers or os.cpu_count() or 1, "OPU": 1, "GPU": math.inf}
-
-
-def check_address(address: str) -> None:
-    """Make sure that something listens at `host:port`; Ray itself would try for minutes. `auto` is left to Ray.
-
-    Raises:
-        ResourceError: if nothing does.
-    """
-    host, separator, port = address.rpartition(":")
-    if not separator:
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except (OSError, ValueError) as error:
-        raise ResourceError(f"address: no Ray cluster answers at '{address}' ({error}); start one with "
-                            "`ray start --head`, or leave --address out to use this machine alone") from None
 
 
 def slots(asked: Bundle, offered: Bundle) -> int:

@@ -94,14 +94,15 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         progress = SweepProgress(missing, result.skipped, quiet, name=name)
         if missing:
             check_evaluations(missing)
-            with progress, running_ray(missing, experiment.resources, address, workers):
+            with progress, running_ray(missing, experiment.resources, address, workers, progress.say):
                 packs, at_once, trainer = _planned(experiment, missing, done, root, data_folder, trainer, progress,
                                                    local=address == "local")
                 lease.require_as_found(done)
                 store.be_patient(experiment.resources.store_patience_seconds, progress.say)
                 tags = {"git_commit": commit or git_commit(), "versions": versions(),
                         **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
-                with recorded(store, lease, experiment, result, tags["git_commit"]):
+                with (contextlib.suppress(KeyboardInterrupt),  # that trials remain is seen in the result
+                      recorded(store, lease, experiment, result, tags["git_commit"])):
                     recorder = Recorder(store, progress, result, failure_log, tags, name, done)
                     watchdog = Watchdog(lambda: check_resources(recorder.left(missing), experiment.resources, offers()),
                                         idle_seconds)

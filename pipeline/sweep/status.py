@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pipeline.sweep.checkpoints import Checkpoints, Found
 from pipeline.sweep.lock import BEAT_SECONDS, MISSED_BEATS, held_elsewhere, place, swept_by
@@ -53,6 +54,7 @@ class SweepState:
         go_on: the command that trains what is left; empty if nothing is, or while a process runs it.
         elsewhere: host and folder of the process that runs it, if they are others than these.
         beat: the last sign of life of that process that the store has: a count, empty for none yet.
+        nodes: of each node of a sweep that runs what is taken and what there is of CPU, GPU and OPU; None if unknown.
     """
 
     name: str
@@ -63,6 +65,7 @@ class SweepState:
     go_on: str
     elsewhere: str = ""
     beat: str = ""
+    nodes: list[dict[str, Any]] | None = None
 
     @property
     def counts(self) -> dict[str, int]:
@@ -98,7 +101,8 @@ def read(store: Reader, name: str, experiment: Experiment | None = None) -> Swee
     left = unknown or any(trial.status not in DONE for trial in trials)
     go_on = f"photonic sweep {experiment.source if experiment else 'FILE'}" if left and not driver else ""
     refused = tuple(_refusal(f) for f in found if f.problem)
-    return SweepState(name, bool(driver), tuple(trials), unknown, refused, go_on, elsewhere, beat)
+    nodes = store.nodes(driver) if driver and store.find(name) else None
+    return SweepState(name, bool(driver), tuple(trials), unknown, refused, go_on, elsewhere, beat, nodes)
 
 
 def _state(store: Reader, run: TrackedRun, name: str, driver: str, checkpoints: dict[str, int]) -> TrialState:
@@ -116,6 +120,12 @@ def _state(store: Reader, run: TrackedRun, name: str, driver: str, checkpoints: 
         reason = "a weight stopped being finite"
     return TrialState(run.trial_key, name, state, seen, epochs,
                       0 if state in DONE else checkpoints.get(run.trial_key, 0), reason)
+
+
+def _taken(node: Mapping[str, Any]) -> str:
+    amounts = (f"{name} {taken:g} of {has:g} in use" for name, (taken, has) in
+               ((name, value) for name, value in node.items() if name != "node"))
+    return ", ".join(amounts) or "nothing that packs take"
 
 
 def _refusal(found: Found) -> str:
@@ -147,6 +157,9 @@ def _text(state: SweepState) -> str:
         lines.append(f"  last sign of life in the store: {state.beat or 'none yet'}; one is due every "
                      f"{BEAT_SECONDS:g} s, and after {MISSED_BEATS * BEAT_SECONDS:g} s without one `photonic sweep` "
                      "takes over")
+    if state.running:
+        lines += [f"  node {node['node']}: {_taken(node)}" for node in state.nodes or ()] or [
+            f"  nodes: unknown; the driver notes them every {BEAT_SECONDS:g} s while packs train"]
     for trial in _listed(state.trials):
         seen = f", epoch {trial.epoch} of {trial.epochs}" if trial.epoch else ""
         saved = f", checkpoint of epoch {trial.checkpoint}" if trial.checkpoint else ""

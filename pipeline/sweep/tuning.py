@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from ray import tune
 from ray.tune.schedulers import FIFOScheduler
 
 from pipeline.sweep.checkpoints import SOFTWARE
+from pipeline.sweep.cluster import in_use
 from pipeline.sweep.lock import Lease
 from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.resources import Watchdog, bundle
@@ -42,6 +41,7 @@ def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trai
 
     Raises:
         Exception: what the driver's recorder, lease or watchdog raised.
+        KeyboardInterrupt: at once, as workers are killed; what they have not handed in is trained again.
         TuneError: Ray Tune failed by itself.
     """
     trainable = tune.with_resources(
@@ -50,25 +50,25 @@ def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trai
                         in bundle(resources, packs[config["pack"]].needs_opu).items()})
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the recorder says what failed, and once
     folder.mkdir(parents=True, exist_ok=True)
+    order = PackOrder(at_once)
     with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as storage:
         tuner = tune.Tuner(
             trainable,
             param_space={"pack": tune.grid_search(list(range(len(packs))))},
-            tune_config=tune.TuneConfig(scheduler=PackOrder(at_once), reuse_actors=True,
+            tune_config=tune.TuneConfig(scheduler=order, reuse_actors=True,
                                         trial_dirname_creator=lambda trial: trial.trial_id),
             run_config=tune.RunConfig(
                 name="sweep", storage_path=storage, verbose=0, callbacks=[driver],
                 failure_config=tune.FailureConfig(max_failures=MAX_WORKER_DEATHS),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False)),
         )
-        handler = signal.getsignal(signal.SIGINT)
         try:
             tuner.fit()
         except tune.TuneError as error:
             raise driver.error or error from None  # Tune makes a TuneError, and a text, of what a callback raises
-        finally:
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGINT, handler)  # Tune keeps its own, which takes one Ctrl-C for itself
+        except KeyboardInterrupt:
+            order.kill_workers()
+            raise
 
 
 class PackTrainable(tune.Trainable):
@@ -111,6 +111,15 @@ class PackOrder(FIFOScheduler):
         super().__init__()
         self._starting = starting  # workers that may be starting at the same time
         self._freed: Any = None
+        self._controller: Any = None
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        self._controller = tune_controller
+
+    def kill_workers(self) -> None:
+        """At once, and give back what they occupy; Tune's own way would wait for every one of them to end its epoch."""
+        if self._controller:
+            self._controller._actor_manager.cleanup()
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         self._freed = trial.placement_group_factory
@@ -162,7 +171,7 @@ class Driver(tune.Callback):
     def on_step_end(self, iteration: int, trials: list, **info: Any) -> None:
         with self._keeping_error():
             self._recorder.write_due()
-            self._lease.beat()
+            self._lease.beat(in_use)
             self._watchdog.look([trial.status for trial in trials])
 
     def _pack(self, trial: Any) -> Pack:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,31 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.records import Outcome
 
 STATUSES = ("running", "finished", "diverged", "failed", "interrupted")
 DONE = ("finished", "diverged")  # need no more training
 EXPERIMENT = "experiment.yaml"  # of a sweep's parent run: the experiment file as it was swept last
-FIELDS = {field.name: type(field.default) for field in dataclasses.fields(TrialConfig)}
+
+
+class Kinds(Mapping):
+    """The type of every setting of a trial, by name; those of extensions are there once they are registered."""
+
+    def __getitem__(self, name: str) -> type:
+        for f in settings():
+            if f.name == name:
+                return type(f.default)
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(f.name for f in settings())
+
+    def __len__(self) -> int:
+        return len(settings())
+
+
+FIELDS = Kinds()
 
 
 @dataclass

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -49,8 +46,7 @@ class PatientClient:
         while True:
             began = time.monotonic()
             try:
-                with interruptible() if self._lost_at is not None else contextlib.nullcontext():
-                    answer = method()
+                answer = method()
             except Exception as error:
                 if not is_temporary(error) or not self._waits(began):
                     raise
@@ -69,24 +65,10 @@ class PatientClient:
                 self._say(f"the tracking store cannot be reached; trying again for up to {self._seconds:g} s")
         waits = time.monotonic() - self._lost_at + PAUSE_SECONDS <= self._seconds
         if waits:
-            with interruptible():
-                time.sleep(PAUSE_SECONDS)
+            time.sleep(PAUSE_SECONDS)
         else:
             self._seconds = 0.0  # closing the sweep does not wait again
         return waits
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt at once, also while Ray Tune has the signal, which would wait for the store."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
 
 
 def is_temporary(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ in `pipeline.tracking.backend`.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import tempfile
@@ -107,6 +108,12 @@ class Reader:
         run = self._client.get_run(self._parent())
         running = run.info.status == "RUNNING" and "driver" in run.data.tags
         return (run.data.tags["driver"], run.data.tags.get("driver.beat", "")) if running else None
+
+    @reports_errors
+    def nodes(self, driver: str) -> list[dict[str, Any]] | None:
+        """What this driver of the open sweep has last seen of the nodes; None if it has noted nothing."""
+        noted = json.loads(self._client.get_run(self._parent()).data.tags.get("driver.nodes", "{}"))
+        return noted["nodes"] if noted.get("driver") == driver else None
 
     @reports_errors
     def experiment(self) -> str:

@@ -10,6 +10,7 @@ through an MLflow server (MLFLOW_TRACKING_URI).
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -128,6 +129,11 @@ class Store(Reader):
     def beat(self, count: int) -> None:
         """A sign of life of the open sweep's driver."""
         self._client.set_tag(self._parent(), "driver.beat", str(count))
+
+    @reports_errors
+    def note_nodes(self, nodes: Sequence[Mapping[str, Any]]) -> None:
+        """What the open sweep's driver sees of the nodes, for `Reader.nodes`."""
+        self._client.set_tag(self._parent(), "driver.nodes", json.dumps({"driver": self.driver, "nodes": nodes}))
 
     @reports_errors
     def start(self, config: TrialConfig, tags: Mapping[str, str] | None = None, name: str | None = None) -> str:

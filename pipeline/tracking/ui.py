@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from urllib.parse import urlsplit
@@ -11,6 +13,7 @@ from pipeline.tracking.backend import TrackingError, shown
 from pipeline.tracking.reader import Reader
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+END_SECONDS = 5.0  # that the server has for open connections
 PORT = 5000  # of `photonic ui`, if nothing else is said
 
 
@@ -28,7 +31,7 @@ def address(store: Reader, run_id: str) -> str:
 
 
 def serve(store: Reader, port: int, host: str = LOOPBACK[0]) -> int:
-    """Run MLflow's server on one interface until Ctrl-C; the exit code of the server.
+    """Run MLflow's server on one interface until Ctrl-C or SIGTERM; the exit code of the server.
 
     Raises:
         TrackingError: if the store is a server itself.
@@ -43,7 +46,21 @@ def serve(store: Reader, port: int, host: str = LOOPBACK[0]) -> int:
     print(f"http://{host}:{port} shows {shown(store.uri)}: choose `Model training` there, then an experiment; Ctrl-C "
           "ends it", flush=True)
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", **os.environ}
-    try:
-        return subprocess.run(command, env=environment).returncode
-    except KeyboardInterrupt:
-        return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager ends it as Ctrl-C does
+    # A group of its own: MLflow starts further processes, and passes no signal on to them.
+    with subprocess.Popen(command, env=environment, process_group=0) as server:
+        try:
+            return server.wait()
+        except KeyboardInterrupt:
+            return 0
+        finally:
+            _end(server)
+
+
+def _end(server: subprocess.Popen) -> None:
+    """End the server and all that it has started."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, how)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(END_SECONDS)

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field
 
 PROJECTORS = ("none", "gaussian", "opu_simulated", "opu_hardware")
 SAMPLERS = ("shuffled", "without_replacement", "poisson")
@@ -30,10 +31,12 @@ class Choice:
     Attributes:
         projectors: that an algorithm may have, its default first.
         settings: fields that an extension uses beyond those whose own rule says so.
+        own: settings that an extension has for itself, by name.
     """
 
     projectors: tuple[str, ...] = ("none",)
     settings: tuple[str, ...] = ()
+    own: Mapping[str, Field] = field(default_factory=dict)
 
 
 ALGORITHMS = {"bp": Choice(), "dfa": Choice(("gaussian",)), "tdfa": Choice(("gaussian",)),
@@ -48,6 +51,12 @@ MECHANISMS = {"none": Choice(), "photonic": Choice(), "component": Choice(), "pe
 # package does. Who is not in here has no certified epsilon.
 PER_RECORD = dict.fromkeys(ALGORITHMS, "")  # a record's learning signals depend on no other record
 GAUSSIAN = {"component": "", "per_example": ""}  # contributions of norm C at most, Gaussian noise on their sum
+
+
+def own_settings(but: str = "") -> dict[str, Field]:
+    """The settings that registered extensions have for themselves, but for those of one of them."""
+    return {name: own for extension, choice in (*ALGORITHMS.items(), *MECHANISMS.items()) if extension != but
+            for name, own in choice.own.items()}
 
 
 def relation_of(sampler: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from pipeline.trials.choices import (
     PROJECTORS,
     SAMPLERS,
     TERNARY,
+    own_settings,
 )
 from pipeline.trials.combinations import check_combinations
 from pipeline.trials.datasets import DATASETS
@@ -33,17 +35,48 @@ from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
 __all__ = ["ConfigError", "TrialConfig"]
 
 
-def known_fields(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, if all are of fields.
+def settings() -> tuple[dataclasses.Field, ...]:
+    """The settings of a trial, then those that registered extensions have for themselves."""
+    return (*FIELDS, *own_settings().values())
+
+
+def settings_of_extension(extension: str,
+                          given: Sequence[str] | Mapping[str, dataclasses.Field | None]) -> dict[str, Any]:
+    """What the registration of an extension says of its settings, as `choices.Choice` takes it.
+
+    Args:
+        extension: its name.
+        given: names of fields that exist; or, by name, what `fields.setting` makes of a new one, and None for fields
+            that exist.
 
     Raises:
-        ConfigError: naming the first that is not.
+        ConfigError: naming a field that does not exist, or one that exists, or that another extension has otherwise.
     """
-    fields = [f.name for f in dataclasses.fields(TrialConfig)]
-    for name in names:
-        if name not in fields:
-            raise ConfigError(f"settings: must be fields of a trial, got {name!r}; they are {', '.join(fields)}")
-    return tuple(names)
+    entries = given if isinstance(given, Mapping) else dict.fromkeys(given)
+    known, own = [f.name for f in FIELDS], own_settings(but=extension)
+    for name, entry in entries.items():
+        if entry is None and name not in known:
+            raise ConfigError(f"settings: must be fields of a trial, got {name!r}; they are {', '.join(known)}; of a "
+                              "new one say what it is: settings={'" + name + "': setting(...)}")
+        if entry is None:
+            continue
+        if not isinstance(entry, dataclasses.Field) or "doc" not in entry.metadata:
+            raise ConfigError(f"settings: '{name}' must be what `pipeline.trials.fields.setting` makes, got {entry!r}")
+        if not re.fullmatch("[a-z][a-z0-9_]*", name) or hasattr(TrialConfig, name) or name in (*known, "extra"):
+            raise ConfigError(f"settings: a new one must be small letters, digits and '_', and no name that a trial "
+                              f"has, got '{name}'")
+        entry.name = name
+        if name in own and _said(own[name]) != _said(entry):
+            raise ConfigError(f"settings: '{name}' is another extension's, with another default, text or range; "
+                              "choose another name, or make them equal")
+        check(entry, coerce(entry, entry.default))
+    return {"settings": tuple(name for name, entry in entries.items() if entry is None),
+            "own": {name: entry for name, entry in entries.items() if entry is not None}}
+
+
+def _said(f: dataclasses.Field) -> tuple[Any, ...]:
+    """What is said of a setting, but for when it applies."""
+    return f.default, *(value for name, value in f.metadata.items() if name != "applies")
 
 
 def _photonic(c: TrialConfig) -> bool:
@@ -190,19 +223,28 @@ class TrialConfig:
         4, "batches per epoch on which the update is compared with the true gradient; 0 measures none", low=0)
     seed: int = setting(0, "seed of split, initialisation and feedback and, in research, of sampling and noise",
                         low=0, high=2**63 - 1, per_trial=True)
+    # Settings of extensions, (name, value) in the order of their names; who makes a trial gives them as all others.
+    extra: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
-        for f in dataclasses.fields(self):
+        object.__setattr__(self, "extra", _checked_extra(dict(self.extra)))
+        for f in FIELDS:
             object.__setattr__(self, f.name, coerce(f, getattr(self, f.name)))
         if not self.projector and self.algorithm in ALGORITHMS:
             object.__setattr__(self, "projector", ALGORITHMS[self.algorithm].projectors[0])
         default = "noisy" if self.secure else "plain"
         object.__setattr__(self, "private_metrics", self.private_metrics or default)
-        for f in dataclasses.fields(self):
+        for f in FIELDS:
             check(f, getattr(self, f.name))
         if self.private_metrics == default:  # and stays so where another source of noise is put in its place
             object.__setattr__(self, "private_metrics", "")
         check_combinations(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """The value of an extension's own setting."""
+        if name.startswith("_") or name not in (own := own_settings()):
+            raise AttributeError(f"'TrialConfig' object has no attribute '{name}'")
+        return dict(self.extra).get(name, own[name].default)
 
     @property
     def split_sizes(self) -> tuple[int, int]:
@@ -251,9 +293,8 @@ class TrialConfig:
 
     def canonical(self) -> dict[str, Any]:
         """The fields that affect this trial's result, as JSON values, sorted by name."""
-        of_extensions = ALGORITHMS[self.algorithm].settings + MECHANISMS[self.mechanism].settings
-        values = {f.name: plain(getattr(self, f.name)) for f in sorted(dataclasses.fields(self), key=lambda f: f.name)
-                  if f.metadata["applies"](self) or f.name in of_extensions}
+        values = {f.name: plain(getattr(self, f.name)) for f in sorted(settings(), key=lambda f: f.name)
+                  if uses(self, f)}
         return values | ({"private_metrics": self.disclosure} if "private_metrics" in values else {})
 
     @functools.cached_property
@@ -264,7 +305,7 @@ class TrialConfig:
     @property
     def pack_key(self) -> str:
         """Trials with equal pack keys may be trained in one pack."""
-        per_trial = {f.name for f in dataclasses.fields(self) if f.metadata["per_trial"]}
+        per_trial = {f.name for f in settings() if f.metadata["per_trial"]}
         return digest({k: v for k, v in self.canonical().items() if k not in per_trial})
 
     @classmethod
@@ -274,8 +315,42 @@ class TrialConfig:
         Raises:
             ConfigError: also for a field that does not exist.
         """
-        names = [f.name for f in dataclasses.fields(cls)]
+        names = [f.name for f in settings()]
         for name in values:
             if name not in names:
                 raise ConfigError(f"{name}: unknown field, got {values[name]!r}; {accepted(name, names, 'the fields')}")
         return cls(**values)
+
+
+FIELDS = tuple(f for f in dataclasses.fields(TrialConfig) if f.name != "extra")
+
+
+def uses(config: Any, f: dataclasses.Field) -> bool:
+    """Whether a setting affects the result of a trial with the settings `config`."""
+    choices = ALGORITHMS[config.algorithm], MECHANISMS[config.mechanism]
+    if any(f.name in choice.settings for choice in choices):
+        return True
+    return (f in FIELDS or any(f.name in choice.own for choice in choices)) and f.metadata["applies"](config)
+
+
+def _checked_extra(given: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    own = own_settings()
+    for name, value in given.items():
+        if name not in own:
+            raise ConfigError(f"{name}: unknown field, got {value!r}; no extension that is imported has it")
+        given[name] = coerce(own[name], value)
+        check(own[name], given[name])
+    return tuple(sorted((name, value) for name, value in given.items() if value != own[name].default))
+
+
+def _taking_settings_of_extensions(init: Callable) -> Callable:
+    """`init`, with the settings of extensions among its keywords."""
+    @functools.wraps(init)
+    def with_extra(self: TrialConfig, *values: Any, **given: Any) -> None:
+        if own := {name: given.pop(name) for name in own_settings().keys() & given.keys()}:
+            given["extra"] = {**dict(given.get("extra", ())), **own}
+        init(self, *values, **given)
+    return with_extra
+
+
+TrialConfig.__init__ = _taking_settings_of_extensions(TrialConfig.__init__)

@@ -24,17 +24,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.exhibits import EXHIBITS, misfit, varied_fields
-from pipeline.trials.grid import combine, entries, parse_yaml, read_mapping
+from pipeline.trials.grid import changed, combine, entries, line_of, parse_yaml, read_mapping
 from pipeline.trials.plugins import LOADED, load_plugins
 from pipeline.trials.stopping import Selection, check_candidates, draw
 from pipeline.trials.unused import check_written, ignored, used
 
+ENTRIES = ("name", "description", "base", "grid", "cases", "resources", "report", "selection", "plugins")
 UNUSED = ("fields that its algorithm or mechanism does not use make no difference (sigma and tau need `mechanism: "
           "photonic`)")
 
@@ -110,8 +112,11 @@ class Experiment:
         return "" if self.candidates else self.text
 
 
-def load_experiment(path: str | Path) -> Experiment:
+def load_experiment(path: str | Path, changes: Mapping[str, Any] = MappingProxyType({})) -> Experiment:
     """Read and validate an experiment file.
+
+    Args:
+        changes: settings in place of those that `base` has, by field; the experiment is that of a text which says so.
 
     Raises:
         ConfigError: one line that names the file, the place in it, the value and what would be accepted.
@@ -123,10 +128,11 @@ def load_experiment(path: str | Path) -> Experiment:
         raise ConfigError(f"{path}: no such experiment file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from None
-    return parse_experiment(text, path)
+    return parse_experiment(text, path, changes=changes)
 
 
-def parse_experiment(text: str, path: Path, stored: bool = False) -> Experiment:
+def parse_experiment(text: str, path: Path, stored: bool = False,
+                     changes: Mapping[str, Any] = MappingProxyType({})) -> Experiment:
     """As `load_experiment`, of the text of a file that need not be there.
 
     Args:
@@ -134,9 +140,12 @@ def parse_experiment(text: str, path: Path, stored: bool = False) -> Experiment:
     """
     content = parse_yaml(text, path)
     try:
+        if changes:
+            content, text = changed(read_mapping(content, "the file", ENTRIES), changes, path)
         return dataclasses.replace(_experiment(content, path, stored), text=text)
     except ConfigError as error:
-        raise ConfigError(f"{error} ({path})") from None
+        line = "" if changes else line_of(text, str(error))  # a changed text is no file
+        raise ConfigError(f"{error} ({path}{line})") from None
 
 
 def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
@@ -173,8 +182,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
-    top = read_mapping(content, "the file", ("name", "description", "base", "grid", "cases", "resources", "report",
-                                             "selection", "plugins"))
+    top = read_mapping(content, "the file", ENTRIES)
     name = top.get("name", path.stem)
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
         raise ConfigError(f"name: must be letters, digits, '_', '-' and '.', and begin with a letter or digit, "
@@ -220,8 +228,8 @@ def _selection(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> Select
     """How the best trial is chosen; where the file is silent, from a fixed grid."""
     if "selection" not in top:
         return Selection()
-    settings = [f.name for f in dataclasses.fields(Selection)]
-    selection = Selection(**read_mapping(top["selection"], "selection", settings))
+    names = [f.name for f in dataclasses.fields(Selection)]
+    selection = Selection(**read_mapping(top["selection"], "selection", names))
     for number, part in enumerate((top, *top.get("cases", ())) if selection.is_random else ()):
         for key in ("base", "grid"):
             if "seed" in part.get(key, {}):
@@ -249,7 +257,7 @@ def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: S
 
 
 def _describe(config: TrialConfig) -> str:
-    defaults = {f.name: f.default for f in dataclasses.fields(config)}
+    defaults = {f.name: f.default for f in settings()}
     changed = {k: v for k, v in config.canonical().items()
                if k in ("algorithm", "seed") or v != defaults[k] and v != list(np.atleast_1d(defaults[k]))}
     return ", ".join(f"{k}={v}" for k, v in changed.items())

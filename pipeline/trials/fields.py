@@ -20,11 +20,30 @@ class ConfigError(UserError, ValueError):
     """A setting that cannot be run; the message names the field, the value and what would be accepted."""
 
 
+# What other tools call our fields and their values, in small letters and without signs.
+ELSEWHERE = {
+    "lr": "learning_rate", "stepsize": "learning_rate", "eta": "learning_rate", "maxgradnorm": "clipping_norm",
+    "l2normclip": "clipping_norm", "clip": "clipping_norm", "clipnorm": "clipping_norm", "z": "noise_multiplier",
+    "eps": "target_epsilon", "epsilon": "target_epsilon", "noisestd": "sigma", "lotsize": "batch_size",
+    "bs": "batch_size", "numepochs": "epochs", "nepochs": "epochs", "optim": "optimizer", "model": "network",
+    "architecture": "network", "data": "dataset", "method": "algorithm", "feedback": "algorithm", "randomseed": "seed",
+    "hiddensizes": "hidden", "dp": "mechanism", "dpsgd": "per_example", "opacus": "per_example",
+    "persample": "per_example", "fmnist": "fashion_mnist", "cifar": "cifar10", "backprop": "bp",
+    "backpropagation": "bp", "opu": "pdfa", "cnn": "convnet", "fullyconnected": "mlp", "dense": "mlp",
+}
+
+
+def meant(name: Any, names: Collection[str]) -> str:
+    """`did you mean 'sigma'? `, of the one among `names` that a wrong name may have meant; or empty."""
+    bare = {re.sub("[^a-z0-9]", "", known.lower()): known for known in names}
+    asked = re.sub("[^a-z0-9]", "", str(name).lower())
+    close = [bare.get(asked), ELSEWHERE.get(asked), *(bare[k] for k in difflib.get_close_matches(asked, bare, 1))]
+    return next((f"did you mean '{known}'? " for known in close if known in names), "")
+
+
 def accepted(name: str, names: Collection[str], what: str) -> str:
     """The end of a message on a name that is unknown: the one that may have been meant, and all there are."""
-    close = difflib.get_close_matches(str(name), names, 1)
-    meant = f"did you mean '{close[0]}'? " if close else ""
-    return f"{meant}{what} are {', '.join(names)}"
+    return f"{meant(name, names)}{what} are {', '.join(names)}"
 
 
 def _always(config: Any) -> bool:
@@ -116,6 +135,8 @@ def coerce(f: dataclasses.Field, value: Any) -> Any:
     wanted = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text",
               tuple: "a list of whole numbers"}[kind]
     hint = "; several values go to grid" if isinstance(value, list) else ""
+    if f.name == "noise" and not hint:
+        hint = "; how much noise there is, noise_multiplier says, or sigma of the photonic mechanism"
     raise ConfigError(f"{f.name}: must be {wanted}, got {value!r}{hint}")
 
 
@@ -125,7 +146,11 @@ def check(f: dataclasses.Field, value: Any) -> None:
     """
     meta = f.metadata
     if meta["choices"] and value not in meta["choices"]:
-        raise ConfigError(f"{f.name}: must be one of {', '.join(meta['choices'])}, got {value!r}")
+        hint = meant(value, meta["choices"]).strip()
+        if not hint and f.name == "algorithm" and re.sub("[^a-z]", "", value.lower()) == "dpsgd":
+            hint = "DP-SGD is algorithm 'bp' with mechanism 'per_example'"
+        raise ConfigError(f"{f.name}: must be one of {', '.join(meta['choices'])}, got {value!r}"
+                          + (f"; {hint}" if hint else ""))
     if isinstance(value, tuple):
         if not value or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in value):
             raise ConfigError(f"{f.name}: must be a list of at least one positive width, got {list(value)!r}")

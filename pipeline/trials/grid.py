@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.fields import accepted
 
 
@@ -46,6 +46,51 @@ def parse_yaml(text: str, path: Path) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
         raise ConfigError(f"{path}:{where} not valid YAML: {getattr(error, 'problem', error)}") from None
+
+
+def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, str]:
+    """An experiment file's content with other settings in its base, and a text that says the same.
+
+    Raises:
+        ConfigError: for a field that a grid or a case sets, which would win over the base, or that does not exist.
+    """
+    base, grid, cases = _settings(content, "base"), _settings(content, "grid"), content.get("cases") or []
+    parts = {"grid": grid} | {f"cases[{number}].{key}": case.get(key) for number, case in enumerate(cases)
+                              if isinstance(case, Mapping) for key in ("base", "grid")}
+    for place, part in parts.items():
+        if both := [field for field in changes if isinstance(part, Mapping) and field in part]:
+            raise ConfigError(f"--set {both[0]}: must be a field that neither grid nor a case sets, got one of "
+                              f"{place}; edit the file")
+    names = [f.name for f in settings()]
+    for field, value in changes.items():
+        if field not in names and not content.get("plugins"):
+            raise ConfigError(f"--set {field}: unknown field, got {value!r}; {accepted(field, names, 'the fields')}")
+    content = {**content, "base": {**base, **changes}}
+    said = " ".join(f"--set {field}={value}" for field, value in changes.items())
+    return content, f"# {path.name} with {said}\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}"
+
+
+def line_of(text: str, message: str) -> str:
+    """`, line 3`: where in a file that is valid YAML stands what a message names; empty if it names nothing there."""
+    lines: dict[str, int] = {}
+
+    def walk(node: yaml.Node | None, place: str) -> None:
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                inner = f"{place}.{key.value}" if place else str(key.value)
+                lines[inner] = key.start_mark.line + 1
+                walk(value, inner)
+        elif isinstance(node, yaml.SequenceNode):
+            for number, value in enumerate(node.value):
+                lines[f"{place}[{number}]"] = value.start_mark.line + 1
+                walk(value, f"{place}[{number}]")
+
+    walk(yaml.compose(text, ExperimentLoader), "")
+    first = message.partition(":")[0].removeprefix("the file")
+    unknown = re.search(r"unknown entry '(\w+)'", message)
+    named = [f"{first}.{unknown[1]}".lstrip(".")] if unknown else []
+    named += [*re.findall(r", at ([\w.\[\]]+)", message), first]
+    return next((f", line {lines[place]}" for place in named if place in lines), "")
 
 
 def entries(top: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pipeline.trials.choices import ALGORITHMS, MECHANISMS, NETWORKS, OPTIMIZERS
-from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.config import ConfigError, TrialConfig, settings, uses
 from pipeline.trials.fields import listed_or, plain
 
 Written = tuple[TrialConfig, Mapping[str, str]]  # a trial, and the place in the file of every field that was given
@@ -39,9 +39,8 @@ def check_used(trials: Sequence[TrialConfig]) -> None:
     Raises:
         ConfigError: naming field, value, the reason, and what to use instead.
     """
-    fields = dataclasses.fields(TrialConfig)
     canonical = [trial.canonical() for trial in trials]
-    for f in fields:
+    for f in settings():
         given = [number for number, trial in enumerate(trials) if getattr(trial, f.name) != f.default]
         if given and not any(f.name in canonical[number] for number in given):
             raise ConfigError(_message(f.name, [trials[number] for number in given]))
@@ -115,20 +114,23 @@ def _neutral(trial: TrialConfig, field: str) -> bool:
 
 
 def _default(field: str) -> Any:
-    return TrialConfig.__dataclass_fields__[field].default
+    return _field(field).default
+
+
+def _field(name: str) -> dataclasses.Field:
+    return next(f for f in settings() if f.name == name)
 
 
 def _uses(c: Any, field: str) -> bool:
     """As `field in c.canonical()`, for settings that need not go together."""
-    return (TrialConfig.__dataclass_fields__[field].metadata["applies"](c)
-            or field in ALGORITHMS[c.algorithm].settings + MECHANISMS[c.mechanism].settings)
+    return uses(c, _field(field))
 
 
 def _with(trial: TrialConfig, **changes: Any) -> SimpleNamespace:
     """A trial's settings with others in their place, not checked; an algorithm brings its projector."""
     if "algorithm" in changes:
         changes["projector"] = ALGORITHMS[changes["algorithm"]].projectors[0]
-    return SimpleNamespace(**{f.name: getattr(trial, f.name) for f in dataclasses.fields(trial)} | changes)
+    return SimpleNamespace(**{f.name: getattr(trial, f.name) for f in settings()} | changes)
 
 
 def _message(field: str, trials: Sequence[TrialConfig]) -> str:

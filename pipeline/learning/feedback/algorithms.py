@@ -12,7 +12,8 @@ Where DFA serves the upper layers only, the lower ones recur as in BP: the hybri
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field
 
 import torch
 
@@ -21,7 +22,7 @@ from pipeline.learning.feedback.projection import Projector
 from pipeline.learning.network.network import Network
 from pipeline.learning.randomness import integer_seed
 from pipeline.trials.choices import ALGORITHM_LABELS, ALGORITHMS, PER_RECORD, PROJECTORS, TERNARY, Choice
-from pipeline.trials.config import ConfigError, known_fields
+from pipeline.trials.config import ConfigError, settings_of_extension
 from pipeline.trials.fields import register
 from pipeline.trials.packs import Pack
 
@@ -167,26 +168,29 @@ def make_feedback(pack: Pack, net: Network, device: torch.device) -> Feedback:
 
 
 def register_feedback(name: str, factory: FeedbackFactory, *, projectors: Sequence[str] = ("none",),
-                      settings: Sequence[str] = (), per_record: str = "", label: str = "") -> None:
+                      settings: Sequence[str] | Mapping[str, Field | None] = (), per_record: str = "",
+                      label: str = "") -> None:
     """Add a feedback path: `algorithm: <name>` is accepted from then on (docs/extending.md).
 
     Args:
         name: of the setting `algorithm`.
         factory: makes the feedback of a pack, from the pack, its networks and the device; for example a `Feedback`.
         projectors: that it may have, the default first.
-        settings: fields that it uses, such as `threshold`; they become part of its trials' identity.
+        settings: fields that it uses, such as `threshold`; they become part of its trials' identity. New ones are given
+            by name, `{"sparsity": setting(0.5, "share of B that is 0", low=0, high=1), "threshold": None}`, and are
+            then attributes of a trial, validated and swept over like all others.
         per_record: why a record's deltas depend on no other record of the batch. Certified mechanisms rest on that,
             and this sentence then stands in the tag `privacy.notes`. Without it none of them is accepted.
         label: in tables and figures; by default the name.
 
     Raises:
-        ConfigError: for a name that is taken, or a projector or field that does not exist.
+        ConfigError: for a name that is taken, of a new setting too, or a projector or field that does not exist.
     """
-    fields = known_fields(settings)
+    fields = settings_of_extension(name, settings)
     if not projectors or not set(projectors) <= set(PROJECTORS):
         raise ConfigError(f"projectors: must be some of {', '.join(PROJECTORS)}, got {', '.join(projectors) or 'none'}")
     register(FEEDBACKS, name, factory, "algorithm")
-    ALGORITHMS[name] = Choice(tuple(projectors), fields)
+    ALGORITHMS[name] = Choice(tuple(projectors), **fields)
     ALGORITHM_LABELS[name] = label or name
     PER_RECORD.pop(name, None)
     if per_record:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import Field
 from operator import attrgetter
 
 import torch
@@ -14,7 +15,7 @@ from pipeline.learning.mechanisms.photonic import Photonic
 from pipeline.learning.network.network import Network
 from pipeline.trials.choices import GAUSSIAN, Choice
 from pipeline.trials.choices import MECHANISMS as CHOICES
-from pipeline.trials.config import ConfigError, TrialConfig, known_fields
+from pipeline.trials.config import ConfigError, TrialConfig, settings_of_extension
 from pipeline.trials.fields import register
 from pipeline.trials.packs import Pack
 
@@ -51,30 +52,31 @@ def contribution_bound(trial: TrialConfig) -> float:
     return MECHANISMS[trial.mechanism].bound(trial)
 
 
-def register_mechanism(name: str, mechanism: type[Mechanism], *, settings: Sequence[str] = (),
-                       guarantee: str = "") -> None:
+def register_mechanism(name: str, mechanism: type[Mechanism], *,
+                       settings: Sequence[str] | Mapping[str, Field | None] = (), guarantee: str = "") -> None:
     """Add a mechanism: `mechanism: <name>` is accepted from then on (docs/extending.md).
 
     Args:
         name: of the setting `mechanism`.
         mechanism: made once per pack, with the arguments of `Mechanism`.
-        settings: fields that it uses, such as `clipping_norm`; they become part of its trials' identity.
+        settings: fields that it uses, such as `clipping_norm`, and new ones, as of `register_feedback`; they become
+            part of its trials' identity.
         guarantee: of a `GaussianMechanism`, why no record contributes more than its `bound`. Its trials are then
             certified, and this sentence stands in their tag `privacy.notes`. Without it they have no epsilon.
 
     Raises:
         ConfigError: for a name that is taken, a field that does not exist, or a guarantee of what is not accounted for.
     """
-    fields = known_fields(settings)
+    fields = settings_of_extension(name, settings)
     inherits = issubclass(mechanism, GaussianMechanism) and all(
         getattr(mechanism, name) is getattr(GaussianMechanism, name) for name in ("update", "add_up"))
     if guarantee and not inherits:
         raise ConfigError("guarantee: can be stated of a GaussianMechanism with its own `update`, whose noise is what "
                           f"is accounted for, got {mechanism.__qualname__}; leave it out, and there is no epsilon")
-    if "target_epsilon" in fields and not guarantee:
+    if "target_epsilon" in fields["settings"] and not guarantee:
         raise ConfigError("settings: target_epsilon needs a guarantee, or nothing can be accounted for, got none")
     register(MECHANISMS, name, mechanism, "mechanism")
-    CHOICES[name] = Choice(settings=fields)
+    CHOICES[name] = Choice(**fields)
     GAUSSIAN.pop(name, None)
     if guarantee:
         GAUSSIAN[name] = guarantee

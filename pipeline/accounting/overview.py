@@ -1,0 +1,170 @@
+"""What `photonic account` shows: every epsilon of every setting of an experiment, equal ones and every caveat once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.accounting.certified import with_noise
+from pipeline.accounting.claimed import Assumption, assumptions
+from pipeline.accounting.epsilon import GUARANTEES, Epsilon
+from pipeline.accounting.statement import account, price_lines, privacy_tags
+from pipeline.trials.choices import GAUSSIAN
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.experiment import Experiment
+from pipeline.trials.naming import run_name
+
+HEADER = ("epsilon", "kind, formulas", "relation", "sampler", "delta", "noise", "epochs", "setting")
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What is stated of one setting, whatever its seed.
+
+    Attributes:
+        name: of the setting, without a seed.
+        trial_keys: of its trials, of random stopping of its candidates.
+        noise: sigma, or the noise multiplier; those that are calibrated included.
+        epsilons: after every epoch, from the first; the last are those of the whole run.
+        assumptions: of the formulas printed in Ohana et al.
+        notes: the tag `privacy.notes`.
+    """
+
+    name: str
+    trial_keys: tuple[str, ...]
+    noise: str
+    epsilons: tuple[tuple[Epsilon, ...], ...]
+    assumptions: tuple[Assumption, ...]
+    notes: str
+
+
+def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement]:
+    """What is stated of every setting of an experiment, of random stopping of every candidate.
+
+    Args:
+        by_epoch: also after every epoch before the last.
+    """
+    settings: dict[TrialConfig, list[TrialConfig]] = {}
+    for trial in experiment.candidates or experiment.trials:
+        settings.setdefault(dataclasses.replace(trial, seed=0), []).append(trial)
+    return [_statement(trials, experiment, by_epoch) for trials in settings.values()]
+
+
+def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: bool) -> Statement:
+    trial, noisy = trials[0], with_noise(trials[0])
+    noise = (f"z = {noisy.noise_multiplier:.4g}" if trial.mechanism in GAUSSIAN else
+             f"sigma = {noisy.sigma:.4g}" if trial.mechanism == "photonic" else "none")
+    epochs = range(1 if by_epoch else trial.epochs, trial.epochs + 1)
+    return Statement(run_name(trial, experiment.varied).rpartition(" ")[0], tuple(t.trial_key for t in trials), noise,
+                     tuple(tuple(account(trial, epoch)) for epoch in epochs),
+                     tuple(assumptions(noisy)) if trial.mechanism == "photonic" else (),
+                     privacy_tags(trial)["privacy.notes"])
+
+
+def as_json(experiment: Experiment, by_epoch: bool = False) -> str:
+    """For scripts: all settings with all epsilons, of which those that are infinite have the value null."""
+    found = statements(experiment, by_epoch)
+    return json.dumps({"experiment": experiment.name, "settings": [
+        {**dataclasses.asdict(s), "epsilons": [[_plain(e) for e in epsilons] for epsilons in s.epsilons]}
+        for s in found], "best": list(price_lines(experiment))}, indent=2)
+
+
+def _plain(epsilon: Epsilon) -> Mapping[str, Any]:
+    return {**dataclasses.asdict(epsilon), "value": epsilon.value if epsilon.is_metric else None}
+
+
+def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
+    """For people: a table of every epsilon, what its kinds mean, what they rest on, and what the best trial costs."""
+    found, trials = statements(experiment, by_epoch), experiment.candidates or experiment.trials
+    epochs = {trial.trial_key: trial.epochs for trial in trials}
+    yield f"{experiment.name}: {len(found)} settings, whatever the seed, of {len(trials)} trials"
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for statement in found:
+        for row in _rows(statement.epsilons[-1]) or [("none", *[""] * 4)]:
+            noise = "" if row[0] == "inf" else statement.noise  # infinite ones are, whatever the noise
+            rows.setdefault((*row, noise, str(epochs[statement.trial_keys[0]])), []).append(statement.name)
+    yield from aligned([HEADER, *((*row, _common(names)) for row, names in rows.items())])
+    for statement in found if by_epoch else ():
+        yield statement.name
+        for number, epsilons in enumerate(statement.epsilons, start=1):
+            values = (f"{e.metric_name.removeprefix('epsilon/')} {e.value:.4g}" for e in epsilons)
+            yield f"  after epoch {number:>3}: {', '.join(values) or 'none'}"
+    for kind in dict.fromkeys(e.kind for statement in found for e in statement.epsilons[-1]):
+        yield f"{kind}: {GUARANTEES[kind][1]}"
+    yield from _listed("assumes:", found, {s.name: [
+        f"{'holds' if a.holds else 'FAILS'}  {a.name}: {a.reason}" for a in s.assumptions] for s in found})
+    yield from _listed("rests on:", found, {s.name: _clauses(s.notes) for s in found})
+    yield from price_lines(experiment)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines of a table, columns two blanks apart."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _rows(epsilons: Sequence[Epsilon]) -> list[tuple[str, ...]]:
+    """(value, kind and formulas, relation, sampler, delta) of epsilons, those that print alike in one row."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for e in epsilons:
+        alike.setdefault((f"{e.value:.4g}", e.kind, e.relation, e.sampler, f"{e.delta:g}"), []).append(e.variant)
+    return [(value, " ".join([kind, ", ".join(_formulas(variants))]).strip(), *rest)
+            for (value, kind, *rest), variants in alike.items()]
+
+
+def _formulas(variants: Sequence[str]) -> list[str]:
+    """`first` in place of `first/epochs, first/iterations`."""
+    times = {name: [v for v in variants if v.partition("/")[0] == name] for name in
+             dict.fromkeys(v.partition("/")[0] for v in variants)}
+    return [text for name, all_of_it in times.items() for text in (all_of_it if len(all_of_it) == 1 else [name])]
+
+
+def _clauses(notes: str) -> list[str]:
+    """The parts of notes, without a noise multiplier, which stands in the table."""
+    clauses, depth = [""], 0
+    for part in re.split(r"(; |[()])", notes):
+        depth += {"(": 1, ")": -1}.get(part, 0)
+        if part == "; " and not depth:
+            clauses.append("")
+        else:
+            clauses[-1] += part
+    return [clause for clause in clauses if not clause.startswith("noise multiplier ")]
+
+
+def _listed(title: str, found: Sequence[Statement], texts: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Every text once, with the settings that it is of, where it is not of all."""
+    of: dict[str, list[str]] = {}
+    for name, lines in texts.items():
+        for line in lines:
+            of.setdefault(line, []).append(name)
+    if of:
+        yield title
+    for line, names in of.items():
+        yield f"  {line}" + ("" if len(names) == len(found) else f"  [{_common(names)}]")
+
+
+def _common(names: Sequence[str]) -> str:
+    """`bp, dfa epsilon=3` for `bp epsilon=3` and `dfa epsilon=3`; words that names share stand once."""
+    words = [name.split(" ") for name in dict.fromkeys(names)]
+    if len({len(name) for name in words}) > 1:
+        return "; ".join(" ".join(name) for name in words)
+    columns = [list(dict.fromkeys(column)) for column in zip(*words, strict=True)]
+    product = 1
+    for column in columns:
+        product *= len(column)
+    if product != len(words):  # not all combinations: to write it as one would say more than is so
+        return "; ".join(" ".join(name) for name in words)
+    return " ".join(_values(column) for column in columns)
+
+
+def _values(words: Sequence[str]) -> str:
+    """`epsilon=1, 3` for `epsilon=1` and `epsilon=3`."""
+    fields = {word.partition("=")[0] for word in words}
+    if len(fields) == 1 and all("=" in word for word in words):
+        return f"{fields.pop()}={', '.join(word.partition('=')[2] for word in words)}"
+    return ", ".join(words)
