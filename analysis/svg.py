@@ -96,11 +96,10 @@ def columns(figure: Figure) -> list[tuple[tuple[float, float, float, float], lis
     height, in points from the top left corner), and the axes and legends of the figure in it.
 
     They are as wide as the figure together; axes are as high as it. None where there is one column alone, or columns
-    share an axis or a text.
+    share the numbers of an axis or a text.
     """
-    shared = any(len({ax.get_position().x0 for ax in axes.get_shared_y_axes().get_siblings(axes)}) > 1
-                 for axes in figure.axes)
-    if shared or figure.texts:
+    numbered = (axes.yaxis.get_tick_params() for axes in figure.axes)
+    if figure.texts or not all(shown["labelleft"] or shown["labelright"] for shown in numbered):
         return []
     found: list[tuple[float, float, list[Artist]]] = []
     extents = {artist: artist.get_tightbbox().transformed(Affine2D().scale(72 / figure.dpi))
