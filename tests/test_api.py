@@ -168,21 +168,25 @@ def test_a_frontier_is_of_certified_epsilons_unless_another_kind_is_asked_for(ex
 def test_a_sweep_whose_workers_need_plugins(workplace, extensions):
     page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     codes = re.findall(r"^```python\n(.*?)^```\n", page, re.DOTALL | re.MULTILINE)
-    names = ("feedback_alignment", "per_layer", "digits_parity")
+    names = ("feedback_alignment", "sparse_feedback", "per_layer", "digits_parity")
     folder = workplace / "elsewhere_than_cwd"
     folder.mkdir()
     for name, code in zip(names, codes, strict=True):
         (folder / f"{name}.py").write_text(code)
     file = folder / "plugged.yaml"
     file.write_text(f"plugins: [{', '.join(names)}]\n"
-                    "base: {dataset: digits_parity, algorithm: fa, mechanism: per_layer, noise_multiplier: 1,\n"
-                    "       sampler: poisson, batch_size: 64, hidden: [16], epochs: 2, feedback_std: 0.1}\n")
+                    "base: {dataset: digits_parity, mechanism: per_layer, noise_multiplier: 1, sampler: poisson,\n"
+                    "       batch_size: 64, hidden: [16], epochs: 2, feedback_std: 0.1}\n"
+                    "cases: [{base: {algorithm: fa}}, {base: {algorithm: sparse}, grid: {sparsity: [0.9]}}]\n")
     result = run_sweep(load_experiment(file), quiet=True)
-    assert (result.finished, result.failed) == (1, {})
-    runs = load_runs(file)
-    trial = load_experiment(file).trials[0]
-    assert runs["epsilon/certified/pld"].tolist() == [account(trial)[0].value]
-    assert runs["test/accuracy"].tolist() == [list(train(trial))[-1].metrics["test/accuracy"]]
+    assert (result.finished, result.failed) == (2, {})
+    runs = load_runs(file).set_index("trial_key")
+    for trial in load_experiment(file).trials:
+        run = runs.loc[trial.trial_key]
+        assert run["epsilon/certified/pld"] == account(trial)[0].value
+        assert run["test/accuracy"] == list(train(trial))[-1].metrics["test/accuracy"]
+    assert sorted(runs["sparsity"].dropna()) == [0.9], "a setting of its own is a column"
+    runs = runs.reset_index()
     store = Store()
     store.attach("plugged")
     assert {f"plugin.{name}" for name in names} < store.runs()[0].tags.keys()

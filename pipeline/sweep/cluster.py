@@ -138,7 +138,7 @@ def in_use() -> list[dict[str, Any]]:
     """Of at most `MOST_NODES` nodes the name, and by resource what is taken and what there is, as Ray counts it."""
     free = state.available_resources_per_node()
     return [{"node": node["NodeName"], **{name: [round(has - free.get(node["NodeID"], {}).get(name, 0.0), 3), has]
-                                          for name in ADVICE if (has := node["Resources"].get(name, 0.0))}}
+                                          for name in reversed(ADVICE) if (has := node["Resources"].get(name, 0.0))}}
             for node in alive()[:MOST_NODES]]
 
 

@@ -22,7 +22,8 @@ from pipeline.learning.feedback.projection import Projector
 from pipeline.learning.network.network import Network
 from pipeline.learning.randomness import integer_seed
 from pipeline.trials.choices import ALGORITHM_LABELS, ALGORITHMS, PER_RECORD, PROJECTORS, TERNARY, Choice
-from pipeline.trials.config import ConfigError, settings_of_extension
+from pipeline.trials.config import ConfigError
+from pipeline.trials.extensions import settings_of_extension
 from pipeline.trials.fields import register
 from pipeline.trials.packs import Pack
 

@@ -15,7 +15,8 @@ from pipeline.learning.mechanisms.photonic import Photonic
 from pipeline.learning.network.network import Network
 from pipeline.trials.choices import GAUSSIAN, Choice
 from pipeline.trials.choices import MECHANISMS as CHOICES
-from pipeline.trials.config import ConfigError, TrialConfig, settings_of_extension
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.extensions import settings_of_extension
 from pipeline.trials.fields import register
 from pipeline.trials.packs import Pack
 
