@@ -345,7 +345,7 @@ def test_an_error_for_people_is_printed_in_one_line(capsys, monkeypatch):
     class Refused(UserError, RuntimeError):
         """Of a module that the command line does not know."""
 
-    def refuse(path):
+    def refuse(path, changes):
         raise Refused("sigma: must be >= 0")
 
     monkeypatch.setattr("pipeline.cli.load_experiment", refuse)
