@@ -33,7 +33,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 	@echo "$(VENV) is ready"
 
-sweep: $(READY) ## the quickstart: a sweep of BP, DFA, TDFA and PDFA on digits, its table and figures
+sweep: $(READY) ## the quickstart: a sweep of BP, DFA, TDFA and PDFA on digits, its frontier and report
 	@$(BIN)/photonic sweep experiments/quickstart.yaml $(SWEEP_OPTIONS)
 	@$(BIN)/photonic report experiments/quickstart.yaml
 

@@ -71,10 +71,10 @@ def test_dry_run_shows_packs_resources_and_an_estimate(tmp_path, capsys):
     assert main(["sweep", str(QUICKSTART), "--dry-run", "--workers", "2"]) == 0
     first, second, *rows, last = capsys.readouterr().out.splitlines()
     assert re.match(r"quickstart: .+ of training on this machine .*\(an estimate\)", first)
-    assert second.startswith("32 trials in ") and last == (
-        "ignored: feedback_std by 2 trials of mechanism none with algorithm bp")
+    assert second.startswith("48 trials in ") and last == (
+        "ignored: feedback_std by 9 trials of mechanism per_example with algorithm bp")
     cells = [re.split("  +", row) for row in rows]
-    assert cells[0] == ["packs", "trials", "each takes", "settings"] and sum(int(row[1]) for row in cells[1:]) == 32
+    assert cells[0] == ["packs", "trials", "each takes", "settings"] and sum(int(row[1]) for row in cells[1:]) == 48
     assert any(takes == "1 CPU, 1 OPU" and "algorithm=pdfa" in text for _, _, takes, text in cells[1:])
 
     assert main(["sweep", str(QUICKSTART), "--dry-run", "--workers", "2", "--json"]) == 0
