@@ -19,7 +19,7 @@ from pipeline.learning.data.dataset import load
 from pipeline.learning.training import Training
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.disclosure import ARTIFACTS, METRICS, check_metrics
+from pipeline.trials.disclosure import ARTIFACTS, METRICS, SWEEP_METRICS, check_metrics
 from pipeline.trials.packs import Pack
 from pipeline.trials.stopping import Selection
 
@@ -65,6 +65,12 @@ def test_a_metric_that_nothing_covers_is_refused():
     for name in ("train/loss", "validation/worst_class_accuracy", "audit/canary_auc", "accuracy"):
         with pytest.raises(ValueError, match=f"^{name}: is no metric that a trial may log whose private_metrics"):
             check_metrics([name])
+
+
+def test_a_metric_of_a_sweep_is_on_a_list_of_its_own(tmp_path):
+    check_metrics(["best/dfa/epsilon_3", "epsilon/selected/composition"], SWEEP_METRICS)
+    with pytest.raises(ValueError, match="^test/accuracy: is no metric that a sweep may log"):
+        check_metrics(["test/accuracy"], SWEEP_METRICS)
 
 
 def test_research_trials_log_what_they_did():

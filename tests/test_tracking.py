@@ -31,8 +31,9 @@ from pipeline.tracking import reader as reading
 from pipeline.tracking import store as tracking
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store, TrackingError
+from pipeline.tracking.ui import runs_pages
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import run_name
+from pipeline.trials.naming import run_name, short_name
 from pipeline.trials.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -119,7 +120,7 @@ def test_parent_run_is_described_and_reused(store, root, client, request):
 def test_trial_is_nested_and_has_its_configuration(store, client):
     run_id = store.start(PDFA, {"git_commit": "abc"})
     run = client.get_run(run_id)
-    assert run.info.run_name == "pdfa sigma=0.1 seed=0" and run.info.status == "RUNNING"
+    assert run.info.run_name == "pdfa σ0.1 s0" and run.info.status == "RUNNING"
     assert client.get_run(run.data.tags["mlflow.parentRunId"]).data.tags["sweep"]
     assert run.data.tags["trial_key"] == PDFA.trial_key and run.data.tags["status"] == "running"
     assert run.data.tags["git_commit"] == "abc"
@@ -147,6 +148,28 @@ def test_run_names():
     assert run_name(BP) == "bp non-private seed=0"
     quiet = TrialConfig(algorithm="dfa", mechanism="photonic", sigma=0.0, seed=3)
     assert run_name(quiet) == "dfa sigma=0 seed=3"
+    assert short_name(quiet, ["hidden", "batch_size"]) == "dfa σ0 hidden=[512, 512] m128 s3"
+    target = TrialConfig(algorithm="pdfa", mechanism="photonic", target_label_epsilon=3)
+    assert (short_name(BP), short_name(target)) == ("bp non-private s0", "pdfa label ε3 s0")
+
+
+def test_the_experiment_opens_on_its_runs_and_says_what_came_of_it(store, client, request):
+    store.open_sweep(request.node.name, "About **this** sweep.", contents={"datasets": "digits"})
+    store.describe("About **this** sweep.", "BP is best.")
+    tags = client.get_experiment_by_name(request.node.name).tags
+    assert tags["mlflow.experimentKind"] == "custom_model_development" and tags["datasets"] == "digits"
+    assert tags["mlflow.note.content"] == "BP is best.\n\nAbout **this** sweep."
+    note = client.get_run(store._parent_id).data.tags["mlflow.note.content"]
+    assert note.startswith("BP is best.\n\nAbout **this** sweep.\n\nEach nested run is one trial")
+    store.describe("About **this** sweep.", "x" * 9000)  # more than MLflow takes
+    assert set(client.get_run(store._parent_id).data.tags["mlflow.note.content"]) == {"x"}
+
+
+def test_pages_of_sweeps_are_lists_of_runs(root, store):
+    pages = runs_pages(Reader(root=root), "http://127.0.0.1:5000")
+    assert pages[0] == ("  http://127.0.0.1:5000/#/experiments/"
+                        f"{store.experiment_id}/runs?workflowType=machine_learning  "
+                        "test_pages_of_sweeps_are_lists_of_runs")
 
 
 def test_an_unfinished_run_is_reused_across_stores(store, root, client, request):

@@ -44,8 +44,8 @@ def report(experiment: Experiment, store: Store, out: Path | None = None, where:
     the parent run.
 
     Args:
-        store: where the experiment was tracked; it is attached to the experiment's sweep, read, and given the files and
-            the epsilon of the choice.
+        store: where the experiment was tracked; it is attached to the experiment's sweep, read, and given the files,
+            the epsilon of the choice and, as its description, the headline.
         out: folder of the report, created if need be; by default `reports/<name>`, and of a slice a folder in that.
         where: of which slice (`pipeline.trials.experiment.sliced`) the experiment is; empty for all trials. A slice
             says nothing of the best trial: choosing it took looking at the others.
@@ -85,6 +85,8 @@ def report(experiment: Experiment, store: Store, out: Path | None = None, where:
                     left_out=left_out(experiment.trials, experiment.report) if not experiment.candidates else ())
     files += write({"manifest.json": manifest(experiment, public, tracked, files), "index.html": render(page)}, folder)
     store.log_report(files, where)
+    if said and not where:
+        store.describe(experiment.description, "\n".join(f"- {sentence}" for sentence in said))
     return files
 
 

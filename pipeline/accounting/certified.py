@@ -56,6 +56,16 @@ def with_noise(config: TrialConfig) -> TrialConfig:
     return dataclasses.replace(config, noise_multiplier=z, target_epsilon=0.0)
 
 
+def calibrated(config: TrialConfig) -> dict[str, str]:
+    """Tags of a trial whose noise a target sets: the noise multiplier or the sigma that it is trained with.
+
+    The settings of such a trial, and its key, have the target in their place.
+    """
+    names = {"target_epsilon": "noise_multiplier", "target_label_epsilon": "sigma"}
+    return {f"calibrated.{name}": repr(float(getattr(with_noise(config), name)))
+            for target, name in names.items() if config.canonical().get(target)}
+
+
 def step_mu(config: TrialConfig) -> float:
     """mu of one step for whoever knows which records may be in the batch: one Gaussian release, not amplified.
 

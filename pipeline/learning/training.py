@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from pipeline.accounting import account, describe, privacy_tags
-from pipeline.accounting.certified import with_noise
+from pipeline.accounting.certified import calibrated, with_noise
 from pipeline.learning.alignment import cosines, true_gradient
 from pipeline.learning.canaries import Canaries
 from pipeline.learning.data.dataset import Dataset
@@ -240,7 +240,8 @@ class Training:
         """What trial r has to report: what was measured, and what it has cost."""
         trial, tags = self.pack.trials[r], {}
         if self.epoch == 1:
-            tags = {**privacy_tags(trial), DESCRIPTION: describe(trial), "device": _device_name(self.device)}
+            tags = {**privacy_tags(trial), **calibrated(trial), DESCRIPTION: describe(trial),
+                    "device": _device_name(self.device)}
         # When to stop was seen in what was released, so that a trial that ends early costs what all of it would.
         metrics |= {e.metric_name: e.value for e in account(trial, self.epoch if finite else trial.epochs)}
         if finite and scores is not None:

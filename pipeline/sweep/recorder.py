@@ -18,7 +18,7 @@ from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.worker import one_line
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import duration, run_name
+from pipeline.trials.naming import duration, run_name, short_name
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import EpochRecord
 
@@ -77,15 +77,16 @@ class Recorder:
     Args:
         failure_log: file for the tracebacks of failed packs; written only if there are any.
         tags: tags of every trial.
-        name: what to call a trial.
+        name: what to call a trial in messages.
         done: trial_keys of trials that were done before; what their packs still hand in of them is passed over.
+        short: what to call a trial in the store.
     """
 
     def __init__(self, store: Store, progress: SweepProgress, result: SweepResult, failure_log: Path,
                  tags: Mapping[str, str], name: Callable[[TrialConfig], str] = run_name,
-                 done: Iterable[str] = ()) -> None:
+                 done: Iterable[str] = (), short: Callable[[TrialConfig], str] = short_name) -> None:
         self._store, self._progress, self._result = store, progress, result
-        self._failure_log, self._tags, self._name = failure_log, tags, name
+        self._failure_log, self._tags, self._name, self._short = failure_log, tags, name, short
         self._started: set[str] = set()
         self._ended: set[str] = set(done)
         self._waiting: dict[Pack, list[EpochRecord]] = {}
@@ -95,7 +96,7 @@ class Recorder:
         """A worker starts to train a pack, for the first time or, after a worker died, again."""
         for config in pack.trials:
             if config.trial_key not in self._started and config.trial_key not in self._ended:
-                self._store.start(config, tags=self._tags, name=self._name(config))
+                self._store.start(config, tags=self._tags, name=self._short(config))
                 self._started.add(config.trial_key)
                 self._progress.start(config)
 

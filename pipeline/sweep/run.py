@@ -19,6 +19,7 @@ from pipeline.accounting.evaluations import check_evaluations
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.cluster import CLIENT, WORKERS_OF_CLUSTER, everything, offers, on_head, prepare_nodes, running_ray
 from pipeline.sweep.lock import Lease, SweepRunning, sweeping
+from pipeline.sweep.outcome import closed, contents
 from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.recorder import Recorder, SweepResult, git_commit, versions
 from pipeline.sweep.resources import ResourceError, Watchdog, bundle, check_resources, slots
@@ -28,7 +29,7 @@ from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.experiment import Experiment
-from pipeline.trials.naming import run_name
+from pipeline.trials.naming import run_name, short_name
 from pipeline.trials.packs import Pack, plan
 from pipeline.trials.plugins import LOADED, load_plugins
 from pipeline.trials.unused import check_used
@@ -90,7 +91,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         done = lease.done()
         missing = [trial for trial in experiment.trials if trial.trial_key not in done]
         result = SweepResult(len(experiment.trials), skipped=len(experiment.trials) - len(missing))
-        name = functools.partial(run_name, also=experiment.varied)
+        name, short = (functools.partial(form, also=experiment.varied) for form in (run_name, short_name))
         progress = SweepProgress(missing, result.skipped, quiet, name=name)
         if missing:
             check_evaluations(missing)
@@ -103,7 +104,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                         **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
                 with (contextlib.suppress(KeyboardInterrupt),  # that trials remain is seen in the result
                       recorded(store, lease, experiment, result, tags["git_commit"])):
-                    recorder = Recorder(store, progress, result, failure_log, tags, name, done)
+                    recorder = Recorder(store, progress, result, failure_log, tags, name, done, short)
                     watchdog = Watchdog(lambda: check_resources(recorder.left(missing), experiment.resources, offers()),
                                         idle_seconds)
                     driver = Driver(packs, recorder, watchdog, lease)
@@ -136,10 +137,10 @@ def recorded(store: Store, lease: Lease, experiment: Experiment, result: SweepRe
     """The sweep's parent run, open while trials run and closed with how they ended."""
     status = "FAILED"
     store.open_sweep(experiment.name, experiment.description, params={"trials": len(experiment.trials)},
-                     tags={"git_commit": commit})
+                     tags={"git_commit": commit}, contents=contents(experiment))
     if experiment.public_text:
         store.log_experiment(experiment.public_text)
-    with afterwards(lambda: status and store.close_sweep(status)):
+    with afterwards(lambda: status and closed(store, experiment, status)):
         try:
             lease.confirm()
             yield

@@ -36,11 +36,12 @@ from pipeline.tracking.backend import (
 from pipeline.tracking.patience import PatientClient
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.disclosure import check_metrics
-from pipeline.trials.naming import run_name
+from pipeline.trials.disclosure import SWEEP_METRICS, check_metrics
+from pipeline.trials.naming import short_name
 from pipeline.trials.records import DESCRIPTION, EpochRecord, Outcome
 
-_NOTE = "mlflow.note.content"  # the tag that MLflow's page shows as a run's description
+_NOTE = "mlflow.note.content"  # the tag that MLflow's page shows as the description of a run or an experiment
+_KIND = {"mlflow.experimentKind": "custom_model_development"}  # not GenAI: the experiment opens on its runs
 _PARENT_NOTE = """{description}
 
 Each nested run is one trial, named by its algorithm, noise and seed and identified by the tag `trial_key`; a step
@@ -92,8 +93,8 @@ class Store(Reader):
 
     @reports_errors
     def open_sweep(self, name: str, description: str = "", params: Mapping[str, Any] | None = None,
-                   tags: Mapping[str, str] | None = None) -> None:
-        """Open, or reopen, the sweep `name`: one MLflow experiment with one parent run.
+                   tags: Mapping[str, str] | None = None, contents: Mapping[str, str] | None = None) -> None:
+        """Open, or reopen, the sweep `name`: one MLflow experiment, with tags `contents`, with one parent run.
 
         MLflow never changes a logged param. Where a later sweep has another value, the param keeps the first and
         the tag `latest.<param>` has the new one.
@@ -120,10 +121,20 @@ class Store(Reader):
         texts = {k: param_text(v) for k, v in (params or {}).items()}
         changed = {f"latest.{k}": v for k, v in texts.items()
                    if logged.get(k, v) != v or f"latest.{k}" in parent.data.tags}
-        note = {_NOTE: _PARENT_NOTE.format(description=description or f"Sweep `{name}`.")}
         write(self._client, self._parent_id, params={k: v for k, v in texts.items() if k not in logged},
-              tags={**note, **(tags or {}), **changed, "driver": self.driver})
+              tags={**(tags or {}), **changed, "driver": self.driver})
+        for key, text in {**_KIND, **(contents or {})}.items():
+            self._client.set_experiment_tag(self._experiment_id, key, text)
+        self.describe(description or f"Sweep `{name}`.")
         self._client.update_run(self._parent_id, status="RUNNING")
+
+    @reports_errors
+    def describe(self, description: str, headline: str = "") -> None:
+        """What MLflow's page shows of the sweep, on its parent run and its experiment: Markdown, the headline first."""
+        notes = [f"{headline}\n\n{text}".strip()[:MAX_TAG_LENGTH]
+                 for text in (_PARENT_NOTE.format(description=description), description)]
+        self._client.set_tag(self._parent(), _NOTE, notes[0])
+        self._client.set_experiment_tag(self._experiment(), _NOTE, notes[1])
 
     @reports_errors
     def beat(self, count: int) -> None:
@@ -140,7 +151,7 @@ class Store(Reader):
         """Start a trial, or take up its unfinished run, and return the MLflow run id.
 
         Args:
-            name: of the run; `run_name(config)` by default.
+            name: of the run; `short_name(config)` by default.
 
         Raises:
             TrackingError: if the trial has a finished run already, or several.
@@ -164,7 +175,7 @@ class Store(Reader):
                 self._client.update_run(found[0], status="RUNNING")
             else:
                 identity = {"trial_key": key, "mlflow.parentRunId": self._parent(), **texts}
-                run = self._client.create_run(self._experiment(), run_name=name or run_name(config), tags=identity)
+                run = self._client.create_run(self._experiment(), run_name=name or short_name(config), tags=identity)
                 found.append(run.info.run_id)
         run_id = run.info.run_id
         self._logged[key] = {(name, epoch): value for name in run.data.metrics
@@ -288,8 +299,10 @@ class Store(Reader):
         """Numbers and tags of the sweep as a whole, to the parent run.
 
         Raises:
-            ValueError: for a metric that is not finite; then nothing at all is written.
+            ValueError: for a metric that is not finite, or is none of a sweep (`trials.disclosure`); then nothing at
+                all is written.
         """
+        check_metrics(metrics, SWEEP_METRICS)
         for name, value in metrics.items():
             require_finite(name, value, "the sweep")
         write(self._client, self._parent(), [(name, float(value), 0) for name, value in metrics.items()], tags=tags)

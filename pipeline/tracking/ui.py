@@ -14,6 +14,7 @@ from pipeline.tracking.reader import Reader
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 END_SECONDS = 5.0  # that the server has for open connections
+MOST_SWEEPS = 5  # that get a line when the page is served
 PORT = 5000  # of `photonic ui`, if nothing else is said
 
 
@@ -30,6 +31,18 @@ def address(store: Reader, run_id: str) -> str:
     return f"{page}/#/experiments/{store.experiment_id}/runs/{run_id}"
 
 
+def runs_pages(store: Reader, page: str) -> list[str]:
+    """A line for each of the latest sweeps: where MLflow's web page lists its runs, and its name.
+
+    MLflow's own list of experiments leads to pages for generative AI as long as `Model training` is not chosen there.
+    """
+    lines = []
+    for name in reversed(store.sweeps()[-MOST_SWEEPS:]):
+        store.attach(name)
+        lines.append(f"  {page}/#/experiments/{store.experiment_id}/runs?workflowType=machine_learning  {name}")
+    return lines
+
+
 def serve(store: Reader, port: int, host: str = LOOPBACK[0]) -> int:
     """Run MLflow's server on one interface until Ctrl-C or SIGTERM; the exit code of the server.
 
@@ -43,8 +56,9 @@ def serve(store: Reader, port: int, host: str = LOOPBACK[0]) -> int:
     if host not in LOOPBACK:
         print(f"warning: whoever reaches {host}:{port} can read, change and delete these runs; put a proxy with "
               "authentication and TLS before it (docs/cluster.md)", file=sys.stderr, flush=True)
-    print(f"http://{host}:{port} shows {shown(store.uri)}: choose `Model training` there, then an experiment; Ctrl-C "
-          "ends it", flush=True)
+    page = f"http://{host}:{port}"
+    first = f"{page} shows {shown(store.uri)}: choose `Model training` there, then an experiment; Ctrl-C ends it"
+    print("\n".join([first, *runs_pages(store, page)]), flush=True)
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", **os.environ}
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager ends it as Ctrl-C does
     # A group of its own: MLflow starts further processes, and passes no signal on to them.

@@ -7,7 +7,7 @@ canaries, attacks on real batches) has no place here, and a metric that is on no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 ITERATES = "released iterates and the test set, which is public"
 METRICS = {  # by beginning of the name
@@ -20,6 +20,10 @@ METRICS = {  # by beginning of the name
     "audit/one_step_": "runs on neighbours that no data set has",
     "time/epoch_seconds": "the machine and the size of batches; what time tells is outside the guarantee",
 }
+SWEEP_METRICS = {  # of a sweep as a whole
+    "best/": "means of validation accuracies that its trials log, and so as well covered as those",
+    "epsilon/selected/": "settings alone",
+}
 ARTIFACTS = {
     "weights.safetensors": "the last released iterate, or an average of released iterates",
     "per_class.csv": "counts on the test set alone",
@@ -28,13 +32,13 @@ ARTIFACTS = {
 }
 
 
-def check_metrics(names: Iterable[str]) -> None:
-    """Make sure that all metrics of such a trial may be logged.
+def check_metrics(names: Iterable[str], known: Collection[str] = METRICS) -> None:
+    """Make sure that all metrics of such a trial, or with `SWEEP_METRICS` of any sweep, may be logged.
 
     Raises:
         ValueError: naming the first that is on no list.
     """
     for name in names:
-        if not any(name.startswith(known) for known in METRICS):
-            raise ValueError(f"{name}: is no metric that a trial may log whose private_metrics are not plain (nothing "
-                             f"covers it); those are {', '.join(METRICS)}")
+        if not any(name.startswith(beginning) for beginning in known):
+            who = "a sweep may log" if known is SWEEP_METRICS else "a trial may log whose private_metrics are not plain"
+            raise ValueError(f"{name}: is no metric that {who} (nothing covers it); those are {', '.join(known)}")

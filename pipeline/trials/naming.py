@@ -17,6 +17,10 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+SYMBOLS = {"epsilon": "ε", "label_epsilon": "label ε", "sigma": "σ", "z": "z", "clipping_norm": "C",
+           "batch_size": "m", "learning_rate": "lr", "tau_f": "τf", "tau_h": "τh", "seed": "s"}
+
+
 def noise_setting(fields: Mapping[str, Any]) -> str:
     """How much noise a trial gets, from its canonical fields: `non-private`, `sigma=0.1`,
     `label_epsilon=3`, `epsilon=3` or `z=1.1`; `<mechanism>=<noise>` of one without any guarantee."""
@@ -40,6 +44,16 @@ def run_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
     Args:
         also: further fields to name, where the trial has them.
     """
+    return " ".join(_parts(config, also))
+
+
+def short_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
+    """As `run_name`, for narrow columns: `pdfa σ0.1 s0`, `dfa ε3 C0.5 m128 s1`, `bp non-private s0`."""
+    split = (part.partition("=") for part in _parts(config, also))
+    return " ".join(SYMBOLS.get(name, name + sign) + value for name, sign, value in split)
+
+
+def _parts(config: TrialConfig, also: Sequence[str]) -> list[str]:
     own = config.canonical()
-    return " ".join([config.algorithm, noise_setting(own), *(f"{name}={own[name]}" for name in also if name in own),
-                     f"seed={config.seed}"])
+    return [config.algorithm, noise_setting(own), *(f"{name}={own[name]}" for name in also if name in own),
+            f"seed={config.seed}"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 CLOCK = "time/epoch_seconds"  # a metric that every epoch has
+ACCURACY = "validation/accuracy"  # what settings are chosen by
 DESCRIPTION = "description"  # the tag of a trial's text for people, Markdown
 
 

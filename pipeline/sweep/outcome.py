@@ -1,0 +1,77 @@
+"""What a sweep came to, for whoever opens its parent run: trials by status, best accuracy by algorithm and noise."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from pipeline.tracking.artifacts import STATUSES, TrackedRun
+from pipeline.tracking.store import Store
+from pipeline.trials.experiment import Experiment
+from pipeline.trials.factors import differing
+from pipeline.trials.naming import noise_setting
+from pipeline.trials.records import ACCURACY
+
+GUARANTEE = ("dataset", "mechanism", "sampler", "delta")  # trials that differ in one of these are not compared
+
+
+def contents(experiment: Experiment) -> dict[str, str]:
+    """Tags that say what an experiment is about: data sets, algorithms and mechanisms."""
+    trials = experiment.candidates or experiment.trials
+    return {f"{field}s": ", ".join(dict.fromkeys(getattr(trial, field) for trial in trials))
+            for field in ("dataset", "algorithm", "mechanism")}
+
+
+def closed(store: Store, experiment: Experiment, status: str) -> None:
+    """Close the sweep with its outcome; of random stopping nothing is told, not even how many trials there were."""
+    store.close_sweep(status)
+    if experiment.candidates:
+        return
+    runs = {run.trial_key: run for run in store.runs()}
+    best = best_accuracies(experiment, runs)
+    store.log_sweep({f"best/{algorithm}/{noise.replace('=', '_')}": value
+                     for (algorithm, noise), value in best.items()}, {})
+    counts = Counter(runs[t.trial_key].status if t.trial_key in runs else "missing" for t in experiment.trials)
+    told = ", ".join(f"{counts[s]} {s}" for s in (*STATUSES, "missing") if counts[s])
+    store.describe(experiment.description, f"{headline(best)}\n\n{len(experiment.trials)} trials: {told}.".strip())
+
+
+def best_accuracies(experiment: Experiment, runs: Mapping[str, TrackedRun]) -> dict[tuple[str, str], float]:
+    """(algorithm, noise) -> mean validation accuracy over seeds, at the last epoch, of the setting where it is highest.
+
+    Only settings count of which every seed is finished and has a validation accuracy. Where trials differ in data set
+    or in what is guaranteed, the noise is followed by that: `epsilon=3 sampler=poisson`.
+    """
+    all_fields = [trial.canonical() for trial in experiment.trials]
+    cells = differing(all_fields, lambda fields: (fields["algorithm"], noise_setting(fields)), ("seed",))
+    apart = [field for field in GUARANTEE if field in cells]
+    settings: dict[tuple[str, str, str], list[float | None]] = {}
+    for trial in experiment.trials:
+        own, run = trial.canonical(), runs.get(trial.trial_key)
+        noise = " ".join([noise_setting(own), *(f"{field}={own[field]}" for field in apart if field in own)])
+        setting = str({name: value for name, value in own.items() if name != "seed"})
+        value = run.metrics.get(ACCURACY) if run and run.status == "finished" else None
+        settings.setdefault((trial.algorithm, noise, setting), []).append(value)
+    best: dict[tuple[str, str], float] = {}
+    for (algorithm, noise, _), values in settings.items():
+        if None not in values:
+            best[algorithm, noise] = max(sum(values) / len(values), best.get((algorithm, noise), -math.inf))
+    return best
+
+
+def headline(best: Mapping[tuple[str, str], float]) -> str:
+    """Markdown: who is best at which noise, and a table with a row for each noise; empty for nothing."""
+    if not best:
+        return ""
+    algorithms, noises = (list(dict.fromkeys(key)) for key in zip(*best, strict=True))
+    rows: list[Sequence[str]] = [["", *algorithms], ["---", *("---:" for _ in algorithms)]]
+    rows += [[noise, *(f"{100 * best[a, noise]:.2f}" if (a, noise) in best else "" for a in algorithms)]
+             for noise in noises]
+    winners: dict[str, list[str]] = {}
+    for noise in noises:
+        algorithm = max((a for a in algorithms if (a, noise) in best), key=lambda a: best[a, noise])
+        winners.setdefault(algorithm, []).append(noise)
+    first = "; ".join(f"{algorithm} at {', '.join(of)}" for algorithm, of in winners.items())
+    return "\n".join([f"Highest validation accuracy: {first}.", "", "In %, mean over seeds, of each algorithm's best "
+                      "setting; no epsilon covers that choice:", "", *(f"| {' | '.join(row)} |" for row in rows)])

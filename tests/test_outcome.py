@@ -1,0 +1,70 @@
+"""What a sweep's parent run says of it: counts, and who is best by validation accuracy at which noise."""
+
+import dataclasses
+from unittest.mock import Mock
+
+import pytest
+
+from pipeline.accounting.certified import calibrated, with_noise
+from pipeline.sweep.outcome import best_accuracies, closed, contents, headline
+from pipeline.tracking.artifacts import TrackedRun
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.experiment import Experiment
+
+BASE = TrialConfig(dataset="digits", mechanism="per_example", sampler="poisson", batch_size=64, epochs=1,
+                   target_epsilon=3.0)
+
+
+def trials(algorithm, rate=0.1, **other):
+    return [dataclasses.replace(BASE, algorithm=algorithm, projector="", learning_rate=rate, seed=seed, **other)
+            for seed in (0, 1)]
+
+
+def runs(scored):
+    """Finished runs by trial_key, of (trials, their validation accuracies); None is not finished."""
+    return {t.trial_key: TrackedRun("", t.trial_key, {}, {"test/accuracy": 1.0, "validation/accuracy": v or 1.0}, {},
+                                    "finished" if v is not None else "failed", 0, 0)
+            for group, values in scored for t, v in zip(group, values, strict=True)}
+
+
+def test_best_is_the_setting_with_the_highest_mean_over_all_its_seeds():
+    low, high, broken, dfa = trials("bp"), trials("bp", 0.2), trials("bp", 0.3), trials("dfa")
+    experiment = Experiment("best", "", (*low, *high, *broken, *dfa))
+    found = runs([(low, (0.9, 0.5)), (high, (0.8, 0.75)), (broken, (1.0, None)), (dfa, (0.75, 0.75))])
+    best = best_accuracies(experiment, found)
+    assert best == pytest.approx({("bp", "epsilon=3"): 0.775, ("dfa", "epsilon=3"): 0.75})
+    lines = headline(best).splitlines()
+    assert lines[0] == "Highest validation accuracy: bp at epsilon=3." and lines[-1] == "| epsilon=3 | 77.50 | 75.00 |"
+    store = Mock(runs=lambda: list(found.values()))
+    closed(store, experiment, "FAILED")
+    store.close_sweep.assert_called_once_with("FAILED")
+    assert store.log_sweep.call_args[0][0] == pytest.approx({"best/bp/epsilon_3": 0.775, "best/dfa/epsilon_3": 0.75})
+    assert store.describe.call_args[0][1].endswith("8 trials: 7 finished, 1 failed.")
+    assert contents(experiment) == {"datasets": "digits", "algorithms": "bp, dfa", "mechanisms": "per_example"}
+
+
+def test_what_differs_in_its_guarantee_is_not_compared():
+    one, other = trials("dfa"), trials("dfa", mechanism="component")
+    best = best_accuracies(Experiment("two", "", (*one, *other)), runs([(one, (0.5, 0.5)), (other, (0.7, 0.7))]))
+    assert best == {("dfa", "epsilon=3 mechanism=per_example"): 0.5, ("dfa", "epsilon=3 mechanism=component"): 0.7}
+
+
+def test_of_random_stopping_nothing_is_told():
+    store = Mock()
+    closed(store, Experiment("random", "", tuple(trials("bp")), candidates=tuple(trials("bp"))), "FINISHED")
+    assert [call[0] for call in store.method_calls] == ["close_sweep"]
+
+
+def test_without_validation_accuracy_there_is_no_best():
+    group = trials("dfa")
+    found = {key: dataclasses.replace(run, metrics={"test/accuracy": 1.0})
+             for key, run in runs([(group, (0.5, 0.5))]).items()}
+    assert best_accuracies(Experiment("withheld", "", tuple(group)), found) == {} and headline({}) == ""
+
+
+def test_noise_that_a_target_sets_is_told_as_it_is_used():
+    by_hand = dataclasses.replace(BASE, target_epsilon=0.0, noise_multiplier=2.0)
+    assert calibrated(BASE) == {"calibrated.noise_multiplier": repr(with_noise(BASE).noise_multiplier)}
+    assert calibrated(by_hand) == {} == calibrated(TrialConfig(dataset="digits", mechanism="photonic", sigma=0.1))
+    label = TrialConfig(dataset="digits", mechanism="photonic", algorithm="pdfa", target_label_epsilon=5.0)
+    assert calibrated(label) == {"calibrated.sigma": repr(with_noise(label).sigma)}
