@@ -21,8 +21,8 @@ DONE, RUNNING = (TrialConfig(dataset="digits", algorithm="bp", batch_size=64, ep
 # Every public name that a reader has; whoever adds one says here that it only reads.
 READS = {"attach", "done", "experiment", "experiment_id", "find", "history", "holder", "nodes", "planned", "runs",
          "shared", "sweeps", "trial"}
-WRITES = {"be_patient", "beat", "check", "close_sweep", "describe", "fail", "log", "log_audit", "log_experiment", "log_report",
-          "log_sweep", "note_nodes", "open_sweep", "start"}
+WRITES = {"be_patient", "beat", "check", "close_sweep", "describe", "fail", "log", "log_audit", "log_experiment",
+          "log_report", "log_sweep", "note_nodes", "open_sweep", "start"}
 
 
 @pytest.fixture(scope="module")

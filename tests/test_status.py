@@ -101,7 +101,7 @@ def test_what_an_earlier_sweep_left_open_is_not_running(mixed, tmp_path, capsys)
     with sweeping(tmp_path / "mlruns", "mixed", "another driver"):
         text = status(capsys, tmp_path)
     assert text.splitlines()[0].endswith("2 interrupted, 1 missing; running")
-    assert (f"interrupted dfa non-private seed=4 ({experiment.trials[4].trial_key}), epoch 1 of 4: its sweep ended, "
+    assert (f"interrupted dfa non-private s4 ({experiment.trials[4].trial_key}), epoch 1 of 4: its sweep ended, "
             "and the one that runs now has not come to it") in text
 
 

@@ -148,7 +148,7 @@ def test_run_names():
     assert run_name(BP) == "bp non-private seed=0"
     quiet = TrialConfig(algorithm="dfa", mechanism="photonic", sigma=0.0, seed=3)
     assert run_name(quiet) == "dfa sigma=0 seed=3"
-    assert short_name(quiet, ["hidden", "batch_size"]) == "dfa σ0 hidden=[512, 512] m128 s3"
+    assert short_name(quiet, ["hidden", "batch_size"]) == "dfa σ0 hidden=[512, 512] m256 s3"
     target = TrialConfig(algorithm="pdfa", mechanism="photonic", target_label_epsilon=3)
     assert (short_name(BP), short_name(target)) == ("bp non-private s0", "pdfa label ε3 s0")
 
