@@ -28,7 +28,7 @@ from analysis.style import save
 from analysis.svg import columns
 from analysis.text import NO_VALUE
 from pipeline.tracking.store import Store
-from pipeline.tracking.ui import address
+from pipeline.tracking.ui import TRAINING, address
 from pipeline.trials.experiment import parse_experiment
 from pipeline.trials.records import EpochRecord, Outcome
 
@@ -232,12 +232,13 @@ def test_the_answer_stands_first_and_what_was_left_out_is_closed():
 def test_a_trial_leads_to_its_run(store, experiment, html):
     runs = load_runs(store, experiment.trials)
     for key, run in zip(runs["trial_key"], runs["run_id"], strict=True):
-        assert f'<a href="http://127.0.0.1:5000/#/experiments/{store.experiment_id}/runs/{run}">{key}</a>' in html
+        address_of_run = f"http://127.0.0.1:5000/#/experiments/{store.experiment_id}/runs/{run}?{TRAINING}"
+        assert f'<a href="{address_of_run}">{key}</a>' in html
     assert "while <code>photonic ui</code> runs on this machine" in html
     for uri, page in (("https://me:secret@host:8000/mlflow/", "https://host:8000/mlflow"),
                       ("postgresql://host/db", "")):
         there = SimpleNamespace(uri=uri, experiment_id="7")
-        assert address(there, "abc") == (f"{page}/#/experiments/7/runs/abc" if page else "")
+        assert address(there, "abc") == (f"{page}/#/experiments/7/runs/abc?{TRAINING}" if page else "")
 
 
 def test_pages_of_equal_runs_are_equal(store, experiment, files, tmp_path):

@@ -15,6 +15,7 @@ from pipeline.tracking.reader import Reader
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 END_SECONDS = 5.0  # that the server has for open connections
 MOST_SWEEPS = 5  # that get a line when the page is served
+TRAINING = "workflowType=machine_learning"  # which half of MLflow's page, whatever was chosen there last
 PORT = 5000  # of `photonic ui`, if nothing else is said
 
 
@@ -28,7 +29,7 @@ def address(store: Reader, run_id: str) -> str:
         page = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
     else:
         return ""
-    return f"{page}/#/experiments/{store.experiment_id}/runs/{run_id}"
+    return f"{page}/#/experiments/{store.experiment_id}/runs/{run_id}?{TRAINING}"
 
 
 def runs_pages(store: Reader, page: str) -> list[str]:
@@ -39,7 +40,7 @@ def runs_pages(store: Reader, page: str) -> list[str]:
     lines = []
     for name in reversed(store.sweeps()[-MOST_SWEEPS:]):
         store.attach(name)
-        lines.append(f"  {page}/#/experiments/{store.experiment_id}/runs?workflowType=machine_learning  {name}")
+        lines.append(f"  {page}/#/experiments/{store.experiment_id}/runs?{TRAINING}  {name}")
     return lines
 
 
