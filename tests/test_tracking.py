@@ -153,7 +153,7 @@ def test_run_names():
     assert (short_name(BP), short_name(target)) == ("bp non-private s0", "pdfa label ε3 s0")
 
 
-def test_the_experiment_opens_on_its_runs_and_says_what_came_of_it(store, client, request):
+def test_the_experiment_says_what_it_is_and_what_came_of_it(store, client, request):
     store.open_sweep(request.node.name, "About **this** sweep.", contents={"datasets": "digits"})
     store.describe("About **this** sweep.", "BP is best.")
     tags = client.get_experiment_by_name(request.node.name).tags

@@ -41,7 +41,7 @@ from pipeline.trials.naming import short_name
 from pipeline.trials.records import DESCRIPTION, EpochRecord, Outcome
 
 _NOTE = "mlflow.note.content"  # the tag that MLflow's page shows as the description of a run or an experiment
-_KIND = {"mlflow.experimentKind": "custom_model_development"}  # not GenAI: the experiment opens on its runs
+_KIND = {"mlflow.experimentKind": "custom_model_development"}  # for MLflow pages that go by it; that of 3.17 does not
 _PARENT_NOTE = """{description}
 
 Each nested run is one trial, named by its algorithm, noise and seed and identified by the tag `trial_key`; a step
