@@ -197,7 +197,8 @@ def layers_of(config: TrialConfig) -> tuple[Layer, ...]:
 
 def _layer_inputs(config: TrialConfig) -> tuple[str, ...]:
     """What kind of h enters layers 1, 2, ..., L."""
-    return (config.inputs, *[config.activation] * len(config.hidden))
+    first = config.inputs if config.features == "pixels" else config.features
+    return (first, *[config.activation] * len(config.hidden))
 
 
 def assumptions(config: TrialConfig) -> list[Assumption]:

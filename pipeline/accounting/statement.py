@@ -56,6 +56,9 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
     what an audited one is worth.
     """
     tags = _tags(config)
+    if config.features != "pixels":
+        tags["privacy.notes"] += (f"; inputs are {config.features} coefficients, a map of each record alone that no "
+                                  "private record had a part in, which costs nothing")
     if config.canaries:
         tags["privacy.notes"] += f"; {_audit(config)}"
     return tags

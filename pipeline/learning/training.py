@@ -15,6 +15,7 @@ from pipeline.accounting.certified import calibrated, with_noise
 from pipeline.learning.alignment import cosines, true_gradient
 from pipeline.learning.canaries import Canaries
 from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.data.features import features
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.data.sampling import ABSENT, FULL_BATCHES, BatchSampler, split
 from pipeline.learning.evaluation import EVALUATION_BATCH, Evaluation, worst_class
@@ -82,7 +83,7 @@ class Training:
         seeds = [t.seed for t in trials]
         parts = [split(data.spec.n_train, c.split_sizes[1], seed, sum(c.split_sizes)) for seed in seeds]
         self.validation = torch.from_numpy(np.stack([part[1] for part in parts])).to(device)
-        self.train_inputs, self.test_inputs = Inputs(data.train_x, c, data), Inputs(data.test_x, c, data)
+        self.train_inputs, self.test_inputs = (Inputs(records, c, data) for records in features(data, c))
         self.evaluation = Evaluation(tuple(with_noise(t) for t in trials), data, self.train_inputs, self.test_inputs,
                                      self.validation)
         records = [part[0] for part in parts]

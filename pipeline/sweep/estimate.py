@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -10,8 +11,10 @@ from collections.abc import Sequence
 import torch
 
 from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.data.features import feature_key
 from pipeline.learning.training import EVALUATION_BATCH, Training
 from pipeline.trials.datasets import DATASETS
+from pipeline.trials.features import record_shape
 from pipeline.trials.packs import Pack
 
 TIMED_STEPS = 5
@@ -68,4 +71,8 @@ def _made_up(pack: Pack, device: torch.device) -> Dataset:
     def tiled(block: torch.Tensor, n: int) -> torch.Tensor:
         return block[torch.arange(n, device=device) % len(block)]
 
-    return Dataset(spec, tiled(rows, spec.n_train), tiled(labels, spec.n_train), rows, labels)
+    data = Dataset(spec, tiled(rows, spec.n_train), tiled(labels, spec.n_train), rows, labels)
+    if pack.shared.features != "pixels":  # which take longer to compute than steps to time
+        made_up = torch.randn(EVALUATION_BATCH, math.prod(record_shape(pack.shared)), device=device).bfloat16()
+        data.mapped[feature_key(pack.shared)] = tiled(made_up, spec.n_train), made_up
+    return data

@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.trials.choices import ALGORITHMS, GAUSSIAN, PER_RECORD, PHOTONIC
 from pipeline.trials.datasets import DATASETS
+from pipeline.trials.features import check_features, record_shape
 from pipeline.trials.fields import ConfigError, listed_or
 from pipeline.trials.shapes import n_parameters
 
@@ -31,6 +32,7 @@ def check_combinations(c: Any) -> None:
     if c.projector not in accepted:
         raise ConfigError(f"projector: {c.algorithm} takes {listed_or(accepted)}, got "
                           f"'{c.projector}' (tdfa through an OPU is what is called pdfa)")
+    check_features(c)
     _check_network(c)
     _check_extensions(c)
     if c.train_records > (there_are := DATASETS[c.dataset].n_train):
@@ -164,6 +166,10 @@ def _check_extensions(c: Any) -> None:
 
 
 def _check_network(c: Any) -> None:
+    if not c.hidden and (c.network == "convnet" or c.algorithm != "bp"):
+        raise ConfigError("hidden: without hidden layers there is nothing to project an error to, and all algorithms "
+                          "are the softmax regression that 'bp' with network 'mlp' trains, got [] with algorithm "
+                          f"'{c.algorithm}' and network '{c.network}'")
     if c.network != "convnet":
         if c.algorithm == "hybrid":
             raise ConfigError("algorithm: hybrid back-propagates through convolutions, of which network 'mlp' has "
@@ -173,7 +179,7 @@ def _check_network(c: Any) -> None:
         raise ConfigError(f"kernel: must be odd, so that padding keeps the size of an image, got {c.kernel}")
     if not all(layer.n_out for layer in c.layers):
         raise ConfigError(f"channels: every convolution halves rows and columns, of which {c.dataset} has "
-                          f"{DATASETS[c.dataset].shape[1]}; got {len(c.channels)} convolutions, which leave "
+                          f"{record_shape(c)[1]}; got {len(c.channels)} convolutions, which leave "
                           "nothing")
     if c.mechanism == "photonic":
         raise ConfigError("mechanism: Eq. 8 clips every component of h by the width of its layer, and nothing is "

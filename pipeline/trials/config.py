@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ from pipeline.trials.choices import (
 )
 from pipeline.trials.combinations import check_combinations
 from pipeline.trials.datasets import DATASETS
+from pipeline.trials.features import FEATURES, record_shape
 from pipeline.trials.fields import ConfigError, accepted, check, coerce, digest, plain, setting
 from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
 
@@ -55,6 +57,10 @@ def _convnet(c: TrialConfig) -> bool:
     return c.network == "convnet"
 
 
+def _scattering(c: TrialConfig) -> bool:
+    return c.features == "scattering"
+
+
 def _optical(c: TrialConfig) -> bool:
     return _photonic(c) or (_gaussian(c) and c.algorithm == "pdfa")
 
@@ -74,9 +80,19 @@ class TrialConfig:
     train_records: int = setting(
         0, "training records that are used at all, validation included, drawn by seed; 0 takes all", low=0,
         applies=lambda c: c.train_records > 0)
+    features: str = setting(
+        "pixels", "what the network takes in: pixels, or scattering coefficients of every image, a public map of "
+        "single records (Tramer and Boneh 2021), computed once per data set and kept in the cache",
+        choices=FEATURES, applies=_scattering)
+    scattering_scales: int = setting(
+        2, "J: scattering averages over 2^J x 2^J pixels", low=1, high=5, applies=_scattering)
+    scattering_angles: int = setting(8, "L: orientations of the wavelets", low=1, applies=_scattering)
+    feature_groups: int = setting(
+        27, "channels of a record's features are normalised in so many groups, each to mean 0 and variance 1; 0 leaves "
+        "them", low=0, applies=_scattering)
     inputs: str = setting(
         "centered", "pixels on [0, 1] (`unit`), on [-1, 1] (`centered`), or shifted and scaled by published constants",
-        choices=INPUTS)
+        choices=INPUTS, applies=lambda c: c.features == "pixels")
     input_norm: float = setting(
         0.0, "Euclidean norm to which every record's input is scaled; 0 leaves it as it is", low=0,
         applies=lambda c: c.input_norm > 0)
@@ -220,8 +236,9 @@ class TrialConfig:
     def layers(self) -> tuple[LayerShape, ...]:
         """Shapes of layers 1..L, convolutions first."""
         spec = DATASETS[self.dataset]
-        convolutions = conv_shapes(spec.shape, self.channels, self.kernel) if _convnet(self) else ()
-        n_in = convolutions[-1].n_out if convolutions else spec.n_features
+        shape = record_shape(self)
+        convolutions = conv_shapes(shape, self.channels, self.kernel) if _convnet(self) else ()
+        n_in = convolutions[-1].n_out if convolutions else math.prod(shape)
         return (*convolutions, *dense_shapes((n_in, *self.hidden, spec.n_classes)))
 
     @property

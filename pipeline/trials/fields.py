@@ -152,7 +152,8 @@ def check(f: dataclasses.Field, value: Any) -> None:
         raise ConfigError(f"{f.name}: must be one of {', '.join(meta['choices'])}, got {value!r}"
                           + (f"; {hint}" if hint else ""))
     if isinstance(value, tuple):
-        if not value or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in value):
+        widths = all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in value)
+        if not widths or not value and f.name != "hidden":  # no hidden layer: softmax regression
             raise ConfigError(f"{f.name}: must be a list of at least one positive width, got {list(value)!r}")
         return
     low, high = meta["low"], meta["high"]

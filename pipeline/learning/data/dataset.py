@@ -12,7 +12,7 @@ Whatever the source, the decompressed bytes must have the SHA-256 recorded in `p
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,7 @@ class Dataset:
         spec: its public facts.
         train_x, test_x: uint8 [N, n_features], 0..spec.scale, images channels first, then rows, then columns.
         train_y, test_y: int64 [N], labels 0..n_classes - 1.
+        mapped: features of the records that were computed or read so far (`pipeline.learning.data.features`).
     """
 
     spec: DatasetSpec
@@ -41,6 +42,7 @@ class Dataset:
     train_y: torch.Tensor
     test_x: torch.Tensor
     test_y: torch.Tensor
+    mapped: dict[tuple, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict, compare=False, repr=False)
 
 
 def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | torch.device = "cpu") -> Dataset:

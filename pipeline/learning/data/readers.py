@@ -47,7 +47,7 @@ Arrays = tuple[np.ndarray, np.ndarray]  # x uint8 [N, n_features], y uint8 [N]
 Reader = Callable[[DatasetSpec, Path | None], tuple[Arrays, Arrays]]  # of the folder that the user gave -> train, test
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
     return Path(os.environ.get("PHOTONIC_CACHE") or "~/.cache/photonic").expanduser()
 
 
@@ -96,7 +96,7 @@ def _idx_dataset(name: str, spec: DatasetSpec, folder: Path | None) -> tuple[Arr
 
         if folder is not None:
             return read(_locate(folder, [f"{IDX_FOLDERS[name]}/{file}", f"{IDX_FOLDERS[name]}/{file}.gz"]))
-        return fetch(f"{BASE_URLS[name]}{file}.gz", _cache_folder() / IDX_FOLDERS[name] / f"{file}.gz", read)
+        return fetch(f"{BASE_URLS[name]}{file}.gz", cache_folder() / IDX_FOLDERS[name] / f"{file}.gz", read)
 
     def split(part: str, n: int) -> Arrays:
         y = array(LABELS[part], (n,))
@@ -129,7 +129,7 @@ def _read_idx(path: Path, shape: tuple[int, ...], digest: str) -> np.ndarray:
 
 def _cifar10(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
     """CIFAR-10, binary version. What an archive held is kept unpacked in the cache: decompression takes seconds."""
-    unpacked = _cache_folder() / CIFAR_FOLDER / CIFAR_UNPACKED
+    unpacked = cache_folder() / CIFAR_FOLDER / CIFAR_UNPACKED
     source = None if folder is None else _locate(folder, CIFAR_PATHS)
     if source is not None and source.is_dir():
         return _cifar10_arrays(source, spec, _read_members(source, spec))
@@ -138,7 +138,7 @@ def _cifar10(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
     if source is not None:
         members = _read_archive(source, spec)
     else:
-        source = _cache_folder() / CIFAR_FOLDER / CIFAR_ARCHIVE
+        source = cache_folder() / CIFAR_FOLDER / CIFAR_ARCHIVE
         members = fetch(f"{BASE_URLS['cifar10']}{CIFAR_ARCHIVE}", source, lambda path: _read_archive(path, spec))
     arrays = _cifar10_arrays(source, spec, members)
     _keep_unpacked(members, unpacked)

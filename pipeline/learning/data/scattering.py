@@ -1,0 +1,119 @@
+"""Scattering coefficients of images (Bruna and Mallat 2013; in private learning Tramer and Boneh 2021): averages of
+moduli of wavelet transforms, which tell nothing of any image but their own.
+
+Morlet wavelets and the low-pass are those of kymatio 0.3 (Andreux et al. 2020), whose coefficients they give to 1e-5.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch.fft import fft2, ifft2
+
+from pipeline.trials.features import padded_size
+
+PI = 3.1415  # in the norm of kymatio's filters; with more digits coefficients would be larger by 3e-5
+WIDTH, FREQUENCY = 0.8, 0.75 * math.pi  # of the finest wavelet: sigma, and xi
+PERIODS = range(-2, 3)  # copies of a filter that are added up, so that it is periodic
+
+
+def scattering(images: torch.Tensor, scales: int = 2, angles: int = 8) -> torch.Tensor:
+    """Coefficients up to the second order.
+
+    With z the image, reflected at its borders, psi_{j,t} a wavelet of scale 2^j and angle t, and phi an average over
+    2^J pixels: z * phi, |z * psi_{j,t}| * phi, and ||z * psi_{j,t}| * psi_{k,u}| * phi for k > j, each at every
+    2^J-th pixel.
+
+    Args:
+        images: [n, size, size], float.
+        scales: J.
+        angles: L.
+
+    Returns:
+        [n, 1 + J L + L^2 J (J - 1)/2, size', size'], orders one after the other, each by scale, then angle (and of the
+        second order by the scale and angle of the second wavelet); size' = padded size/2^J - 2.
+    """
+    size = images.shape[-1]
+    padded = padded_size(size, scales)
+    before = (padded - size) // 2
+    wavelets, averages = _filters(padded, scales, angles)
+    padding = (before, padded - size - before) * 2
+    image = torch.nn.functional.pad(images.unsqueeze(1), padding, mode="reflect")
+    first, second = [], []
+    for j in range(scales):
+        u = _modulus(fft2(image), wavelets[j][0].to(image.device), 2**j)  # [n, L, s, s], s = padded/2^j
+        first.append(_average(u, averages[j]))
+        finer, parts = fft2(u).unsqueeze(2) if j + 1 < scales else None, []
+        for k in range(j + 1, scales):
+            v = _modulus(finer, wavelets[k][j].to(image.device), 2 ** (k - j))  # [n, L, L, s', s']
+            parts.append(_average(v, averages[k]))
+        if parts:
+            second.append(torch.stack(parts, dim=2).flatten(1, 3))  # by angle, then by the second scale and angle
+    return torch.cat([_average(image, averages[0]), *first, *second], dim=1)
+
+
+def _modulus(spectrum: torch.Tensor, wavelets: torch.Tensor, step: int) -> torch.Tensor:
+    """Moduli of an image's wavelet transforms, at every step-th pixel: in the spectrum, aliases are averaged."""
+    size = spectrum.shape[-1] // step
+    blocks = [slice(k * size, (k + 1) * size) for k in range(step)]
+    folded = sum(spectrum[..., rows, columns] * wavelets[..., rows, columns] for rows in blocks for columns in blocks)
+    return ifft2(folded).abs().div_(step**2)
+
+
+def _average(images: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Averages of images [..., s, s], as one product with weights [s^2, q^2]: [..., q, q]."""
+    size = math.isqrt(weights.shape[1])
+    return (images.flatten(-2) @ weights.to(images.device)).unflatten(-1, (size, size))
+
+
+@lru_cache(maxsize=8)
+def _filters(size: int, scales: int, angles: int) -> tuple[list[list[torch.Tensor]], list[torch.Tensor]]:
+    """Spectra, real, of the wavelets of every scale j for images at every 2^r-th pixel, r = 0..j, [L, size/2^r,
+    size/2^r]; and by r the weights of the averages at every 2^J-th pixel without the border, [(size/2^r)^2, q^2]."""
+    wavelets = []
+    for j in range(scales):
+        turned = [_morlet(size, WIDTH * 2**j, (int(angles - angles / 2 - 1) - t) * math.pi / angles, FREQUENCY / 2**j,
+                          4 / angles) for t in range(angles)]
+        spectra = np.fft.fft2(np.stack(turned)).real
+        wavelets.append([torch.from_numpy(_at(spectra, r)).float() for r in range(j + 1)])
+    low = np.fft.fft2(_gabor(size, WIDTH * 2 ** (scales - 1), 0.0, 0.0, 1.0)).real
+    averages = []
+    for r in range(scales):
+        kernel, step = np.fft.ifft2(_at(low, r)).real, 2 ** (scales - r)
+        places = np.arange(step, len(kernel) - step, step)
+        apart = (places[:, None] - np.arange(len(kernel))) % len(kernel)  # [q, s]
+        weights = kernel[apart[:, None, :, None], apart[None, :, None, :]]  # [q, q, s, s]
+        averages.append(torch.from_numpy(weights.reshape(len(places) ** 2, -1).T.copy()).float())
+    return wavelets, averages
+
+
+def _gabor(size: int, sigma: float, theta: float, xi: float, slant: float) -> np.ndarray:
+    """A complex wave of frequency xi under a Gaussian of width sigma, sigma/slant across: [size, size], periodic."""
+    cos, sin = math.cos(theta), math.sin(theta)
+    x = np.arange(PERIODS.start * size, PERIODS.stop * size, dtype=float)
+    xx, yy = np.meshgrid(x, x, indexing="ij")
+    square = ((cos**2 + slant**2 * sin**2) * xx**2 + 2 * cos * sin * (1 - slant**2) * xx * yy
+              + (sin**2 + slant**2 * cos**2) * yy**2)
+    values = np.exp(-square / (2 * sigma**2) + 1j * xi * (xx * cos + yy * sin))
+    periods = values.reshape(len(PERIODS), size, len(PERIODS), size).sum(axis=(0, 2))
+    return periods / (2 * PI * sigma**2 / slant)
+
+
+def _morlet(size: int, sigma: float, theta: float, xi: float, slant: float) -> np.ndarray:
+    """A Gabor wave less as much of its envelope as makes its mean 0."""
+    wave, envelope = (_gabor(size, sigma, theta, frequency, slant) for frequency in (xi, 0.0))
+    return wave - wave.sum() / envelope.sum() * envelope
+
+
+def _at(spectra: np.ndarray, resolution: int) -> np.ndarray:
+    """Spectra [..., size, size] of filters for images at every 2^resolution-th pixel; what would alias is left out."""
+    if not resolution:
+        return spectra
+    size, step = spectra.shape[-1], 2**resolution
+    kept = np.ones(size)
+    kept[size // (2 * step):size // (2 * step) + int(size * (1 - 1 / step))] = 0
+    small = (spectra * kept[:, None] * kept).reshape(*spectra.shape[:-2], step, size // step, step, size // step)
+    return small.sum(axis=(-4, -2))
