@@ -28,7 +28,8 @@ def test_every_field_is_documented():
     ({"noise": "secret"}, r"noise: must be one of research, secure, got 'secret'"),
     ({"epochs": 1.5}, r"epochs: must be a whole number, got 1.5"),
     ({"epochs": True}, r"epochs: must be a whole number, got True"),
-    ({"hidden": []}, r"hidden: must be a list of at least one positive width, got \[\]"),
+    ({"hidden": []}, r"hidden: without hidden layers .* got \[\] with algorithm 'dfa'"),
+    ({"channels": []}, r"channels: must be a list of at least one positive width, got \[\]"),
     ({"hidden": 512}, r"hidden: must be a list of whole numbers, got 512"),
     ({"algorithm": "tdfa", "projector": "opu_simulated"}, r"projector: tdfa takes 'gaussian', got 'opu_simulated'"),
     ({"algorithm": "bp", "projector": "gaussian"}, r"projector: bp takes 'none', got 'gaussian'"),
@@ -114,8 +115,10 @@ USES = {"none": set(), "photonic": PHOTONIC, "component": GAUSSIAN | {"tau_h", "
 
 @pytest.mark.parametrize("mechanism", list(USES))
 def test_trial_key_changes_with_every_field_that_matters(mechanism):
-    # Another projector for an algorithm that can run here does not exist; of another network below.
-    assert set(OTHER) == {f.name for f in FIELDS} - {"network", "projector"}
+    # Another projector for an algorithm that can run here does not exist; of another network below, of features in
+    # test_features.
+    features = {"features", "scattering_scales", "scattering_angles", "feature_groups"}
+    assert set(OTHER) == {f.name for f in FIELDS} - {"network", "projector"} - features
     base = dict(algorithm="pdfa", mechanism=mechanism, tau_h_min=0.2)
     private = {"photonic": {"sigma": 10.0}, "none": {}}.get(mechanism, {"noise_multiplier": 1.0})
     assert (TrialConfig(**base, **private, noise="secure").trial_key != TrialConfig(**base, **private).trial_key) == (
