@@ -67,7 +67,7 @@ def report(experiment: Experiment, store: Store, out: Path | None = None, where:
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "runs.csv"]
     lists = {name: runs[name].map(_json) for name, kind in FIELDS.items() if kind is tuple}
-    runs.assign(**lists, **_noise(runs, experiment)).to_csv(files[0], index=False, lineterminator="\n")
+    runs.assign(**lists, **_noise(runs, experiment, store)).to_csv(files[0], index=False, lineterminator="\n")
     for name in experiment.report:
         files += EXHIBITS[name](runs, store, folder)
     choice, certified = None, certified_trials(experiment.trials)
@@ -174,13 +174,16 @@ def write_leekifer(runs: pd.DataFrame, store: Reader, folder: Path) -> list[Path
     return write(contents, folder) + style.save(leekifer.leekifer_figure(table), folder, "leekifer")
 
 
-def _noise(runs: pd.DataFrame, experiment: Experiment) -> dict[str, pd.Series]:
-    """The columns `sigma` and `noise_multiplier` with what targets come to, in place of the 0 of a trial's settings."""
+def _noise(runs: pd.DataFrame, experiment: Experiment, store: Reader) -> dict[str, pd.Series]:
+    """The columns `sigma` and `noise_multiplier` with what targets came to, in place of the 0 of a trial's settings: as
+    it was tracked, and by the accountant for trials of which it was not."""
     trials, columns = {trial.trial_key: trial for trial in experiment.trials}, {}
+    tags = {run.trial_key: run.tags for run in store.runs()}
     for name, target in (("sigma", "target_label_epsilon"), ("noise_multiplier", "target_epsilon")):
         columns[name] = runs[name].copy()
         for index, key in runs.loc[runs[target].fillna(0) > 0, "trial_key"].items():
-            columns[name][index] = getattr(with_noise(trials[key]), name)
+            tracked = tags[key].get(f"calibrated.{name}")
+            columns[name][index] = float(tracked) if tracked else getattr(with_noise(trials[key]), name)
     return columns
 
 
