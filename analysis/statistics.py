@@ -7,8 +7,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from scipy.stats import t
 
+PAIRED, WELCH = "paired by seed", "Welch"  # how a difference of means gets its interval
 SUMMARY = ["mean", "half_width", "low", "high", "bootstrap_low", "bootstrap_high", "n"]  # columns of `summarize`
 MOST_COUNTED = 5  # values of which all bootstrap draws are counted
 
@@ -87,6 +89,17 @@ def welch_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0
     return MeanInterval(difference, difference - half, difference + half, n)
 
 
+def difference_of(a: pd.Series, b: pd.Series) -> tuple[MeanInterval, str]:
+    """Mean of b less that of a with its 95% t interval, and how: paired where both have the same seeds, else Welch's.
+
+    Args:
+        a, b: values by seed, which is their index.
+    """
+    if sorted(a.index) == sorted(b.index) and a.index.is_unique:
+        return mean_interval(b - a), PAIRED
+    return welch_interval(a, b), WELCH
+
+
 def summarize(values: Sequence[float], least: float, most: float) -> dict[str, float]:
     """Mean, 95% t interval (`half_width`, `low`, `high`), 95% bootstrap interval (`bootstrap_low`, `bootstrap_high`)
     and n: the columns that tidy tables have of every mean.
@@ -104,9 +117,15 @@ def summarize(values: Sequence[float], least: float, most: float) -> dict[str, f
             "bootstrap_low": resampled.low, "bootstrap_high": resampled.high, "n": interval.n}
 
 
-def plus_minus(mean: float, *, half_width: float, digits: int = 2) -> str:
-    """`85.69 ± 0.30` of a mean and half the width of its interval; `85.69` where there is none."""
-    return f"{mean:.{digits}f}" + ("" if np.isnan(half_width) else f" ± {half_width:.{digits}f}")
+def plus_minus(mean: float, *, half_width: float, digits: int = 2, least: float = -np.inf, most: float = np.inf) -> str:
+    """`85.69 ± 0.30` of a mean and half the width of its interval; `85.69` where there is none; `86.67 [47.85, 100.00]`
+    where the interval would leave what the quantity can be, `least` to `most`."""
+    if np.isnan(half_width):
+        return f"{mean:.{digits}f}"
+    low, high = mean - half_width, mean + half_width
+    if low < least or high > most:
+        return f"{mean:.{digits}f} [{max(low, least):.{digits}f}, {min(high, most):.{digits}f}]"
+    return f"{mean:.{digits}f} ± {half_width:.{digits}f}"
 
 
 @lru_cache(maxsize=8)

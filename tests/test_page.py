@@ -233,7 +233,7 @@ def test_a_trial_leads_to_its_run(store, experiment, html):
     runs = load_runs(store, experiment.trials)
     for key, run in zip(runs["trial_key"], runs["run_id"], strict=True):
         address_of_run = f"http://127.0.0.1:5000/#/experiments/{store.experiment_id}/runs/{run}?{TRAINING}"
-        assert f'<a href="{address_of_run}">{key}</a>' in html
+        assert f'<a href="{address_of_run}" target="_blank" rel="noopener">{key}</a>' in html
     assert "while <code>photonic ui</code> runs on this machine" in html
     for uri, page in (("https://me:secret@host:8000/mlflow/", "https://host:8000/mlflow"),
                       ("postgresql://host/db", "")):
@@ -412,6 +412,7 @@ def test_the_table_is_filtered_while_one_types(opened):
     ("status=diverged", 1), ("noise=non-private", 4), ("noise=σ=10", 4), ("test>=80", 6), ("test>80 test<90", 3),
     ("claimed>=10,000", 8),
     ("test=90.00", 1), ("epsilon<2", 4), ("label<2", 4), ("claimed>1", 8), ("epsilon<2 pdfa seed!=0", 1),
+    ("test >= 80", 6), ("seed == 1", 6), ("noise = σ = 10", 4), ("σ = 10", 4),
     ("layer", 0), ("layer_1=0.25", 12)])  # headings are no cells
 def test_filters_know_fields(opened, text, count):
     assert filtered(opened, text) == (f"{count} of 12 trials", "")

@@ -11,13 +11,12 @@ import pandas as pd
 from analysis.exhibits.frontier.points import GUARANTEED, frontier
 from analysis.exhibits.table import Table, markdown
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, MixedTrials, ReportError, setting_label
-from analysis.statistics import MeanInterval, mean_interval, welch_interval
+from analysis.statistics import PAIRED, WELCH, difference_of
 from analysis.text import NO_VALUE, value_text
 from pipeline.trials.experiment import Experiment
 
 ACCURACY = "test/accuracy"
 PERCENT = ("test/accuracy", "validation/accuracy", "test/worst_class_accuracy")
-PAIRED, WELCH = "paired by seed", "Welch"
 
 
 @dataclass(frozen=True)
@@ -169,17 +168,11 @@ def _rows(a: pd.DataFrame, b: pd.DataFrame) -> list[dict[str, object]]:
     for name in metrics:
         factor = 100 if name in PERCENT else 1
         values = [group.set_index("seed")[name].sort_index() * factor for group in (a, b)]
-        found, interval = _difference(*values)
+        found, interval = difference_of(*values)
         rows.append({**first, "metric": name, "a_mean": values[0].mean(), "b_mean": values[1].mean(),
                      "difference": found.mean, "low": found.low, "high": found.high, "n_a": len(a), "n_b": len(b),
                      "interval": "" if math.isnan(found.low) else interval})
     return rows
-
-
-def _difference(a: pd.Series, b: pd.Series) -> tuple[MeanInterval, str]:
-    if a.index.equals(b.index):
-        return mean_interval(b - a), PAIRED
-    return welch_interval(a, b), WELCH
 
 
 def _require_replicates(side: Side, group: pd.DataFrame, apart: Sequence[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pandas as pd
 import seaborn as sns
@@ -16,7 +18,7 @@ from analysis.text import NO_VALUE, level_order, level_text
 from pipeline.trials.factors import balanced, factors
 
 COLUMNS = ["factor", "level", "mean", "trials", "explained"]
-INTERACTIONS, SEEDS = "interactions", "seeds"
+INTERACTIONS, SEEDS = "more interactions", "seeds"
 PER_ROW = 4
 
 
@@ -24,9 +26,10 @@ def main_effects(runs: pd.DataFrame) -> pd.DataFrame:
     """Test accuracy by level of every factor: `COLUMNS`, factors by what they explain, largest first.
 
     For a factor with levels l, n_l trials and mean a_l, `explained` is sum_l n_l (a_l - a)^2 over the sum of squares of
-    all trials (eta squared of an analysis of variance), in [0, 1]. In a balanced grid these parts, that of
-    `interactions` (differences between settings that no single factor accounts for) and that of `seeds` (trials of one
-    setting) add up to 1; the last two have no level and no mean.
+    all trials (eta squared of an analysis of variance), in [0, 1]. In a balanced grid these parts, those of pairs of
+    factors (`a × b`: what both together explain beyond each), that of `more interactions` (differences between settings
+    that no pair accounts for) and that of `seeds` (trials of one setting) add up to 1; all but factors have no level
+    and no mean.
 
     Args:
         runs: from `load_runs`; of a grid that is balanced only with a mechanism, other trials are left out.
@@ -48,12 +51,17 @@ def main_effects(runs: pd.DataFrame) -> pd.DataFrame:
         return float(((accuracy.groupby(groups).transform("mean") - accuracy.mean()) ** 2).sum()) / total
 
     parts = {name: between([levels[name]]) for name in levels}
+    pairs = {f"{a} × {b}": max(0.0, between([levels[a], levels[b]]) - parts[a] - parts[b])
+             for a, b in combinations(parts, 2)}
     settings = between([levels[name] for name in levels])
     rows = []
     for name in sorted(parts, key=lambda name: -parts[name]):
         for level, cell in accuracy.groupby(levels[name]):
             rows.append((name, level, cell.mean(), len(cell), parts[name]))
-    rows.append((INTERACTIONS, "", np.nan, len(runs), max(0.0, settings - sum(parts.values()))))
+    rows += [(name, "", np.nan, len(runs), part) for name, part in sorted(pairs.items(), key=lambda item: -item[1])]
+    if len(parts) > 2:
+        rest = settings - sum(parts.values()) - sum(pairs.values())
+        rows.append((INTERACTIONS, "", np.nan, len(runs), max(0.0, rest)))
     if len(runs) > len(levels.drop_duplicates()):
         rows.append((SEEDS, "", np.nan, len(runs), 1 - settings))
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -75,7 +83,8 @@ def main_effects_figure(table: pd.DataFrame) -> Figure:
             ax.plot(range(len(own)), own["mean"], color="0.25", marker="o", markersize=4.5)
             ax.set_xticks(range(len(own)), labels, rotation=45 if max(map(len, labels)) > 6 else 0)
             ax.margins(x=0.15)
-            ax.set_title(f"{name}: {own['explained'].iloc[0]:.0%}")
+            part = own["explained"].iloc[0]
+            ax.set_title(f"{name}: {part:.0%}" if part >= 0.005 else f"{name}: < 1%")
             sns.despine(ax=ax)
         for ax in list(axes)[len(names):]:
             ax.remove()
@@ -96,6 +105,7 @@ def to_markdown(table: pd.DataFrame, n_trials: int) -> str:
     others = "" if used == n_trials else f" ({n_trials - used} without a mechanism are left out)"
     text = (f"Main effects on test accuracy over {used} trials of a balanced grid{others}: the part of the variance "
             "that each setting explains, the level with the best mean over all others, and how many points "
-            "the means of its levels lie apart. A setting that explains little here may matter at other values.")
+            "the means of its levels lie apart. A pair, `a × b`, explains what both together do beyond each: where it "
+            "is large, the better level of one depends on the other, however little it explains by itself.")
     return markdown(text, Table.of(["setting", "variance explained %", "best level", "mean test %", "range"], rows,
                                    texts=(0, 2)))

@@ -11,7 +11,6 @@ from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table, markdown
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, by_noise, setting_label
-from analysis.statistics import plus_minus
 from analysis.text import NO_VALUE, value_text
 from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.trials.factors import factors
@@ -87,7 +86,7 @@ def _settings(row: dict, fields: Sequence[str]) -> list[str]:
 
 def _score(row: dict, name: str) -> str:
     mean = row[f"{name}/mean"]
-    return NO_VALUE if pd.isna(mean) else plus_minus(mean, half_width=row[f"{name}/half_width"])
+    return NO_VALUE if pd.isna(mean) else METRICS["accuracy"].text(mean, row[f"{name}/half_width"])
 
 
 def _epsilon(value: float) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.runs import ReportError, require_accuracy
-from analysis.statistics import summarize
+from analysis.statistics import plus_minus, summarize
 from pipeline.trials.datasets import DATASETS
 
 
@@ -41,6 +41,10 @@ class Metric:
     def summarize(self, values: Sequence[float]) -> dict[str, float]:
         """Mean and intervals over seeds, which stay within what the metric can be: `analysis.statistics.SUMMARY`."""
         return summarize(values, self.low, self.high)
+
+    def text(self, mean: float, half_width: float) -> str:
+        """A mean and its interval in a table (`analysis.statistics.plus_minus`)."""
+        return plus_minus(mean, half_width=half_width, digits=self.digits, least=self.low, most=self.high)
 
     def of(self, runs: pd.DataFrame) -> pd.Series:
         """Its value at the last epoch of every trial: accuracies in percent, alignment as a cosine.

@@ -19,7 +19,7 @@ from analysis.runs import (
     noise_sources,
     setting_label,
 )
-from analysis.statistics import SUMMARY, plus_minus
+from analysis.statistics import SUMMARY
 from analysis.text import NO_VALUE
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import noise_statement
@@ -259,8 +259,8 @@ def _means(points: pd.DataFrame) -> Table:
     by_column = points.assign(column=[_column(row) for row in points.itertuples()])
     by_column = by_column.sort_values("epsilon", kind="stable")
     columns = list(dict.fromkeys(by_column["column"]))
-    digits = METRICS[points["metric"].iloc[0]].digits
-    cells = {(row.algorithm, row.column): plus_minus(row.mean, half_width=row.half_width, digits=digits)
+    metric = METRICS[points["metric"].iloc[0]]
+    cells = {(row.algorithm, row.column): metric.text(row.mean, row.half_width)
              for row in by_column.itertuples()}
     present = [a for a in ALGORITHM_LABELS if a in set(points["algorithm"])]
     rows = ([ALGORITHM_LABELS[a], *(cells.get((a, c), NO_VALUE) for c in columns)] for a in present)
@@ -273,8 +273,10 @@ def _chosen(points: pd.DataFrame) -> list[str | Table]:
         return []
     text = "What was chosen at every point, by mean validation accuracy over seeds."
     if PRICE in points:
-        text += (" Selected ε covers the choice as well: it composes all trials that were compared for a point, seeds "
-                 "included. It does not cover the validation scores unless they were released with noise.")
+        text += (" Selected ε covers the choice as well: it composes all trials that were compared for a point, "
+                 "seeds included. It does not cover the validation scores unless they were released with noise, nor "
+                 "the choice among algorithms. Trials of one recorded seed share noise and batches, which composing "
+                 "them as independent does not describe.")
     return [text, choice.table(points, [_column(row) for row in points.itertuples()])]
 
 
@@ -300,7 +302,15 @@ def _uncertainty(points: pd.DataFrame) -> str:
         return "One seed each (n = 1), so no interval can be given."
     return (f"Mean over n = {most if fewest == most else f'{fewest} to {most}'} seeds; ± and thin bars are 95% "
             "t intervals over seeds, thick bars 95% percentile bootstrap intervals, which up to three seeds are their "
-            f"range{'' if fewest > 1 else '; none where n = 1'}.")
+            f"range{'' if fewest > 1 else '; none where n = 1'}.{_cut(points)}")
+
+
+def _cut(points: pd.DataFrame) -> str:
+    """A sentence on intervals that are wider than what the metric can be, where there are any."""
+    metric = METRICS[points["metric"].iloc[0]]
+    wide = (points["mean"] - points["half_width"] < metric.low) | (points["mean"] + points["half_width"] > metric.high)
+    return "" if not wide.any() else (f" Where an interval would leave {metric.low:g} to {metric.high:g}, its ends are "
+                                      "cut there and printed: so few seeds say little.")
 
 
 def _diverged(runs: pd.DataFrame) -> list[str]:

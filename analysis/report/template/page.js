@@ -20,7 +20,9 @@ for (const table of document.querySelectorAll("table.sortable")) {
     body.append(...keyed.map(([, row]) => row));
   }));
 
-  const plain = (text) => text.toLowerCase().replace(/\s/g, "").replaceAll("×", "x");  // 32 × 32 is found by 32x32
+  const ascii = (text) => text.toLowerCase().replaceAll("≤", "<=").replaceAll("≥", ">=").replaceAll("≠", "!=")
+    .replaceAll("×", "x");
+  const plain = (text) => ascii(text).replace(/\s/g, "");  // 32 × 32 is found by 32x32, ε ≤ 3 by ε<=3
   const columns = new Map();  // name -> columns that have it
   heads.forEach((head, column) => {
     for (const name of new Set([plain(head.textContent), ...head.dataset.names.toLowerCase().split(" ")])) {
@@ -30,13 +32,14 @@ for (const table of document.querySelectorAll("table.sortable")) {
   const orders = { "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b };
   const words = new Map(rows.map((row) => [row, new Set([...row.cells].filter((cell) => !cell.hidden).flatMap(
     (cell) => [plain(cell.textContent), ...cell.textContent.toLowerCase().split(/[\s,()]+/)]))]));
+  const shown = new Set([...words.values()].flatMap((found) => [...found]));
   const numeric = (column) => heads[column].classList.contains("n");
   const number = (cell) => Number(cell.textContent.replaceAll(",", "").trim() || NaN);  // as it is shown
   const equals = (cell, value, column) => plain(cell.textContent) === value
     || numeric(column) && number(cell) === Number(value);
   const parse = (word) => {  // a test of a row, or what is wrong with the word
     const [, name, sign, value] = word.match(/^([^=<>!]*)(!=|<=|>=|=|<|>)(.*)$/) ?? [];
-    if (sign === undefined) return (row) => words.get(row).has(plain(word));
+    if (sign === undefined || shown.has(word)) return (row) => words.get(row).has(plain(word));
     const named = columns.get(name), wanted = Number(value.replaceAll(",", ""));
     if (!named) return `No column is named ${name || "so"}.`;
     if (value === "") return `${name}${sign} needs a value.`;
@@ -49,7 +52,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   };
   const filter = document.getElementById("filter");
   const show = () => {
-    const text = filter.value.toLowerCase().replaceAll("≤", "<=").replaceAll("≥", ">=").replaceAll("≠", "!=").replaceAll("×", "x");
+    const text = ascii(filter.value).replace(/\s*(!=|<=|>=|==?|<|>)\s*/g, (_, sign) => sign === "==" ? "=" : sign);
     const parsed = text.split(/\s+/).filter(Boolean).map(parse);
     const tests = parsed.filter((test) => typeof test === "function");
     rows.forEach((row) => { row.hidden = !tests.every((test) => test(row)); });
