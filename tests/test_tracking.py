@@ -120,7 +120,7 @@ def test_parent_run_is_described_and_reused(store, root, client, request):
 def test_trial_is_nested_and_has_its_configuration(store, client):
     run_id = store.start(PDFA, {"git_commit": "abc"})
     run = client.get_run(run_id)
-    assert run.info.run_name == "pdfa σ0.1 s0" and run.info.status == "RUNNING"
+    assert run.info.run_name == "pdfa sigma0.1 s0" and run.info.status == "RUNNING"
     assert client.get_run(run.data.tags["mlflow.parentRunId"]).data.tags["sweep"]
     assert run.data.tags["trial_key"] == PDFA.trial_key and run.data.tags["status"] == "running"
     assert run.data.tags["git_commit"] == "abc"
@@ -148,9 +148,9 @@ def test_run_names():
     assert run_name(BP) == "bp non-private seed=0"
     quiet = TrialConfig(algorithm="dfa", mechanism="photonic", sigma=0.0, seed=3)
     assert run_name(quiet) == "dfa sigma=0 seed=3"
-    assert short_name(quiet, ["hidden", "batch_size"]) == "dfa σ0 hidden=[512, 512] m256 s3"
+    assert short_name(quiet, ["hidden", "batch_size"]) == "dfa sigma0 hidden=[512, 512] m256 s3"
     target = TrialConfig(algorithm="pdfa", mechanism="photonic", target_label_epsilon=3)
-    assert (short_name(BP), short_name(target)) == ("bp non-private s0", "pdfa label ε3 s0")
+    assert (short_name(BP), short_name(target)) == ("bp non-private s0", "pdfa label-eps3 s0")  # ASCII: see SYMBOLS
 
 
 def test_the_experiment_says_what_it_is_and_what_came_of_it(store, client, request):

@@ -26,6 +26,7 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASET_LABELS
 from pipeline.trials.exhibits import certified_trials
 from pipeline.trials.experiment import Experiment
+from pipeline.trials.naming import spelled
 from pipeline.trials.stopping import Selection
 
 # Mironov 2012, "On significance of the least significant bits for differential privacy".
@@ -77,7 +78,7 @@ def describe(config: TrialConfig) -> str:
             least = min(of_kind, key=lambda epsilon: epsilon.value)
             parts.append(f"**{kind}**: {least if least.is_metric else 'infinite, by every formula'}. {text}")
     text = "\n\n".join([*parts, "The tag `privacy.notes` says what this rests on."])
-    return text.translate({ord("ε"): "epsilon", ord("δ"): "delta", ord("σ"): "sigma"})
+    return spelled(text)
 
 
 def price_lines(experiment: Experiment) -> Iterator[str]:

@@ -37,7 +37,7 @@ from pipeline.tracking.patience import PatientClient
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.disclosure import SWEEP_METRICS, check_metrics
-from pipeline.trials.naming import short_name
+from pipeline.trials.naming import short_name, spelled
 from pipeline.trials.records import DESCRIPTION, EpochRecord, Outcome
 
 _NOTE = "mlflow.note.content"  # the tag that MLflow's page shows as the description of a run or an experiment
@@ -131,7 +131,7 @@ class Store(Reader):
     @reports_errors
     def describe(self, description: str, headline: str = "") -> None:
         """What MLflow's page shows of the sweep, on its parent run and its experiment: Markdown, the headline first."""
-        notes = [f"{headline}\n\n{text}".strip()[:MAX_TAG_LENGTH]
+        notes = [f"{spelled(headline)}\n\n{spelled(text)}".strip()[:MAX_TAG_LENGTH]
                  for text in (_PARENT_NOTE.format(description=description), description)]
         self._client.set_tag(self._parent(), _NOTE, notes[0])
         self._client.set_experiment_tag(self._experiment(), _NOTE, notes[1])

@@ -17,8 +17,16 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-SYMBOLS = {"epsilon": "ε", "label_epsilon": "label ε", "sigma": "σ", "z": "z", "clipping_norm": "C",
-           "batch_size": "m", "learning_rate": "lr", "tau_f": "τf", "tau_h": "τh", "seed": "s"}
+# In names of runs, which a tracking database in any encoding must take.
+SYMBOLS = {"epsilon": "eps", "label_epsilon": "label-eps", "sigma": "sigma", "z": "z", "clipping_norm": "C",
+           "batch_size": "m", "learning_rate": "lr", "tau_f": "tau_f", "tau_h": "tau_h", "seed": "s"}
+SPELLED = {"ε": "epsilon", "δ": "delta", "σ": "sigma", "τ": "tau", "≤": "<=", "≥": ">=", "±": "+-", "−": "-", "×": "x",
+           "’": "'"}
+
+
+def spelled(text: str) -> str:
+    """A text with its symbols written out, for tracking databases that know ASCII alone."""
+    return text.translate(str.maketrans(SPELLED))
 
 
 def noise_setting(fields: Mapping[str, Any]) -> str:
@@ -48,7 +56,7 @@ def run_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
 
 
 def short_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
-    """As `run_name`, for narrow columns: `pdfa σ0.1 s0`, `dfa ε3 C0.5 m128 s1`, `bp non-private s0`."""
+    """As `run_name`, for narrow columns: `pdfa sigma0.1 s0`, `dfa eps3 C0.5 m128 s1`, `bp non-private s0`."""
     split = (part.partition("=") for part in _parts(config, also))
     return " ".join(SYMBOLS.get(name, name + sign) + value for name, sign, value in split)
 
