@@ -53,6 +53,24 @@ def theme() -> Iterator[None]:
         yield
 
 
+def panels(count: int, per_row: int, width: float, height: float, beside: tuple[float, float] = (0.0, 0.0),
+           **shared: object) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` axes, row by row, at most `per_row` in one.
+
+    Args:
+        width, height: of each, in inches.
+        beside: inches that legends and labels add to the figure's width and height.
+        shared: which scales axes share, as `Figure.subplots` takes it.
+    """
+    columns = min(per_row, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(width * columns + beside[0], height * rows + beside[1]), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
+    for ax in axes[count:]:
+        ax.remove()
+    return figure, axes[:count]
+
+
 def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
     """Write `<stem>.svg`, `.pdf` and `.png` (300 dpi); the SVG has annotations for a page (`analysis.svg`)."""
     paths = [folder / f"{stem}.{extension}" for extension in FORMATS]

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from pipeline.terminal import INTERRUPTED, completion, stopping
 from pipeline.trials.config import ConfigError, settings
-from pipeline.trials.exhibits import left_out
 from pipeline.trials.experiment import Experiment, load_experiment, parse_experiment, sliced
 from pipeline.trials.fields import UserError
 from pipeline.trials.grid import parse_yaml
@@ -227,18 +226,17 @@ def _report(options: argparse.Namespace) -> int:
         folder = options.mlruns_b
         store_b = Reader(f"sqlite:///{folder.absolute() / 'mlflow.db'}", folder) if folder else store
         files = compare_report(experiment, _swept(options.other, store_b), store, store_b, options.out)
+        absent = []
     else:
-        from analysis.exhibits.headline import headline
         from analysis.report.report import report
-        from analysis.runs import load_runs
         from pipeline.tracking.store import Store
 
         if options.where:
             experiment = sliced(experiment, _assignments("--where", options.where))
-        files = report(experiment, Store(root=options.mlruns, create=False), options.out, ",".join(options.where))
-        if not experiment.candidates:
-            store.attach(experiment.name)
-            print("\n".join(headline(load_runs(store, experiment.trials))), end="\n\n")
+        files, said, absent = report(experiment, Store(root=options.mlruns, create=False), options.out,
+                                     ",".join(options.where))
+        if said:
+            print("\n".join(said), end="\n\n")
     for table in (path.read_text(encoding="utf-8") for path in files if path.suffix == ".md"):
         if table.count("\n") <= MOST_PRINTED:
             print(table)
@@ -248,9 +246,8 @@ def _report(options: argparse.Namespace) -> int:
         stems.setdefault(path.with_suffix(""), []).append(path.suffix)
     for stem, kinds in stems.items():
         print(f"  {stem}{' '.join(kinds)}")
-    if not options.other and not experiment.candidates:
-        for exhibit, reason in left_out(experiment.trials, experiment.report):
-            print(f"left out: {exhibit}: {reason}")
+    for exhibit, reason in absent:
+        print(f"left out: {exhibit}: {reason}")
     return 0
 
 

@@ -344,7 +344,7 @@ def test_an_axis_has_one_kind(runs):
 def test_report(store, tmp_path):
     few = GRID[0:1] + GRID[6:7]  # of one target: to find the noise for one takes seconds
     experiment = Experiment("both", "", (*few, *LABEL, PLAIN), Resources(), ("frontier",), Path("some.yaml"))
-    files = report(experiment, store, tmp_path)
+    files = report(experiment, store, tmp_path).files
     assert [path.name for path in files] == ["runs.csv", "frontier.csv", "frontier.md", "frontier_hypervolume.csv",
                                               *(f"frontier.{e}" for e in ("svg", "pdf", "png")),
                                               "selection.csv", "selection.md", "manifest.json", "index.html"]

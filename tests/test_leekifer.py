@@ -113,7 +113,8 @@ def test_a_panel_per_sigma_with_the_published_epsilon_on_top(store):
 
 def test_the_report_ranks_methods_and_names_both_epsilons(store, tmp_path):
     trials = tuple(TRIALS)
-    files = report(Experiment("leekifer", "", trials, Resources(), ("leekifer",), Path("some.yaml")), store, tmp_path)
+    experiment = Experiment("leekifer", "", trials, Resources(), ("leekifer",), Path("some.yaml"))
+    files = report(experiment, store, tmp_path).files
     assert {f"leekifer.{kind}" for kind in ("csv", "md", "svg", "pdf", "png")} <= {path.name for path in files}
     text = (tmp_path / "leekifer.md").read_text(encoding="utf-8")
     rows = [line for line in text.splitlines() if "σ" not in line and line.startswith("| scikit")]

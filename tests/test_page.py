@@ -86,7 +86,7 @@ def store(tmp_path_factory, experiment):
 
 @pytest.fixture(scope="module")
 def files(store, experiment, tmp_path_factory):
-    return report(experiment, store, tmp_path_factory.mktemp("reports"))
+    return report(experiment, store, tmp_path_factory.mktemp("reports")).files
 
 
 @pytest.fixture(scope="module")
@@ -242,8 +242,8 @@ def test_a_trial_leads_to_its_run(store, experiment, html):
 
 
 def test_pages_of_equal_runs_are_equal(store, experiment, files, tmp_path):
-    again = report(dataclasses.replace(experiment, report=()), store, tmp_path / "a")[-1].read_bytes()
-    assert again == report(dataclasses.replace(experiment, report=()), store, tmp_path / "b")[-1].read_bytes()
+    again = report(dataclasses.replace(experiment, report=()), store, tmp_path / "a").files[-1].read_bytes()
+    assert again == report(dataclasses.replace(experiment, report=()), store, tmp_path / "b").files[-1].read_bytes()
 
 
 def test_ids_of_inlined_figures_are_unique_and_still_refer_to_their_own(files):

@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from analysis.exhibits.metrics import METRICS, Metric
 from analysis.runs import ALGORITHM_LABELS, NON_PRIVATE, ReportError, by_noise, setting_label
 from analysis.statistics import SUMMARY
-from analysis.style import MARKERS, present, seeds, theme
+from analysis.style import MARKERS, panels, present, seeds, theme
 
 LAYER = 2  # whose alignment is shown, as in the paper
 ALIGNMENT = f"alignment/layer_{LAYER}"
@@ -44,17 +44,12 @@ def figure2(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> Figure:
         raise MissingSeries("figure2: needs validation/accuracy, found none")
     algorithms = present(accuracy)
     settings = by_noise([*accuracy["setting"], *alignment["setting"]])
-    columns = min(PER_ROW, len(algorithms) + 1)
-    rows = -(-(len(algorithms) + 1) // columns)
     with theme():
-        figure = Figure(figsize=(2.7 * columns + 1.9, 2.6 * rows), layout="constrained")
-        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+        figure, axes = panels(len(algorithms) + 1, PER_ROW, 2.7, 2.6, beside=(1.9, 0.0))
         for algorithm, ax in zip(algorithms, axes, strict=False):
             accuracy_axes(accuracy, algorithm, ax, settings)
             ax.sharey(axes[0])
-        alignment_axes(alignment, axes[len(algorithms)], settings)
-        for ax in axes[len(algorithms) + 1:]:
-            ax.remove()
+        alignment_axes(alignment, axes[-1], settings)
         colors = noise_colors(settings)
         handles = [Line2D([], [], color=colors[s], linestyle=_dashes(s), label=setting_label(s)) for s in settings]
         if (accuracy["status"] == "diverged").any() or (alignment["status"] == "diverged").any():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.exhibits.frontier.points import GUARANTEED, PROTECTED, asked, frontier, shown, tightest
+from analysis.exhibits.frontier.points import GUARANTEED, PROTECTED, asked, shown, summarized, tightest
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, MixedTrials, ReportError
 from analysis.statistics import difference_of
@@ -33,7 +33,8 @@ def headline(runs: pd.DataFrame) -> list[str]:
 
 
 def _of_kind(runs: pd.DataFrame, kind: str, place: str) -> list[str]:
-    points, behind = frontier(runs, kind), shown(runs, kind)
+    behind = shown(runs, kind)
+    points = summarized(behind, kind)
     points = points.assign(asked=asked(points)).sort_values("mean", ascending=False, kind="stable")
     what = f"{kind} ε ({PROTECTED[kind]})"
     compared = {epsilon: group for epsilon, group in points.groupby("asked") if group["algorithm"].nunique() > 1}

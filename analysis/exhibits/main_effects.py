@@ -71,12 +71,9 @@ def main_effects_figure(table: pd.DataFrame) -> Figure:
     """A panel per factor with the mean of every level, the one that explains most first, on one accuracy axis."""
     shown = table[table["level"] != ""]
     names = list(dict.fromkeys(shown["factor"]))
-    columns = min(PER_ROW, len(names))
-    rows = -(-len(names) // columns)
     with style.theme():
-        figure = Figure(figsize=(2.3 * columns + 0.6, 2.5 * rows), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
-        for name, ax in zip(names, axes, strict=False):
+        figure, axes = style.panels(len(names), PER_ROW, 2.3, 2.5, beside=(0.6, 0.0), sharey=True)
+        for name, ax in zip(names, axes, strict=True):
             own = shown[shown["factor"] == name]
             own = own.iloc[sorted(range(len(own)), key=lambda place: level_order(own["level"].iloc[place]))]
             labels = [level_text(name, level) for level in own["level"]]
@@ -86,10 +83,8 @@ def main_effects_figure(table: pd.DataFrame) -> Figure:
             part = own["explained"].iloc[0]
             ax.set_title(f"{name}: {part:.0%}" if part >= 0.005 else f"{name}: < 1%")
             sns.despine(ax=ax)
-        for ax in list(axes)[len(names):]:
-            ax.remove()
-        for row in range(rows):
-            figure.axes[row * columns].set_ylabel("Mean test accuracy (%)")
+        for ax in axes[::PER_ROW]:
+            ax.set_ylabel("Mean test accuracy (%)")
     return figure
 
 

@@ -8,15 +8,13 @@ import pandas as pd
 
 from analysis.exhibits.envelope import fields_of, setting_keys
 from analysis.exhibits.frontier.points import tightest
-from analysis.exhibits.metrics import METRICS
+from analysis.exhibits.metrics import HEADINGS, METRICS
 from analysis.exhibits.table import Table, markdown
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, by_noise, setting_label
 from analysis.text import NO_VALUE, value_text
 from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.trials.factors import factors
 
-SCORES = {"test/accuracy": "test %", "validation/accuracy": "validation %",
-          "test/worst_class_accuracy": "worst class %"}
 SHOWN = ("mean", "half_width", "low", "high")  # of a score
 KINDS = tuple(kind for kind, (guarantees, _) in GUARANTEES.items() if guarantees and kind != "selected")
 
@@ -31,7 +29,7 @@ def means_table(runs: pd.DataFrame) -> pd.DataFrame:
     names = [name for name in factors(fields_of(runs))[0] if name not in ("algorithm", "noise")]
     runs = runs.assign(key=setting_keys(runs), **{f"epsilon/{kind}": tightest(runs, kind) for kind in KINDS})
     kinds = [kind for kind in KINDS if runs[f"epsilon/{kind}"].notna().any()]
-    scores = [name for name in SCORES if name in runs and runs[name].notna().any()]
+    scores = [name for name in HEADINGS if name in runs and runs[name].notna().any()]
     rows = []
     for _, cell in runs.groupby("key", sort=False):
         row = {"algorithm": cell["algorithm"].iloc[0], "noise": cell["setting"].iloc[0],
@@ -56,10 +54,10 @@ def to_csv(table: pd.DataFrame) -> str:
 
 def to_markdown(table: pd.DataFrame) -> str:
     """A caption above the table; accuracies as `mean ± half width of the 95% t interval`."""
-    scores = [name for name in SCORES if f"{name}/mean" in table]
+    scores = [name for name in HEADINGS if f"{name}/mean" in table]
     kinds = [name for name in table if name.startswith("epsilon/")]
     fields = list(table.columns[2:table.columns.get_loc("n")])
-    header = ["algorithm", "noise", *fields, "n", *(SCORES[name] for name in scores),
+    header = ["algorithm", "noise", *fields, "n", *(HEADINGS[name] for name in scores),
               *(f"ε {name.removeprefix('epsilon/')}" for name in kinds)]
     rows = [[ALGORITHM_LABELS[row["algorithm"]], setting_label(row["noise"]), *_settings(row, fields), str(row["n"]),
              *(_score(row, name) for name in scores), *(_epsilon(row[name]) for name in kinds)]

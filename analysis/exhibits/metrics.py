@@ -68,6 +68,9 @@ class Metric:
         return 100 / DATASETS[dataset].n_classes if self.name == "accuracy" else 0.0
 
 
+# Accuracies that trials log, with their headings in tables of trials.
+HEADINGS = {"test/accuracy": "test %", "validation/accuracy": "validation %",
+            "test/worst_class_accuracy": "worst class %"}
 METRICS = {metric.name: metric for metric in (
     Metric("accuracy", "Test accuracy (%)", "test accuracy (%)", 0, 100, 2, "test/accuracy"),
     Metric("worst_class", "Test accuracy of the worst class (%)", "test accuracy (%) of the worst class", 0, 100,

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.exhibits.frontier.points import GUARANTEED, tightest
+from analysis.exhibits.metrics import HEADINGS
 from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Cell
 from analysis.report.page import Column, Download, Page, exhibits
@@ -29,8 +30,6 @@ from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import duration
 from pipeline.trials.records import CLOCK
 
-ACCURACIES = {"test/accuracy": "test %", "validation/accuracy": "validation %", "test/worst_class_accuracy":
-              "worst class %"}
 NOISE = {"sigma": "target_label_epsilon", "noise_multiplier": "target_epsilon"}  # levels, and the targets that set them
 SECRET = ("Random stopping: only the best trial may be published. This page shows no other trial, and neither their "
           "number nor the experiment file, whose selection.seed tells it.")
@@ -112,7 +111,7 @@ def trials(experiment: Experiment, runs: pd.DataFrame, links: Sequence[str] = ()
                *(_setting(name, runs[name]) for name in (*varied, "seed"))]
     columns += [Column(heading, [_number(100 * value, "{:.2f}".format) for value in runs[name]],
                        (heading.removesuffix(" %").replace(" ", "_"), name), numeric=True, largest_first=True)
-                for name, heading in ACCURACIES.items() if name in runs.columns]
+                for name, heading in HEADINGS.items() if name in runs.columns]
     for name in (name for name in runs.columns if name.startswith("alignment/") and runs[name].notna().any()):
         layer = name.removeprefix("alignment/")
         columns.append(Column(f"cos {layer.replace('_', ' ')}", [_number(v, "{:.3f}".format) for v in runs[name]],

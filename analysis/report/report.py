@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -28,7 +29,7 @@ from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
 from analysis.exhibits.frontier import slices
 from analysis.exhibits.table import markdown
-from analysis.report.overview import file_name, manifest, overview, shown, tracked_runs
+from analysis.report.overview import NOISE, file_name, manifest, overview, shown, tracked_runs
 from analysis.report.page import render
 from analysis.runs import FIELDS, load_history, load_runs, require_replicates
 from analysis.statistics import SUMMARY
@@ -39,7 +40,21 @@ from pipeline.trials.exhibits import FRONTIERS, HEATMAPS, SWEPT, certified_trial
 from pipeline.trials.experiment import Experiment
 
 
-def report(experiment: Experiment, store: Store, out: Path | None = None, where: str = "") -> list[Path]:
+class Report(NamedTuple):
+    """What a report wrote and found.
+
+    Attributes:
+        files: in the order in which they were written.
+        headline: who is best at which epsilon (`analysis.exhibits.headline`); empty of random stopping.
+        left_out: (exhibit, reason) of those that it does not draw; empty of random stopping.
+    """
+
+    files: list[Path]
+    headline: list[str]
+    left_out: list[tuple[str, str]]
+
+
+def report(experiment: Experiment, store: Store, out: Path | None = None, where: str = "") -> Report:
     """Draw the exhibits that the experiment file lists or, where it is silent, all that its trials fit, and log them to
     the parent run.
 
@@ -51,10 +66,10 @@ def report(experiment: Experiment, store: Store, out: Path | None = None, where:
             says nothing of the best trial: choosing it took looking at the others.
 
     Returns:
-        The files written: `runs.csv`, one row per trial, those of the exhibits, where trials are certified and have
-        validation accuracy `selection.csv` and `selection.md` (the best trial, and what it costs to have chosen it),
-        a copy of the experiment file, `manifest.json` (commit, versions, commands and digests of the data), and last
-        `index.html`, a page of its own that shows all of it.
+        Who is best, and the files written: `runs.csv`, one row per trial, those of the exhibits, where trials are
+        certified and have validation accuracy `selection.csv` and `selection.md` (the best trial, and what it costs to
+        have chosen it), a copy of the experiment file, `manifest.json` (commit, versions, commands and digests of the
+        data), and last `index.html`, a page of its own that shows all of it.
 
     Raises:
         MissingTrials: if the sweep is not complete.
@@ -81,13 +96,14 @@ def report(experiment: Experiment, store: Store, out: Path | None = None, where:
     public = shown(experiment, runs, choice)
     tracked = tracked_runs(public, store)
     said = [] if experiment.candidates else headline.headline(runs)
+    absent = [] if experiment.candidates else left_out(experiment.trials, experiment.report)
     page = overview(experiment, public, tracked, store=store, choice=choice, files=files, headline=said,
-                    left_out=left_out(experiment.trials, experiment.report) if not experiment.candidates else ())
+                    left_out=absent)
     files += write({"manifest.json": manifest(experiment, public, tracked, files), "index.html": render(page)}, folder)
     store.log_report(files, where)
     if said and not where:
         store.describe(experiment.description, "\n".join(f"- {sentence}" for sentence in said))
-    return files
+    return Report(files, said, absent)
 
 
 def write_selection(choice: selection.Choice, folder: Path) -> list[Path]:
@@ -179,7 +195,7 @@ def _noise(runs: pd.DataFrame, experiment: Experiment, store: Reader) -> dict[st
     it was tracked, and by the accountant for trials of which it was not."""
     trials, columns = {trial.trial_key: trial for trial in experiment.trials}, {}
     tags = {run.trial_key: run.tags for run in store.runs()}
-    for name, target in (("sigma", "target_label_epsilon"), ("noise_multiplier", "target_epsilon")):
+    for name, target in NOISE.items():
         columns[name] = runs[name].copy()
         for index, key in runs.loc[runs[target].fillna(0) > 0, "trial_key"].items():
             tracked = tags[key].get(f"calibrated.{name}")

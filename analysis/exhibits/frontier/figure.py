@@ -28,18 +28,13 @@ def frontier_figure(points: Sequence[pd.DataFrame]) -> Figure:
     Args:
         points: from `analysis.exhibits.frontier.points.frontiers`.
     """
-    columns = min(2, len(points))
-    rows = -(-len(points) // columns)
     together = pd.concat(points, ignore_index=True)
     with style.theme():
-        figure = Figure(figsize=(4.2 * columns + 1.8, 3.8 * rows), layout="constrained")
+        figure, axes = style.panels(len(points), 2, 4.2, 3.8, beside=(1.8, 0.0))
         figure.get_layout_engine().set(w_pad=0.1)
-        axes = figure.subplots(rows, columns, squeeze=False).flat
         letters = _letters(together)
-        for frame, ax in zip(points, axes, strict=False):
+        for frame, ax in zip(points, axes, strict=True):
             _panel(frame, ax, letters)
-        for ax in list(axes)[len(points):]:
-            ax.remove()
         legend(figure, together, letters=letters)
     return figure
 

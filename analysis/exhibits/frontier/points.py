@@ -78,8 +78,13 @@ def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accurac
             accuracy where there is a choice.
         MixedTrials: if data sets, relations or deltas differ.
     """
+    return summarized(shown(runs, kind, metric, formula), kind, metric, formula)
+
+
+def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
+    """The points of `frontier`, from the runs that are `shown`."""
     rows = []
-    for (algorithm, setting, _), cell in shown(runs, kind, metric, formula).groupby(["algorithm", "setting", "point"]):
+    for (algorithm, setting, _), cell in runs.groupby(["algorithm", "setting", "point"]):
         first = cell.iloc[0]
         rows.append({"algorithm": algorithm, "epsilon": cell["epsilon"].max(), "metric": metric,
                      **METRICS[metric].summarize(cell["value"]), "kind": kind, "formula": formula,

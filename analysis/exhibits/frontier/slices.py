@@ -47,26 +47,22 @@ def slices_figure(points: pd.DataFrame) -> Figure:
     fields = list(points.columns[:points.columns.get_loc("algorithm")])
     levels = [sorted(points[name].unique(), key=level_order) for name in fields]
     if len(fields) == 2:
-        columns, rows = len(levels[0]), len(levels[1])
+        columns = len(levels[0])
         panels = [{fields[0]: a, fields[1]: b} for b in levels[1] for a in levels[0]]
     else:
-        columns = min(PER_ROW, len(levels[0]))
-        rows = -(-len(levels[0]) // columns)
+        columns = PER_ROW
         panels = [{fields[0]: a} for a in levels[0]]
     metric = METRICS["accuracy"]
     with style.theme():
-        figure = Figure(figsize=(2.6 * columns + 2.2, 2.3 * rows + 0.5), layout="constrained")
-        axes = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
+        figure, axes = style.panels(len(panels), columns, 2.6, 2.3, beside=(2.2, 0.5), sharex=True, sharey=True)
         drawn = []
-        for values, ax in zip(panels, axes, strict=False):
+        for values, ax in zip(panels, axes, strict=True):
             own = points[(points[list(values)] == list(values.values())).all(axis=1)]
             ax.set_title(panel_title(values), fontsize="medium")
             sns.despine(ax=ax)
             if not own.empty:
                 draw(own, ax)
                 drawn.append((own, ax))
-        for ax in axes[len(panels):]:
-            ax.remove()
         style.log_axis(axes[0], asked(points))
         axes[0].set_xlim(points["epsilon"].min() / MARGIN, points["epsilon"].max() * MARGIN)
         style.within(axes[0], metric.low, metric.high)

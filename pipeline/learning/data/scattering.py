@@ -39,16 +39,16 @@ def scattering(images: torch.Tensor, scales: int = 2, angles: int = 8) -> torch.
     size = images.shape[-1]
     padded = padded_size(size, scales)
     before = (padded - size) // 2
-    wavelets, averages = _filters(padded, scales, angles)
+    wavelets, averages = _filters(padded, scales, angles, images.device)
     padding = (before, padded - size - before) * 2
     image = torch.nn.functional.pad(images.unsqueeze(1), padding, mode="reflect")
     first, second = [], []
     for j in range(scales):
-        u = _modulus(fft2(image), wavelets[j][0].to(image.device), 2**j)  # [n, L, s, s], s = padded/2^j
+        u = _modulus(fft2(image), wavelets[j][0], 2**j)  # [n, L, s, s], s = padded/2^j
         first.append(_average(u, averages[j]))
         finer, parts = fft2(u).unsqueeze(2) if j + 1 < scales else None, []
         for k in range(j + 1, scales):
-            v = _modulus(finer, wavelets[k][j].to(image.device), 2 ** (k - j))  # [n, L, L, s', s']
+            v = _modulus(finer, wavelets[k][j], 2 ** (k - j))  # [n, L, L, s', s']
             parts.append(_average(v, averages[k]))
         if parts:
             second.append(torch.stack(parts, dim=2).flatten(1, 3))  # by angle, then by the second scale and angle
@@ -66,11 +66,12 @@ def _modulus(spectrum: torch.Tensor, wavelets: torch.Tensor, step: int) -> torch
 def _average(images: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Averages of images [..., s, s], as one product with weights [s^2, q^2]: [..., q, q]."""
     size = math.isqrt(weights.shape[1])
-    return (images.flatten(-2) @ weights.to(images.device)).unflatten(-1, (size, size))
+    return (images.flatten(-2) @ weights).unflatten(-1, (size, size))
 
 
 @lru_cache(maxsize=8)
-def _filters(size: int, scales: int, angles: int) -> tuple[list[list[torch.Tensor]], list[torch.Tensor]]:
+def _filters(size: int, scales: int, angles: int,
+             device: torch.device) -> tuple[list[list[torch.Tensor]], list[torch.Tensor]]:
     """Spectra, real, of the wavelets of every scale j for images at every 2^r-th pixel, r = 0..j, [L, size/2^r,
     size/2^r]; and by r the weights of the averages at every 2^J-th pixel without the border, [(size/2^r)^2, q^2]."""
     wavelets = []
@@ -78,7 +79,7 @@ def _filters(size: int, scales: int, angles: int) -> tuple[list[list[torch.Tenso
         turned = [_morlet(size, WIDTH * 2**j, (int(angles - angles / 2 - 1) - t) * math.pi / angles, FREQUENCY / 2**j,
                           4 / angles) for t in range(angles)]
         spectra = np.fft.fft2(np.stack(turned)).real
-        wavelets.append([torch.from_numpy(_at(spectra, r)).float() for r in range(j + 1)])
+        wavelets.append([torch.from_numpy(_at(spectra, r)).float().to(device) for r in range(j + 1)])
     low = np.fft.fft2(_gabor(size, WIDTH * 2 ** (scales - 1), 0.0, 0.0, 1.0)).real
     averages = []
     for r in range(scales):
@@ -86,7 +87,7 @@ def _filters(size: int, scales: int, angles: int) -> tuple[list[list[torch.Tenso
         places = np.arange(step, len(kernel) - step, step)
         apart = (places[:, None] - np.arange(len(kernel))) % len(kernel)  # [q, s]
         weights = kernel[apart[:, None, :, None], apart[None, :, None, :]]  # [q, q, s, s]
-        averages.append(torch.from_numpy(weights.reshape(len(places) ** 2, -1).T.copy()).float())
+        averages.append(torch.from_numpy(weights.reshape(len(places) ** 2, -1).T.copy()).float().to(device))
     return wavelets, averages
 
 
