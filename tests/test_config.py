@@ -48,7 +48,7 @@ def test_every_field_is_documented():
     ({"canaries": 100, "sampler": "without_replacement"}, r"canaries: need .*, got sampler 'without_replacement'"),
     ({"canaries": 100, "sampler": "poisson", "mechanism": "photonic"}, r"sampler: nothing is claimed or proved"),
     ({"joint_release": True}, r"joint_release: is of mechanism 'photonic', got mechanism 'none'"),
-    ({"denoise": True, "mechanism": "per_example"}, r"denoise: is of mechanism 'photonic', got mechanism 'per_"),
+    ({"denoise": True}, r"denoise: is of mechanism 'photonic' or 'component' or 'per_example', got mechanism 'none'"),
     ({"target_label_epsilon": 1}, r"target_label_epsilon: is of mechanism 'photonic', got mechanism 'none'"),
     ({**PRIVATE, "joint_release": True, "algorithm": "bp"}, r"joint_release: must be false with bp, whose error is"),
     ({**PRIVATE, "denoise": True, "algorithm": "bp"}, r"denoise: must be false with bp, whose error is released once"),
@@ -103,11 +103,11 @@ OTHER = dict(dataset="mnist", validation_fraction=0.2, inputs="unit", input_norm
              noise="secure", canaries=1000, batch_size=128, epochs=3, optimizer="adam", learning_rate=0.1, momentum=0.5,
              averaging=0.9, matmul_precision="bfloat16", alignment_batches=1, seed=7, train_records=30_000,
              channels=(16,), kernel=3, conv_activation="relu", target_norm=2.0, joint_release=True, denoise=True,
-             target_label_epsilon=3.0, private_metrics="withheld")
+             target_label_epsilon=3.0, private_metrics="withheld", schedule="linear", output_init="zero")
 CONVOLUTIONAL = {"channels", "kernel", "conv_activation"}
 PHOTONIC = {"sigma", "tau_f", "tau_h", "tau_h_min", "gamma_min", "activation_floor", "output_noise", "delta",
             "noise", "joint_release", "denoise", "target_label_epsilon"}
-GAUSSIAN = {"sigma", "noise_multiplier", "target_epsilon", "delta", "noise"}
+GAUSSIAN = {"sigma", "noise_multiplier", "target_epsilon", "delta", "noise", "denoise"}
 RELEASE = ("joint_release", "denoise", "target_label_epsilon")
 USES = {"none": set(), "photonic": PHOTONIC, "component": GAUSSIAN | {"tau_h", "tau_e", "feedback_norm", "target_norm"},
         "per_example": GAUSSIAN | {"clipping_norm"}}
@@ -129,7 +129,7 @@ def test_trial_key_changes_with_every_field_that_matters(mechanism):
         changed = {**base, name: value}
         if name == "mechanism" and mechanism == "none":
             changed[name] = "photonic"
-        if name in RELEASE and mechanism != "photonic":
+        if name in RELEASE and name not in USES[mechanism]:
             with pytest.raises(ConfigError, match=f"^{name}: is of mechanism 'photonic'"):
                 TrialConfig(**changed)
             continue

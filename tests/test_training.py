@@ -8,6 +8,9 @@ from flat import train
 
 from pipeline.accounting import account
 from pipeline.learning.data.dataset import load
+from pipeline.learning.network.network import make_network
+from pipeline.learning.optimizer import learning_rate
+from pipeline.learning.state import capture, restore
 from pipeline.learning.training import Inputs, Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
@@ -197,6 +200,41 @@ def test_averaged_iterates_are_what_is_evaluated_and_kept_and_leave_training_alo
     kept = torch.from_numpy(mean.outcome.weights["layer_1.weight"])
     torch.testing.assert_close(kept, expected[0], rtol=1e-4, atol=1e-6)
     assert (kept - torch.from_numpy(last.outcome.weights["layer_1.weight"])).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("schedule", "share"), [("linear", lambda p: 1 - p),
+                                                 ("cosine", lambda p: math.cos(math.pi * p / 2) ** 2)])
+def test_the_learning_rate_falls_to_zero_over_the_run_and_goes_on_where_it_was(digits, schedule, share):
+    """Against updates written out, of a training that is put back after its first epoch."""
+    trial = TrialConfig(dataset="digits", epochs=3, learning_rate=0.1, momentum=0.0, schedule=schedule)
+    training = Training(Pack((trial,)), digits, torch.device("cpu"))
+    expected, done = training.net.parameters.flat.clone(), 0
+    for _ in range(3):
+        step, update = training.step, training.update.flat
+
+        def stepped(indices, measure_alignment=False, step=step, update=update):
+            nonlocal expected, done
+            result = step(indices, measure_alignment)
+            expected = expected - 0.1 * share(done / (3 * trial.steps_per_epoch)) * update
+            done += 1
+            return result
+        training.step = stepped
+        training.run_epoch()
+        torch.testing.assert_close(training.net.parameters.flat, expected, rtol=1e-5, atol=1e-6)
+        arrays, values = capture(training)
+        training = Training(Pack((trial,)), digits, torch.device("cpu"))
+        restore(training, arrays, values)
+    assert done == 3 * trial.steps_per_epoch
+    constant = learning_rate(dataclasses.replace(trial, schedule="constant"), done - 1)
+    assert constant == 0.1 > learning_rate(trial, done - 1) > learning_rate(trial, done) == pytest.approx(0, abs=1e-17)
+
+
+def test_an_output_layer_that_starts_at_zero_says_nothing_and_leaves_the_other_layers(digits):
+    zero, uniform = (make_network(TrialConfig(dataset="digits", output_init=init), [3]) for init in ("zero", "uniform"))
+    assert not zero.forward(torch.randn(1, 5, 64))[1].any()
+    for ours, theirs in zip(zero.parameters.layers[:-1], uniform.parameters.layers[:-1], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    assert uniform.parameters.layers[-1].any()
 
 
 def test_a_certified_trial_that_diverges_costs_what_the_whole_run_would(digits):

@@ -115,6 +115,9 @@ def low_order_bit_audit(training: Training, runs: int = 100) -> list[LowOrderBit
     config, = training.pack.trials
     if config.mechanism not in GAUSSIAN:
         raise ValueError(f"mechanism: must be one of {', '.join(GAUSSIAN)}, got {config.mechanism}")
+    if config.denoise:
+        raise ValueError("denoise: hands out products of what was released, whose last bits are not looked at; must be "
+                         "false, got true")
     if runs < 1:
         raise ValueError(f"runs: must be >= 1, got {runs}")
     config, mu = with_noise(config), step_mu(config)

@@ -13,6 +13,7 @@ from pipeline.accounting.certified import certified_step, step_mu, with_noise
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.auditing.two_point import TwoPointAudit, gaussian_log_ratio, two_point_step_audit
+from pipeline.learning.feedback.algorithms import make_feedback
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism
 from pipeline.learning.mechanisms.base import Mechanism
 from pipeline.learning.network.network import Parameters, make_network
@@ -67,9 +68,10 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     mu, cpu = step_mu(config), torch.device("cpu")
     config = with_noise(dataclasses.replace(config, delta=delta))
     net = make_network(config, [config.seed])
-    mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu)
+    matrices = make_feedback(Pack((config,)), net, cpu).matrices if config.denoise else None
+    mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu, matrices)
     without_noise = dataclasses.replace(config, noise_multiplier=0.0, noise="research", private_metrics="")
-    bare = make_mechanism(Pack((without_noise,)), net, cpu)
+    bare = make_mechanism(Pack((without_noise,)), net, cpu, matrices)
     neighbours, (out, *means) = _worst_neighbours(config), (net.blank_parameters(1) for _ in range(3))
 
     def release(by: Mechanism, j: int, to: Parameters) -> None:

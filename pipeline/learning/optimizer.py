@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 
 import torch
@@ -15,6 +16,13 @@ def make_optimizer(config: TrialConfig, parameters: torch.Tensor) -> torch.optim
     if config.optimizer == "adam":
         return torch.optim.Adam([parameters], lr=config.learning_rate, fused=True)
     return torch.optim.SGD([parameters], lr=config.learning_rate, momentum=config.momentum, fused=True)
+
+
+def learning_rate(config: TrialConfig, done: int) -> float:
+    """eta of the step that comes after `done` steps of a run: it falls from the trial's to 0, if it falls."""
+    progress = done / (config.epochs * config.steps_per_epoch)
+    return config.learning_rate * {"constant": 1.0, "linear": 1 - progress,
+                                   "cosine": (1 + math.cos(math.pi * progress)) / 2}[config.schedule]
 
 
 class MovingAverage:

@@ -22,7 +22,7 @@ from pipeline.learning.evaluation import EVALUATION_BATCH, Evaluation, worst_cla
 from pipeline.learning.feedback.algorithms import make_feedback, output_error
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.network.network import make_network
-from pipeline.learning.optimizer import MovingAverage, make_optimizer
+from pipeline.learning.optimizer import MovingAverage, learning_rate, make_optimizer
 from pipeline.learning.randomness import Noise
 from pipeline.trials.disclosure import check_metrics
 from pipeline.trials.packs import Pack
@@ -163,6 +163,7 @@ class Training:
         measured = {int((k + 0.5) * len(batches) / n_measured) for k in range(n_measured)}  # evenly over the epoch
         losses, alignments = [], []
         for step, indices in enumerate(batches):
+            self.optimizer.param_groups[0]["lr"] = learning_rate(c, self.epoch * len(batches) + step)
             loss, alignment = self.step(indices, measure_alignment=step in measured)
             losses.append(loss)
             alignments += [] if alignment is None else [alignment]

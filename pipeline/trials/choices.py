@@ -17,6 +17,8 @@ ACTIVATION_SLOPES = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}  # gamma: the su
 ACTIVATIONS = tuple(ACTIVATION_SLOPES)
 INPUTS = ("centered", "standardized", "unit")
 OPTIMIZERS = ("sgd", "adam")
+SCHEDULES = ("constant", "linear", "cosine")
+OUTPUT_INITS = ("uniform", "zero")
 PRECISIONS = ("float32", "bfloat16")
 NOISE_SOURCES = ("research", "secure")
 DISCLOSURES = ("plain", "noisy", "withheld")  # what is logged of private records
@@ -43,6 +45,7 @@ ALGORITHMS = {"bp": Choice(), "dfa": Choice(("gaussian",)), "tdfa": Choice(("gau
               "pdfa": Choice(OPU_PROJECTORS), "hybrid": Choice(("gaussian",))}
 ALGORITHM_LABELS = {"bp": "BP", "dfa": "DFA", "tdfa": "TDFA", "pdfa": "PDFA", "hybrid": "BP/DFA"}
 TERNARY = ("tdfa", "pdfa")
+DIRECT = ("dfa", "tdfa", "pdfa", "hybrid")  # algorithms with a matrix B
 PHOTONIC = ("bp", "dfa", "tdfa", "pdfa")  # algorithms that the photonic mechanism is described for
 
 MECHANISMS = {"none": Choice(), "photonic": Choice(), "component": Choice(), "per_example": Choice()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pipeline.trials.choices import ALGORITHMS, GAUSSIAN, PER_RECORD, PHOTONIC
+from pipeline.trials.choices import ALGORITHMS, DIRECT, GAUSSIAN, PER_RECORD, PHOTONIC
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.features import check_features, record_shape
 from pipeline.trials.fields import ConfigError, listed_or
@@ -124,9 +124,17 @@ def _check_secrecy(c: Any) -> None:
 
 def _check_release(c: Any) -> None:
     """What is released of the optical signals, and the noise that a label epsilon asks for."""
-    for name in ("joint_release", "denoise", "target_label_epsilon"):
-        if getattr(c, name) and c.mechanism != "photonic":
-            raise ConfigError(f"{name}: is of mechanism 'photonic', got mechanism '{c.mechanism}'")
+    for name, mechanisms in (("joint_release", ("photonic",)), ("denoise", ("photonic", *GAUSSIAN)),
+                             ("target_label_epsilon", ("photonic",))):
+        if getattr(c, name) and c.mechanism not in mechanisms:
+            raise ConfigError(f"{name}: is of mechanism {listed_or(mechanisms)}, got mechanism '{c.mechanism}'")
+    if c.denoise and c.algorithm not in ("bp", *DIRECT):
+        raise ConfigError(f"denoise: needs the feedback matrix B of {listed_or(DIRECT)}, got true with algorithm "
+                          f"'{c.algorithm}'")
+    if c.denoise and c.network == "convnet" and c.algorithm != "hybrid":
+        raise ConfigError("denoise: puts signals of fully connected layers on the column space of B; a filter sums "
+                          f"over positions, got true with network 'convnet' and algorithm '{c.algorithm}'; use "
+                          "algorithm 'hybrid'")
     for name in ("joint_release", "denoise"):
         if getattr(c, name) and c.algorithm == "bp":
             raise ConfigError(f"{name}: must be false with bp, whose error is released once and never projected, "

@@ -21,9 +21,11 @@ from pipeline.trials.choices import (
     NOISE_SOURCES,
     OPTIMIZERS,
     OPU_PROJECTORS,
+    OUTPUT_INITS,
     PRECISIONS,
     PROJECTORS,
     SAMPLERS,
+    SCHEDULES,
     TERNARY,
     own_settings,
 )
@@ -104,6 +106,9 @@ class TrialConfig:
     conv_activation: str = setting("tanh", "activation phi of the convolutions", choices=ACTIVATIONS, applies=_convnet)
     hidden: tuple[int, ...] = setting((512, 512), "widths of the hidden fully connected layers")
     activation: str = setting("tanh", "activation phi of the hidden fully connected layers", choices=ACTIVATIONS)
+    output_init: str = setting(
+        "uniform", "output layer at the start: `uniform`, as all layers, on +-1/sqrt(inputs of a unit) or `zero`",
+        choices=OUTPUT_INITS, applies=lambda c: c.output_init != "uniform")
     algorithm: str = setting(
         "dfa", "feedback: back-propagation, DFA, ternarized DFA, that projected by an OPU, or DFA in fully connected "
         "layers with back-propagation from them through convolutions", choices=ALGORITHMS)
@@ -143,8 +148,8 @@ class TrialConfig:
         False, "the projections of all layers are scaled and get noise as one vector, of norm tau_f at most, and the "
         "output layer's error is decoded from it", applies=lambda c: c.joint_release)
     denoise: bool = setting(
-        False, "what was projected is put back on the column space of B, which takes away the noise outside it",
-        applies=lambda c: c.denoise)
+        False, "what was projected or, with a Gaussian mechanism, every contribution and the noise on their sum is put "
+        "on the column space of B, which takes away the noise outside it", applies=lambda c: c.denoise)
     target_label_epsilon: float = setting(
         0.0, "label epsilon that the whole run may cost; sets sigma of the photonic mechanism. 0 leaves that to sigma",
         low=0, high=1e6, per_trial=True, applies=lambda c: c.target_label_epsilon != 0)
@@ -188,6 +193,9 @@ class TrialConfig:
     learning_rate: float = setting(0.01, "step size eta", low=0, open_low=True)
     momentum: float = setting(
         0.9, "momentum of sgd", low=0, high=1, open_high=True, applies=lambda c: c.optimizer == "sgd")
+    schedule: str = setting(
+        "constant", "learning rate over the run: `constant`, or falling from eta to 0, `linear` or as a `cosine`",
+        choices=SCHEDULES, applies=lambda c: c.schedule != "constant")
     averaging: float = setting(
         0.0, "decay of the exponential moving average of the iterates that is evaluated and kept; 0 takes the last "
         "iterate", low=0, high=1, open_high=True,

@@ -15,6 +15,10 @@ float64.
                   gets C/sqrt(L), and tau_h of a layer follows from that. A convolution has no such factors: each
                   record's part in it is shortened to C/sqrt(L), whatever the feedback that it came from.
 
+With `denoise` u_i is what feedback can reach of a record's gradient: in fully connected hidden layers delta_i is put
+on the column space of B, which is public and has at most n_L dimensions (`FeedbackSpace`). Bound, sum and noise then
+live in these few dimensions.
+
 Lee & Kifer state a sensitivity S of the sum under replace-one, S = 2C, and noise of standard deviation sigma on the
 mean: that is noise_multiplier = sigma m/C = 2 sigma m/S here.
 """
@@ -29,6 +33,7 @@ import torch
 
 from pipeline.accounting.finite_precision import enlargement
 from pipeline.learning.mechanisms.base import Mechanism, sum_outer_products
+from pipeline.learning.mechanisms.feedback_space import FeedbackSpace
 from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
 from pipeline.learning.mechanisms.optics import OpticalNoise, column, precision, scale
 from pipeline.learning.network.network import Network, Parameters
@@ -68,14 +73,17 @@ class GaussianMechanism(Mechanism):
         self.optics = (OpticalNoise(trials, net.sizes[1:-1], trials[0].batch_size, device)
                        if any(t.sigma for t in trials) and trials[0].algorithm == "pdfa" else None)
         deviations = [t.noise_multiplier * bound for t, bound in zip(trials, self.bounds, strict=True)]
+        self.space = FeedbackSpace(trials[0], net, matrices, precision(trials)) if trials[0].denoise else None
+        blank = self.space.blank_parameters if self.space else net.blank_parameters
+        self.inside = self.space.blank_parameters(len(trials), device, torch.float32) if self.space else None
         self.release: FixedPointRelease | None = None
         if trials[0].secure:
-            self.total = net.blank_parameters(len(trials), device, torch.float64)
+            self.total = blank(len(trials), device, torch.float64)
             enlarged = [sigma * (1 + enlargement(t)) for sigma, t in zip(deviations, trials, strict=True)]
             self.release = FixedPointRelease(enlarged, self.total.flat.shape[1:], device)
             self.source: Noise = self.release.noise
         else:
-            self.noise = net.blank_parameters(len(trials), device)
+            self.noise = blank(len(trials), device, torch.float32)
             self.source = GaussianNoise([t.seed for t in trials], deviations, self.noise.flat.shape[1:], device,
                                         stream="release")
 
@@ -99,21 +107,27 @@ class GaussianMechanism(Mechanism):
 
     def update(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
         """Write the released update to `out`: bounded contributions, summed, with noise, over the public m."""
+        released = self.inside or out
         if self.release:
             self.add_up(deltas, activations, self.total)
             self.release(self.total.flat, self.batch_size)
-            for block, released in zip(_blocks(out), _blocks(self.total), strict=True):
-                block.copy_(released)
+            for block, number in zip(_blocks(released), _blocks(self.total), strict=True):
+                block.copy_(number)
         else:
-            self.add_up(deltas, activations, out)
+            self.add_up(deltas, activations, released)
             self.noise.flat.copy_(self.source.next())
-            for block, noise in zip(_blocks(out), _blocks(self.noise), strict=True):
+            for block, noise in zip(_blocks(released), _blocks(self.noise), strict=True):
                 block.add_(noise).div_(self.batch_size)
+        if self.space:
+            self.space.write_outside(released, out)
 
     def add_up(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
-        """Write the sum of the bounded contributions to `out`, of float64 in secure trials."""
+        """Write the sum of the bounded contributions to `out`, of float64 in secure trials; with `denoise`, in the
+        coordinates of the feedback space."""
         if self.release:
             deltas, activations = [d.double() for d in deltas], [h.double() for h in activations]
+        if self.space:
+            deltas = self.space.coordinates(deltas)
         deltas, activations = self.bounded(deltas, activations)
         if self.release and any(x.dtype != torch.float64 for x in (*deltas, *activations)):
             raise TypeError(f"{type(self).__name__}.bounded: must return float64 for factors of float64")
