@@ -208,3 +208,25 @@ def test_a_setting_that_base_cannot_change_is_refused(changes, says):
     text = "base: {dataset: digits}\ngrid: {seed: [0, 1]}\ncases: [{base: {mechanism: photonic, sigma: 0.1}}]"
     with pytest.raises(ConfigError, match=re.escape(says).replace(r"\.\*", ".*")):
         parse_experiment(text, Path("a.yaml"), changes=changes)
+
+
+REFERENCE = "{source: They 2021, epsilon: 3, delta: 1.0e-5, accuracy: 89.7}"
+
+
+def test_published_results_are_read(tmp_path):
+    reference, = load(tmp_path, f"base: {{dataset: digits}}\nreferences: [{REFERENCE}]").references
+    assert (reference.source, reference.epsilon, reference.delta, reference.accuracy) == ("They 2021", 3, 1e-5, 89.7)
+    assert load(tmp_path, "base: {dataset: digits}").references == ()
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("They 2021", "references: must be a list of published results, got 'They 2021'"),
+    ("[They 2021]", r"references\[0\]: must be a mapping with source, epsilon, delta, accuracy, got 'They 2021'"),
+    ("[{source: They, epsilon: 3}]", r"references\[0\]: needs delta, accuracy, got"),
+    (f"[{REFERENCE.replace('They 2021', '')}]", "references.source: must say who published the result, got None"),
+    (f"[{REFERENCE.replace('3', '0')}]", "references.epsilon: must be > 0, got 0"),
+    (f"[{REFERENCE.replace('1.0e-5', '2')}]", "references.delta: must be > 0 and at most 1, got 2"),
+    (f"[{REFERENCE.replace('89.7', '897')}]", "references.accuracy: must be > 0 and at most 100 percent, got 897")])
+def test_a_published_result_must_be_complete_and_possible(tmp_path, text, message):
+    with pytest.raises(ConfigError, match=message):
+        load(tmp_path, f"base: {{dataset: digits}}\nreferences: {text}")

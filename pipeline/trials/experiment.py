@@ -9,6 +9,8 @@
         grid: {sigma: {logspace: [0.01, 0.1, 3]}}
     selection: {rule: random_stopping, mean: 9, shape: 1, seed: 0}   # optional: see `pipeline.trials.stopping`
     plugins: [my_feedback]                       # optional: modules of extensions, beside the file or installed
+    references:                                  # optional: published results, marked in the frontier
+      - {source: Tramer and Boneh 2021, epsilon: 3, delta: 1.0e-5, accuracy: 89.7}
 
 With random stopping the combinations are candidates, from which the trials are drawn, each under a seed of its own; the
 file then has no seed among its settings.
@@ -33,10 +35,11 @@ from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.exhibits import EXHIBITS, misfit, varied_fields
 from pipeline.trials.grid import changed, combine, entries, line_of, parse_yaml, read_mapping
 from pipeline.trials.plugins import LOADED, load_plugins
+from pipeline.trials.references import Reference, read_references
 from pipeline.trials.stopping import Selection, check_candidates, draw
 from pipeline.trials.unused import check_written, ignored, used
 
-ENTRIES = ("name", "description", "base", "grid", "cases", "resources", "report", "selection", "plugins")
+ENTRIES = ("name", "description", "base", "grid", "cases", "resources", "report", "selection", "plugins", "references")
 UNUSED = ("fields that its algorithm or mechanism does not use make no difference (sigma and tau need `mechanism: "
           "photonic`)")
 
@@ -86,6 +89,7 @@ class Experiment:
         candidates: what the trials were drawn from; empty for a fixed grid.
         text: the file's content.
         plugins: modules of extensions, which every worker imports (`pipeline.trials.plugins`).
+        references: results that others published, which a frontier marks.
         ignored: which trials make no use of which entries of the file, for people; empty where all use all.
     """
 
@@ -99,6 +103,7 @@ class Experiment:
     candidates: tuple[TrialConfig, ...] = ()
     text: str = ""
     plugins: tuple[str, ...] = ()
+    references: tuple[Reference, ...] = ()
     ignored: str = ""
 
     @property
@@ -206,7 +211,7 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
     drawn = draw(configs, selection) if selection.is_random else ()
     return Experiment(name, str(top.get("description", "")).strip(), drawn or tuple(configs), given,
                       _report(top, configs, selection), path, selection, tuple(configs) if drawn else (),
-                      plugins=plugins, ignored=ignored(written))
+                      plugins=plugins, references=read_references(top), ignored=ignored(written))
 
 
 def _check_distinct(trials: Sequence[tuple[str, TrialConfig, Mapping[str, str]]]) -> None:

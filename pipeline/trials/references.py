@@ -1,0 +1,56 @@
+"""Results that others published, which a frontier marks beside those of an experiment."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.trials.fields import ConfigError
+from pipeline.trials.grid import read_mapping
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One published result, as printed there.
+
+    Attributes:
+        source: who published it, and of what model.
+        epsilon, delta: of (epsilon, delta)-differential privacy, certified.
+        accuracy: on the test records, in percent.
+    """
+
+    source: str
+    epsilon: float
+    delta: float
+    accuracy: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.source, str) or not self.source.strip():
+            raise ConfigError(f"references.source: must say who published the result, got {self.source!r}")
+        for name, high in (("epsilon", float("inf")), ("delta", 1), ("accuracy", 100)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= high:
+                limits = "> 0" if name == "epsilon" else f"> 0 and at most {high}"
+                unit = " percent" if name == "accuracy" else ""
+                raise ConfigError(f"references.{name}: must be {limits}{unit}, got {value!r}")
+
+
+def read_references(top: Mapping[str, Any]) -> tuple[Reference, ...]:
+    """The `references` of an experiment file.
+
+    Raises:
+        ConfigError: for anything but a list of references, naming the entry.
+    """
+    found = top.get("references", [])
+    if not isinstance(found, list):
+        raise ConfigError(f"references: must be a list of published results, got {found!r}")
+    names = [f.name for f in dataclasses.fields(Reference)]
+    references = []
+    for number, entry in enumerate(found):
+        values = read_mapping(entry, f"references[{number}]", names)
+        if missing := [name for name in names if name not in values]:
+            raise ConfigError(f"references[{number}]: needs {', '.join(missing)}, got {dict(values)!r}")
+        references.append(Reference(**values))
+    return tuple(references)
