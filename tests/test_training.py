@@ -8,11 +8,10 @@ from flat import train
 
 from pipeline.accounting import account
 from pipeline.learning.data.dataset import load
-from pipeline.learning.network.network import make_network
 from pipeline.learning.optimizer import learning_rate
 from pipeline.learning.state import capture, restore
 from pipeline.learning.training import Inputs, Training
-from pipeline.trials.config import TrialConfig
+from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
 
 BASE = TrialConfig(dataset="digits", hidden=(48, 32), batch_size=32, epochs=2, mechanism="photonic",
@@ -230,11 +229,34 @@ def test_the_learning_rate_falls_to_zero_over_the_run_and_goes_on_where_it_was(d
 
 
 def test_an_output_layer_that_starts_at_zero_says_nothing_and_leaves_the_other_layers(digits):
-    zero, uniform = (make_network(TrialConfig(dataset="digits", output_init=init), [3]) for init in ("zero", "uniform"))
+    zero, uniform = (Training(Pack((TrialConfig(dataset="digits", output_init=init),)), digits, torch.device("cpu")).net
+                     for init in ("zero", "uniform"))
     assert not zero.forward(torch.randn(1, 5, 64))[1].any()
     for ours, theirs in zip(zero.parameters.layers[:-1], uniform.parameters.layers[:-1], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
     assert uniform.parameters.layers[-1].any()
+
+
+@pytest.mark.parametrize("algorithm", ["dfa", "pdfa"])
+def test_feedback_is_aligned_from_the_start_with_an_output_layer_made_of_it(digits, algorithm):
+    """The last hidden layer's update has the true gradient's direction; the output layer's entries have the size asked
+    for, and each trial of a pack has its own B."""
+    base = TrialConfig(dataset="digits", hidden=(48, 32), algorithm=algorithm, output_init="feedback", output_std=0.4)
+    trials = tuple(dataclasses.replace(base, seed=seed) for seed in (0, 1))
+    training = Training(Pack(trials), digits, torch.device("cpu"))
+    for weight, matrices in zip(training.net.parameters.weights[-1], training.feedback.matrices, strict=True):
+        assert weight.square().mean().sqrt().item() == pytest.approx(0.4)
+        assert torch.corrcoef(torch.stack([weight.flatten(), matrices[:, 48:].flatten()]))[0, 1] > 1 - 1e-6
+    _, alignment = training.step(training.sampler.epoch()[0], measure_alignment=True)
+    if algorithm == "dfa":
+        assert (alignment[:, 1] > 1 - 1e-5).all()
+    assert (alignment[:, 1] > 0.5).all() and (alignment[:, 0].abs() < 0.6).all()
+
+
+@pytest.mark.parametrize("changes", [{"algorithm": "bp"}, {"algorithm": "pdfa", "projector": "opu_hardware"}])
+def test_an_output_layer_of_feedback_needs_a_known_matrix(changes):
+    with pytest.raises(ConfigError, match="output_init: 'feedback' needs a feedback matrix B that is known"):
+        TrialConfig(output_init="feedback", **changes)
 
 
 def test_a_certified_trial_that_diverges_costs_what_the_whole_run_would(digits):

@@ -21,7 +21,7 @@ from pipeline.learning.data.sampling import ABSENT, FULL_BATCHES, BatchSampler, 
 from pipeline.learning.evaluation import EVALUATION_BATCH, Evaluation, worst_class
 from pipeline.learning.feedback.algorithms import make_feedback, output_error
 from pipeline.learning.mechanisms import make_mechanism
-from pipeline.learning.network.network import make_network
+from pipeline.learning.network.network import make_network, start_output
 from pipeline.learning.optimizer import MovingAverage, learning_rate, make_optimizer
 from pipeline.learning.randomness import Noise
 from pipeline.trials.disclosure import check_metrics
@@ -93,6 +93,7 @@ class Training:
                                     device, secure=c.secure)
         self.net = make_network(c, seeds, device)
         self.feedback = make_feedback(pack, self.net, device)
+        start_output(self.net, c, self.feedback.matrices)
         self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, device,
                                         self.feedback.matrices)
         self.update, self.gradient = (self.net.blank_parameters(len(trials), device) for _ in range(2))

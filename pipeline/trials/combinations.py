@@ -178,6 +178,9 @@ def _check_network(c: Any) -> None:
         raise ConfigError("hidden: without hidden layers there is nothing to project an error to, and all algorithms "
                           "are the softmax regression that 'bp' with network 'mlp' trains, got [] with algorithm "
                           f"'{c.algorithm}' and network '{c.network}'")
+    if c.output_init == "feedback" and c.projector in ("none", "opu_hardware"):
+        raise ConfigError("output_init: 'feedback' needs a feedback matrix B that is known, got it with algorithm "
+                          f"'{c.algorithm}' and projector '{c.projector}'; use 'uniform' or 'zero'")
     if c.network != "convnet":
         if c.algorithm == "hybrid":
             raise ConfigError("algorithm: hybrid back-propagates through convolutions, of which network 'mlp' has "

@@ -107,8 +107,12 @@ class TrialConfig:
     hidden: tuple[int, ...] = setting((512, 512), "widths of the hidden fully connected layers")
     activation: str = setting("tanh", "activation phi of the hidden fully connected layers", choices=ACTIVATIONS)
     output_init: str = setting(
-        "uniform", "output layer at the start: `uniform`, as all layers, on +-1/sqrt(inputs of a unit) or `zero`",
+        "uniform", "output layer at the start: `uniform` on +-1/sqrt(inputs of a unit), as all layers; at `zero`; or a "
+        "multiple of the last hidden layer's B (`feedback`), with which feedback is aligned from the start",
         choices=OUTPUT_INITS, applies=lambda c: c.output_init != "uniform")
+    output_std: float = setting(
+        0.2, "standard deviation of the entries of an output layer that starts as a multiple of B", low=0,
+        open_low=True, applies=lambda c: c.output_init == "feedback")
     algorithm: str = setting(
         "dfa", "feedback: back-propagation, DFA, ternarized DFA, that projected by an OPU, or DFA in fully connected "
         "layers with back-propagation from them through convolutions", choices=ALGORITHMS)

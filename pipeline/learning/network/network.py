@@ -147,7 +147,21 @@ def make_network(config: TrialConfig, seeds: Sequence[int], device: torch.device
     """The network of a trial's settings, for R seeds."""
     convolutions = len(config.layers) - len(config.hidden) - 1
     activations = [config.conv_activation] * convolutions + [config.activation] * len(config.hidden)
-    net = Network(config.layers, activations, seeds, device, precision=getattr(torch, config.matmul_precision))
-    if config.output_init == "zero":
+    return Network(config.layers, activations, seeds, device, precision=getattr(torch, config.matmul_precision))
+
+
+def start_output(net: Network, config: TrialConfig, matrices: torch.Tensor | None = None) -> None:
+    """Put the output layer where `output_init` says that it starts.
+
+    Args:
+        net: of R trials.
+        config: what they share.
+        matrices: B of every trial [R, n_L, n_1 + ... + n_{L-1}]. With `feedback` W^L is a multiple of the last hidden
+            layer's B, which then learns from the gradient's direction at once: W^L^T e and B e are parallel.
+    """
+    weight = net.parameters.weights[-1]
+    if config.output_init != "uniform":
         net.parameters.layers[-1].zero_()
-    return net
+    if config.output_init == "feedback":
+        block = matrices[:, :, -weight.shape[2]:]
+        weight.copy_(block * (config.output_std / block.square().mean(dim=(1, 2), keepdim=True).sqrt()))
