@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from pipeline.trials.choices import ALGORITHMS, MECHANISMS, NETWORKS, OPTIMIZERS
+from pipeline.trials.choices import ALGORITHMS, MECHANISMS, NETWORKS, OPTIMIZERS, OUTPUT_INITS
 from pipeline.trials.config import ConfigError, TrialConfig, settings, uses
 from pipeline.trials.fields import listed_or, plain
 
@@ -29,7 +29,8 @@ COUNTERPARTS = {
 }
 # Fields on which it depends whether another is used: those of a choice with what may be chosen, and those of which it
 # matters whether they are 0, with a value on the other side.
-CHOICES = {"mechanism": MECHANISMS, "algorithm": ALGORITHMS, "network": NETWORKS, "optimizer": OPTIMIZERS}
+CHOICES = {"mechanism": MECHANISMS, "algorithm": ALGORITHMS, "network": NETWORKS, "optimizer": OPTIMIZERS,
+           "output_init": OUTPUT_INITS}
 NUMBERS = ("sigma", "tau_h_min", "target_norm", "canaries")
 
 
