@@ -92,7 +92,7 @@ def test_dry_run_shows_packs_resources_and_an_estimate(tmp_path, capsys):
     ("grid: {}", [], "grid: is empty"),
     ("base: {dataset: digits}", ["--workers", "0"], "--workers: must be at least 1, got 0"),
     ("base: {algorithm: pdfa, projector: opu_hardware, dataset: digits, batch_size: 8}", [],
-     "opu_hardware: the driver lightonopu is not installed"),
+     "OPU: the driver lightonopu is not installed"),
     ("base: {dataset: digits, batch_size: 8}\nresources: {gpu: 1}", [], "no node offers GPU: 1"),
     ("base: {dataset: digits, batch_size: 8, algorithm: pdfa}\nresources: {opu: 2}", [], "no node offers OPU: 2"),
     ("base: {dataset: digits, batch_size: 8}", ["--address", "127.0.0.1:9"], "no Ray cluster answers"),

@@ -10,15 +10,14 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from pipeline.learning.feedback import projection
+from pipeline.learning import opu as opus
 from pipeline.learning.feedback.projection import (
     PROJECTORS,
     GaussianProjector,
     HardwareOpuProjector,
-    OpuUnavailable,
     SimulatedOpuProjector,
-    check_opu,
 )
+from pipeline.learning.opu import OpuUnavailable, check_opu
 from pipeline.trials import config
 
 SEEDED = {"gaussian": GaussianProjector, "opu_simulated": SimulatedOpuProjector}
@@ -196,8 +195,8 @@ def test_hardware_projects_the_two_binary_parts():
 def test_hardware_drives_lightonmls_own_opu():
     """The real OPU class, with its default rescaling, on lightonml's simulated device in place of the optics."""
     def open_simulated(n_components):
-        lightonml = projection._lightonml()
-        return lightonml.OPU(n_components=n_components, opu_device=projection._simulated_device(10, n_components, 9),
+        lightonml = opus.import_lightonml()
+        return lightonml.OPU(n_components=n_components, opu_device=opus.simulated_device(10, n_components, 9, True),
                              max_n_features=10, disable_pbar=True)
 
     e = ternary(2, 6, 10)
@@ -273,13 +272,13 @@ def test_closed_hardware_is_not_opened_again():
 def pretend(monkeypatch, *, absent=(), configured=True):
     found = importlib.util.find_spec("json")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in absent else found)
-    monkeypatch.setattr(projection._lightonml().internal.config, "host_has_opu_config", lambda: configured)
+    monkeypatch.setattr(opus.import_lightonml().internal.config, "host_has_opu_config", lambda: configured)
 
 
 @pytest.mark.parametrize("host, message", [
     (dict(absent=["lightonml"]), "package lightonml is not installed"),
     (dict(absent=["lightonopu"]), "driver lightonopu is not installed"),
-    (dict(configured=False), "no OPU is configured"),
+    (dict(configured=False), "no device is configured"),
 ])
 def test_check_opu_says_what_is_missing(monkeypatch, host, message):
     pretend(monkeypatch, **host)

@@ -187,7 +187,7 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
     else:
         check_resources(trials, resources, [local_offer(workers)])
         if any(trial.projector == "opu_hardware" for trial in trials):
-            from pipeline.learning.feedback.projection import check_opu
+            from pipeline.learning.opu import check_opu
 
             check_opu()
         opus = {"OPU": 1} if any(trial.needs_opu for trial in trials) else {}

@@ -10,7 +10,7 @@ import torch
 
 from pipeline.accounting.overview import aligned
 from pipeline.accounting.statement import price_lines
-from pipeline.learning.feedback.projection import check_opu
+from pipeline.learning.opu import check_opu
 from pipeline.sweep.estimate import estimate_seconds
 from pipeline.sweep.resources import bundle, check_resources, local_offer, slots
 from pipeline.trials.config import TrialConfig, settings

@@ -6,13 +6,11 @@ Optical Processing Unit, which has a matrix of its own. lightonml is imported on
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import warnings
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -20,11 +18,7 @@ import torch
 from torch import Tensor
 
 from pipeline.learning.network.layers import matmul
-from pipeline.trials.fields import UserError
-
-
-class OpuUnavailable(UserError, RuntimeError):
-    """No OPU can be opened on this host; the message says what is missing and what to do."""
+from pipeline.learning.opu import import_lightonml, open_host_opu, simulated_device
 
 
 class Projector(ABC):
@@ -111,17 +105,6 @@ class GaussianProjector(Projector):
         return matmul(e, self.matrices)
 
 
-def _lightonml() -> ModuleType:
-    with warnings.catch_warnings():
-        # lightonml imports pkg_resources, which warns about itself.
-        warnings.simplefilter("ignore")
-        import lightonml
-        import lightonml.internal.config
-        import lightonml.internal.simulated_device
-        import lightonml.types
-    return lightonml
-
-
 def _check_ternary(e: Tensor) -> None:
     wrong = e[(e != 0) & (e.abs() != 1)]
     if wrong.numel():
@@ -151,7 +134,7 @@ class SimulatedOpuProjector(Projector):
         self._validate = validate
         self._check_next = validate or self.device.type == "cpu"
         self._factor = std * math.sqrt(n_classes)
-        self._devices = [_simulated_device(n_classes, n_out_total, seed) for seed in seeds]
+        self._devices = [simulated_device(n_classes, n_out_total, seed, linear=True) for seed in seeds]
         self._opus: list[Any] = []
         real = np.stack([simulated.random_matrix.real for simulated in self._devices])
         self.matrices = (self._factor * torch.from_numpy(real)).to(self.device)
@@ -178,7 +161,7 @@ class SimulatedOpuProjector(Projector):
         return (self._factor * torch.from_numpy(np.stack(results))).to(self.device)
 
     def _simulated_opu(self, simulated: Any) -> Any:
-        lightonml = _lightonml()
+        lightonml = import_lightonml()
         # The size must be the matrix's own, or lightonml silently builds another matrix, from seed 0.
         opu = lightonml.OPU(n_components=self.n_out_total, opu_device=simulated, max_n_features=self.n_classes,
                             open_at_init=True, disable_pbar=True, rescale=lightonml.types.OutputRescaling.none)
@@ -188,12 +171,6 @@ class SimulatedOpuProjector(Projector):
     def close(self) -> None:
         while self._opus:
             self._opus.pop().close()
-
-
-def _simulated_device(n_classes: int, n_out_total: int, seed: int) -> Any:
-    simulated = _lightonml().internal.simulated_device.SimulatedOpuDevice(linear=True)
-    simulated.build_random_matrix(n_classes, n_out_total, seed)
-    return simulated
 
 
 def _linear(opu: Any, binary: np.ndarray) -> np.ndarray:
@@ -220,7 +197,7 @@ class HardwareOpuProjector(Projector):
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu", *, open_opu: Callable[[int], Any] | None = None) -> None:
         super().__init__(n_classes, n_out_total, seeds, std, device)
-        self._opu = (open_opu or _open_opu)(n_out_total)
+        self._opu = (open_opu or open_host_opu)(n_out_total)
         self._finalizer = weakref.finalize(self, self._opu.close)
         try:
             self._opu.fit1d(n_features=n_classes)
@@ -242,26 +219,6 @@ class HardwareOpuProjector(Projector):
 
     def close(self) -> None:
         self._finalizer()
-
-
-def check_opu() -> None:
-    """Make sure, without opening it, that this host has an OPU; to be called before a sweep starts.
-
-    Raises:
-        OpuUnavailable: when lightonml, its driver lightonopu, or the device's configuration is absent.
-    """
-    remedy = "use projector 'opu_simulated', or run on a host with an OPU and"
-    if importlib.util.find_spec("lightonml") is None:
-        raise OpuUnavailable(f"opu_hardware: the package lightonml is not installed; {remedy} install it")
-    if importlib.util.find_spec("lightonopu") is None:
-        raise OpuUnavailable(f"opu_hardware: the driver lightonopu is not installed; {remedy} install it")
-    if not _lightonml().internal.config.host_has_opu_config():
-        raise OpuUnavailable(f"opu_hardware: no OPU is configured in /etc/lighton; {remedy} its configuration")
-
-
-def _open_opu(n_components: int) -> Any:
-    check_opu()
-    return _lightonml().OPU(n_components=n_components, open_at_init=True, disable_pbar=True)
 
 
 PROJECTORS: dict[str, type[Projector]] = {

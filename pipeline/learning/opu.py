@@ -1,0 +1,59 @@
+"""Optical Processing Units, real and simulated: the only module that imports lightonml."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from types import ModuleType
+from typing import Any
+
+from pipeline.trials.fields import UserError
+
+
+class OpuUnavailable(UserError, RuntimeError):
+    """No OPU can be opened on this host; the message says what is missing and what to do."""
+
+
+def import_lightonml() -> ModuleType:
+    """The package, with those of its modules that are used."""
+    with warnings.catch_warnings():
+        # lightonml imports pkg_resources, which warns about itself.
+        warnings.simplefilter("ignore")
+        import lightonml
+        import lightonml.internal.config
+        import lightonml.internal.simulated_device
+        import lightonml.types
+    return lightonml
+
+
+def simulated_device(n_features: int, n_components: int, seed: int, linear: bool) -> Any:
+    """lightonml's `SimulatedOpuDevice`, whose `random_matrix` R [n_features, n_components] has real and imaginary
+    parts N(0, 1/n_features): it gives Re(x R) if linear, else |x R|^2."""
+    simulated = import_lightonml().internal.simulated_device.SimulatedOpuDevice(linear=linear)
+    simulated.build_random_matrix(n_features, n_components, seed)
+    return simulated
+
+
+def check_opu() -> None:
+    """Make sure, without opening it, that this host has an OPU; to be called before a sweep starts.
+
+    Raises:
+        OpuUnavailable: when lightonml, its driver lightonopu, or the device's configuration is absent.
+    """
+    remedy = "use projector 'opu_simulated' or optical_device 'simulated', or run on a host with an OPU and"
+    if importlib.util.find_spec("lightonml") is None:
+        raise OpuUnavailable(f"OPU: the package lightonml is not installed; {remedy} install it")
+    if importlib.util.find_spec("lightonopu") is None:
+        raise OpuUnavailable(f"OPU: the driver lightonopu is not installed; {remedy} install it")
+    if not import_lightonml().internal.config.host_has_opu_config():
+        raise OpuUnavailable(f"OPU: no device is configured in /etc/lighton; {remedy} its configuration")
+
+
+def open_host_opu(n_components: int) -> Any:
+    """The host's OPU, open: with the methods `fit1d`, `transform`, `linear_transform` and `close`.
+
+    Raises:
+        OpuUnavailable: where there is none.
+    """
+    check_opu()
+    return import_lightonml().OPU(n_components=n_components, open_at_init=True, disable_pbar=True)
