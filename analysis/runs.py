@@ -13,6 +13,7 @@ from pipeline.tracking.reader import Reader
 from pipeline.trials.choices import ALGORITHM_LABELS, MECHANISMS
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASET_LABELS
+from pipeline.trials.features import FEATURES
 from pipeline.trials.fields import UserError
 from pipeline.trials.naming import noise_setting, run_name
 
@@ -146,7 +147,8 @@ def require_replicates(runs: pd.DataFrame, along: Sequence[str] = ()) -> None:
 
 def _require_known(runs: Sequence[TrackedRun]) -> None:
     """Tables and figures go through the names that are known here, and would leave the others out in silence."""
-    for field, known in (("algorithm", ALGORITHM_LABELS), ("mechanism", MECHANISMS), ("dataset", DATASET_LABELS)):
+    for field, known in (("algorithm", ALGORITHM_LABELS), ("mechanism", MECHANISMS), ("dataset", DATASET_LABELS),
+                         ("features", FEATURES)):
         for run in runs:
             if run.params.get(field, next(iter(known))) not in known:
                 raise ReportError(f"{field}: '{run.params[field]}' of trial {run.trial_key} is an extension's; import "

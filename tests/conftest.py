@@ -8,11 +8,11 @@ import sys
 import pytest
 import torch
 
-from pipeline.learning.data import dataset
+from pipeline.learning.data import dataset, maps
 from pipeline.learning.feedback import algorithms
 from pipeline.learning.mechanisms import registry as mechanisms
 from pipeline.tracking import backend, store
-from pipeline.trials import choices, datasets, plugins
+from pipeline.trials import choices, datasets, features, plugins
 
 # Files that take longest, the longest first: two processes that take file by file then end at the same time.
 LONGEST = ("test_sweep", "test_certified", "test_cli", "test_api", "test_canaries", "test_convnet", "test_fixed_point",
@@ -88,7 +88,7 @@ def extensions():
     """What a test registers, or loads as a plugin, is gone after it."""
     registries = [choices.ALGORITHMS, choices.ALGORITHM_LABELS, choices.MECHANISMS, choices.PER_RECORD,
                   choices.GAUSSIAN, datasets.DATASETS, datasets.DATASET_LABELS, dataset.READERS, algorithms.FEEDBACKS,
-                  mechanisms.MECHANISMS, plugins.LOADED]
+                  mechanisms.MECHANISMS, features.FEATURES, maps.MAPS, maps.FUNCTIONS, plugins.LOADED]
     before, path = [dict(registry) for registry in registries], list(sys.path)
     yield
     for name in plugins.LOADED.keys() - before[-1].keys():

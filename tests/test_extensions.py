@@ -324,7 +324,7 @@ def test_a_checkpoint_of_another_version_of_a_plugin_is_refused(tmp_path, monkey
         store.load(pack, "cpu")
 
 
-@pytest.mark.parametrize("field", ["algorithm", "mechanism", "dataset"])
+@pytest.mark.parametrize("field", ["algorithm", "mechanism", "dataset", "features"])
 def test_runs_of_an_extension_that_is_not_imported_are_not_left_out_in_silence(field):
     run = TrackedRun("id", "key", {field: "mine"}, {}, {}, "finished", 0, None)
     with pytest.raises(ReportError, match=f"^{field}: 'mine' of trial key is an extension's; import the module"):

@@ -11,6 +11,7 @@ import torch
 
 from pipeline.accounting import privacy_tags
 from pipeline.learning.data import features as maps
+from pipeline.learning.data import maps as computing
 from pipeline.learning.data.dataset import load
 from pipeline.learning.data.scattering import scattering
 from pipeline.learning.training import Training
@@ -51,25 +52,25 @@ def test_shapes_are_known_without_computing(trial, shape):
     assert record_shape(trial) == shape and trial.layers[0].n_in == np.prod(shape)
     if trial.dataset == "digits":
         data = load("digits")
-        assert maps.compute(data.train_x[:3], data, trial).shape == (3, np.prod(shape))
+        assert maps.compute([data.train_x[:3]], data, trial)[0].shape == (3, np.prod(shape))
 
 
 def test_a_record_s_features_depend_on_no_other_record(digits):
-    some = maps.compute(digits.train_x[:200], digits, TRIAL)
-    alone = torch.cat([maps.compute(digits.train_x[k:k + 1], digits, TRIAL) for k in (0, 70, 199)])
+    (some,) = maps.compute([digits.train_x[:200]], digits, TRIAL)
+    alone = torch.cat(maps.compute([digits.train_x[k:k + 1] for k in (0, 70, 199)], digits, TRIAL))
     assert torch.equal(some[[0, 70, 199]], alone)
     groups = scattering(digits.train_x[:200].view(200, 8, 8) / 16, 1).view(200, 3, -1)
     mean, variance = groups.mean(-1, keepdim=True), groups.var(-1, correction=0, keepdim=True)
     expected = ((groups - mean) / (variance + maps.LEAST_VARIANCE).sqrt()).flatten(1)
     assert torch.allclose(some.float(), expected, rtol=2**-8, atol=1e-3)
-    plain = maps.compute(digits.train_x[:9], digits, dataclasses.replace(TRIAL, feature_groups=0)).float()
+    plain = maps.compute([digits.train_x[:9]], digits, dataclasses.replace(TRIAL, feature_groups=0))[0].float()
     expected = scattering(digits.train_x[:9].view(9, 8, 8) / 16, 1)
     assert torch.allclose(plain, expected.flatten(1), rtol=2**-8)
 
 
 def test_features_are_computed_once_and_a_damaged_cache_anew(digits, tmp_path, monkeypatch, capsys):
     calls = []
-    monkeypatch.setattr(maps, "scattering", lambda *a: calls.append(a) or scattering(*a))
+    monkeypatch.setattr(computing, "scattering", lambda *a: calls.append(a) or scattering(*a))
     first = maps.features(digits, TRIAL)
     n = len(calls)
     assert n > 0 and maps.features(digits, TRIAL) is first and len(calls) == n
@@ -132,14 +133,14 @@ def test_the_notes_say_that_features_are_public_and_the_key_has_them():
 
 
 def test_an_estimate_computes_no_features(monkeypatch):
-    monkeypatch.setattr(maps, "scattering", None)
+    monkeypatch.setattr(computing, "scattering", None)
     assert estimate_seconds([Pack((TRIAL,))], 1, 0, 1, "cpu") > 0
 
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"scattering_scales": 4}, r"scattering_scales: averages over 2\^J pixels, of which images of digits have 8"),
     ({"feature_groups": 2}, "feature_groups: must divide the 9 channels of the features, got 2"),
-    ({"features": "fourier"}, "features: must be one of pixels, scattering, got 'fourier'"),
+    ({"features": "fourier"}, "features: must be one of pixels, scattering, optical, file, got 'fourier'"),
     ({"hidden": ()}, r"hidden: without hidden layers .* got \[\] with algorithm 'dfa'"),
 ])
 def test_refusals(change, message):

@@ -26,6 +26,7 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASET_LABELS
 from pipeline.trials.exhibits import certified_trials
 from pipeline.trials.experiment import Experiment
+from pipeline.trials.features import FEATURES
 from pipeline.trials.naming import spelled
 from pipeline.trials.stopping import Selection
 
@@ -58,8 +59,7 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
     """
     tags = _tags(config)
     if config.features != "pixels":
-        tags["privacy.notes"] += (f"; inputs are {config.features} coefficients, a map of each record alone that no "
-                                  "private record had a part in, which costs nothing")
+        tags["privacy.notes"] += f"; inputs are {FEATURES[config.features].public_because(config)}"
     if config.canaries:
         tags["privacy.notes"] += f"; {_audit(config)}"
     return tags

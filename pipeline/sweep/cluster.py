@@ -55,20 +55,18 @@ def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_fold
         local: this process has started Ray, so that workers here have its environment, and need not be asked.
 
     Raises:
-        DataError: a data set that cannot be had on this node, if `local`.
-        ResourceError: a node that lacks a library, a data set or a writable folder; the message names it.
+        DataError: a data set or a file of features that cannot be had on this node, if `local`.
+        ResourceError: a node that lacks a library, a data set, such a file or a writable folder; the message names it.
     """
     here, tasks = ray.get_runtime_context().get_node_id() if local else "", {}
     for node in alive():
-        datasets = sorted({trial.dataset for trial in trials
-                           if fits(node["Resources"], bundle(resources, trial.needs_opu))})
-        if datasets and node["NodeID"] == here:
-            prepare(datasets, data_folder, checkpoints)
-        elif datasets:
+        its = [trial for trial in trials if fits(node["Resources"], bundle(resources, trial.needs_opu))]
+        if its and node["NodeID"] == here:
+            prepare(its, data_folder, checkpoints)
+        elif its:
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             task = ray.remote(num_cpus=0, max_retries=0)(prepare_elsewhere).options(scheduling_strategy=there)
-            tasks[f"{node['NodeName']} ({node['NodeManagerHostname']})"] = task.remote(datasets, data_folder,
-                                                                                      checkpoints)
+            tasks[f"{node['NodeName']} ({node['NodeManagerHostname']})"] = task.remote(its, data_folder, checkpoints)
     for name, task in tasks.items():
         try:
             ray.get(task)
@@ -186,7 +184,7 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
             raise ResourceError(f"address: no Ray cluster at '{address}' ({one_line(error)})") from None
     else:
         check_resources(trials, resources, [local_offer(workers)])
-        if any(trial.projector == "opu_hardware" for trial in trials):
+        if any(trial.on_hardware for trial in trials):
             from pipeline.learning.opu import check_opu
 
             check_opu()

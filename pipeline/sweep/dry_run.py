@@ -48,7 +48,7 @@ def dry_run(experiment: Experiment, workers: int | None) -> DryRun:
     """
     asked, offer = experiment.resources, {**local_offer(workers), "GPU": torch.cuda.device_count()}
     check_resources(experiment.trials, asked, [offer])
-    if any(trial.projector == "opu_hardware" for trial in experiment.trials):
+    if any(trial.on_hardware for trial in experiment.trials):
         check_opu()
     at_once = slots(bundle(asked, False), offer)
     packs = plan(experiment.trials, asked, at_once)
@@ -84,6 +84,8 @@ def as_lines(plan: DryRun) -> Iterator[str]:
         trials = [trial for pack in packs for trial in pack.trials]
         rows.append((str(len(packs)), str(len(trials)), takes, _settings(trials, varied)))
     yield from aligned(rows)
+    if maps := _maps(experiment.trials):
+        yield f"features: {', '.join(maps)}, computed before, once for each setting, and not in the estimate"
     if experiment.ignored:
         yield f"ignored: {experiment.ignored}"
     yield from _prices(experiment)
@@ -91,6 +93,12 @@ def as_lines(plan: DryRun) -> Iterator[str]:
 
 def _prices(experiment: Experiment) -> Iterator[str]:
     return price_lines(experiment) if experiment.candidates else iter(())
+
+
+def _maps(trials: Iterable[TrialConfig]) -> list[str]:
+    """Features that are computed of records: `optical of fashion_mnist`."""
+    return list(dict.fromkeys(f"{trial.features} of {trial.dataset}" for trial in trials
+                              if trial.features not in ("pixels", "file")))
 
 
 def _varied(experiment: Experiment) -> list[str]:

@@ -14,7 +14,7 @@ from pipeline.trials.fields import UserError
 Bundle = Mapping[str, float]  # resource -> amount, in Ray's names: CPU, GPU, OPU
 
 ADVICE = {
-    "OPU": "lower resources.opu, start a node with --resources='{\"OPU\": 1}', or leave out the pdfa trials",
+    "OPU": "lower resources.opu, start a node with --resources='{\"OPU\": 1}', or leave out the trials that take one",
     "GPU": "lower resources.gpu (0 trains on the CPU), or start a node with a GPU",
     "CPU": "lower resources.cpu, or offer more cores",
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import EpochRecord
 
@@ -33,21 +34,26 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
         yield {"records": [], "error": one_line(error), "traceback": traceback.format_exc()}
 
 
-def prepare(datasets: Sequence[str], data_folder: Path | None, checkpoints: Checkpoints) -> None:
-    """What a node must have before it trains packs, and before several workers look for it at once.
+def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Checkpoints) -> None:
+    """What a node must have before it trains these trials, and before several workers look for it at once.
 
     Raises:
-        DataError: a data set that is not there and cannot be downloaded, or is another than the official one.
+        DataError: a data set that is not there and cannot be downloaded, or is another than the official one; a file of
+            features that is not there, or is another than that of the trials.
         OSError: checkpoints cannot be written.
     """
     from pipeline.learning.data.dataset import load
+    from pipeline.learning.data.features import check_file
 
-    for name in datasets:
+    for name in sorted({trial.dataset for trial in trials}):
         load(name, data_folder)
+    for trial in trials:
+        if trial.features == "file":
+            check_file(trial)
     checkpoints.folder.mkdir(parents=True, exist_ok=True)
 
 
-def prepare_elsewhere(datasets: Sequence[str], data_folder: Path | None, checkpoints: Checkpoints) -> None:
+def prepare_elsewhere(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Checkpoints) -> None:
     """`prepare` on another node than the driver's, of which it is not known what is installed there.
 
     Raises:
@@ -55,7 +61,7 @@ def prepare_elsewhere(datasets: Sequence[str], data_folder: Path | None, checkpo
     """
     import pipeline.learning.training  # noqa: F401  and with it all that training imports
 
-    prepare(datasets, data_folder, checkpoints)
+    prepare(trials, data_folder, checkpoints)
 
 
 def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | None,

@@ -1,13 +1,15 @@
 """What the settings of a trial may be, by name.
 
 `register_feedback` and `register_mechanism` add to the dictionaries here, `register_dataset` to those of
-`pipeline.trials.datasets` (docs/extending.md).
+`pipeline.trials.datasets`, `register_features` to that of `pipeline.trials.features` (docs/extending.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field
+
+from pipeline.trials.features import FEATURES
 
 PROJECTORS = ("none", "gaussian", "opu_simulated", "opu_hardware")
 SAMPLERS = ("shuffled", "without_replacement", "poisson")
@@ -58,8 +60,8 @@ GAUSSIAN = {"component": "", "per_example": ""}  # contributions of norm C at mo
 
 def own_settings(but: str = "") -> dict[str, Field]:
     """The settings that registered extensions have for themselves, but for those of one of them."""
-    return {name: own for extension, choice in (*ALGORITHMS.items(), *MECHANISMS.items()) if extension != but
-            for name, own in choice.own.items()}
+    choices = (*ALGORITHMS.items(), *MECHANISMS.items(), *FEATURES.items())
+    return {name: own for extension, choice in choices if extension != but for name, own in choice.own.items()}
 
 
 def relation_of(sampler: str) -> str:

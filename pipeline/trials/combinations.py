@@ -116,6 +116,10 @@ def _check_secrecy(c: Any) -> None:
         raise ConfigError("projector: nobody has shown that a real OPU projects a record without a trace of others, on "
                           "which a guarantee to the last bit rests, got 'opu_hardware' with noise 'secure'; use "
                           "'opu_simulated'")
+    if c.on_hardware:
+        raise ConfigError("optical_device: nobody has shown that a real OPU maps a record without a trace of others, "
+                          "on which a guarantee to the last bit rests, got 'hardware' with noise 'secure'; use "
+                          "'simulated'")
     grid = 2.0**30 / math.sqrt(n_parameters(c.layers))
     if c.noise_multiplier > grid:
         raise ConfigError(f"noise_multiplier: must be at most {grid:.3g} with noise 'secure', whose grid would be too "

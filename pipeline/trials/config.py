@@ -31,7 +31,7 @@ from pipeline.trials.choices import (
 )
 from pipeline.trials.combinations import check_combinations
 from pipeline.trials.datasets import DATASETS
-from pipeline.trials.features import FEATURES, record_shape
+from pipeline.trials.features import FEATURES, OPTICAL_DEVICES, record_shape, settled
 from pipeline.trials.fields import ConfigError, accepted, check, coerce, digest, plain, setting
 from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
 
@@ -59,8 +59,8 @@ def _convnet(c: TrialConfig) -> bool:
     return c.network == "convnet"
 
 
-def _scattering(c: TrialConfig) -> bool:
-    return c.features == "scattering"
+def _of_a_map(c: TrialConfig) -> bool:
+    return False  # but for features that depend on it: see `uses`
 
 
 def _optical(c: TrialConfig) -> bool:
@@ -83,15 +83,34 @@ class TrialConfig:
         0, "training records that are used at all, validation included, drawn by seed; 0 takes all", low=0,
         applies=lambda c: c.train_records > 0)
     features: str = setting(
-        "pixels", "what the network takes in: pixels, or scattering coefficients of every image, a public map of "
-        "single records (Tramer and Boneh 2021), computed once per data set and kept in the cache",
-        choices=FEATURES, applies=_scattering)
+        "pixels", "what the network takes in: pixels, or a public map of single records: scattering coefficients "
+        "(Tramer and Boneh 2021), random features of an OPU, or those of a file", choices=FEATURES,
+        applies=lambda c: c.features != "pixels")
     scattering_scales: int = setting(
-        2, "J: scattering averages over 2^J x 2^J pixels", low=1, high=5, applies=_scattering)
-    scattering_angles: int = setting(8, "L: orientations of the wavelets", low=1, applies=_scattering)
+        2, "J: scattering averages over 2^J x 2^J pixels", low=1, high=5, applies=_of_a_map)
+    scattering_angles: int = setting(8, "L: orientations of the wavelets", low=1, applies=_of_a_map)
+    optical_width: int = setting(
+        4096, "intensities |R x|^2 of a record x, R complex Gaussian", low=1, applies=_of_a_map)
+    optical_thresholds: int = setting(
+        4, "an OPU takes bits: a pixel becomes so many, each whether it is above a threshold; these are at equal "
+        "distances", low=1, applies=_of_a_map)
+    optical_device: str = setting(
+        "simulated", "who computes |R x|^2: lightonml's simulated device, or an OPU, whose matrix is its own",
+        choices=OPTICAL_DEVICES, applies=_of_a_map)
+    optical_seed: int = setting(
+        0, "seed of R, the same for trials of all seeds", low=0, high=2**32 - 1, applies=_of_a_map)
+    feature_file: str = setting(
+        "", "safetensors file with the features of all records, one row each, in the data set's order: train [N, d] "
+        "and test [M, d]; relative paths are from the experiment file", applies=_of_a_map, identity=False)
+    feature_source: str = setting(
+        "", "statement that the encoder of these features is public, and which it is, for privacy.notes",
+        applies=_of_a_map)
+    feature_sha256: str = setting("", "digest of that file, which it must have; by default as found", applies=_of_a_map)
+    feature_width: int = setting(0, "d of that file; by default as found", low=0, applies=_of_a_map)
     feature_groups: int = setting(
-        27, "channels of a record's features are normalised in so many groups, each to mean 0 and variance 1; 0 leaves "
-        "them", low=0, applies=_scattering)
+        -1, "channels (of flat features, components) of a record's features are normalised in so many groups, each to "
+        "mean 0 and variance 1; 0 leaves them; -1 takes 27 for scattering, 1 for optical, 0 for file", low=-1,
+        applies=_of_a_map)
     inputs: str = setting(
         "centered", "pixels on [0, 1] (`unit`), on [-1, 1] (`centered`), or shifted and scaled by published constants",
         choices=INPUTS, applies=lambda c: c.features == "pixels")
@@ -224,6 +243,8 @@ class TrialConfig:
         object.__setattr__(self, "private_metrics", self.private_metrics or default)
         for f in FIELDS:
             check(f, getattr(self, f.name))
+        for name, value in settled(self).items():
+            object.__setattr__(self, name, value)
         if self.private_metrics == default:  # and stays so where another source of noise is put in its place
             object.__setattr__(self, "private_metrics", "")
         check_combinations(self)
@@ -278,10 +299,20 @@ class TrialConfig:
     @property
     def needs_opu(self) -> bool:
         """Whether the trial must hold an `OPU` resource."""
-        return self.projector in OPU_PROJECTORS
+        return self.projector in OPU_PROJECTORS or self.on_hardware
+
+    @property
+    def on_hardware(self) -> bool:
+        """Whether the trial takes a real OPU, which one process holds."""
+        return self.projector == "opu_hardware" or self.features == "optical" and self.optical_device == "hardware"
 
     def canonical(self) -> dict[str, Any]:
         """The fields that affect this trial's result, as JSON values, sorted by name."""
+        identity = {f.name for f in settings() if f.metadata["identity"]}
+        return {name: value for name, value in self.used().items() if name in identity}
+
+    def used(self) -> dict[str, Any]:
+        """The fields that this trial uses, as JSON values, sorted by name: `canonical()`, and paths."""
         values = {f.name: plain(getattr(self, f.name)) for f in sorted(settings(), key=lambda f: f.name)
                   if uses(self, f)}
         return values | ({"private_metrics": self.disclosure} if "private_metrics" in values else {})
@@ -317,9 +348,10 @@ FIELDS = tuple(f for f in dataclasses.fields(TrialConfig) if f.name != "extra")
 def uses(config: Any, f: dataclasses.Field) -> bool:
     """Whether a setting affects the result of a trial with the settings `config`."""
     choices = ALGORITHMS[config.algorithm], MECHANISMS[config.mechanism]
-    if any(f.name in choice.settings for choice in choices):
+    if any(f.name in choice.settings for choice in choices) or f.name in FEATURES[config.features].settings(config):
         return True
-    return (f in FIELDS or any(f.name in choice.own for choice in choices)) and f.metadata["applies"](config)
+    own = any(f.name in choice.own for choice in (*choices, FEATURES[config.features]))
+    return (f in FIELDS or own) and f.metadata["applies"](config)
 
 
 def _checked_extra(given: dict[str, Any]) -> tuple[tuple[str, Any], ...]:

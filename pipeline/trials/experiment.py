@@ -198,12 +198,12 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
                           f"{', '.join(sorted(absent))}; name the experiment file itself")
     load_plugins(plugins, path.parent)
     resources = read_mapping(top.get("resources") or {}, "resources", [f.name for f in dataclasses.fields(Resources)])
-    trials = list(combine(top))
+    trials = list(combine(top, path.parent))
     configs, written = [used(config) for _, config, _ in trials], [(config, places) for _, config, places in trials]
     given = Resources(**resources)
-    if given.opu < 1 and any(c.projector == "opu_hardware" for c in configs):
-        raise ConfigError(f"resources.opu: must be at least 1 with projector 'opu_hardware', which one process holds, "
-                          f"got {given.opu}")
+    if given.opu < 1 and any(c.on_hardware for c in configs):
+        raise ConfigError(f"resources.opu: must be at least 1 for trials on a real OPU, which one process holds, got "
+                          f"{given.opu}")
     selection = _selection(top, configs)
     if not stored:  # what a store has was swept
         check_written(entries(top), written)

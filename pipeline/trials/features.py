@@ -1,14 +1,45 @@
-"""What a network takes in: pixels, or a public map of each record, and what shape that has (no torch)."""
+"""What a network takes in: pixels, or a public map of each record, what shape that has and why it is public (no
+torch). What computes the maps is in `pipeline.learning.data.features`."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field
 from typing import Any
 
 from pipeline.trials.datasets import DATASETS
+from pipeline.trials.feature_file import check_feature_file, known_of_file
 from pipeline.trials.fields import ConfigError
 
-FEATURES = ("pixels", "scattering")
 CROPPED = 2  # rows and columns of scattering coefficients that stand for the padding, and are left out
+OPTICAL_DEVICES = ("simulated", "hardware")
+OF_ONE_RECORD = "a map of each record alone that no private record had a part in, which costs nothing"
+
+
+def _nothing(c: Any) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """What the configuration knows of a map of single records; all functions take a `TrialConfig`.
+
+    Attributes:
+        shape: of one record's features, channels first.
+        public_because: what the features are and why they cost no privacy, for `privacy.notes` after `inputs are`.
+        settings: fields on which the features depend, in the order in which a cache is named by them.
+        own: settings that an extension has for itself, by name.
+        groups: in which the features are normalised where `feature_groups` does not say.
+        check: raises a ConfigError for settings or a data set that it cannot be computed of.
+    """
+
+    shape: Callable[[Any], tuple[int, ...]]
+    public_because: Callable[[Any], str]
+    settings: Callable[[Any], tuple[str, ...]]
+    own: Mapping[str, Field] = field(default_factory=dict)
+    groups: int = 0
+    check: Callable[[Any], None] = _nothing
 
 
 def padded_size(size: int, scales: int) -> int:
@@ -24,22 +55,56 @@ def coefficients(scales: int, angles: int) -> int:
 
 def record_shape(c: Any) -> tuple[int, ...]:
     """Shape of one record of a trial as its network takes it in, channels first."""
-    shape = DATASETS[c.dataset].shape
-    if c.features == "pixels":
-        return shape
-    channels, *sizes = shape
-    rows, columns = (padded_size(size, c.scattering_scales) // 2**c.scattering_scales - CROPPED for size in sizes)
-    return channels * coefficients(c.scattering_scales, c.scattering_angles), rows, columns
+    return FEATURES[c.features].shape(c)
+
+
+def map_settings(c: Any) -> tuple[str, ...]:
+    """Names of the settings on which a trial's features depend."""
+    chosen = FEATURES[c.features]
+    return *chosen.settings(c), *(name for name in chosen.own if name not in chosen.settings(c))
+
+
+def settled(c: Any) -> dict[str, Any]:
+    """Fields of a trial whose values its map decides, or a file that it names.
+
+    Raises:
+        ConfigError: for a file of features that cannot be used.
+    """
+    values = known_of_file(c) if c.features == "file" else {}
+    if c.features != "pixels" and c.feature_groups < 0:
+        values["feature_groups"] = FEATURES[c.features].groups
+    return values
 
 
 def check_features(c: Any) -> None:
-    """Refuse maps that a data set has no room for.
+    """Refuse maps that a data set has no room for, and networks that cannot take what a map gives.
 
     Raises:
         ConfigError: naming the field, its value and what would be accepted.
     """
-    if c.features == "pixels":
+    FEATURES[c.features].check(c)
+    shape = record_shape(c)
+    if c.network == "convnet" and len(shape) != 3:
+        what = c.dataset if c.features == "pixels" else f"features '{c.features}'"
+        raise ConfigError(f"network: convolutions take images (channels, rows, columns), and records of {what} have "
+                          f"the shape {shape}, got 'convnet'; use 'mlp'")
+    if c.features == "pixels" or not c.feature_groups:
         return
+    if shape[0] % c.feature_groups:
+        raise ConfigError(f"feature_groups: must divide the {shape[0]} channels of the features, got "
+                          f"{c.feature_groups}; 0 normalises nothing")
+    if math.prod(shape) == c.feature_groups:
+        raise ConfigError(f"feature_groups: leaves groups of one value, which normalised are all 0, got "
+                          f"{c.feature_groups}; 0 normalises nothing")
+
+
+def _scattering_shape(c: Any) -> tuple[int, ...]:
+    channels, *sizes = DATASETS[c.dataset].shape
+    rows, columns = (padded_size(size, c.scattering_scales) // 2**c.scattering_scales - CROPPED for size in sizes)
+    return channels * coefficients(c.scattering_scales, c.scattering_angles), rows, columns
+
+
+def _check_scattering(c: Any) -> None:
     shape = DATASETS[c.dataset].shape
     if len(shape) != 3 or shape[1] != shape[2]:
         raise ConfigError(f"features: scattering takes square images, which {c.dataset} has not, got 'scattering'; use "
@@ -48,7 +113,37 @@ def check_features(c: Any) -> None:
     if 2**c.scattering_scales > shape[1] or -(-padding // 2) >= shape[1]:
         raise ConfigError(f"scattering_scales: averages over 2^J pixels, of which images of {c.dataset} have "
                           f"{shape[1]} in a row, got {c.scattering_scales}")
-    channels = record_shape(c)[0]
-    if c.feature_groups and channels % c.feature_groups:
-        raise ConfigError(f"feature_groups: must divide the {channels} channels of the features, got "
-                          f"{c.feature_groups}; 0 normalises nothing")
+
+
+def _optical_settings(c: Any) -> tuple[str, ...]:
+    fixed = ("optical_device", "optical_width", "optical_thresholds", "feature_groups")
+    return (*fixed, "optical_seed") if c.optical_device == "simulated" else fixed  # a real device has its own matrix
+
+
+def _optical_note(c: Any) -> str:
+    note = f"optical random features |R x|^2 of pixels compared with {c.optical_thresholds} thresholds, {OF_ONE_RECORD}"
+    if c.optical_device == "hardware":
+        note += "; presupposes that the device maps every record without crosstalk from others"
+    return note
+
+
+def _check_optical(c: Any) -> None:
+    if c.optical_thresholds > (most := DATASETS[c.dataset].scale):
+        raise ConfigError(f"optical_thresholds: must be at most the {most:g} steps of a pixel of {c.dataset}, got "
+                          f"{c.optical_thresholds}")
+
+
+FEATURES: dict[str, FeatureMap] = {
+    "pixels": FeatureMap(lambda c: DATASETS[c.dataset].shape, lambda c: "the records themselves", lambda c: ()),
+    "scattering": FeatureMap(
+        _scattering_shape, lambda c: f"scattering coefficients, {OF_ONE_RECORD}",
+        lambda c: ("scattering_scales", "scattering_angles", "feature_groups"), groups=27, check=_check_scattering),
+    "optical": FeatureMap(
+        lambda c: (c.optical_width,), _optical_note, _optical_settings, groups=1, check=_check_optical),
+    "file": FeatureMap(
+        lambda c: (c.feature_width,),
+        lambda c: (f"features from a file (SHA-256 {c.feature_sha256}), row by row those of one record, which costs "
+                   f"nothing if their encoder is public; whoever runs the trial states of it: {c.feature_source}"),
+        lambda c: ("feature_file", "feature_sha256", "feature_width", "feature_source", "feature_groups"),
+        check=check_feature_file),
+}

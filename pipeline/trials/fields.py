@@ -61,6 +61,7 @@ def setting(
     open_high: bool = False,
     per_trial: bool = False,
     applies: Callable[[Any], bool] = _always,
+    identity: bool = True,
 ) -> Any:
     """A documented field of `config.TrialConfig`.
 
@@ -70,9 +71,10 @@ def setting(
         choices, low, high, open_low, open_high: what is accepted.
         per_trial: trials that differ only in such fields share tensor shapes and train in one pack.
         applies: whether the field affects the result at all; where it does not, it is no part of the identity.
+        identity: false of a path, which says where something lies, while another field says what it is.
     """
     meta = dict(doc=doc, choices=choices, low=low, high=high, open_low=open_low, open_high=open_high,
-                per_trial=per_trial, applies=applies)
+                per_trial=per_trial, applies=applies, identity=identity)
     return dataclasses.field(default=default, metadata=meta)
 
 

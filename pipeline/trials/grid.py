@@ -13,6 +13,7 @@ import numpy as np
 import yaml
 
 from pipeline.trials.config import ConfigError, TrialConfig, settings
+from pipeline.trials.feature_file import located
 from pipeline.trials.fields import accepted
 
 
@@ -100,8 +101,12 @@ def entries(top: Mapping[str, Any]) -> dict[str, Any]:
             for field, value in part.get(key, {}).items()}
 
 
-def combine(top: Mapping[str, Any]) -> Iterator[tuple[str, TrialConfig, dict[str, str]]]:
-    """(place in the file, trial, place of every field that was given) for every combination of every case."""
+def combine(top: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, TrialConfig, dict[str, str]]]:
+    """(place in the file, trial, place of every field that was given) for every combination of every case.
+
+    Args:
+        folder: from which relative paths of settings are.
+    """
     base, grid = _settings(top, "base"), _grid(top, "grid")
     cases = top.get("cases")
     if cases is None:
@@ -125,7 +130,7 @@ def combine(top: Mapping[str, Any]) -> Iterator[tuple[str, TrialConfig, dict[str
             indices = dict(zip(case_grid, (index for index, _ in choice), strict=True))
             place = prefix + "grid[" + ", ".join(f"{k}={v}" for k, v in values.items()) + "]"
             try:
-                config = TrialConfig.from_mapping({**case_base, **values})
+                config = TrialConfig.from_mapping(located({**case_base, **values}, folder))
             except ConfigError as error:
                 raise ConfigError(_locate(str(error), prefix, case, top, indices)) from None
             yield place if values else prefix + "base", config, places

@@ -1,6 +1,6 @@
 """Settings that were written down and that no trial uses are refused: whoever writes one expects it to do something.
 
-A trial uses the fields of its `canonical()`. A default of 0 or false (`sigma: 0`, `denoise: false`) makes no difference
+A trial uses the fields of its `used()`. A default of 0 or false (`sigma: 0`, `denoise: false`) makes no difference
 where it is not used, and may be written down anywhere.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline.trials.choices import ALGORITHMS, MECHANISMS, NETWORKS, OPTIMIZERS, OUTPUT_INITS
 from pipeline.trials.config import ConfigError, TrialConfig, settings, uses
+from pipeline.trials.features import FEATURES, OPTICAL_DEVICES
 from pipeline.trials.fields import listed_or, plain
 
 Written = tuple[TrialConfig, Mapping[str, str]]  # a trial, and the place in the file of every field that was given
@@ -30,7 +31,7 @@ COUNTERPARTS = {
 # Fields on which it depends whether another is used: those of a choice with what may be chosen, and those of which it
 # matters whether they are 0, with a value on the other side.
 CHOICES = {"mechanism": MECHANISMS, "algorithm": ALGORITHMS, "network": NETWORKS, "optimizer": OPTIMIZERS,
-           "output_init": OUTPUT_INITS}
+           "output_init": OUTPUT_INITS, "features": FEATURES, "optical_device": OPTICAL_DEVICES}
 NUMBERS = ("sigma", "tau_h_min", "target_norm", "canaries")
 
 
@@ -40,16 +41,16 @@ def check_used(trials: Sequence[TrialConfig]) -> None:
     Raises:
         ConfigError: naming field, value, the reason, and what to use instead.
     """
-    canonical = [trial.canonical() for trial in trials]
+    used_by = [trial.used() for trial in trials]
     for f in settings():
         given = [number for number, trial in enumerate(trials) if getattr(trial, f.name) != f.default]
-        if given and not any(f.name in canonical[number] for number in given):
+        if given and not any(f.name in used_by[number] for number in given):
             raise ConfigError(_message(f.name, [trials[number] for number in given]))
 
 
 def used(trial: TrialConfig) -> TrialConfig:
     """The same trial, with every field that it does not use at its default."""
-    return TrialConfig.from_mapping(trial.canonical())
+    return TrialConfig.from_mapping(trial.used())
 
 
 def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None:
@@ -65,10 +66,10 @@ def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None
     reached: dict[str, list[TrialConfig]] = {place: [] for place in entries}
     fine = set()
     for trial, places in trials:
-        canonical = trial.canonical()
+        uses_them = trial.used()
         for field, place in places.items():
             reached[place].append(trial)
-            if field in canonical or _neutral(trial, field):
+            if field in uses_them or _neutral(trial, field):
                 fine.add(place)
     for place, value in entries.items():
         field = place.rpartition(".")[2]
@@ -82,9 +83,9 @@ def ignored(trials: Sequence[Written]) -> str:
     """Which trials make no use of which written fields: `sigma, tau_h by 3 trials of mechanism none`; or empty."""
     who: dict[str, list[int]] = {}
     for number, (trial, places) in enumerate(trials):
-        canonical = trial.canonical()
+        uses_them = trial.used()
         for field in places:
-            if field not in canonical and not _neutral(trial, field):
+            if field not in uses_them and not _neutral(trial, field):
                 who.setdefault(field, []).append(number)
     groups: dict[tuple[int, ...], list[str]] = {}
     for field, numbers in who.items():
@@ -123,7 +124,7 @@ def _field(name: str) -> dataclasses.Field:
 
 
 def _uses(c: Any, field: str) -> bool:
-    """As `field in c.canonical()`, for settings that need not go together."""
+    """As `field in c.used()`, for settings that need not go together."""
     return uses(c, _field(field))
 
 

@@ -6,10 +6,13 @@ privacy. Whatever is computed over records would have to be private, and paid fo
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -19,20 +22,22 @@ from safetensors.torch import save_file
 
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.download import DataError
+from pipeline.learning.data.maps import MAPS, Apply
 from pipeline.learning.data.readers import cache_folder
-from pipeline.learning.data.scattering import scattering
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.features import record_shape
+from pipeline.trials.datasets import DATASETS
+from pipeline.trials.feature_file import check_rows, described
+from pipeline.trials.features import map_settings, record_shape
+from pipeline.trials.fields import ConfigError
 
 VERSION = 1  # of what is computed; a cache of another is not read
-CHUNK = 64  # images at a time, which stay in a processor's cache
 LEAST_VARIANCE = 1e-5  # of a group: one of equal values has none, and becomes zeros
 SAID_EVERY = 10_000  # records
 
 
 def feature_key(config: TrialConfig) -> tuple:
     """What features depend on, beside the records."""
-    return config.features, config.scattering_scales, config.scattering_angles, config.feature_groups
+    return config.features, *(getattr(config, name) for name in map_settings(config) if name != "feature_file")
 
 
 def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,52 +45,104 @@ def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Te
     features [N, n_0] of them, from memory, the cache, or computed now.
 
     Raises:
-        DataError: for a cache that cannot be written.
+        DataError: for a cache that cannot be written, a file of features that is missing or another, or features that
+            are not finite or of another shape than stated.
+        OpuUnavailable: for features of a real OPU that are in no cache, where there is none.
     """
     if config.features == "pixels":
         return data.train_x, data.test_x
     key = feature_key(config)
     if key not in data.mapped:
-        data.mapped[key] = _cached(data, config)
+        data.mapped[key] = _cached(data, config) if MAPS[config.features].kept else _computed(data, config)
     return data.mapped[key]
 
 
-def compute(records: torch.Tensor, data: Dataset, config: TrialConfig) -> torch.Tensor:
-    """Features of uint8 records [n, n_features], bfloat16 [n, n_0]."""
-    channels, rows, columns = data.spec.shape
-    shape = record_shape(config)
-    found = torch.empty(len(records), shape[0] * shape[1] * shape[2], dtype=torch.bfloat16, device=records.device)
-    for begin in range(0, len(records), CHUNK):
-        images = records[begin:begin + CHUNK].view(-1, rows, columns).to(torch.float32) / data.spec.scale
-        maps = scattering(images, config.scattering_scales, config.scattering_angles)
-        maps = maps.view(-1, channels * maps.shape[1], *maps.shape[2:])
+def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -> list[torch.Tensor]:
+    """Features of uint8 records [n, n_features] (of a file's rows, which are features), bfloat16 [n, n_0], of every
+    part.
+
+    Raises:
+        DataError: for features of another shape than stated, or that are not finite.
+    """
+    with MAPS[config.features].opened(data.spec, config, data.train_x.device) as apply:
+        return [_mapped(records, apply, config) for records in parts]
+
+
+def _mapped(records: torch.Tensor, apply: Apply, config: TrialConfig) -> torch.Tensor:
+    shape, pack = record_shape(config), MAPS[config.features].pack
+    found = torch.empty(len(records), math.prod(shape), dtype=torch.bfloat16, device=records.device)
+    for begin in range(0, len(records), pack):
+        some = records[begin:begin + pack]
+        maps = apply(some)
+        if maps.shape != (len(some), *shape) or not maps.is_floating_point():
+            raise DataError(f"features: '{config.features}' must give floating point numbers of shape "
+                            f"{(len(some), *shape)}, got {maps.dtype} of shape {tuple(maps.shape)}")
         if config.feature_groups:
-            maps = torch.nn.functional.group_norm(maps, config.feature_groups, eps=LEAST_VARIANCE)
-        found[begin:begin + CHUNK] = maps.flatten(1)
-        if begin // SAID_EVERY < (begin + CHUNK) // SAID_EVERY and len(records) > SAID_EVERY:
-            done = min(begin + CHUNK, len(records))
+            maps = torch.nn.functional.group_norm(maps.float(), config.feature_groups, eps=LEAST_VARIANCE)
+        found[begin:begin + pack] = maps.flatten(1)
+        if not (finite := found[begin:begin + pack].isfinite().all(1)).all():
+            row = begin + int(finite.int().argmin())
+            raise DataError(f"features: '{config.features}' must be finite, which those of record {row} of "
+                            f"{len(records)} are not")
+        if begin // SAID_EVERY < (begin + pack) // SAID_EVERY and len(records) > SAID_EVERY:
+            done = min(begin + pack, len(records))
             print(f"{config.features}: {done:,} of {len(records):,} records", file=sys.stderr)
     return found
+
+
+def check_file(config: TrialConfig) -> None:
+    """Make sure that a file of features is here, and is the one that the trial names.
+
+    Raises:
+        DataError: for a file that is missing, that has another digest, or not a row for every record.
+    """
+    if not config.feature_file:
+        raise DataError(f"feature_file: must name the file with SHA-256 {config.feature_sha256}, got ''")
+    path = Path(config.feature_file)
+    try:
+        file = described(path)
+        check_rows(path, file, DATASETS[config.dataset], config.dataset)
+    except ConfigError as error:
+        raise DataError(str(error)) from None
+    if (file.sha256, file.width) != (config.feature_sha256, config.feature_width):
+        raise DataError(f"feature_file: {path} must have SHA-256 {config.feature_sha256} and width "
+                        f"{config.feature_width}, got {file.sha256} and {file.width}")
+
+
+def _computed(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
+    if config.features != "file":
+        return tuple(compute((data.train_x, data.test_x), data, config))
+    check_file(config)
+    with safe_open(config.feature_file, "pt", str(data.train_x.device)) as file:
+        return tuple(compute([file.get_tensor(name) for name in ("train", "test")], data, config))
 
 
 def _cached(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """Of several processes one computes, the others wait and read."""
     path = cache_folder() / "features" / f"{_digest(data, config)}.safetensors"
     device = data.train_x.device
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{path}.lock"):
-            found = _read(path)
-            if found is None:
-                found = {name: compute(records, data, config).cpu()
-                         for name, records in (("train", data.train_x), ("test", data.test_x))}
+    with contextlib.ExitStack() as held:
+        with _writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(FileLock(f"{path}.lock"))
+        found = _read(path)
+        if found is None:
+            computed = [part.cpu() for part in _computed(data, config)]
+            found = dict(zip(("train", "test"), computed, strict=True))
+            with _writing(path):
                 part = path.with_suffix(".part")
                 save_file(found, part, metadata={"sha256": _checksum(found)})
                 os.replace(part, path)
+    return found["train"].to(device), found["test"].to(device)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise DataError(f"{path}: cannot be written to the cache ({error}); set PHOTONIC_CACHE to a folder with room "
                         "that can be written") from error
-    return found["train"].to(device), found["test"].to(device)
 
 
 def _read(path: Path) -> dict[str, torch.Tensor] | None:
@@ -114,7 +171,9 @@ def _checksum(found: dict[str, torch.Tensor]) -> str:
 
 def _digest(data: Dataset, config: TrialConfig) -> str:
     """Of the records, the settings of the map and the version of its code."""
-    content = hashlib.sha256(json.dumps([VERSION, *feature_key(config), data.spec.shape]).encode())
+    code = MAPS[config.features].code
+    named = [VERSION, *feature_key(config), data.spec.shape, *([code] if code else [])]
+    content = hashlib.sha256(json.dumps(named).encode())
     for records in (data.train_x, data.test_x):
         content.update(records.cpu().numpy())
     return content.hexdigest()[:32]

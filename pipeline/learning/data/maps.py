@@ -1,0 +1,115 @@
+"""The maps of single records by name: what computes each, and how an extension adds one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import Field, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.learning.data.optical import optical
+from pipeline.learning.data.scattering import scattering
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.datasets import DatasetSpec
+from pipeline.trials.extensions import settings_of_extension
+from pipeline.trials.features import FEATURES, OF_ONE_RECORD, FeatureMap
+from pipeline.trials.fields import ConfigError, register
+
+Apply = Callable[[torch.Tensor], torch.Tensor]  # uint8 records [n, n_features] -> features [n, *shape], floating
+
+
+@dataclass(frozen=True)
+class Map:
+    """What computes the features of records.
+
+    Attributes:
+        opened: from facts of a data set, a trial and a device to what maps records, as long as it is held.
+        pack: records at a time.
+        code: digest of what computes it, which a cache is named by; empty for this package's own maps.
+        kept: whether the cache keeps what was computed.
+    """
+
+    opened: Callable[[DatasetSpec, TrialConfig, torch.device], AbstractContextManager[Apply]]
+    pack: int
+    code: str = ""
+    kept: bool = True
+
+
+@contextlib.contextmanager
+def _scattering(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
+    channels, rows, columns = spec.shape
+
+    def apply(records: torch.Tensor) -> torch.Tensor:
+        images = records.view(-1, rows, columns).to(torch.float32) / spec.scale
+        maps = scattering(images, config.scattering_scales, config.scattering_angles)
+        return maps.view(-1, channels * maps.shape[1], *maps.shape[2:])
+
+    yield apply
+
+
+@contextlib.contextmanager
+def _as_they_are(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
+    yield lambda rows: rows
+
+
+MAPS: dict[str, Map] = {
+    "scattering": Map(_scattering, 64),  # which stay in a processor's cache
+    "optical": Map(optical, 1024),
+    "file": Map(_as_they_are, 4096, kept=False),  # it is a file already
+}
+
+
+FUNCTIONS: dict[str, Any] = {"pixels": _as_they_are, "scattering": scattering, "optical": optical, "file": _as_they_are}
+
+
+def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig], torch.Tensor], *,
+                      shape: Callable[[TrialConfig], tuple[int, ...]] | tuple[int, ...], public_because: str,
+                      settings: Sequence[str] | Mapping[str, Field | None] = (), groups: int = 0) -> None:
+    """Add a map of single records: `features: <name>` is accepted from then on (docs/extending.md).
+
+    Args:
+        name: of the setting `features`.
+        function: from records [n, *shape of the data set], float32 on [0, 1], and a trial, to features [n, *shape],
+            floating point, row by row: the features of a record must not depend on the others of the pack.
+        shape: of one record's features, channels first, or a function of the trial.
+        public_because: why the map is public and depends on no private record. The sentence stands in the tag
+            `privacy.notes` of every trial with these features.
+        settings: fields that it uses, and new ones, as of `register_feedback`; they become part of its trials'
+            identity. `feature_groups` always is.
+        groups: in which the features are normalised where `feature_groups` does not say.
+
+    Raises:
+        ConfigError: for a name that is taken, a field that does not exist, or without `public_because`.
+    """
+    if not public_because.strip() or "\n" in public_because:
+        raise ConfigError(f"public_because: must say in one line why '{name}' is a public map of single records, got "
+                          f"{public_because!r}; without it no epsilon of its trials would hold")
+    fields = settings_of_extension(name, settings)
+    known = tuple(dict.fromkeys((*fields["settings"], "feature_groups")))
+    register(FUNCTIONS, name, function, "features")
+    code = _code(function)
+    FEATURES[name] = FeatureMap(
+        shape if callable(shape) else lambda c: shape,
+        lambda c: f"features '{name}', {OF_ONE_RECORD}, as the extension states: {public_because}",
+        lambda c: known, own=fields["own"], groups=groups)
+    MAPS[name] = Map(_extension(function), 256, code=code, kept=bool(code))
+
+
+def _extension(function: Callable[[torch.Tensor, TrialConfig], torch.Tensor]) -> Callable:
+    @contextlib.contextmanager
+    def opened(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
+        yield lambda records: function(records.view(-1, *spec.shape).to(torch.float32) / spec.scale, config)
+    return opened
+
+
+def _code(function: Any) -> str:
+    """Digest of the module in which a function is defined; empty where it has none, as in a notebook, whose cells may
+    change under the same name."""
+    code = getattr(getattr(function, "func", function), "__code__", None)
+    path = Path(code.co_filename) if code else None
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path and path.is_file() else ""

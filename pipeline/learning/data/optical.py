@@ -1,0 +1,98 @@
+"""Random features of an Optical Processing Unit (Saade et al. 2016, "Random projections through multiple optical
+scattering"): intensities |R x|^2 of a binary record x, R with complex Gaussian entries, which nobody chose by data.
+
+An OPU displays bits. A pixel v on 0..scale becomes T of them, bit k whether v > k scale/(T + 1): the fixed thresholds
+of lightonml's `MultiThresholdEncoder`, so that the product of two records' codes counts the levels that both reach.
+(Bit planes would give the last bit of a pixel as much weight as its first; quantiles of the data would have to be paid
+for.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.learning.opu import open_host_opu, simulated_device
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.datasets import DatasetSpec
+
+
+def encoded(records: torch.Tensor, thresholds: int, scale: float) -> torch.Tensor:
+    """Bits of pixels.
+
+    Args:
+        records: [n, n_features], uint8, 0..scale.
+        thresholds: T.
+
+    Returns:
+        [n, T n_features], uint8: all pixels against the lowest threshold, then all against the next.
+    """
+    # A whole number is above a threshold if it is above what the threshold is rounded down to.
+    levels = torch.tensor([int(scale * k / (thresholds + 1)) for k in range(1, thresholds + 1)], dtype=torch.uint8)
+    return (records.unsqueeze(1) > levels.to(records.device).unsqueeze(1)).flatten(1).to(torch.uint8)
+
+
+class SimulatedOptics:
+    """|x R|^2 with the matrix R of lightonml's simulated device, whose results these are to rounding: the same
+    products, but on all cores, or on a GPU.
+
+    Args:
+        n_bits: of a record.
+        width: intensities of a record.
+        seed: of R; its real and imaginary parts are N(0, 1/n_bits).
+    """
+
+    def __init__(self, n_bits: int, width: int, seed: int, device: torch.device | str = "cpu") -> None:
+        matrix = simulated_device(n_bits, width, seed, linear=False).random_matrix
+        parts = np.concatenate([matrix.real, matrix.imag], axis=1)
+        self.width, self.parts = width, torch.from_numpy(parts).to(device)  # [n_bits, 2 width]
+
+    def __call__(self, bits: torch.Tensor) -> torch.Tensor:
+        """Intensities [n, width], float32, of bits [n, n_bits]."""
+        field = (bits.to(torch.float32) @ self.parts).square_()
+        return field[:, :self.width] + field[:, self.width:]
+
+
+class HardwareOptics:
+    """What the camera of an OPU sees, 0..255: |x R|^2 times its exposure, for an R of its own, with its noise.
+
+    Args:
+        open_opu: width -> an open OPU, with the methods `fit1d`, `transform` and `close`.
+
+    Raises:
+        OpuUnavailable: where there is no OPU.
+    """
+
+    def __init__(self, n_bits: int, width: int, open_opu: Callable[[int], Any] | None = None) -> None:
+        self.opu = (open_opu or open_host_opu)(width)
+        try:
+            self.opu.fit1d(n_features=n_bits)
+        except BaseException:
+            self.opu.close()
+            raise
+
+    def __call__(self, bits: torch.Tensor) -> torch.Tensor:
+        """Intensities [n, width], float32, of bits [n, n_bits], on their device."""
+        seen = np.asarray(self.opu.transform(bits.cpu().numpy()), dtype=np.float32)
+        return torch.from_numpy(seen).to(bits.device)
+
+    def close(self) -> None:
+        """Give back the device; only one process can hold it."""
+        self.opu.close()
+
+
+@contextlib.contextmanager
+def optical(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Callable]:
+    """What maps uint8 records [n, n_features] to intensities [n, optical_width], float32; a real OPU is given back at
+    the end."""
+    n_bits = config.optical_thresholds * spec.n_features
+    with contextlib.ExitStack() as held:
+        if config.optical_device == "hardware":
+            optics = held.enter_context(contextlib.closing(HardwareOptics(n_bits, config.optical_width)))
+        else:
+            optics = SimulatedOptics(n_bits, config.optical_width, config.optical_seed, device)
+        yield lambda records: optics(encoded(records, config.optical_thresholds, spec.scale))

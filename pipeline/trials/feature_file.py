@@ -1,0 +1,131 @@
+"""A safetensors file of features, [N, d] of the training and [M, d] of the test records: what it is, before it is read.
+
+A trial is identified by the SHA-256 of the file and not by its path: a file that was moved is the same, one that was
+changed another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pipeline.trials.datasets import DATASETS, DatasetSpec
+from pipeline.trials.fields import ConfigError
+
+FLOATING = ("F16", "BF16", "F32", "F64")  # types of safetensors
+LONGEST_SOURCE = 500  # characters of a statement that tags and params of every run repeat
+
+
+@dataclass(frozen=True)
+class FeatureFile:
+    """What a file has, by its header, and its digest.
+
+    Attributes:
+        shapes: of the tensors `train` and `test`.
+        sha256: 64 hexadecimal digits.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+    sha256: str
+
+    @property
+    def width(self) -> int:
+        """d."""
+        return self.shapes["train"][1]
+
+
+def located(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Settings of an experiment file whose path of features, where it is relative, is one from the file's folder."""
+    path = values.get("feature_file")
+    if not path or not isinstance(path, str):
+        return values
+    return {**values, "feature_file": str(folder / Path(path).expanduser())}
+
+
+def described(path: Path) -> FeatureFile:
+    """What a file is; one that has not changed since is not read again.
+
+    Raises:
+        ConfigError: for a file that is not there, no safetensors, or without matrices `train` and `test` of floating
+            point numbers, of one width.
+    """
+    try:
+        status = path.stat()
+        return _described(path, status.st_size, status.st_mtime_ns)
+    except OSError as error:
+        raise ConfigError(f"feature_file: {path} cannot be read ({error.strerror or error})") from None
+
+
+@lru_cache(maxsize=32)
+def _described(path: Path, size: int, modified: int) -> FeatureFile:
+    from safetensors import SafetensorError, safe_open
+
+    shapes = {}
+    try:
+        with safe_open(path, "numpy") as file:
+            for name in ("train", "test"):
+                if name not in file.keys():  # noqa: SIM118  (it is no mapping)
+                    raise ConfigError(f"feature_file: {path} must have the tensors train and test, got "
+                                      f"{', '.join(sorted(file.keys())) or 'none'}")
+                part = file.get_slice(name)
+                shapes[name] = tuple(part.get_shape())
+                if part.get_dtype() not in FLOATING or len(shapes[name]) != 2 or not shapes[name][1]:
+                    raise ConfigError(f"feature_file: {path}, tensor {name}, must be [records, features] of type "
+                                      f"{' or '.join(FLOATING)}, got {part.get_dtype()} of shape {shapes[name]}")
+    except SafetensorError as error:
+        raise ConfigError(f"feature_file: {path} must be a safetensors file ({error})") from None
+    if shapes["train"][1] != shapes["test"][1]:
+        raise ConfigError(f"feature_file: {path} must have as many features of test as of training records, got "
+                          f"train {shapes['train']} and test {shapes['test']}")
+    with path.open("rb") as content:
+        return FeatureFile(shapes, hashlib.file_digest(content, "sha256").hexdigest())
+
+
+def check_rows(path: Path, file: FeatureFile, spec: DatasetSpec, dataset: str) -> None:
+    """Raises:
+        ConfigError: for a file with more or fewer rows than the data set has records.
+    """
+    for name, n in (("train", spec.n_train), ("test", spec.n_test)):
+        if file.shapes[name][0] != n:
+            raise ConfigError(f"feature_file: {path}, tensor {name}, must have a row for each of the {n} records of "
+                              f"{dataset}, got shape {file.shapes[name]}")
+
+
+def known_of_file(c: Any) -> dict[str, Any]:
+    """The fields of a trial that say which file it is: its path, absolute, its digest and its width.
+
+    Where both are given the file need not be there, as where trials are read from a tracking store.
+
+    Raises:
+        ConfigError: for a file that does not fit the data set, or has another digest or width than was given.
+    """
+    path = Path(c.feature_file).expanduser().absolute() if c.feature_file else None
+    if c.feature_sha256 and c.feature_width and not (path and path.exists()):
+        return {"feature_file": str(path or "")}
+    if path is None:
+        raise ConfigError("feature_file: must name a safetensors file with features 'file', got ''")
+    file = described(path)
+    check_rows(path, file, DATASETS[c.dataset], c.dataset)
+    for name, given, found in (("feature_sha256", c.feature_sha256, file.sha256),
+                               ("feature_width", c.feature_width, file.width)):
+        if given and given != found:
+            raise ConfigError(f"{name}: must be {found}, which {path} has, got {given}; leave it out, or name the file "
+                              "that was meant")
+    return {"feature_file": str(path), "feature_sha256": file.sha256, "feature_width": file.width}
+
+
+def check_feature_file(c: Any) -> None:
+    """Raises:
+        ConfigError: without a statement on the encoder, or for a digest that is none.
+    """
+    source = c.feature_source
+    if not source.strip() or "\n" in source or len(source) > LONGEST_SOURCE:
+        raise ConfigError("feature_source: must say in one line, of at most "
+                          f"{LONGEST_SOURCE} characters, which encoder gave the features and why it is public, as "
+                          f"'CLIP ViT-B/32, trained on public data'; it stands in privacy.notes, got {source!r}")
+    if not re.fullmatch("[0-9a-f]{64}", c.feature_sha256):
+        raise ConfigError(f"feature_sha256: must be 64 hexadecimal digits, got '{c.feature_sha256}'")
