@@ -9,8 +9,9 @@ from pipeline.package import lazy
 if TYPE_CHECKING:
     from pipeline.learning.data.dataset import Dataset, load, register_dataset
     from pipeline.learning.data.download import DataError
+    from pipeline.learning.data.maps import register_features
 
-__all__ = ["DataError", "Dataset", "load", "register_dataset"]
+__all__ = ["DataError", "Dataset", "load", "register_dataset", "register_features"]
 
 __getattr__, __dir__ = lazy(__name__, {"DataError": "download", "Dataset": "dataset", "load": "dataset",
-                                       "register_dataset": "dataset"})
+                                       "register_dataset": "dataset", "register_features": "maps"})
