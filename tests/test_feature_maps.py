@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import pickle
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,7 @@ from pipeline.sweep.dry_run import as_lines, dry_run
 from pipeline.sweep.estimate import estimate_seconds
 from pipeline.sweep.worker import prepare
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
+from pipeline.trials import feature_file
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.experiment import parse_experiment
@@ -245,6 +248,16 @@ def test_a_file_is_known_by_its_content_and_not_by_its_place(file, tmp_path, dig
     assert stored.trial_key == trial.trial_key and stored.feature_file == ""
     with pytest.raises(DataError, match=f"^feature_file: must name the file with SHA-256 {trial.feature_sha256}, got"):
         maps.features(digits, stored)
+
+
+def test_a_file_is_read_again_where_it_may_have_changed(file, monkeypatch):
+    read = []
+    monkeypatch.setattr(feature_file, "_described", lambda path: read.append(path) or path.stat().st_mtime_ns)
+    now = time.time()
+    for age in (-60, -60, 60, 60, 50, 50):  # seconds since it was written; in the future, it may be written once more
+        os.utime(file, (now - age, now - age))
+        feature_file.described(file)
+    assert len(read) == 4
 
 
 def test_a_path_is_relative_to_the_experiment_file(file, tmp_path, monkeypatch):

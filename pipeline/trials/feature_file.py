@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,10 @@ from pipeline.trials.datasets import DATASETS, DatasetSpec
 from pipeline.trials.fields import ConfigError
 
 FLOATING = ("F16", "BF16", "F32", "F64")  # types of safetensors
+RECENT_SECONDS = 3.0  # since a file was written, in which it may change once more with the same size and time
 LONGEST_SOURCE = 500  # characters of a statement that tags and params of every run repeat
+
+DESCRIBED: dict[Path, tuple[tuple[int, int], FeatureFile]] = {}  # (size, time of change) and what a file was then
 
 
 @dataclass(frozen=True)
@@ -55,13 +58,18 @@ def described(path: Path) -> FeatureFile:
     """
     try:
         status = path.stat()
-        return _described(path, status.st_size, status.st_mtime_ns)
+        version = status.st_size, status.st_mtime_ns
+        if DESCRIBED.get(path, (None,))[0] != version:
+            file = _described(path)
+            if time.time() - status.st_mtime < RECENT_SECONDS:
+                return file
+            DESCRIBED[path] = version, file
+        return DESCRIBED[path][1]
     except OSError as error:
         raise ConfigError(f"feature_file: {path} cannot be read ({error.strerror or error})") from None
 
 
-@lru_cache(maxsize=32)
-def _described(path: Path, size: int, modified: int) -> FeatureFile:
+def _described(path: Path) -> FeatureFile:
     from safetensors import SafetensorError, safe_open
 
     shapes = {}
