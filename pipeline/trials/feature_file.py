@@ -116,6 +116,9 @@ def known_of_file(c: Any) -> dict[str, Any]:
         return {"feature_file": str(path or "")}
     if path is None:
         raise ConfigError("feature_file: must name a safetensors file with features 'file', got ''")
+    if not path.exists():
+        raise ConfigError(f"feature_file: {path} cannot be read (no such file); to do without it, feature_sha256 and "
+                          "feature_width say which it was")
     file = described(path)
     check_rows(path, file, DATASETS[c.dataset], c.dataset)
     for name, given, found in (("feature_sha256", c.feature_sha256, file.sha256),
