@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from io import BytesIO
 
 import numpy as np
 import pandas as pd
@@ -71,15 +71,15 @@ def panels(count: int, per_row: int, width: float, height: float, beside: tuple[
     return figure, axes[:count]
 
 
-def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
-    """Write `<stem>.svg`, `.pdf` and `.png` (300 dpi); the SVG has annotations for a page (`analysis.svg`)."""
-    paths = [folder / f"{stem}.{extension}" for extension in FORMATS]
-    names = svg.name(figure)
+def draw(figure: Figure) -> dict[str, bytes]:
+    """The figure as `svg`, `pdf` and `png` (300 dpi) file; the SVG has annotations for a page (`analysis.svg`)."""
+    names, files = svg.name(figure), {}
     with theme():
-        for path in paths:
-            figure.savefig(path, metadata=_NO_DATE[path.suffix[1:]])
-        svg.annotate(paths[FORMATS.index("svg")], figure, names)
-    return paths
+        for extension in FORMATS:
+            file = BytesIO()
+            figure.savefig(file, format=extension, metadata=_NO_DATE[extension])
+            files[extension] = file.getvalue()
+        return files | {"svg": svg.annotate(files["svg"], figure, names)}
 
 
 def look(algorithm: str) -> dict[str, object]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from weakref import WeakKeyDictionary
 from xml.etree import ElementTree
 
@@ -48,15 +47,15 @@ def name(figure: Figure) -> dict[str, Artist]:
     return names
 
 
-def annotate(path: Path, figure: Figure, names: Mapping[str, Artist]) -> None:
-    """Replace the group ids in the SVG of a figure by what is known of their artists.
+def annotate(drawn: bytes, figure: Figure, names: Mapping[str, Artist]) -> bytes:
+    """The SVG of a figure with what is known of its artists in place of their group ids.
 
     Args:
         names: what `name` returned before the figure was drawn.
     """
     boxes = {artist: box for box, members in columns(figure) for artist in members}
-    tree = ElementTree.parse(path)
-    for group in tree.iter(f"{{{SVG}}}g"):
+    root = ElementTree.fromstring(drawn)
+    for group in root.iter(f"{{{SVG}}}g"):
         artist = names.get(group.get("id"))
         if artist is None:
             continue
@@ -70,7 +69,7 @@ def annotate(path: Path, figure: Figure, names: Mapping[str, Artist]) -> None:
             marks = list(group.iter(f"{{{SVG}}}use"))
             for mark, text in zip(marks, texts or _readings(artist), strict=True) if marks else ():
                 ElementTree.SubElement(mark, f"{{{SVG}}}title").text = text
-    tree.write(path, encoding="utf-8", xml_declaration=True)
+    return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
 
 
 def _readings(line: Line2D) -> list[str]:

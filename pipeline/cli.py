@@ -221,32 +221,30 @@ def _report(options: argparse.Namespace) -> int:
             raise ConfigError(f"--set: is of one experiment, got it with two: {' '.join(options.set)}")
         if options.where:
             raise ConfigError(f"--where: is of one experiment, got it with two: {' '.join(options.where)}")
-        from analysis.comparison.report import compare_report
+        from analysis.comparison import report as comparison
 
         folder = options.mlruns_b
         store_b = Reader(f"sqlite:///{folder.absolute() / 'mlflow.db'}", folder) if folder else store
-        files = compare_report(experiment, _swept(options.other, store_b), store, store_b, options.out)
-        absent = []
+        report = comparison.write(experiment, _swept(options.other, store_b), store, store_b, options.out)
     else:
-        from analysis.report.report import report
+        from analysis.report.report import write
         from pipeline.tracking.store import Store
 
         if options.where:
             experiment = sliced(experiment, _assignments("--where", options.where))
-        files, said, absent = report(experiment, Store(root=options.mlruns, create=False), options.out,
-                                     ",".join(options.where))
-        if said:
-            print("\n".join(said), end="\n\n")
-    for table in (path.read_text(encoding="utf-8") for path in files if path.suffix == ".md"):
-        if table.count("\n") <= MOST_PRINTED:
-            print(table)
+        report = write(experiment, Store(root=options.mlruns, create=False), options.out, ",".join(options.where))
+        if report.headline:
+            print("\n".join(report.headline), end="\n\n")
+    for text in (exhibit.markdown for exhibit in report.exhibits):
+        if text.count("\n") <= MOST_PRINTED:
+            print(text)
     print("written:" if options.other else "written, and logged to the sweep's MLflow run:")
     stems: dict[Path, list[str]] = {}
-    for path in files:
+    for path in report.files:
         stems.setdefault(path.with_suffix(""), []).append(path.suffix)
     for stem, kinds in stems.items():
         print(f"  {stem}{' '.join(kinds)}")
-    for exhibit, reason in absent:
+    for exhibit, reason in report.left_out:
         print(f"left out: {exhibit}: {reason}")
     return 0
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.exhibits.frontier.points import GUARANTEED, frontier
-from analysis.exhibits.table import Table, markdown
+from analysis.exhibits.table import Table
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, MixedTrials, ReportError, setting_label
 from analysis.statistics import PAIRED, WELCH, difference_of
 from analysis.text import NO_VALUE, value_text
@@ -103,12 +103,7 @@ def overlay(comparison: Comparison) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
     return found
 
 
-def to_csv(comparison: Comparison) -> str:
-    """The tidy table."""
-    return comparison.table.round(6).to_csv(index=False, lineterminator="\n")
-
-
-def to_markdown(comparison: Comparison) -> str:
+def body(comparison: Comparison) -> tuple[str, Table]:
     """Test accuracies of both sides and their differences, below a caption."""
     names = tuple(DATASET_LABELS if name == "dataset" else {} for name in comparison.shown)
     header = ["algorithm", "noise", *comparison.shown, f"{comparison.a.label} %", f"{comparison.b.label} %",
@@ -120,7 +115,7 @@ def to_markdown(comparison: Comparison) -> str:
         rows.append([*names_of(row), *(texts.get(row[f], value_text(row[f])) for f, texts in
                                        zip(comparison.shown, names, strict=True)),
                      f"{row['a_mean']:.2f}", f"{row['b_mean']:.2f}", f"{row['difference']:+.2f}", interval, n])
-    return markdown(caption(comparison), Table.of(header, rows, texts=range(2 + len(comparison.shown))))
+    return caption(comparison), Table.of(header, rows, texts=range(2 + len(comparison.shown)))
 
 
 def accuracies(comparison: Comparison) -> pd.DataFrame:

@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 
 from analysis import style
 from analysis.comparison import match
-from analysis.comparison.match import Comparison, Side, accuracies, names_of
-from analysis.exhibits.captions import titled
-from analysis.exhibits.frontier import points as frontiers
-from analysis.exhibits.table import markdown
+from analysis.comparison.match import Comparison, Side, accuracies, names_of, overlay
+from analysis.exhibits.exhibit import Exhibit
+from analysis.exhibits.frontier.exhibit import tidy
+from analysis.exhibits.frontier.points import tightest
 from analysis.report.overview import abridged
-from analysis.report.page import Page, exhibits, render
-from analysis.report.report import write
+from analysis.report.page import Page, render
+from analysis.report.report import Report, save
 from analysis.report.statements import epsilons, notes, statements
 from analysis.runs import ALGORITHM_LABELS, ReportError, load_runs, noise_sources
 from analysis.text import value_text
@@ -28,8 +28,7 @@ from pipeline.tracking.reader import Reader
 from pipeline.trials.experiment import Experiment
 
 
-def compare_report(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader,
-                   out: Path | None = None) -> list[Path]:
+def write(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader, out: Path | None = None) -> Report:
     """Write `comparison.csv`, `.md` and figure, `frontiers.*` where both have a frontier, and `index.html`.
 
     Args:
@@ -50,17 +49,20 @@ def compare_report(a: Experiment, b: Experiment, store_a: Reader, store_b: Reade
         store.attach(experiment.name)
         runs.append(load_runs(store, experiment.trials, source=experiment.source))
     found = match.compare(*(Side(*side) for side in zip(_labels(a, b, runs), (a, b), runs, strict=True)))
-    folder = Path("reports") / f"{a.name}-and-{b.name}" if out is None else Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    files = write({"comparison.csv": match.to_csv(found),
-                   "comparison.md": titled("Difference in test accuracy", match.to_markdown(found))}, folder)
-    files += style.save(difference_figure(found), folder, "comparison")
-    if pairs := match.overlay(found):
-        files += _write_overlay(found, pairs, folder)
-    return files + write({"index.html": render(_page(found, files))}, folder)
+    pairs = overlay(found)
+    exhibits = [draw(found), *([draw_overlay(found, pairs)] if pairs else [])]
+    contents = {name: content for exhibit in exhibits for name, content in exhibit.files.items()}
+    contents["index.html"] = render(_page(found, exhibits)).encode()
+    folder = Path("reports", f"{a.name}-and-{b.name}") if out is None else out
+    return Report(save(contents, folder), exhibits, [], [])
 
 
-def difference_figure(found: Comparison) -> Figure:
+def draw(found: Comparison) -> Exhibit:
+    """The differences in test accuracy; the data have those of all metrics."""
+    return Exhibit("comparison", "Difference in test accuracy", match.body(found), found.table.round(6), plot(found))
+
+
+def plot(found: Comparison) -> Figure:
     """Differences in test accuracy with their intervals, a row per setting, 7.2 inches wide, in the colours of A's
     algorithms."""
     shown = accuracies(found)
@@ -83,7 +85,7 @@ def difference_figure(found: Comparison) -> Figure:
     return figure
 
 
-def overlay_figure(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> Figure:
+def plot_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> Figure:
     """Both frontiers on one axis, a panel per kind of epsilon, 6 x 3.8 inches each: A solid, B dashed and open."""
     with style.theme():
         figure = Figure(figsize=(6 * len(pairs), 3.8), layout="constrained")
@@ -106,7 +108,8 @@ def _draw(points: pd.DataFrame, ax: Axes, label: str, **own: object) -> None:
                     label=f"{ALGORITHM_LABELS[algorithm]}, {label}", **own)
 
 
-def _write_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]], folder: Path) -> list[Path]:
+def draw_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> Exhibit:
+    """The frontiers of both, from `match.overlay`."""
     table = pd.concat([frame.assign(experiment=side.label) for pair in pairs
                        for frame, side in zip(pair, (found.a, found.b), strict=True)])
     parts = []
@@ -117,23 +120,22 @@ def _write_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.Dat
                      f"(relation {a['relation'].iloc[0]}, sampler {samplers}): {found.a.label} solid, {found.b.label} "
                      "dashed with open markers; bars are 95% intervals over seeds, thin Student's t, thick bootstrap, "
                      f"where n > 1. {sentence(noise_statement(noise))}")
-    contents = {"frontiers.csv": frontiers.to_csv([table], ["experiment"]),
-                "frontiers.md": titled("Accuracy against ε, overlaid", markdown(*parts))}
-    return write(contents, folder) + style.save(overlay_figure(found, pairs), folder, "frontiers")
+    return Exhibit("frontiers", "Accuracy against ε, overlaid", tuple(parts), tidy([table], ["experiment"]),
+                   plot_overlay(found, pairs))
 
 
 def _sources(runs: pd.DataFrame, points: pd.DataFrame) -> pd.Series:
     """Where the noise of those runs comes from that have the epsilon of these points."""
     first = points.iloc[0]
-    return noise_sources(runs[frontiers.tightest(runs, first["kind"], first["formula"]).notna()]).dropna()
+    return noise_sources(runs[tightest(runs, first["kind"], first["formula"]).notna()]).dropna()
 
 
-def _page(found: Comparison, files: Sequence[Path]) -> Page:
+def _page(found: Comparison, exhibits: Sequence[Exhibit]) -> Page:
     both = pd.concat([found.a.runs, found.b.runs])
     facts = [(side.label, f"{len(side.runs)} trials, commit {', '.join(_commits(side.runs)) or 'not recorded'}")
              for side in (found.a, found.b)]
     return Page(title=f"{found.a.label} and {found.b.label}", what="Comparison", facts=facts,
-                exhibits=exhibits(files), privacy=statements(both), epsilons=epsilons(both), notes=notes(both))
+                exhibits=exhibits, privacy=statements(both), epsilons=epsilons(both), notes=notes(both))
 
 
 def _labels(a: Experiment, b: Experiment, runs: Sequence[pd.DataFrame]) -> tuple[str, str]:

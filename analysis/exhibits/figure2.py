@@ -17,23 +17,50 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.metrics import METRICS, Metric
-from analysis.runs import ALGORITHM_LABELS, NON_PRIVATE, ReportError, by_noise, setting_label
+from analysis.runs import (
+    ALGORITHM_LABELS,
+    NON_PRIVATE,
+    ReportError,
+    by_noise,
+    load_history,
+    require_replicates,
+    setting_label,
+)
 from analysis.statistics import SUMMARY
 from analysis.style import MARKERS, panels, present, seeds, theme
+from pipeline.tracking.reader import Reader
 
 LAYER = 2  # whose alignment is shown, as in the paper
 ALIGNMENT = f"alignment/layer_{LAYER}"
 ACCURACY, COSINE = METRICS["accuracy"], METRICS["alignment"]
 INTERVAL = "mean, 95% bootstrap band"
 PER_ROW = 3
+CAPTION = ("Validation accuracy by epoch, a panel for each algorithm, dashed without privacy and brighter with more "
+           "noise; last, alignment of PDFA's second layer with the true gradient (Figure 2 of Ohana et al. 2021; means "
+           "over seeds with 95% bootstrap bands).")
 
 
 class MissingSeries(ReportError):
     """The runs lack what a figure shows."""
 
 
-def figure2(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> Figure:
+def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
+    """The figure of runs, whose histories the store has.
+
+    Raises:
+        MixedTrials: if trials of one curve differ in more than their seed.
+        MissingSeries: as `plot`.
+    """
+    require_replicates(runs)
+    histories = (load_history(store, runs, "validation/accuracy"),
+                 load_history(store, runs[runs["algorithm"] == "pdfa"], ALIGNMENT))
+    figure = plot(*histories)
+    return Exhibit.of_means("figure2", "Learning curves and alignment", CAPTION, tabulate(*histories), figure)
+
+
+def plot(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> Figure:
     """A panel of validation accuracy for each algorithm on one scale, one of PDFA's alignment, and one legend, from the
     histories of `validation/accuracy` and `alignment/layer_2`.
 
@@ -102,7 +129,7 @@ def noise_colors(settings: Sequence[str]) -> dict[str, object]:
     return {NON_PRIVATE: "black", **colors}
 
 
-def figure2_table(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> pd.DataFrame:
+def tabulate(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> pd.DataFrame:
     """What is drawn: columns panel (`accuracy` in percent, `alignment`), algorithm, setting, epoch and `SUMMARY`."""
     parts = [("accuracy", accuracy, ACCURACY), ("alignment", alignment[alignment["algorithm"] == "pdfa"], COSINE)]
     rows = [by_epoch(cell, metric).assign(panel=panel, algorithm=algorithm, setting=setting)

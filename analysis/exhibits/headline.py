@@ -13,7 +13,7 @@ from analysis.statistics import difference_of
 MOST = 3  # epsilons of one kind that get a sentence of their own
 
 
-def headline(runs: pd.DataFrame) -> list[str]:
+def compose(runs: pd.DataFrame) -> list[str]:
     """Sentences on test accuracy, per data set and kind of epsilon that guarantees anything: who has the highest mean
     at which epsilon and, at up to three of them, the lead over the next with its 95% t interval over seeds
     (`analysis.statistics.difference_of`).

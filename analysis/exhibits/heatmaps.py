@@ -11,17 +11,32 @@ from matplotlib.figure import Figure
 
 from analysis import style
 from analysis.exhibits.envelope import best
+from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, ReportError
 from analysis.statistics import SUMMARY
 from analysis.text import NO_VALUE
-from pipeline.trials.exhibits import in_heatmap
+from pipeline.trials.exhibits import HEATMAPS, in_heatmap
 
 COLUMNS = ["algorithm", "sigma", "tau_h", "metric", *SUMMARY, "chosen", "choices"]
 COLOURS = "cividis"  # sequential, of even lightness steps, and the same to the colour-blind
+TITLES = {"alignment_heatmap": "Alignment by noise and activation bound",
+          "accuracy_heatmap": "Accuracy by noise and activation bound"}
+CAPTIONS = {
+    "alignment_heatmap": "Alignment of the applied update with the true gradient in the hidden layers, by noise level "
+                         "σ and bound τ_h on the activations, mean over seeds, one panel for each algorithm.",
+    "accuracy_heatmap": "Test accuracy by noise level σ and bound τ_h on the activations, mean over seeds, one panel "
+                        "for each algorithm.",
+}
 
 
-def heatmap_table(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
+    """One of `TITLES`; errors as `tabulate`."""
+    table = tabulate(runs, HEATMAPS[name])
+    return Exhibit.of_means(name, TITLES[name], CAPTIONS[name], table, plot(table))
+
+
+def tabulate(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     """A metric at the last epoch by algorithm, sigma and tau_h, over seeds: `COLUMNS`.
 
     Trials of other mechanisms are left out; so is a trial without a measured alignment (see `Metric.of`), and a
@@ -46,7 +61,7 @@ def heatmap_table(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     return pd.concat([table[table["algorithm"] == algorithm] for algorithm in style.present(table)], ignore_index=True)
 
 
-def heatmap_figure(table: pd.DataFrame) -> Figure:
+def plot(table: pd.DataFrame) -> Figure:
     """A panel per algorithm, in one row, on one colour scale: means as colour and text, sigma upwards, tau_h to the
     right."""
     algorithms = style.present(table)
@@ -56,7 +71,7 @@ def heatmap_figure(table: pd.DataFrame) -> Figure:
                         layout="constrained")
         axes = figure.subplots(1, len(algorithms), squeeze=False, sharey=True)[0]
         for algorithm, ax in zip(algorithms, axes, strict=True):
-            image = heatmap(table, algorithm, ax)
+            image = panel(table, algorithm, ax)
             ax.set_title(ALGORITHM_LABELS[algorithm])
         for ax in axes[1:]:
             ax.tick_params(labelleft=False)
@@ -70,7 +85,7 @@ def heatmap_figure(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def heatmap(table: pd.DataFrame, algorithm: str, ax: Axes):
+def panel(table: pd.DataFrame, algorithm: str, ax: Axes):
     """The cells of one algorithm, coloured on the scale of the whole table; returns the image."""
     grid = table[table["algorithm"] == algorithm].pivot(index="sigma", columns="tau_h", values="mean")
     grid = grid.reindex(index=sorted(table["sigma"].unique()), columns=sorted(table["tau_h"].unique()))

@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.figure2 import MissingSeries
-from analysis.exhibits.table import Table, markdown
+from analysis.exhibits.table import Table
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, load_history, noise_sources, require_replicates
 from analysis.style import MARKERS, PALETTE, theme
 from analysis.text import NO_VALUE
@@ -26,7 +27,13 @@ TICKS = 4  # of epsilon
 ACCURACIES = ("validation/accuracy", "test/accuracy")  # by epoch, the first that the trials have
 
 
-def curves(store: Reader, runs: pd.DataFrame) -> pd.DataFrame:
+def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
+    """The curves of runs, whose histories the store has; errors as `tabulate` and `plot`."""
+    table = tabulate(runs, store)
+    return Exhibit("leekifer", "Accuracy by epoch, and ε spent", body(table), table.round(6), plot(table))
+
+
+def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
     """Accuracy by epoch: columns dataset, algorithm, sigma, seed, delta, noise (its source), epoch, accuracy (%),
     accuracy_of, epsilon_published, epsilon_tight; a row per trial and epoch.
 
@@ -57,8 +64,8 @@ def curves(store: Reader, runs: pd.DataFrame) -> pd.DataFrame:
                                                        ignore_index=True)
 
 
-def leekifer_figure(table: pd.DataFrame) -> Figure:
-    """A row per data set and a column per sigma, 3.6 x 3.2 inches each, from `curves`."""
+def plot(table: pd.DataFrame) -> Figure:
+    """A row per data set and a column per sigma, 3.6 x 3.2 inches each, from `tabulate`."""
     datasets = [d for d in DATASET_LABELS if d in set(table["dataset"])]
     sigmas = sorted(s for s in table["sigma"].unique() if s > 0)
     if not sigmas:
@@ -116,7 +123,7 @@ def seeds(table: pd.DataFrame) -> str:
     return f"n = {n} seeds\nmean, min–max"
 
 
-def to_markdown(table: pd.DataFrame) -> str:
+def body(table: pd.DataFrame) -> tuple[str, Table]:
     """Accuracy after the last epoch and both epsilons: a row per data set, sigma and method, best method first."""
     last = table[table["epoch"] == table.groupby(["dataset", "algorithm", "sigma"])["epoch"].transform("max")]
     cells = last.groupby(["dataset", "sigma", "algorithm"], as_index=False).agg(
@@ -135,4 +142,4 @@ def to_markdown(table: pd.DataFrame) -> str:
             f"{deltas(table)}, replace-one, batches drawn without replacement: `published` by the RDP bound and "
             "classic conversion of Lee & Kifer 2020, `tight` by privacy loss distributions. It covers one trial each, "
             f"not the choice among them; {noise_statement(trials['noise'])}.")
-    return markdown(text, Table.of(header, rows, texts=(0, 2)))
+    return text, Table.of(header, rows, texts=(0, 2))

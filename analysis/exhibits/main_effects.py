@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 
 from analysis import style
 from analysis.exhibits.envelope import fields_of
+from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.metrics import METRICS
-from analysis.exhibits.table import Table, markdown
+from analysis.exhibits.table import Table
 from analysis.runs import ReportError
 from analysis.text import NO_VALUE, level_order, level_text
 from pipeline.trials.factors import balanced, factors
@@ -22,7 +23,13 @@ INTERACTIONS, SEEDS = "more interactions", "seeds"
 PER_ROW = 4
 
 
-def main_effects(runs: pd.DataFrame) -> pd.DataFrame:
+def draw(runs: pd.DataFrame) -> Exhibit:
+    """What matters, as a table and a figure; errors as `tabulate`."""
+    table = tabulate(runs)
+    return Exhibit("main_effects", "Which setting matters", body(table, len(runs)), table.round(6), plot(table))
+
+
+def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     """Test accuracy by level of every factor: `COLUMNS`, factors by what they explain, largest first.
 
     For a factor with levels l, n_l trials and mean a_l, `explained` is sum_l n_l (a_l - a)^2 over the sum of squares of
@@ -67,7 +74,7 @@ def main_effects(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def main_effects_figure(table: pd.DataFrame) -> Figure:
+def plot(table: pd.DataFrame) -> Figure:
     """A panel per factor with the mean of every level, the one that explains most first, on one accuracy axis."""
     shown = table[table["level"] != ""]
     names = list(dict.fromkeys(shown["factor"]))
@@ -88,7 +95,7 @@ def main_effects_figure(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def to_markdown(table: pd.DataFrame, n_trials: int) -> str:
+def body(table: pd.DataFrame, n_trials: int) -> tuple[str, Table]:
     """A caption above a row per factor: what it explains, its best level, and how far its means lie apart."""
     rows = []
     for name, own in table.groupby("factor", sort=False):
@@ -102,5 +109,4 @@ def to_markdown(table: pd.DataFrame, n_trials: int) -> str:
             "that each setting explains, the level with the best mean over all others, and how many points "
             "the means of its levels lie apart. A pair, `a × b`, explains what both together do beyond each: where it "
             "is large, the better level of one depends on the other, however little it explains by itself.")
-    return markdown(text, Table.of(["setting", "variance explained %", "best level", "mean test %", "range"], rows,
-                                   texts=(0, 2)))
+    return text, Table.of(["setting", "variance explained %", "best level", "mean test %", "range"], rows, texts=(0, 2))

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.exhibits.envelope import fields_of, setting_keys
+from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import HEADINGS, METRICS
-from analysis.exhibits.table import Table, markdown
+from analysis.exhibits.table import Table
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, by_noise, setting_label
 from analysis.text import NO_VALUE, value_text
 from pipeline.accounting.epsilon import GUARANTEES
@@ -19,7 +20,13 @@ SHOWN = ("mean", "half_width", "low", "high")  # of a score
 KINDS = tuple(kind for kind, (guarantees, _) in GUARANTEES.items() if guarantees and kind != "selected")
 
 
-def means_table(runs: pd.DataFrame) -> pd.DataFrame:
+def draw(runs: pd.DataFrame) -> Exhibit:
+    """The means, as a table."""
+    table = tabulate(runs)
+    return Exhibit("means", "Means over seeds of every setting", body(table), table.round(4))
+
+
+def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     """A row per setting: algorithm, `noise` (as `setting` of a run), the fields that vary, n seeds, and of every
     accuracy that was logged `<metric>/mean`, `/half_width`, `/low` and `/high` in percent (95% t interval);
     `epsilon/<kind>` is the largest over seeds of the tightest that was logged, of kinds that guarantee anything.
@@ -47,12 +54,7 @@ def means_table(runs: pd.DataFrame) -> pd.DataFrame:
     return table.drop(columns="place").reset_index(drop=True)
 
 
-def to_csv(table: pd.DataFrame) -> str:
-    """The tidy table, numbers to four digits."""
-    return table.round(4).to_csv(index=False, lineterminator="\n")
-
-
-def to_markdown(table: pd.DataFrame) -> str:
+def body(table: pd.DataFrame) -> tuple[str, Table]:
     """A caption above the table; accuracies as `mean ± half width of the 95% t interval`."""
     scores = [name for name in HEADINGS if f"{name}/mean" in table]
     kinds = [name for name in table if name.startswith("epsilon/")]
@@ -62,7 +64,7 @@ def to_markdown(table: pd.DataFrame) -> str:
     rows = [[ALGORITHM_LABELS[row["algorithm"]], setting_label(row["noise"]), *_settings(row, fields), str(row["n"]),
              *(_score(row, name) for name in scores), *(_epsilon(row[name]) for name in kinds)]
             for row in table.to_dict("records")]
-    return markdown(caption(table), Table.of(header, rows, texts=range(2 + len(fields))))
+    return caption(table), Table.of(header, rows, texts=range(2 + len(fields)))
 
 
 def caption(table: pd.DataFrame) -> str:

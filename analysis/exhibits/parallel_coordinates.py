@@ -11,15 +11,24 @@ from matplotlib.figure import Figure
 
 from analysis import style
 from analysis.exhibits.envelope import fields_of
+from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.heatmaps import COLOURS
 from analysis.exhibits.metrics import METRICS
 from analysis.text import level_order, level_text
 from pipeline.trials.factors import factors
 
 SPREAD = 0.22  # of the distance between two levels, over which the lines through one level are spread
+CAPTION = ("Every setting as a line through an axis for each field that varies, coloured by its mean test accuracy, "
+           "which is the last axis; lines through one value lie in the order of their accuracy.")
 
 
-def settings_table(runs: pd.DataFrame) -> pd.DataFrame:
+def draw(runs: pd.DataFrame) -> Exhibit:
+    """All settings; errors as `tabulate`."""
+    table = tabulate(runs)
+    return Exhibit.of_means("parallel_coordinates", "All settings at once", CAPTION, table, plot(table))
+
+
+def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     """A row per setting: its factors (`pipeline.trials.factors`), `n` seeds and `mean` test accuracy in percent, the
     best last, so that it is drawn on top.
 
@@ -32,7 +41,7 @@ def settings_table(runs: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values("mean", kind="stable", ignore_index=True)
 
 
-def parallel_figure(table: pd.DataFrame) -> Figure:
+def plot(table: pd.DataFrame) -> Figure:
     """Axes side by side, one per factor, with its levels evenly spaced, and mean test accuracy as the last."""
     names = [name for name in table if name not in ("n", "mean")]
     low, high = table["mean"].min(), table["mean"].max()

@@ -22,7 +22,7 @@ LOG_RANGE = 100  # members so many times closer than non-members get a logarithm
 ZERO = 1e-7  # where a logarithmic axis shows residuals of exactly 0, which the attack reports for rounding
 
 
-def row_space_figure(panels: dict[str, Residuals]) -> Figure:
+def plot(panels: dict[str, Residuals]) -> Figure:
     """One panel for each (members, non_members), side by side under its title, 9 x 3 inches for two.
 
     Raises:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.exhibits.frontier.points import NEIGHBOURS
-from analysis.exhibits.table import Table, markdown
+from analysis.exhibits.exhibit import Exhibit
+from analysis.exhibits.frontier.exhibit import NEIGHBOURS
+from analysis.exhibits.table import Table
 from analysis.runs import require_accuracy
 from analysis.text import NO_VALUE
 from pipeline.accounting import Epsilon, account
@@ -102,18 +103,19 @@ def choose(experiment: Experiment, runs: pd.DataFrame) -> Choice:
                   standing(other.noise for other in certified_trials(looked_at)), scores)
 
 
-def to_csv(choice: Choice) -> str:
-    """One row; accuracies are fractions, `selected_*` are empty where no epsilon covers the choice."""
+def draw(choice: Choice) -> Exhibit:
+    """The choice, as a table of one row; accuracies are fractions in the data, and percent for people. `selected_*` are
+    empty where no epsilon covers the choice."""
     epsilon = choice.selected
     row = {"trial_key": choice.trial_key, "trial": choice.name, SCORE: choice.validation, "test/accuracy": choice.test,
            "selected_epsilon": epsilon and epsilon.value, "selected_rule": epsilon and epsilon.variant,
            "selected_relation": epsilon and epsilon.relation, "selected_sampler": epsilon and epsilon.sampler,
            "selected_delta": epsilon and epsilon.delta, "certified_trials": choice.trials,
            "epsilon_had_it_been_the_only_one": choice.alone.value, "reason": choice.reason}
-    return pd.DataFrame([row]).to_csv(index=False, lineterminator="\n")
+    return Exhibit("selection", "The best trial, and its price", body(choice), pd.DataFrame([row]))
 
 
-def to_markdown(choice: Choice) -> str:
+def body(choice: Choice) -> tuple[str, Table]:
     """A table of one row below a caption that says what the price covers."""
     epsilon = choice.selected
     header = ["best trial by validation", "validation %", "test %",
@@ -121,7 +123,7 @@ def to_markdown(choice: Choice) -> str:
     price = f"{epsilon.value:.4g}" if epsilon else NO_VALUE
     row = [choice.name, f"{100 * choice.validation:.2f}", f"{100 * choice.test:.2f}", price,
            f"{choice.alone.value:.4g}"]
-    return markdown(caption(choice), Table.of(header, [row]))
+    return caption(choice), Table.of(header, [row])
 
 
 def caption(choice: Choice) -> str:

@@ -9,18 +9,34 @@ from matplotlib.figure import Figure
 
 from analysis import style
 from analysis.exhibits.envelope import best
+from analysis.exhibits.exhibit import MEANS, Exhibit
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import NON_PRIVATE, ReportError, by_noise, setting_label
 from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
+from pipeline.trials.exhibits import SWEPT
 
 FIELD_LABELS = {"batch_size": "Batch size m", "tau_h": "$\\tau_h$ (bound on activations)",
                 "clipping_norm": "Clipping norm C"}
 SHOWN = ("accuracy", "alignment")
 KIND_OF_TARGET = {"epsilon": "certified", "label_epsilon": "label (features public)"}
+TITLES = {"tau_h_sweep": "Accuracy and alignment by activation bound",
+          "batch_size_sweep": "Accuracy and alignment by batch size",
+          "clipping_norm_sweep": "Accuracy and alignment by clipping norm"}
+AGAINST = {"tau_h_sweep": "the bound τ_h on the activations",
+           "batch_size_sweep": "batch size at a fixed number of epochs",
+           "clipping_norm_sweep": "the norm to which every record's contribution is clipped"}
 
 
-def sweep_table(runs: pd.DataFrame, field: str) -> pd.DataFrame:
+def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
+    """One of `TITLES`; errors as `tabulate`."""
+    table = tabulate(runs, SWEPT[name])
+    caption = (f"Test accuracy and alignment of the hidden layers against {AGAINST[name]}, a row for each noise: "
+               f"{MEANS}.")
+    return Exhibit.of_means(name, TITLES[name], caption, table, plot(table, SWEPT[name]))
+
+
+def tabulate(runs: pd.DataFrame, field: str) -> pd.DataFrame:
     """Accuracy and alignment at the last epoch along a field, over seeds: columns algorithm, setting, the field,
     metric and `SUMMARY`, relation, sampler, delta, and which of how many settings was chosen (`envelope.best`);
     a row per mean.
@@ -55,7 +71,7 @@ def _relation(run: pd.Series) -> str:
     return LABEL_RELATION if run["setting"].startswith("label_epsilon") else run["privacy.relation"]
 
 
-def sweep_figure(table: pd.DataFrame, field: str) -> Figure:
+def plot(table: pd.DataFrame, field: str) -> Figure:
     """A row per noise setting, accuracy on the left and alignment on the right, 3.6 x 2.9 inches each."""
     settings = by_noise(table["setting"])
     with style.theme():
@@ -64,7 +80,7 @@ def sweep_figure(table: pd.DataFrame, field: str) -> Figure:
         axes = figure.subplots(len(settings), len(SHOWN), squeeze=False, sharex=True, sharey="col")
         for setting, row in zip(settings, axes, strict=True):
             for metric, ax in zip(SHOWN, row, strict=True):
-                sweep_axes(table[(table["setting"] == setting) & (table["metric"] == metric)], field, ax)
+                panel(table[(table["setting"] == setting) & (table["metric"] == metric)], field, ax)
                 ax.set_ylabel(METRICS[metric].label)
                 style.log_axis(ax, table[field])
         for metric, ax in zip(SHOWN, axes[-1], strict=True):
@@ -75,8 +91,8 @@ def sweep_figure(table: pd.DataFrame, field: str) -> Figure:
     return figure
 
 
-def sweep_axes(points: pd.DataFrame, field: str, ax: Axes) -> Axes:
-    """One metric along the field at one noise setting, from rows of `sweep_table`; the title says what the noise
+def panel(points: pd.DataFrame, field: str, ax: Axes) -> Axes:
+    """One metric along the field at one noise setting, from rows of `tabulate`; the title says what the noise
     guarantees."""
     for algorithm, shift in style.shifts(points).items():
         style.curve(ax, points[points["algorithm"] == algorithm], field, algorithm, shift)

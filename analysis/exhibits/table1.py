@@ -7,8 +7,9 @@ import math
 import pandas as pd
 
 from analysis.exhibits import paper
+from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.metrics import METRICS
-from analysis.exhibits.table import Table, markdown
+from analysis.exhibits.table import Table
 from analysis.runs import (
     ALGORITHM_LABELS,
     DATASET_LABELS,
@@ -26,7 +27,15 @@ COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_half_width", "accu
            "paper", "difference"]
 
 
-def table1(runs: pd.DataFrame) -> pd.DataFrame:
+def draw(runs: pd.DataFrame) -> Exhibit:
+    """The table, in LaTeX too; errors as `tabulate`."""
+    table = tabulate(runs)
+    text = caption(runs, table)
+    return Exhibit("table1", "Test accuracy by noise level", (text, *tables(table)), table.round(4),
+                   others={"table1.tex": to_latex(table, text)})
+
+
+def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     """Test accuracy at the last epoch, in percent: mean and 95% interval over the seeds of every (algorithm, setting).
 
     A diverged trial counts with the test accuracy of the weights it ended with, where a record without a finite
@@ -73,18 +82,13 @@ def caption(runs: pd.DataFrame, table: pd.DataFrame) -> str:
     return " ".join(sentences)
 
 
-def to_csv(table: pd.DataFrame) -> str:
-    """The tidy table, one row per cell."""
-    return table[COLUMNS].round(4).to_csv(index=False, lineterminator="\n")
-
-
-def to_markdown(table: pd.DataFrame, text: str) -> str:
-    """Two Markdown tables below their caption: algorithms as rows, settings as columns and cells `ours (paper)`; and a
-    row for each cell with its interval, n and difference from the paper."""
+def tables(table: pd.DataFrame) -> tuple[Table, Table]:
+    """Algorithms as rows, settings as columns and cells `ours (paper)`; and a row for each cell with its interval, n
+    and difference from the paper."""
     settings, rows = _grid(table)
     header = ["", "noise", "mean", "95% interval", "n", "paper", "difference"]
-    return markdown(text, Table.of(["", *map(setting_label, settings)], rows),
-                    Table.of(header, map(_long_row, table.itertuples()), texts=(0, 1)))
+    return (Table.of(["", *map(setting_label, settings)], rows),
+            Table.of(header, map(_long_row, table.itertuples()), texts=(0, 1)))
 
 
 def _long_row(row: tuple) -> list[str]:

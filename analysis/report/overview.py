@@ -7,18 +7,19 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier.points import GUARANTEED, tightest
 from analysis.exhibits.metrics import HEADINGS
 from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Cell
-from analysis.report.page import Column, Download, Page, exhibits
+from analysis.report.page import Column, Download, Page
 from analysis.report.statements import epsilons, guarantees, kinds_of, notes, short, statements
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, by_noise, setting_label
 from analysis.text import NO_VALUE, value_text
@@ -40,9 +41,9 @@ def shown(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> 
     return runs[runs["trial_key"] == choice.trial_key] if experiment.candidates else runs
 
 
-def overview(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], *, store: Reader,
-             choice: Choice | None, files: Sequence[Path], headline: Sequence[str] = (),
-             left_out: Sequence[tuple[str, str]] = ()) -> Page:
+def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], *, store: Reader,
+            choice: Choice | None, exhibits: Sequence[Exhibit], data: bytes, headline: Sequence[str] = (),
+            left_out: Sequence[tuple[str, str]] = ()) -> Page:
     """The page of a report.
 
     Args:
@@ -50,37 +51,40 @@ def overview(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Track
         tracked: their `tracked_runs`.
         store: attached to the experiment's sweep.
         choice: the best trial.
-        files: what the report has written; those with a caption or a figure become exhibits.
+        exhibits: in their order.
+        data: `runs.csv`.
         headline: sentences that answer what the experiment asks, for the head of the page.
         left_out: (exhibit, reason) of those that do not fit.
     """
     common = {"title": experiment.name, "what": "Experiment report", "headline": headline,
-              "exhibits": exhibits(files), "left_out": left_out,
+              "exhibits": exhibits, "left_out": left_out,
               "privacy": statements(runs, choice), "epsilons": epsilons(runs, choice), "notes": notes(runs),
               "versions": versions(tracked)}
     commits = ("Commit", ", ".join(map(abridged, _counted(tracked, "git_commit"))) or "not recorded")
     if experiment.candidates:
         return Page(**common, description=" ".join(filter(None, (experiment.description, SECRET))), facts=[commits])
-    data = next((Download(path.name, path.read_bytes()) for path in files if path.name == "runs.csv"), None)
     links = [address(store, run_id) for run_id in runs["run_id"]]
     return Page(**common, description=experiment.description,
                 facts=[*_facts(runs, tracked), commits], grid=_grid(experiment, runs), settings=_settings(runs),
-                trials=trials(experiment, runs, links), trials_note=_trials_note(runs, links), trials_data=data,
+                trials=trials(experiment, runs, links), trials_note=_trials_note(runs, links),
+                trials_data=Download("runs.csv", data),
                 problems=_problems(experiment, runs, store), commands=commands(experiment, tracked),
                 source=[Download(file_name(experiment), experiment.text.encode())] if experiment.text else [])
 
 
-def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], files: Sequence[Path]) -> str:
+def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun],
+             files: Mapping[str, bytes]) -> str:
     """JSON: where the numbers come from, and SHA-256 digests of those of `files` that hold them (CSV); of random
     stopping nothing that depends on the number of trials.
 
     Args:
-        runs, tracked: as of `overview`.
+        runs, tracked: as of `compose`.
+        files: contents by name.
     """
-    data = {path for path in files if path.suffix == ".csv"}
+    data = {name for name in files if name.endswith(".csv")}
     content: dict[str, Any] = {"experiment": experiment.name}
     if experiment.candidates:
-        data -= {path for path in data if path.name == "runs.csv"}
+        data.discard("runs.csv")
     else:
         begin, end = _span(tracked)
         content |= {"trials": dict(Counter(runs["status"])), "began": f"{begin:%Y-%m-%dT%H:%M:%SZ}",
@@ -88,7 +92,7 @@ def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Track
     content["commands"] = commands(experiment, tracked)
     for name, tag in (("commits", "git_commit"), ("software", "versions")):
         content[name] = dict(Counter(run.tags.get(tag, "unknown") for run in tracked))
-    content["data"] = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(data)}
+    content["data"] = {name: hashlib.sha256(files[name]).hexdigest() for name in sorted(data)}
     return json.dumps(content, indent=2) + "\n"
 
 
@@ -175,8 +179,6 @@ def versions(tracked: Sequence[TrackedRun]) -> list[str]:
 def abridged(commit: str) -> str:
     """A commit by its first ten digits, `-dirty` kept."""
     return re.sub("([0-9a-f]{10})[0-9a-f]{30}", r"\1", commit)
-
-
 
 
 def _facts(runs: pd.DataFrame, tracked: Sequence[TrackedRun]) -> list[tuple[str, str]]:

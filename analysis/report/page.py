@@ -1,8 +1,6 @@
 """One self-contained HTML page: exhibits with their captions, figures and data, and tables, from `template/`.
 
 A page loads nothing: styles, script, figures and data stand in it, and its content security policy forbids the rest.
-An exhibit is what files of one stem make together, by this convention: `<stem>.md` has a title (`## ...`), captions and
-tables, `<stem>.svg` the figure, `<stem>.csv`, `.tex` the data to take away.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib.colors import to_hex
 
+from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.table import Cell, Table
 from analysis.runs import ALGORITHM_LABELS
 from analysis.style import PALETTE
@@ -51,28 +50,6 @@ class Download:
     def href(self) -> str:
         """The file as a data: link."""
         return f"data:{DATA[self.kind.lower()]};base64,{base64.b64encode(self.content).decode()}"
-
-
-@dataclass(frozen=True)
-class Exhibit:
-    """What stands under one title.
-
-    Attributes:
-        id: unique on the page.
-        body: paragraphs and tables, in their order.
-        figure: an SVG that can stand in HTML; empty for none.
-    """
-
-    id: str
-    title: str
-    body: tuple[str | Table, ...] = ()
-    figure: Markup = Markup()
-    downloads: tuple[Download, ...] = ()
-
-    @property
-    def algorithms(self) -> list[str]:
-        """Those whose curves can be hidden in the figure, in the order in which they are drawn."""
-        return list(dict.fromkeys(re.findall(r'data-algorithm="([^"]+)"', self.figure)))
 
 
 class Column(NamedTuple):
@@ -151,7 +128,8 @@ def render(page: Page) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(loader=FileSystemLoader(TEMPLATE), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    environment.filters.update(inline=_inline, marked=_marked, breaking=_breaking)
+    environment.filters.update(inline=_inline, marked=_marked, breaking=_breaking, downloads=downloads,
+                               drawing=drawing, algorithms=algorithms)
     palette = {name: to_hex(PALETTE[name]) for name in ALGORITHM_LABELS}
     return environment.get_template("page.html").render(
         page=page, styles=Markup(styles), script=Markup(script), script_digest=digest, palette=palette,
@@ -163,41 +141,21 @@ def _filter_names(columns: Sequence[Column]) -> list[str]:
     return list(dict.fromkeys(column.names[0] if column.names else column.heading for column in columns))
 
 
-def exhibits(files: Iterable[Path]) -> list[Exhibit]:
-    """The exhibits that these files make, in their order; files without a caption or figure make none."""
-    stems: dict[str, dict[str, Path]] = {}
-    for path in files:
-        stems.setdefault(path.stem, {})[path.suffix[1:]] = path
-    return [_exhibit(stem, parts) for stem, parts in stems.items() if "md" in parts or "svg" in parts]
+def downloads(exhibit: Exhibit) -> list[Download]:
+    """The files of an exhibit that bear its name, apart from what the page shows itself."""
+    names = (f"{exhibit.name}.{suffix}" for suffix in DATA)
+    return [Download(name, exhibit.files[name]) for name in names if name in exhibit.files]
 
 
-def _exhibit(stem: str, parts: dict[str, Path]) -> Exhibit:
-    text = parts["md"].read_text(encoding="utf-8") if "md" in parts else ""
-    title, body = blocks(text)
-    title = title or stem.replace("_", " ").capitalize()
-    figure = Markup()
-    if "svg" in parts:
-        figure = inline_svg(parts["svg"].read_text(encoding="utf-8"), f"figure-{stem}", title)
-    downloads = tuple(Download(parts[suffix].name, parts[suffix].read_bytes()) for suffix in DATA if suffix in parts)
-    return Exhibit(f"exhibit-{stem}", title, body, figure, downloads)
+def drawing(exhibit: Exhibit) -> Markup:
+    """The figure of an exhibit; empty for none."""
+    svg = exhibit.files.get(f"{exhibit.name}.svg")
+    return inline_svg(svg.decode(), f"figure-{exhibit.name}", exhibit.title) if svg else Markup()
 
 
-def blocks(markdown: str) -> tuple[str, tuple[str | Table, ...]]:
-    """Title, and the paragraphs and tables of the Markdown that `analysis` writes; blank lines part them."""
-    title, body = "", []
-    for block in filter(None, map(str.strip, re.split(r"\n\s*\n", markdown))):
-        if block.startswith("## "):
-            title = block.removeprefix("## ")
-        else:
-            body.append(_table(block) if block.startswith("|") else " ".join(block.split()))
-    return title, tuple(body)
-
-
-def _table(block: str) -> Table:
-    header, rule, *rows = ([cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
-                           for line in block.splitlines())
-    numeric = tuple(cell.endswith(":") for cell in rule)
-    return Table(tuple(header), tuple(tuple(map(Cell, row)) for row in rows), numeric)
+def algorithms(figure: str) -> list[str]:
+    """Those whose curves can be hidden in an SVG, in the order in which they are drawn."""
+    return list(dict.fromkeys(re.findall(r'data-algorithm="([^"]+)"', figure)))
 
 
 def inline_svg(text: str, prefix: str, label: str) -> Markup:

@@ -21,7 +21,7 @@ from analysis.runs import ReportError
 FRONT = {"facecolor": "0.965", "edgecolor": "0.75", "linewidth": 0.7, "linestyle": ":"}
 
 
-def frontier_figure(points: Sequence[pd.DataFrame]) -> Figure:
+def plot(points: Sequence[pd.DataFrame]) -> Figure:
     """One panel per kind of epsilon, 4.2 x 3.8 inches each, up to two in a row, and one legend; kinds never share an
     axis, since they guarantee different things.
 
@@ -60,7 +60,7 @@ def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
     return ax
 
 
-def draw(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str] | None = None) -> None:
+def draw_curves(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str] | None = None) -> None:
     """Curves, intervals and the Pareto front of the points of one kind, on an axis that has yet to get its ticks."""
     for algorithm, shift in style.shifts(points).items():
         own = points[points["algorithm"] == algorithm]
@@ -85,7 +85,7 @@ def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str]) -> None:
         if points[name].nunique() > 1:
             raise ReportError(f"{name}: must be one on an axis, got {', '.join(map(str, points[name].unique()))}")
     metric = METRICS[points["metric"].iloc[0]]
-    draw(points, ax, letters)
+    draw_curves(points, ax, letters)
     style.log_axis(ax, asked(points))
     style.within(ax, metric.low, metric.high)
     front(points, ax)

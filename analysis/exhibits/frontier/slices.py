@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 from analysis import style
 from analysis.exhibits.envelope import fields_of
-from analysis.exhibits.frontier.figure import draw, front, legend
+from analysis.exhibits.exhibit import MEANS, Exhibit
+from analysis.exhibits.frontier.figure import draw_curves, front, legend
 from analysis.exhibits.frontier.points import asked, frontier, tightest, title
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import DATASET_LABELS, ReportError
@@ -21,7 +22,16 @@ PER_ROW = 4
 MARGIN = 1.25  # of the epsilon axis, at both ends
 
 
-def slices(runs: pd.DataFrame) -> pd.DataFrame:
+def draw(runs: pd.DataFrame) -> Exhibit:
+    """The small multiples; errors as `tabulate`."""
+    points = tabulate(runs)
+    caption = (f"Test accuracy against ε, a panel for every value of one or two more settings: {MEANS}, and in grey "
+               "the Pareto front of all algorithms of a panel.")
+    return Exhibit.of_means("frontier_slices", "Accuracy against ε by further settings", caption,
+                            points.round({"epsilon": 4}), plot(points))
+
+
+def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     """The frontiers of all panels: the fields that set them apart (`pipeline.trials.exhibits.panel_fields`), then the
     columns of `frontier`, of certified epsilons or, where there are none, of label epsilons.
 
@@ -42,7 +52,7 @@ def slices(runs: pd.DataFrame) -> pd.DataFrame:
     return points[[*fields, *(name for name in points if name not in fields)]]
 
 
-def slices_figure(points: pd.DataFrame) -> Figure:
+def plot(points: pd.DataFrame) -> Figure:
     """A panel per value of the first field; where there are two fields, those of the second are the rows."""
     fields = list(points.columns[:points.columns.get_loc("algorithm")])
     levels = [sorted(points[name].unique(), key=level_order) for name in fields]
@@ -61,7 +71,7 @@ def slices_figure(points: pd.DataFrame) -> Figure:
             ax.set_title(panel_title(values), fontsize="medium")
             sns.despine(ax=ax)
             if not own.empty:
-                draw(own, ax)
+                draw_curves(own, ax)
                 drawn.append((own, ax))
         style.log_axis(axes[0], asked(points))
         axes[0].set_xlim(points["epsilon"].min() / MARGIN, points["epsilon"].max() * MARGIN)

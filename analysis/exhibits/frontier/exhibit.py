@@ -1,0 +1,191 @@
+"""A frontier as an exhibit: what its epsilons guarantee in words, its means, and what was chosen, below its figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis.exhibits.exhibit import Exhibit, to_csv
+from analysis.exhibits.frontier import choice
+from analysis.exhibits.frontier.figure import plot
+from analysis.exhibits.frontier.points import (
+    COLUMNS,
+    GUARANTEED,
+    PRICE,
+    formula_text,
+    frontiers,
+    hypervolumes,
+    target_of,
+    tightest,
+)
+from analysis.exhibits.metrics import METRICS, Metric
+from analysis.exhibits.table import Table
+from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, noise_sources, setting_label
+from analysis.statistics import SUMMARY
+from analysis.text import NO_VALUE
+from pipeline.accounting.label import RELATION as LABEL_RELATION
+from pipeline.accounting.noise import noise_statement
+from pipeline.trials.exhibits import FRONTIERS
+
+TITLES = {"frontier": "Accuracy against ε", "frontier_worst_class": "Accuracy of the worst class against ε",
+          "frontier_alignment": "Alignment against ε",
+          "frontier_claimed": "Accuracy against the ε that is claimed: no guarantee"}
+NEIGHBOURS = {"add/remove": "one record, added or removed", "replace-one": "one record, replaced",
+              LABEL_RELATION: "the label of one record"}
+SETTINGS_NAMED = 3  # of an algorithm, in a caption
+MEANINGS = {
+    "certified": (
+        "ε certifies the whole run: between two training sets that are equal but for {neighbours}, whoever sees all "
+        "weights of every step, and knows all else but the noise, tells them apart no better than "
+        "(ε, δ)-differential privacy permits. It covers one trial each, not the choice among trials; {noise}."),
+    "label": (
+        "ε protects labels alone: between two training sets that are equal but for {neighbours}, whoever sees all "
+        "weights of every step tells them apart no better than (ε, δ)-differential privacy permits. Features count as "
+        "public: of them, or of whether a record took part, nothing is guaranteed. It covers one trial each, not the "
+        "choice among trials; {noise}."),
+    "claimed": (
+        "This ε is no guarantee: it is the value of a formula printed in Ohana et al. 2021 ({formula}), whatever of "
+        "its assumptions these trials meet, and one observed update can tell who was in its batch at any σ. It can be "
+        "compared with the paper's claims and with nothing else."),
+}
+
+
+def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
+    """One of `TITLES`, with the areas that its means dominate; errors as `frontiers`."""
+    claimed = name == "frontier_claimed"
+    points = frontiers(runs, *(("accuracy", ["claimed"]) if claimed else (FRONTIERS[name], GUARANTEED)))
+    areas = to_csv(hypervolumes(points, runs).round({"hypervolume": 4}))
+    return Exhibit(name, TITLES[name], body(points, runs), tidy(points), plot(points),
+                   {f"{name}_hypervolume.csv": areas})
+
+
+def tidy(points: Sequence[pd.DataFrame], also: Sequence[str] = ()) -> pd.DataFrame:
+    """The points of all kinds, one row each, as they are written; `also` are further columns."""
+    table = pd.concat(points)
+    priced = [PRICE] if PRICE in table else []
+    return table[[*COLUMNS, *priced, *also]].round(dict.fromkeys(["epsilon", *priced, *SUMMARY], 4))
+
+
+def body(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> tuple[str | Table, ...]:
+    """Per kind a caption, a table with algorithms as rows, epsilons as columns and means as cells, and the dominated
+    areas."""
+    volumes = hypervolumes(points, runs)
+    parts = []
+    for frame, (_, areas) in zip(points, volumes.groupby(["kind", "formula"], sort=False), strict=True):
+        parts += [caption(frame, runs), _means(frame), *_chosen(frame), *_areas(areas)]
+    return tuple(parts)
+
+
+def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
+    """What a reader must know of the points of one kind: what their epsilon guarantees, and what it does not."""
+    first = points.iloc[0]
+    metric = METRICS[first["metric"]]
+    neighbours, samplers = NEIGHBOURS[first["relation"]], " or ".join(sorted(set(points["sampler"])))
+    kept = runs.loc[tightest(runs, first["kind"], first["formula"]).notna()]
+    epochs = " or ".join(f"{value:g}" for value in sorted(set(kept["epochs"])))
+    epochs += " epoch" if epochs == "1" else " epochs"
+    head = (f"{metric.phrase[0].upper()}{metric.phrase[1:]} on {DATASET_LABELS[kept['dataset'].iloc[0]]} after "
+            f"{epochs} against {first['kind']} ε{formula_text(first['formula'])} at δ = {first['delta']:g} "
+            f"(relation {first['relation']}, sampler {samplers}).")
+    meaning = MEANINGS[first["kind"]].format(neighbours=neighbours, formula=first["formula"],
+                                             noise=noise_statement(noise_sources(kept).dropna()))
+    return " ".join([head, meaning, _uncertainty(points), *_unmeasured(metric, kept), *_diverged(kept),
+                     *_envelope(points), *_left_out(runs, kept, first["kind"]), _front(points)])
+
+
+def _envelope(points: pd.DataFrame) -> list[str]:
+    most = points["choices"].max()
+    return [] if most == 1 else [f"Envelope: a point is the best of up to {most} settings by validation accuracy; its "
+                                 "ε does not cover that choice."]
+
+
+def _unmeasured(metric: Metric, kept: pd.DataFrame) -> list[str]:
+    lost = int(metric.of(kept).isna().sum())
+    return [f"{lost} of {len(kept)} trials have no measured {metric.name} and are left out."] if lost else []
+
+
+def _left_out(runs: pd.DataFrame, kept: pd.DataFrame, kind: str) -> list[str]:
+    """A sentence on the trials that have no finite epsilon of this kind, if there are any."""
+    absent = runs.drop(kept.index)
+    return [] if absent.empty else [f"Without a finite {kind} ε and left out: {_settings(absent)}."]
+
+
+def _settings(runs: pd.DataFrame) -> str:
+    """`BP (σ = 0, σ = 0.1), DFA (6 settings)`: the settings of each algorithm, or how many where there are more."""
+    texts = []
+    for algorithm, group in runs.groupby("algorithm", sort=False):
+        labels = list(dict.fromkeys(map(setting_label, group["setting"])))
+        listed = ", ".join(labels) if len(labels) <= SETTINGS_NAMED else f"{len(labels)} settings"
+        texts.append(f"{ALGORITHM_LABELS[algorithm]} ({listed})")
+    return ", ".join(texts)
+
+
+def _means(points: pd.DataFrame) -> Table:
+    by_column = points.assign(column=[_column(row) for row in points.itertuples()])
+    by_column = by_column.sort_values("epsilon", kind="stable")
+    columns = list(dict.fromkeys(by_column["column"]))
+    metric = METRICS[points["metric"].iloc[0]]
+    cells = {(row.algorithm, row.column): metric.text(row.mean, row.half_width)
+             for row in by_column.itertuples()}
+    present = [a for a in ALGORITHM_LABELS if a in set(points["algorithm"])]
+    rows = ([ALGORITHM_LABELS[a], *(cells.get((a, c), NO_VALUE) for c in columns)] for a in present)
+    return Table.of(["", *columns], rows)
+
+
+def _chosen(points: pd.DataFrame) -> list[str | Table]:
+    """What stands for the settings that are not shown, where there are any."""
+    if not points["chosen"].any():
+        return []
+    text = "What was chosen at every point, by mean validation accuracy over seeds."
+    if PRICE in points:
+        text += (" Selected ε covers the choice as well: it composes all trials that were compared for a point, "
+                 "seeds included. It does not cover the validation scores unless they were released with noise, nor "
+                 "the choice among algorithms. Trials of one recorded seed share noise and batches, which composing "
+                 "them as independent does not describe.")
+    return [text, choice.table(points, [_column(row) for row in points.itertuples()])]
+
+
+def _areas(volumes: pd.DataFrame) -> tuple[str, Table]:
+    """The dominated areas of one kind, largest first."""
+    first = volumes.iloc[0]
+    names = [ALGORITHM_LABELS.get(a, "all together") for a in volumes["algorithm"]]
+    row = [first["metric"].replace("_", " "), *(f"{value:.4g}" for value in volumes["hypervolume"])]
+    return (f"Hypervolume: area between the means and the reference point (ε = {first['reference_epsilon']:g}, "
+            f"{first['reference_value']:g}), in units of the metric times nats of ln ε; larger is better.",
+            Table.of(["hypervolume", *names], [row]))
+
+
+def _column(row: tuple) -> str:
+    """`ε ≤ 3` for a target, which is met to within 1% from below; else the value."""
+    target = target_of(row)
+    return f"ε ≤ {target}" if target else f"ε = {row.epsilon:.4g}"
+
+
+def _uncertainty(points: pd.DataFrame) -> str:
+    fewest, most = points["n"].min(), points["n"].max()
+    if most == 1:
+        return "One seed each (n = 1), so no interval can be given."
+    return (f"Mean over n = {most if fewest == most else f'{fewest} to {most}'} seeds; ± and thin bars are 95% "
+            "t intervals over seeds, thick bars 95% percentile bootstrap intervals, which up to three seeds are their "
+            f"range{'' if fewest > 1 else '; none where n = 1'}.{_cut(points)}")
+
+
+def _cut(points: pd.DataFrame) -> str:
+    """A sentence on intervals that are wider than what the metric can be, where there are any."""
+    metric = METRICS[points["metric"].iloc[0]]
+    wide = (points["mean"] - points["half_width"] < metric.low) | (points["mean"] + points["half_width"] > metric.high)
+    return "" if not wide.any() else (f" Where an interval would leave {metric.low:g} to {metric.high:g}, its ends are "
+                                      "cut there and printed: so few seeds say little.")
+
+
+def _diverged(runs: pd.DataFrame) -> list[str]:
+    diverged = runs[runs["status"] == "diverged"]
+    return [] if diverged.empty else [f"Diverged trials count with the weights they ended with: {_settings(diverged)}."]
+
+
+def _front(points: pd.DataFrame) -> str:
+    best = points[points["on_overall_front"]]
+    names = [f"{ALGORITHM_LABELS[algorithm]} at {', '.join(_column(row) for row in group.itertuples())}"
+             for algorithm, group in best.groupby("algorithm", sort=False)]
+    return f"On the Pareto front of these means, points with a target compared by it: {'; '.join(names)}."
