@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from analysis.exhibits.figure2 import theme
-from analysis.exhibits.row_space import row_space_figure
+from analysis.exhibits.row_space import plot
+from analysis.style import theme
 from pipeline.auditing.row_space import row_space_audit
 from pipeline.learning.data import load
 from pipeline.trials import TrialConfig
@@ -34,7 +34,7 @@ def write(folder: Path) -> Path:
                   flush=True)
             if layer == 1:
                 shown[config] = audit.members, audit.non_members
-    figure = row_space_figure({"photonic, σ = 10": shown[PHOTONIC[-1]],
+    figure = plot({"photonic, σ = 10": shown[PHOTONIC[-1]],
                                "certified (per-example clipping, z = 1)": shown[CERTIFIED]})
     path = folder / "row_space.svg"
     with theme():

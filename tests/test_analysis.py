@@ -17,13 +17,15 @@ from mlflow.tracking import MlflowClient
 
 from analysis import style
 from analysis.exhibits import figure2, paper, table1
-from analysis.report.report import EXHIBITS, report
+from analysis.exhibits.exhibit import to_csv
+from analysis.exhibits.table import markdown
+from analysis.report.report import DRAW, DRAW_EPOCHS, write
 from analysis.runs import DuplicateTrials, MissingTrials, MixedTrials, by_noise, load_history, load_runs
 from analysis.statistics import mean_interval
 from pipeline.tracking.store import Store, TrackingError
-from pipeline.trials import experiment as experiment_module
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASETS
+from pipeline.trials.exhibits import EXHIBITS
 from pipeline.trials.experiment import Experiment, Resources
 from pipeline.trials.records import EpochRecord, Outcome
 
@@ -215,7 +217,7 @@ def test_published_table():
 # table 1
 
 def test_table1(runs):
-    table = table1.table1(runs)
+    table = table1.tabulate(runs)
     assert list(table.columns) == ["algorithm", "setting", "accuracy_mean", "accuracy_half_width", "accuracy_low",
                                    "accuracy_high", "n", "paper", "difference"]
     assert list(table["setting"]) == SETTINGS * 4 and list(table["algorithm"]) == np.repeat(ALGORITHMS, 7).tolist()
@@ -225,7 +227,7 @@ def test_table1(runs):
 
 
 def test_the_caption_says_what_a_reader_must_know(runs):
-    text = table1.caption(runs, table1.table1(runs))
+    text = table1.caption(runs, table1.tabulate(runs))
     for fact in ("Fashion-MNIST after 3 epochs", "Mean over n = 2 seeds", "95% t interval", "at most ±6.35",
                  "Ohana et al. 2021, Table 1", "Diverged trials: BP σ = 0.2 (1)", "BP: 0.01;",
                  "DFA, TDFA, PDFA: 0.01 non-private, 1 with the mechanism", "0.0001 for BP", "simulated OPU",
@@ -235,34 +237,34 @@ def test_the_caption_says_what_a_reader_must_know(runs):
 
 def test_one_seed_has_no_interval(runs):
     one = runs[runs["seed"] == 0]
-    table = table1.table1(one)
+    table = table1.tabulate(one)
     assert table["accuracy_low"].isna().all() and table["accuracy_high"].isna().all() and set(table["n"]) == {1}
     text = table1.caption(one, table)
     assert "One seed each (n = 1), so no interval can be given." in text and "Diverged" not in text
     mixed = runs.drop(runs.index[0])
-    assert "n = 1 to 2 seeds" in table1.caption(mixed, table1.table1(mixed))
+    assert "n = 1 to 2 seeds" in table1.caption(mixed, table1.tabulate(mixed))
 
 
 def test_another_dataset_is_not_compared_with_the_paper(runs):
     other = runs.assign(dataset="digits")
-    table = table1.table1(other)
+    table = table1.tabulate(other)
     assert table["paper"].isna().all()
     text = table1.caption(other, table)
     assert "on scikit-learn's digits" in text and "Table 1" not in text and "The paper states" not in text
-    assert "(" not in table1.to_markdown(table, "")
-    assert table1.to_csv(table).splitlines()[1].endswith(",2,,")
+    assert "(" not in markdown(*table1.body(table, ""))
+    assert to_csv(table1.draw(other).rows).splitlines()[1].endswith(",2,,")
     assert set(table1.DATASET_LABELS) == set(DATASETS)
 
 
 @pytest.mark.parametrize("change", [{"epochs": 10}, {"hidden": (512,)}, {"batch_size": 128}, {"activation": "relu"}])
 def test_another_setting_is_not_compared_with_the_paper(runs, change):
     other = runs.assign(**{name: [value] * len(runs) for name, value in change.items()})
-    assert table1.table1(other)["paper"].isna().all()
+    assert table1.tabulate(other)["paper"].isna().all()
 
 
 def test_a_cell_that_the_paper_lacks_is_empty(runs):
     other = runs[runs["setting"] == "0.2"].assign(setting="0.3", sigma=0.3)
-    table = table1.table1(pd.concat([runs, other]))
+    table = table1.tabulate(pd.concat([runs, other]))
     assert table.loc[table["setting"] == "0.3", "paper"].isna().all() and table["paper"].notna().sum() == 28
 
 
@@ -270,24 +272,24 @@ def test_trials_without_accuracy_are_an_error(runs):
     broken = runs.copy()
     broken.loc[5, "test/accuracy"] = math.nan
     with pytest.raises(ValueError, match=rf"test/accuracy: missing for 1 of 56.*bp 0.01 seed=1 \({GRID[5].trial_key}"):
-        table1.table1(broken)
+        table1.tabulate(broken)
     with pytest.raises(ValueError, match="missing for 56 of 56"):
-        table1.table1(runs.drop(columns="test/accuracy"))
+        table1.tabulate(runs.drop(columns="test/accuracy"))
     with pytest.raises(ValueError, match="at least one trial"):
-        table1.table1(runs[:0])
+        table1.tabulate(runs[:0])
 
 
 def test_only_seeds_are_averaged(runs):
     mixed = runs.copy()
     mixed.loc[3, "learning_rate"] = 0.5
     with pytest.raises(MixedTrials, match="bp 0: only the seed may differ.*learning_rate: 0.01, 0.5"):
-        table1.table1(mixed)
+        table1.tabulate(mixed)
     with pytest.raises(MixedTrials, match="dataset: must be the same.*fashion_mnist, mnist"):
-        table1.table1(pd.concat([runs, runs.assign(dataset="mnist")]))
+        table1.tabulate(pd.concat([runs, runs.assign(dataset="mnist")]))
 
 
 def test_csv_is_tidy(runs):
-    text = table1.to_csv(table1.table1(runs))
+    text = to_csv(table1.draw(runs).rows)
     assert text.splitlines()[0] == ",".join(table1.COLUMNS)
     assert text.splitlines()[1] == "bp,non-private,95.5,6.3531,89.1469,100.0,2,88.33,7.17"
     read = pd.read_csv(io.StringIO(text))
@@ -295,7 +297,7 @@ def test_csv_is_tidy(runs):
 
 
 def test_markdown(runs):
-    lines = table1.to_markdown(table1.table1(runs), "A caption.").splitlines()
+    lines = markdown(*table1.body(table1.tabulate(runs), "A caption.")).splitlines()
     assert lines[0] == "A caption."
     assert lines[2] == "|  | non-private | σ = 0 | σ = 0.01 | σ = 0.03 | σ = 0.05 | σ = 0.1 | σ = 0.2 |"
     assert [line.split("|")[1].strip() for line in lines[4:8]] == ["BP", "DFA", "TDFA", "PDFA"]
@@ -308,11 +310,11 @@ def test_markdown(runs):
 
 def test_markdown_of_an_incomplete_grid(runs):
     some = runs[(runs["algorithm"] != "bp") | (runs["setting"] != "0.1")]
-    assert "| – |" in table1.to_markdown(table1.table1(some), "").splitlines()[4]
+    assert "| – |" in markdown(*table1.body(table1.tabulate(some), "")).splitlines()[4]
 
 
 def test_latex_is_balanced_escaped_and_in_math_mode(runs):
-    table = table1.table1(runs)
+    table = table1.tabulate(runs)
     text = table1.to_latex(table, table1.caption(runs, table) + " 5% of a_b & c")
     for environment in ("table", "tabular"):
         assert text.count(rf"\begin{{{environment}}}") == text.count(rf"\end{{{environment}}}") == 1
@@ -365,7 +367,7 @@ def test_the_alignment_panel(histories):
 
 
 def test_every_algorithm_has_a_panel_and_one_legend_is_beside_them(histories):
-    figure = figure2.figure2(*histories)
+    figure = figure2.plot(*histories)
     figure.draw_without_rendering()
     assert [ax.get_title() for ax in figure.axes] == ["BP", "DFA", "TDFA", "PDFA", "PDFA, layer 2"]
     (legend,) = figure.legends
@@ -381,42 +383,40 @@ def test_every_algorithm_has_a_panel_and_one_legend_is_beside_them(histories):
 
 def test_one_seed_has_no_band(histories):
     accuracy, alignment = (history[history["seed"] == 0] for history in histories)
-    figure = figure2.figure2(accuracy, alignment)
+    figure = figure2.plot(accuracy, alignment)
     assert not any(ax.collections for ax in figure.axes)
     assert figure.legends[0].get_title().get_text() == "n = 1 seed"
 
 
 def test_missing_series_are_named(histories):
     with pytest.raises(figure2.MissingSeries, match="needs validation/accuracy, found none"):
-        figure2.figure2(histories[0][:0], histories[1])
+        figure2.plot(histories[0][:0], histories[1])
     with pytest.raises(figure2.MissingSeries, match="needs alignment/layer_2 of pdfa.*alignment_batches"):
-        figure2.figure2(histories[0], histories[1][:0])
+        figure2.plot(histories[0], histories[1][:0])
 
 
-def test_figures_are_saved_as_text_and_reproducibly(histories, tmp_path):
+def test_figures_are_drawn_as_text_and_reproducibly(histories):
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    (tmp_path / "again").mkdir()
-    first = style.save(figure2.figure2(*histories), tmp_path, "figure2")
-    second = style.save(figure2.figure2(*histories), tmp_path / "again", "figure2")
-    assert [path.name for path in first] == ["figure2.svg", "figure2.pdf", "figure2.png"]
-    assert ">Validation accuracy (%)</text>" in first[0].read_text(encoding="utf-8")
-    assert b"/Type3" not in first[1].read_bytes() and first[1].read_bytes().startswith(b"%PDF")
-    png = first[2].read_bytes()
+    first = style.draw(figure2.plot(*histories))
+    assert list(first) == ["svg", "pdf", "png"]
+    assert ">Validation accuracy (%)</text>" in first["svg"].decode()
+    assert b"/Type3" not in first["pdf"] and first["pdf"].startswith(b"%PDF")
+    png = first["png"]
     assert png.startswith(b"\x89PNG") and int.from_bytes(png[16:20], "big") == 3000  # 10 inches at 300 dpi
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert first == style.draw(figure2.plot(*histories))
     assert dict(matplotlib.rcParams) == before  # a notebook keeps its style
 
 
 # the report
 
 def test_every_exhibit_of_an_experiment_file_can_be_drawn():
-    assert tuple(EXHIBITS) == experiment_module.EXHIBITS
+    assert {*DRAW, *DRAW_EPOCHS} == set(EXHIBITS)
 
 
 def test_report_writes_and_logs_everything(grid_store, tmp_path):
-    files = report(an_experiment("grid", GRID), grid_store, tmp_path / "reports" / "grid").files
+    files = write(an_experiment("grid", GRID), grid_store, tmp_path / "reports" / "grid").files
     names = ["runs.csv", "table1.csv", "table1.md", "table1.tex",
              *(f"figure2.{extension}" for extension in ("csv", "md", "svg", "pdf", "png")), "manifest.json",
              "index.html"]
@@ -431,7 +431,7 @@ def test_report_writes_and_logs_everything(grid_store, tmp_path):
 
 def test_report_draws_what_is_listed_into_the_default_folder(grid_store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    files = report(an_experiment("grid", GRID[:14], ["table1"]), grid_store).files
+    files = write(an_experiment("grid", GRID[:14], ["table1"]), grid_store).files
     assert files == [Path("reports/grid") / name for name in ("runs.csv", "table1.csv", "table1.md", "table1.tex",
                                                                 "manifest.json", "index.html")]
     assert len(pd.read_csv(files[1])) == 7  # back-propagation only
@@ -439,8 +439,8 @@ def test_report_draws_what_is_listed_into_the_default_folder(grid_store, tmp_pat
 
 def test_report_refuses_what_it_cannot_show(grid_store, root, tmp_path):
     with pytest.raises(MissingTrials, match="photonic sweep experiments/some.yaml"):
-        report(an_experiment("grid", [*GRID, replace(GRID[0], seed=9)]), grid_store, tmp_path)
+        write(an_experiment("grid", [*GRID, replace(GRID[0], seed=9)]), grid_store, tmp_path)
     with pytest.raises(TrackingError, match="no sweep named 'elsewhere'"):
-        report(an_experiment("elsewhere", GRID), Store(root=root), tmp_path)
+        write(an_experiment("elsewhere", GRID), Store(root=root), tmp_path)
     with pytest.raises(figure2.MissingSeries, match="figure2: needs alignment"):
-        report(an_experiment("grid", GRID[:14], ["figure2"]), grid_store, tmp_path)
+        write(an_experiment("grid", GRID[:14], ["figure2"]), grid_store, tmp_path)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from analysis.exhibits.figure2 import theme
-from analysis.exhibits.row_space import MEMBERS, NON_MEMBERS, ZERO, residual_histogram, row_space_figure
+from analysis.exhibits.row_space import MEMBERS, NON_MEMBERS, ZERO, plot, residual_histogram
+from analysis.style import theme
 
 RNG = np.random.default_rng(0)
 FAR = RNG.uniform(0.2, 0.6, 1000)
@@ -58,7 +58,7 @@ def test_members_and_non_members_differ_by_more_than_colour():
 
 
 def test_panels_side_by_side_in_text_that_stays_text(tmp_path):
-    figure = row_space_figure({"photonic": (np.zeros(20), FAR), "certified": (OVERLAP, FAR)})
+    figure = plot({"photonic": (np.zeros(20), FAR), "certified": (OVERLAP, FAR)})
     assert [ax.get_title() for ax in figure.axes] == ["photonic", "certified"]
     assert figure.get_size_inches().tolist() == [9, 3]
     with theme():
@@ -79,4 +79,4 @@ def test_refuses_what_is_no_residual(members, non_members, message):
 
 def test_refuses_no_panel():
     with pytest.raises(ValueError, match="panels: must be at least one"):
-        row_space_figure({})
+        plot({})

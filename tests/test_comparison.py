@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 from scipy.stats import ttest_ind, ttest_rel
 
-from analysis.comparison.match import PAIRED, WELCH, Side, accuracies, compare, overlay, to_markdown
-from analysis.comparison.report import _labels, _page, _write_overlay, difference_figure, overlay_figure
+from analysis.comparison.match import PAIRED, WELCH, Side, accuracies, body, compare, overlay
+from analysis.comparison.report import _labels, _page, draw_overlay, plot, plot_overlay
+from analysis.exhibits.table import markdown
 from analysis.runs import MixedTrials, ReportError, load_runs
 from analysis.statistics import welch_interval
 from pipeline.cli import main
@@ -124,8 +125,8 @@ def test_one_seed_has_a_difference_and_no_interval(sides):
            for name in ("a", "faster")]
     found = compare(*one)
     assert accuracies(found)[["low", "high"]].isna().all().all() and set(accuracies(found)["interval"]) == {""}
-    assert "No interval can be given where n = 1" in to_markdown(found)
-    difference_figure(found).draw_without_rendering()
+    assert "No interval can be given where n = 1" in body(found)[0]
+    plot(found).draw_without_rendering()
 
 
 def test_what_cannot_be_compared_is_refused_in_one_line(sides):
@@ -143,7 +144,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(sides):
 
 
 def test_the_markdown_says_what_differs_and_what_to_make_of_it(sides):
-    text = to_markdown(compare(sides["a"], sides["faster"]))
+    text = markdown(*body(compare(sides["a"], sides["faster"])))
     for fact in ("difference is faster less a", "`learning_rate`: 0.1 against 0.2", "paired by seed",
                  "of 6 intervals about 0.3 would miss 0 by chance alone",
                  "left out: 0 trials of a, 4 of faster", "| algorithm | noise | a % | faster % | difference |"):
@@ -155,7 +156,7 @@ def test_frontiers_are_overlaid_in_one_colour_per_algorithm(sides):
     found = compare(sides["a"], sides["faster"])
     pairs = overlay(found)
     assert [len(frame) for frame in pairs[0]] == [4, 6] and len(pairs) == 1
-    lines = {line.get_label(): line for line in overlay_figure(found, pairs).axes[0].lines}
+    lines = {line.get_label(): line for line in plot_overlay(found, pairs).axes[0].lines}
     assert {"BP, a", "DFA, a", "BP, faster", "DFA, faster"} <= set(lines)
     one, other = lines["BP, a"], lines["BP, faster"]
     assert one.get_color() == other.get_color() and (one.get_linestyle(), other.get_linestyle()) == ("-", "--")
@@ -169,12 +170,11 @@ def test_frontiers_are_overlaid_in_one_colour_per_algorithm(sides):
     (("secure", "secure"), "Noise and batches came from the operating system, and nothing of them was recorded."),
     (("secure", "research"), "The noise of 12 of 20 trials comes from a recorded seed"),
 ])
-def test_overlaid_frontiers_say_where_the_noise_of_both_sides_comes_from(sides, tmp_path, noise, says):
+def test_overlaid_frontiers_say_where_the_noise_of_both_sides_comes_from(sides, noise, says):
     one, other = (dataclasses.replace(sides[name], runs=sides[name].runs.assign(noise=source))
                   for name, source in zip(("a", "faster"), noise, strict=True))
     found = dataclasses.replace(compare(sides["a"], sides["faster"]), a=one, b=other)
-    _write_overlay(found, overlay(found), tmp_path)
-    text = (tmp_path / "frontiers.md").read_text(encoding="utf-8")
+    text = draw_overlay(found, overlay(found)).markdown
     assert says in text and ("simulate" in text) == ("research" in noise)
     assert _page(found, []).privacy[0].text.endswith(text.rpartition("where n > 1. ")[2].strip())
 

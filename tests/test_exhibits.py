@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from pathlib import Path
 
@@ -14,9 +15,8 @@ from matplotlib.figure import Figure
 
 from analysis import style
 from analysis.exhibits import heatmaps, metrics, sweeps
-from analysis.exhibits.captions import CAPTIONS, TITLES
 from analysis.exhibits.metrics import METRICS
-from analysis.report.report import EXHIBITS
+from analysis.report.report import DRAW
 from analysis.runs import ReportError, _row
 from analysis.statistics import SUMMARY, bootstrap_interval, mean_interval, plus_minus, summarize
 from pipeline.tracking.artifacts import TrackedRun, param_text
@@ -116,21 +116,21 @@ def test_an_interval_is_cut_to_what_can_be_and_its_half_width_is_not():
 # heat maps
 
 def test_heat_map_values():
-    table = heatmaps.heatmap_table(tracked(GRID), "alignment")
+    table = heatmaps.tabulate(tracked(GRID), "alignment")
     assert list(table.columns) == ["algorithm", "sigma", "tau_h", "metric", *SUMMARY, "chosen", "choices"]
     assert len(table) == 2 * 3 * 2 and set(table["n"]) == {2}
     cells = table.set_index(["algorithm", "sigma", "tau_h"])["mean"]
     assert cells["dfa", 0.1, 1.0] == pytest.approx(1.5 * 0.18)  # the mean of both hidden layers
     assert cells["pdfa", 0.5, 0.5] == pytest.approx(1.5 * 0.2)
-    row = heatmaps.heatmap_table(tracked(GRID), "accuracy").iloc[0]
+    row = heatmaps.tabulate(tracked(GRID), "accuracy").iloc[0]
     middle = 100 * (0.9 + 0.05 - 0.064 + 0.01)
     assert [row[name] for name in SUMMARY] == pytest.approx(
         [middle, 12.7062, middle - 12.7062, 100, middle - 1, middle + 1, 2], abs=1e-3)  # 102.3 cannot be
 
 
 def test_heat_map_panels_have_text_on_one_scale():
-    table = heatmaps.heatmap_table(tracked(GRID), "alignment")
-    figure = heatmaps.heatmap_figure(table)
+    table = heatmaps.tabulate(tracked(GRID), "alignment")
+    figure = heatmaps.plot(table)
     panels = [ax for ax in figure.axes if ax.images]
     assert [ax.get_title() for ax in panels] == ["DFA", "PDFA"]
     texts = [[text.get_text() for text in ax.texts] for ax in panels]
@@ -149,9 +149,9 @@ def test_heat_map_panels_have_text_on_one_scale():
 def test_a_missing_cell_is_marked_and_a_trial_without_alignment_left_out():
     runs = tracked([c for c in GRID if (c.algorithm, c.sigma, c.tau_h) != ("dfa", 0.1, 1.0)])
     runs.loc[0, "alignment/layer_2"] = math.nan
-    table = heatmaps.heatmap_table(runs, "alignment")
+    table = heatmaps.tabulate(runs, "alignment")
     assert len(table) == 11 and table["n"].tolist() == [1] + [2] * 10
-    figure = heatmaps.heatmap_figure(table)
+    figure = heatmaps.plot(table)
     assert [text.get_text() for text in figure.axes[0].texts][3] == "–"
     assert "n = 1 to 2 seeds" in figure.get_supxlabel()
 
@@ -159,17 +159,17 @@ def test_a_missing_cell_is_marked_and_a_trial_without_alignment_left_out():
 def test_heat_maps_refuse_what_they_cannot_show():
     runs = tracked(GRID)
     with pytest.raises(ReportError, match="validation/accuracy: missing"):  # by which one of two rates would be chosen
-        heatmaps.heatmap_table(runs.assign(learning_rate=[0.1, *[0.2] * (len(runs) - 1)]), "accuracy")
+        heatmaps.tabulate(runs.assign(learning_rate=[0.1, *[0.2] * (len(runs) - 1)]), "accuracy")
     with pytest.raises(ReportError, match="accuracy_heatmap: needs trials with mechanism photonic"):
-        heatmaps.heatmap_table(tracked(CERTIFIED), "accuracy")
+        heatmaps.tabulate(tracked(CERTIFIED), "accuracy")
     with pytest.raises(ReportError, match="alignment: measured in none of 24 trials"):
-        heatmaps.heatmap_table(runs.drop(columns="alignment/layer_1"), "alignment")
+        heatmaps.tabulate(runs.drop(columns="alignment/layer_1"), "alignment")
 
 
 # sweeps
 
 def test_sweep_values():
-    table = sweeps.sweep_table(tracked(BY_BATCH), "batch_size")
+    table = sweeps.tabulate(tracked(BY_BATCH), "batch_size")
     assert len(table) == 2 * 2 * 3 * 2 and set(table["n"]) == {2}
     cells = table.set_index(["metric", "algorithm", "setting", "batch_size"])["mean"]
     assert cells["accuracy", "dfa", "0.1", 128] == pytest.approx(100 * (0.9 - 0.1 + 0.1 - 0.128 + 0.01))
@@ -177,7 +177,7 @@ def test_sweep_values():
 
 
 def test_a_sweep_has_a_row_for_each_noise_and_a_curve_for_each_algorithm():
-    figure = sweeps.sweep_figure(sweeps.sweep_table(tracked(BY_BATCH), "batch_size"), "batch_size")
+    figure = sweeps.plot(sweeps.tabulate(tracked(BY_BATCH), "batch_size"), "batch_size")
     assert [ax.get_title() for ax in figure.axes] == ["σ = 0 (a noise level)"] * 2 + ["σ = 0.1 (a noise level)"] * 2
     left, right = figure.axes[:2]
     assert (left.get_ylabel(), right.get_ylabel()) == ("Test accuracy (%)", "Alignment of hidden layers\n(cosine)")
@@ -195,18 +195,18 @@ def test_a_sweep_has_a_row_for_each_noise_and_a_curve_for_each_algorithm():
 
 
 def test_a_certified_sweep_says_what_its_noise_guarantees():
-    table = sweeps.sweep_table(tracked(CERTIFIED), "clipping_norm")
+    table = sweeps.tabulate(tracked(CERTIFIED), "clipping_norm")
     assert sweeps.noise_title(table) == "certified ε ≤ 3, add/remove, δ = 1e-05"
     label = grid(target_label_epsilon=[3.0], tau_h=TAUS)
-    title = sweeps.noise_title(sweeps.sweep_table(tracked(label), "tau_h"))
+    title = sweeps.noise_title(sweeps.tabulate(tracked(label), "tau_h"))
     assert title == "label (features public) ε ≤ 3, replace-one label, δ = 1e-05"
 
 
 def test_sweeps_refuse_what_they_cannot_show():
     with pytest.raises(ReportError, match="clipping_norm_sweep: needs trials that have a clipping_norm"):
-        sweeps.sweep_table(tracked(GRID), "clipping_norm")
+        sweeps.tabulate(tracked(GRID), "clipping_norm")
     with pytest.raises(ReportError, match="validation/accuracy: missing"):
-        sweeps.sweep_table(tracked(GRID), "batch_size")
+        sweeps.tabulate(tracked(GRID), "batch_size")
 
 
 # refusals before anything is trained
@@ -261,12 +261,6 @@ def test_a_file_that_asks_for_what_does_not_fit_is_refused_with_the_reason(tmp_p
 
 # what all have in common
 
-def test_every_exhibit_has_a_caption_of_one_sentence():
-    assert list(CAPTIONS) == list(EXHIBITS) and set(EXHIBITS) < set(TITLES)
-    for caption in CAPTIONS.values():
-        assert caption.endswith(".") and ". " not in caption.replace("et al. ", "") and "\n" not in caption
-
-
 def test_every_algorithm_has_a_colour_marker_and_line_of_its_own():
     looks = [style.look(algorithm) for algorithm in ALGORITHMS]
     for part in ("color", "marker", "linestyle", "label"):
@@ -274,13 +268,14 @@ def test_every_algorithm_has_a_colour_marker_and_line_of_its_own():
 
 
 @pytest.mark.parametrize(("name", "trials"), [("alignment_heatmap", GRID), ("batch_size_sweep", BY_BATCH)])
-def test_a_figure_lies_beside_its_tidy_data(name, trials, tmp_path):
-    files = EXHIBITS[name](tracked(trials), None, tmp_path)
-    assert [path.name for path in files] == [f"{name}.{extension}" for extension in ("csv", "md", "svg", "pdf", "png")]
-    table = pd.read_csv(files[0])
+def test_a_figure_lies_beside_its_tidy_data(name, trials):
+    exhibit = DRAW[name](tracked(trials))
+    files = exhibit.files
+    assert list(files) == [f"{name}.{extension}" for extension in ("csv", "md", "svg", "pdf", "png")]
+    table = pd.read_csv(io.BytesIO(files[f"{name}.csv"]))
     assert len(table) == (12 if name == "alignment_heatmap" else 24) and set(SUMMARY) <= set(table.columns)
-    assert CAPTIONS[name] in files[1].read_text(encoding="utf-8")
-    assert "<text" in files[2].read_text(encoding="utf-8") and b"/Type3" not in files[3].read_bytes()
+    assert files[f"{name}.md"].decode() == f"## {exhibit.title}\n\n{exhibit.body[0]}\n"
+    assert b"<text" in files[f"{name}.svg"] and b"/Type3" not in files[f"{name}.pdf"]
 
 
 def test_large_values_get_ticks_that_fit():

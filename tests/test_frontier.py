@@ -13,9 +13,12 @@ import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
+from analysis.exhibits.exhibit import to_csv
+from analysis.exhibits.frontier import exhibit
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
-from analysis.report.report import report
+from analysis.exhibits.table import markdown
+from analysis.report.report import write
 from analysis.runs import MixedTrials, ReportError, by_noise, load_runs
 from pipeline.accounting.certified import with_noise
 from pipeline.tracking.store import Store
@@ -130,8 +133,8 @@ def test_label_targets_are_points_named_by_their_target(tmp_path, monkeypatch):
     runs = load_runs(store, trials)
     points = frontiers.frontier(runs, "label")
     assert points["setting"].tolist() == ["label_epsilon=0.5", "label_epsilon=3"]
-    assert "|  | ε ≤ 0.5 | ε ≤ 3 |" in frontiers.to_markdown([points], runs)
-    assert "PDFA (label ε ≤ 3, label ε ≤ 0.5)" in frontiers.caption(points, runs.assign(status="diverged"))
+    assert "|  | ε ≤ 0.5 | ε ≤ 3 |" in markdown(*exhibit.body([points], runs))
+    assert "PDFA (label ε ≤ 3, label ε ≤ 0.5)" in exhibit.caption(points, runs.assign(status="diverged"))
     mixed = frontiers.frontier(load_runs(store), "label")  # settings that go with the noise level, and no choice
     assert mixed["chosen"].tolist() == ["joint_release True", "", "joint_release True"]
     assert mixed["choices"].tolist() == [1, 1, 1]
@@ -195,7 +198,7 @@ def test_trials_without_alignment_are_left_out_and_counted(runs):
     lost.loc[0, "alignment/layer_1"] = math.nan
     points = frontiers.frontier(lost, "certified", "alignment")
     assert points["n"].tolist() == [1] + [2] * 11
-    assert "1 of 24 trials have no measured alignment and are left out." in frontiers.caption(points, lost)
+    assert "1 of 24 trials have no measured alignment and are left out." in exhibit.caption(points, lost)
     with pytest.raises(ReportError, match="alignment: measured in none of 24 trials"):
         frontiers.frontier(lost.drop(columns="alignment/layer_2"), "certified", "alignment")
 
@@ -208,7 +211,7 @@ def test_a_claimed_epsilon_has_a_panel_for_each_formula_and_says_that_it_is_no_g
     assert ax.get_title().startswith("claimed ε: no guarantee, saturating formula, T = epochs\n")
     assert ax.get_legend().get_title().get_text().startswith("claimed ε: no guarantee\n")
     for fact in ("This ε is no guarantee", "claimed ε, saturating formula, T = epochs"):
-        assert fact in frontiers.caption(saturating, runs), fact
+        assert fact in exhibit.caption(saturating, runs), fact
     with pytest.raises(ReportError, match="formula: must be one on an axis"):
         frontier_figure.frontier_axes(pd.concat([saturating, second]), Figure().subplots())
 
@@ -234,23 +237,23 @@ def test_hypervolumes_share_a_documented_reference(runs):
     above = [51 + 10 * math.log10(epsilon) - 10 for epsilon in TARGETS]  # bp: mean accuracy less that of chance
     expected = np.dot(above, np.log([3, 8 / 3, 10 / 8]))
     assert certified.loc["bp", "hypervolume"] == pytest.approx(expected) == certified.loc["all", "hypervolume"]
-    assert "(ε = 10, 10), in units of the metric times nats" in frontiers.to_markdown(frontiers.frontiers(runs), runs)
+    assert "(ε = 10, 10), in units of the metric times nats" in markdown(*exhibit.body(frontiers.frontiers(runs), runs))
 
 
 # texts
 
 def test_tables(runs):
     points = frontiers.frontiers(runs)
-    table = pd.read_csv(io.StringIO(frontiers.to_csv(points)))
+    table = pd.read_csv(io.StringIO(to_csv(exhibit.tidy(points))))
     assert list(table.columns) == frontiers.COLUMNS and table["kind"].tolist() == ["certified"] * 12 + ["label"] * 2
-    lines = frontiers.to_markdown(points, runs).splitlines()
+    lines = markdown(*exhibit.body(points, runs)).splitlines()
     assert lines[2] == "|  | ε ≤ 1 | ε ≤ 3 | ε ≤ 8 |"
     assert lines[4] == "| BP | 51.00 ± 12.71 | 55.77 ± 12.71 | 60.03 ± 12.71 |"
     assert "|  | ε = 2 | ε = 4 |" in lines and any(line.startswith("| PDFA | 38.01 | 41.02 |") for line in lines)
 
 
 def test_captions_say_what_epsilon_guarantees(runs):
-    certified, label = (frontiers.caption(points, runs) for points in frontiers.frontiers(runs))
+    certified, label = (exhibit.caption(points, runs) for points in frontiers.frontiers(runs))
     for fact in ("on scikit-learn's digits after 2 epochs",
                  "certified ε at δ = 1e-05", "sampler poisson",
                  "equal but for one record, added or removed",
@@ -262,7 +265,7 @@ def test_captions_say_what_epsilon_guarantees(runs):
                  "TDFA (ε ≤ 1, ε ≤ 3, ε ≤ 8), PDFA (4 settings)"):
         assert fact in label, fact
     assert "Diverged" not in certified
-    assert "Diverged trials count with the weights they ended with: BP (ε ≤ 1)." in frontiers.caption(
+    assert "Diverged trials count with the weights they ended with: BP (ε ≤ 1)." in exhibit.caption(
         frontiers.frontier(runs, "certified"), runs.assign(status=["diverged"] + ["finished"] * (len(runs) - 1)))
 
 
@@ -270,25 +273,25 @@ def test_captions_say_what_epsilon_guarantees(runs):
 def test_captions_say_where_the_noise_of_the_trials_that_are_shown_comes_from(runs, kind):
     points, recorded = frontiers.frontier(runs, kind), "the noise comes from a recorded seed, so these trials simulate"
     secret = "; noise and batches came from the operating system, and nothing of them was recorded. "
-    research = frontiers.caption(points, runs)
+    research = exhibit.caption(points, runs)
     assert recorded in research and "operating system" not in research
     for untracked in (runs.assign(noise=None), runs.drop(columns="noise")):
-        assert frontiers.caption(points, untracked) == research
+        assert exhibit.caption(points, untracked) == research
     private = runs["mechanism"] != "none"
-    text = frontiers.caption(points, runs.assign(noise=runs["noise"].where(~private, "secure")))
+    text = exhibit.caption(points, runs.assign(noise=runs["noise"].where(~private, "secure")))
     assert secret in text and "seed comes" not in text and "simulate" not in text
     shown = private & frontiers.tightest(runs, kind).notna()
-    text = frontiers.caption(points, runs.assign(noise=runs["noise"].mask(shown, "secure")))
+    text = exhibit.caption(points, runs.assign(noise=runs["noise"].mask(shown, "secure")))
     assert secret in text and "simulate" not in text, "trials that are not shown have no say"
     first = runs.index == runs.index[shown][0]
-    text = frontiers.caption(points, runs.assign(noise=runs["noise"].mask(first, "secure")))
+    text = exhibit.caption(points, runs.assign(noise=runs["noise"].mask(first, "secure")))
     assert f"the noise of {shown.sum() - 1} of {shown.sum()} trials comes from a recorded seed" in text
     assert "noise and batches of the other 1 came from the operating system" in text
 
 
 def test_what_is_no_guarantee_is_not_simulated_either(runs):
     points = frontiers.frontier(runs, "claimed", formula="saturating/epochs")
-    assert "simulate" not in frontiers.caption(points, runs)
+    assert "simulate" not in exhibit.caption(points, runs)
 
 
 # figure
@@ -311,7 +314,7 @@ def test_axes(runs):
 
 
 def test_two_kinds_are_two_panels_and_one_seed_has_no_bars(runs):
-    figure = frontier_figure.frontier_figure(frontiers.frontiers(runs))
+    figure = frontier_figure.plot(frontiers.frontiers(runs))
     left, right = figure.axes
     assert left.get_xlabel() == "ε (certified, add/remove)" and right.get_xlabel() == "ε (label, replace-one label)"
     (legend,) = figure.legends
@@ -344,7 +347,7 @@ def test_an_axis_has_one_kind(runs):
 def test_report(store, tmp_path):
     few = GRID[0:1] + GRID[6:7]  # of one target: to find the noise for one takes seconds
     experiment = Experiment("both", "", (*few, *LABEL, PLAIN), Resources(), ("frontier",), Path("some.yaml"))
-    files = report(experiment, store, tmp_path).files
+    files = write(experiment, store, tmp_path).files
     assert [path.name for path in files] == ["runs.csv", "frontier.csv", "frontier.md", "frontier_hypervolume.csv",
                                               *(f"frontier.{e}" for e in ("svg", "pdf", "png")),
                                               "selection.csv", "selection.md", "manifest.json", "index.html"]

@@ -12,9 +12,10 @@ import pandas as pd
 import pytest
 
 from analysis.exhibits import envelope, headline, main_effects, means, parallel_coordinates
-from analysis.exhibits.frontier import choice, slices
+from analysis.exhibits.frontier import choice, exhibit, slices
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
+from analysis.exhibits.table import markdown
 from analysis.runs import MixedTrials, ReportError, _row
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.tracking.artifacts import TrackedRun, param_text
@@ -88,7 +89,7 @@ def test_without_a_choice_nothing_is_chosen_and_validation_is_not_asked_for():
     runs = tracked([c for c in GRID if c.clipping_norm == 2 and c.batch_size == 64], **{"validation/accuracy": None})
     points = frontiers.frontier(runs)
     assert set(points["chosen"]) == {""} and set(points["choices"]) == {1}
-    assert "Envelope" not in frontiers.to_markdown([points], runs)
+    assert "Envelope" not in markdown(*exhibit.body([points], runs))
     with pytest.raises(ReportError, match="validation/accuracy: missing for 8 of 8"):
         frontiers.frontier(tracked(GRID, **{"validation/accuracy": None}))
 
@@ -119,7 +120,7 @@ def test_the_price_composes_all_that_was_compared_seeds_included():
     assert len(compared) == 8
     expected = selected_epsilon(compared, Selection()).value
     assert points.loc[("dfa", "epsilon=3"), "selected_epsilon"] == pytest.approx(expected) and expected > 6
-    text = frontiers.to_markdown(frontiers.frontiers(runs), runs)
+    text = markdown(*exhibit.body(frontiers.frontiers(runs), runs))
     assert f"| DFA | ε ≤ 3 | clipping_norm 2, batch_size 64 | 4 | {expected:.3g} |" in text
     assert "does not cover that choice" in text
 
@@ -131,7 +132,7 @@ def test_runs_of_another_version_have_no_price():
 
 def test_letters_beside_the_points_name_what_was_chosen():
     points = frontiers.frontiers(tracked(GRID))
-    figure = frontier_figure.frontier_figure(points)
+    figure = frontier_figure.plot(points)
     (ax,), (legend,) = figure.axes, figure.legends
     assert [text.get_text() for text in ax.texts] == ["a", "b", "b", "b"]
     labels = [text.get_text() for text in legend.get_texts()]
@@ -150,13 +151,13 @@ def test_a_cell_keeps_one_setting_and_all_of_its_seeds():
 
 def test_slices_have_a_panel_for_every_value_and_the_envelope_within():
     runs = tracked(GRID)
-    points = slices.slices(runs)
+    points = slices.tabulate(runs)
     assert list(points.columns[:3]) == ["batch_size", "clipping_norm", "algorithm"] and len(points) == 4 * 4
     cell = points[(points["batch_size"] == 128) & (points["clipping_norm"] == 0.5) & (points["algorithm"] == "dfa")
                   & (points["setting"] == "epsilon=3")]
     expected = 100 * np.mean([accuracy(trial("dfa", 3.0, 0.5, 128, seed)) for seed in (0, 1)])
     assert cell["mean"].item() == pytest.approx(expected)
-    figure = slices.slices_figure(points)
+    figure = slices.plot(points)
     titles = [f"batch_size {m}, clipping_norm {c:g}" for c in NORMS for m in BATCHES]
     assert [ax.get_title() for ax in figure.axes] == titles
     assert all(len(ax.lines) == 4 for ax in figure.axes) and len(figure.legends) == 1
@@ -171,7 +172,7 @@ def test_data_sets_are_panels_and_not_mixed():
     assert "several" in misfit("frontier", both) and misfit("frontier_slices", both) == ""
     with pytest.raises(MixedTrials, match="dataset"):
         frontiers.frontier(tracked(both))
-    points = slices.slices(tracked(both))
+    points = slices.tabulate(tracked(both))
     assert set(points["dataset"]) == {"digits", "mnist"}
 
 
@@ -202,7 +203,7 @@ def test_effects_explain_the_variance_that_they_were_given():
     runs = tracked(GRID)
     scores = np.array([0.3 * (c.target_epsilon == 3) + 0.1 * (c.clipping_norm == 2) + 0.01 * c.seed
                        + 0.05 * (c.algorithm == "bp") * (c.batch_size == 64) for c in GRID])
-    table = main_effects.main_effects(runs.assign(**{"test/accuracy": scores}))
+    table = main_effects.tabulate(runs.assign(**{"test/accuracy": scores}))
     parts = table.drop_duplicates("factor").set_index("factor")["explained"]
     total = 0.15**2 + 0.05**2 + 3 * 0.0125**2 + 0.005**2  # variances of independent two-level effects
     factors_first = ["noise", "clipping_norm", "algorithm", "batch_size"]
@@ -211,18 +212,18 @@ def test_effects_explain_the_variance_that_they_were_given():
     assert parts.to_numpy()[:5] == pytest.approx(expected) and parts["seeds"] == pytest.approx(0.005**2 / total)
     assert parts.to_numpy()[5:-1] == pytest.approx(0, abs=1e-12)
     assert parts.sum() == pytest.approx(1)
-    text = main_effects.to_markdown(table, len(runs))
+    text = markdown(*main_effects.body(table, len(runs)))
     assert "| noise | 88.3 | ε ≤ 3 |" in text
-    titles = [ax.get_title() for ax in main_effects.main_effects_figure(table).axes]
+    titles = [ax.get_title() for ax in main_effects.plot(table).axes]
     assert titles == ["noise: 88%", "clipping_norm: 10%", "algorithm: 1%", "batch_size: 1%"]
     with pytest.raises(ReportError, match="needs a balanced grid"):
-        main_effects.main_effects(runs[1:])
+        main_effects.tabulate(runs[1:])
 
 
 def test_every_setting_is_a_line():
-    table = parallel_coordinates.settings_table(tracked(GRID))
+    table = parallel_coordinates.tabulate(tracked(GRID))
     assert len(table) == 16 and table["mean"].is_monotonic_increasing and set(table["n"]) == {2}
-    figure = parallel_coordinates.parallel_figure(table)
+    figure = parallel_coordinates.plot(table)
     (lines,) = figure.axes[0].collections[-1:]
     assert len(lines.get_segments()) == 16 and all(len(segment) == 5 for segment in lines.get_segments())
     ticks = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
@@ -230,21 +231,21 @@ def test_every_setting_is_a_line():
 
 
 def test_every_setting_has_a_mean():
-    table = means.means_table(tracked(GRID))
+    table = means.tabulate(tracked(GRID))
     assert len(table) == 16 and list(table.columns[:5]) == ["algorithm", "noise", "batch_size", "clipping_norm", "n"]
     first = table.iloc[0]
     assert (first["noise"], first["batch_size"]) == ("epsilon=1", 64)
     assert first["validation/accuracy/mean"] == pytest.approx(62.5)
     for _, cell in table.groupby("noise"):
         assert cell["validation/accuracy/mean"].is_monotonic_decreasing
-    text = means.to_markdown(table)
+    text = markdown(*means.body(table))
     assert "All 16 settings" in text and text.count("\n| ") == 2 + 16 and "ε certified" in text
 
 
 # who is best
 
 def test_the_headline_says_who_leads_and_whether_seeds_could_have_done_it():
-    lines = headline.headline(tracked(GRID))
+    lines = headline.compose(tracked(GRID))
     assert lines[0] == ("Highest mean test accuracy by certified ε (features and labels), each at the best of "
                         "up to 4 settings by validation: BP at 1, 3.")
     assert lines[2].startswith("At ε ≤ 3: BP")  # by 3 points at every seed
@@ -253,21 +254,21 @@ def test_the_headline_says_who_leads_and_whether_seeds_could_have_done_it():
     others = tracked([c if c.algorithm == "bp" else dataclasses.replace(c, seed=c.seed + 2) for c in GRID])
     others["test/accuracy"] = [accuracy(c) for c in GRID]
     others["validation/accuracy"] = [validation(c) for c in GRID]
-    line = headline.headline(others)[2]
+    line = headline.compose(others)[2]
     assert "by 3.00 points (95% interval +1.48 to +4.52, n = 2 seeds, Welch: beyond" in line
     close = tracked(GRID)
     dfa = close["algorithm"] == "dfa"
     close["test/accuracy"] = 0.5 + 0.05 * close["seed"] + 0.01 * dfa + 0.02 * dfa * close["seed"]
-    assert "DFA 54.50" in (line := headline.headline(close)[1]) and "within what seeds explain" in line
-    one = headline.headline(tracked([c for c in GRID if c.seed == 0]))
+    assert "DFA 54.50" in (line := headline.compose(close)[1]) and "within what seeds explain" in line
+    one = headline.compose(tracked([c for c in GRID if c.seed == 0]))
     assert "one seed, so nobody knows" in one[1]
 
 
 def test_a_headline_without_a_guarantee_or_a_frontier_says_so():
     plain = [TrialConfig(dataset="digits", hidden=(8,), batch_size=64, algorithm=a) for a in ("bp", "dfa")]
-    (line,) = headline.headline(tracked(plain))
+    (line,) = headline.compose(tracked(plain))
     assert line.startswith("No trial has an ε that guarantees anything")
-    (line,) = headline.headline(tracked(GRID, **{"validation/accuracy": None}))
+    (line,) = headline.compose(tracked(GRID, **{"validation/accuracy": None}))
     assert line.startswith("No frontier of certified ε: validation/accuracy: missing")
 
 

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from analysis.exhibits.figure2 import MissingSeries
-from analysis.exhibits.leekifer import curves, leekifer_figure, to_markdown
-from analysis.report.report import report
+from analysis.exhibits.leekifer import body, plot, tabulate
+from analysis.exhibits.table import markdown
+from analysis.report.report import write
 from analysis.runs import MixedTrials, load_runs
 from pipeline.accounting import account
 from pipeline.accounting.certified import event_of
@@ -87,7 +88,7 @@ def test_the_full_experiments_cost_what_the_captions_say(figure, sigma):
 
 
 def test_curves_have_the_accuracy_and_both_epsilons_of_every_epoch(store):
-    table = curves(store, load_runs(store, TRIALS))
+    table = tabulate(load_runs(store, TRIALS), store)
     assert len(table) == 3 * len(TRIALS) and set(table["accuracy_of"]) == {"validation"}
     row = table[(table["algorithm"] == "dfa") & (table["seed"] == 1) & (table["epoch"] == 2)].iloc[0]
     assert row["accuracy"] == pytest.approx(22) and row["sigma"] == pytest.approx(0.1)
@@ -99,8 +100,8 @@ def test_curves_have_the_accuracy_and_both_epsilons_of_every_epoch(store):
 
 
 def test_a_panel_per_sigma_with_the_published_epsilon_on_top(store):
-    table = curves(store, load_runs(store, TRIALS))
-    figure = leekifer_figure(table)
+    table = tabulate(load_runs(store, TRIALS), store)
+    figure = plot(table)
     figure.canvas.draw()
     panels = [ax for ax in figure.axes if ax.get_title()]
     assert [ax.get_title().rpartition("σ = ")[2] for ax in panels] == ["0.1", "0.2"]
@@ -114,7 +115,7 @@ def test_a_panel_per_sigma_with_the_published_epsilon_on_top(store):
 def test_the_report_ranks_methods_and_names_both_epsilons(store, tmp_path):
     trials = tuple(TRIALS)
     experiment = Experiment("leekifer", "", trials, Resources(), ("leekifer",), Path("some.yaml"))
-    files = report(experiment, store, tmp_path).files
+    files = write(experiment, store, tmp_path).files
     assert {f"leekifer.{kind}" for kind in ("csv", "md", "svg", "pdf", "png")} <= {path.name for path in files}
     text = (tmp_path / "leekifer.md").read_text(encoding="utf-8")
     rows = [line for line in text.splitlines() if "σ" not in line and line.startswith("| scikit")]
@@ -132,7 +133,7 @@ def test_the_report_ranks_methods_and_names_both_epsilons(store, tmp_path):
 def test_the_caption_says_where_the_noise_of_the_private_trials_comes_from(store, secure, says):
     runs = load_runs(store, TRIALS)
     runs.loc[runs["algorithm"].isin(secure) & (runs["mechanism"] != "none"), "noise"] = "secure"
-    text = to_markdown(curves(store, runs))
+    text = markdown(*body(tabulate(runs, store)))
     assert says in text and ("simulate" in text) == (secure != {"bp", "dfa"})
 
 
@@ -147,10 +148,10 @@ def test_misfits_are_named():
 def test_series_that_are_missing_or_mixed_are_refused(store):
     runs = load_runs(store, TRIALS)
     with pytest.raises(MissingSeries, match="rdp/classic of every private trial"):
-        curves(store, runs.assign(mechanism="per_example", noise_multiplier=1.0, clipping_norm=1.0))
+        tabulate(runs.assign(mechanism="per_example", noise_multiplier=1.0, clipping_norm=1.0), store)
     with pytest.raises(MixedTrials, match="learning_rate"):
-        curves(store, runs.assign(learning_rate=range(len(runs))))
-    table = curves(store, runs)
+        tabulate(runs.assign(learning_rate=range(len(runs))), store)
+    table = tabulate(runs, store)
     with pytest.raises(MissingSeries, match="needs private trials"):
-        leekifer_figure(table[table["sigma"] == 0])
-    assert to_markdown(table[table["seed"] == 0]).count(" | 1 | 3 | ") == 4
+        plot(table[table["sigma"] == 0])
+    assert markdown(*body(table[table["seed"] == 0])).count(" | 1 | 3 | ") == 4

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.exhibits.selection import Choice
 from analysis.report.page import Page, render
-from analysis.report.statements import epsilons, guarantees, statements
+from analysis.report.statements import epsilons, guarantees, state
 from analysis.runs import noise_sources
 from pipeline.accounting.certified import certified_epsilons
 from pipeline.accounting.evaluations import selected_epsilon
@@ -74,7 +74,7 @@ def test_a_runs_guarantee_is_by_its_epsilon_and_its_noise():
 @each
 def test_the_page_says_how_a_kind_of_guarantee_stands(name):
     runs = frame(SOURCES[name], SOURCES[name])
-    found = {statement.kind: statement for statement in statements(runs)}
+    found = {statement.kind: statement for statement in state(runs)}
     for kind in ("certified", "label"):
         assert found[kind].text.endswith(sentence(STATEMENTS[name])) and found[kind].standing == STANDINGS[name]
     for kind in ("claimed", "no ε"):
@@ -85,7 +85,7 @@ def test_the_page_says_how_a_kind_of_guarantee_stands(name):
 
 
 def test_statements_count_only_the_trials_of_their_kind():
-    found = {s.kind: s for s in statements(frame(SOURCES["all secure"], SOURCES["mixed"]))}
+    found = {s.kind: s for s in state(frame(SOURCES["all secure"], SOURCES["mixed"]))}
     assert (found["certified"].standing, found["label"].standing) == ("certified", "partly simulated")
     assert "2 of 3 trials" in found["label"].text and "simulate" not in found["certified"].text
 
@@ -134,10 +134,10 @@ def test_the_page_states_the_choice_with_its_own_noise():
     price, alone = selected_epsilon(GRID, Selection()), certified_epsilons(GRID[0], 1)[0]
     for sources in SOURCES.values():
         choice = Choice("bp", "key", 0.9, 0.9, alone, price, "", 4, 0, "Its own noise.", standing(sources))
-        found = {s.kind: s for s in statements(frame(["secure"]), choice)}
+        found = {s.kind: s for s in state(frame(["secure"]), choice)}
         assert list(found) == ["certified", "selected", "no ε"] and found["selected"].text.endswith(" Its own noise.")
         assert found["selected"].standing == standing(sources) and found["certified"].standing == "certified"
         row = epsilons(frame(["secure"]), choice).rows[0]
         assert (row[0].text, row[3].text) == ("selected", standing(sources))
     uncovered = replace(choice, selected=None)
-    assert "selected" not in {s.kind for s in statements(frame(["secure"]), uncovered)}
+    assert "selected" not in {s.kind for s in state(frame(["secure"]), uncovered)}

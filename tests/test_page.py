@@ -17,14 +17,13 @@ from browser import Browser, chromium
 from matplotlib.figure import Figure
 from test_palette import contrast, luminance
 
-from analysis.exhibits.captions import TITLES, titled
-from analysis.exhibits.table import Table, markdown
+from analysis.exhibits.exhibit import Exhibit
+from analysis.exhibits.table import Table
 from analysis.report import page as pages
 from analysis.report.overview import trials
-from analysis.report.report import report
-from analysis.report.statements import epsilons, notes, statements
+from analysis.report.report import write
+from analysis.report.statements import epsilons, notes, state
 from analysis.runs import load_runs
-from analysis.style import save
 from analysis.svg import columns
 from analysis.text import NO_VALUE
 from pipeline.tracking.store import Store
@@ -85,8 +84,18 @@ def store(tmp_path_factory, experiment):
 
 
 @pytest.fixture(scope="module")
-def files(store, experiment, tmp_path_factory):
-    return report(experiment, store, tmp_path_factory.mktemp("reports")).files
+def written(store, experiment, tmp_path_factory):
+    return write(experiment, store, tmp_path_factory.mktemp("reports"))
+
+
+@pytest.fixture(scope="module")
+def exhibits(written):
+    return written.exhibits
+
+
+@pytest.fixture(scope="module")
+def files(written):
+    return written.files
 
 
 @pytest.fixture(scope="module")
@@ -96,40 +105,32 @@ def html(files):
 
 # content
 
-def test_every_exhibit_stands_on_the_page_with_its_caption_figure_and_data(files, html):
+def test_every_exhibit_stands_on_the_page_with_its_caption_figure_and_data(exhibits, files, html):
     assert files[-1].name == "index.html"
-    shown = pages.exhibits(files)
     drawn = [path.stem for path in files if path.suffix == ".svg"]
-    assert [e.id for e in shown] == [f"exhibit-{stem}" for stem in ("table1", "figure2", "frontier")]
-    assert [e.id.removeprefix("exhibit-") for e in shown if e.figure] == drawn == ["figure2", "frontier"]
-    for exhibit in shown:
+    assert [e.name for e in exhibits] == ["table1", "figure2", "frontier"]
+    assert [e.name for e in exhibits if e.figure] == drawn == ["figure2", "frontier"]
+    for exhibit in exhibits:
         assert any(isinstance(part, str) and len(part) > 80 for part in exhibit.body), exhibit.title
         suffixes = ("svg", "pdf", "csv") if exhibit.figure else ("csv", "tex")
-        assert [d.name for d in exhibit.downloads] == [f"{exhibit.id.removeprefix('exhibit-')}.{s}" for s in suffixes]
-        assert f'<section class="exhibit" id="{exhibit.id}">\n<h2>{exhibit.title}</h2>' in html
-    assert shown[0].title == TITLES["table1"]
+        assert [d.name for d in pages.downloads(exhibit)] == [f"{exhibit.name}.{suffix}" for suffix in suffixes]
+        assert f'<section class="exhibit" id="exhibit-{exhibit.name}">\n<h2>{exhibit.title}</h2>' in html
+        for name, content in exhibit.files.items():
+            assert (files[0].parent / name).read_bytes() == content
 
 
-def test_a_file_that_no_code_here_knows_becomes_an_exhibit(tmp_path):
-    table = "| a | b |\n| --- | ---: |\n| x | 1 |\n"
-    for name, text in (("heat_map.md", f"## Noise by <clip>\n\nA `b` caption.\n\n{table}"),
-                       ("heat_map.csv", "a,b\nx,1\n"), ("plain.md", "Only text.\n"), ("runs.csv", "a\n1\n")):
-        (tmp_path / name).write_text(text)
-    found = pages.exhibits([tmp_path / name for name in ("runs.csv", "heat_map.csv", "heat_map.md", "plain.md")])
-    assert [(e.title, len(e.body), [d.name for d in e.downloads]) for e in found] == [
-        ("Noise by <clip>", 2, ["heat_map.csv"]), ("Plain", 1, [])]
-    table = found[0].body[1]
-    assert (table.header, table.numeric, table.rows[0][1].text) == (("a", "b"), (False, True), "1")
-    html = pages.render(pages.Page(title="t", what="w", exhibits=found))
-    assert "Noise by &lt;clip&gt;" in html and "A <code>b</code> caption." in html
-
-
-def test_the_page_has_the_table_that_was_written():
+def test_an_exhibit_is_written_and_shown_with_the_same_caption_and_table():
     table = Table.of(["", "ε ≤ 3", "n"], [["BP", "", "1"], ["DFA", NO_VALUE, ""]], texts=(0, 2))
-    text = titled("A title", markdown("A caption.", table, "Another."))
-    assert text == ("## A title\n\nA caption.\n\n|  | ε ≤ 3 | n |\n| --- | ---: | --- |\n| BP |  | 1 |\n"
-                    "| DFA | – |  |\n\nAnother.\n")
-    assert pages.blocks(text) == ("A title", ("A caption.", table, "Another."))
+    exhibit = Exhibit("heat", "Noise by <clip>", ("A `b` caption.", table, "Another."), pd.DataFrame({"a": [1]}),
+                      others={"heat.tex": "%", "heat_2.csv": "b"})
+    assert {name: content.decode() for name, content in exhibit.files.items()} == {
+        "heat.csv": "a\n1\n", "heat.tex": "%", "heat_2.csv": "b",
+        "heat.md": "## Noise by <clip>\n\nA `b` caption.\n\n|  | ε ≤ 3 | n |\n| --- | ---: | --- |\n| BP |  | 1 |\n"
+                   "| DFA | – |  |\n\nAnother.\n"}
+    html = pages.render(pages.Page(title="t", what="w", exhibits=[exhibit]))
+    assert "Noise by &lt;clip&gt;" in html and "A <code>b</code> caption." in html and "<svg" not in html
+    assert '<th scope="col" class="n"><span>ε\u00a0≤\u00a03</span></th>' in html
+    assert re.findall('download="([^"]+)"', html) == ["heat.csv", "heat.tex"]
 
 
 def test_downloads_are_the_files(files, html):
@@ -181,14 +182,14 @@ def test_the_manifest_says_where_the_data_come_from_and_what_they_are(experiment
 
 def test_only_the_kinds_that_occur_are_explained_and_claimed_is_no_guarantee(store, experiment, html):
     runs = load_runs(store, experiment.trials)
-    found = {s.kind: s for s in statements(runs)}
+    found = {s.kind: s for s in state(runs)}
     assert list(found) == ["label", "claimed", "no ε"]
     assert found["label"].guarantees and not found["claimed"].guarantees and not found["no ε"].guarantees
     assert [s.standing for s in found.values()] == ["simulated", "", ""]
     assert found["claimed"].text.startswith("No guarantee") and "(4 of 12)" in found["no ε"].text
-    assert not {"certified", "selected", "column", "audited"} & {s.kind for s in statements(runs)}
+    assert not {"certified", "selected", "column", "audited"} & {s.kind for s in state(runs)}
     with_all = runs.assign(**{"epsilon/certified/pld": 3.0, "epsilon/column/x": 1.0, "epsilon/audited/one_run": 0.5})
-    assert [s.kind for s in statements(with_all)] == ["certified", "label", "audited", "column", "claimed"]
+    assert [s.kind for s in state(with_all)] == ["certified", "label", "audited", "column", "claimed"]
     rows = [[cell.text for cell in row] for row in epsilons(runs).rows]
     simulated = "labels only, simulated"
     assert rows == [["label", "gdp", "1.6 to 8", simulated, "replace-one label", "shuffled", "1e-05", "8"],
@@ -242,8 +243,8 @@ def test_a_trial_leads_to_its_run(store, experiment, html):
 
 
 def test_pages_of_equal_runs_are_equal(store, experiment, files, tmp_path):
-    again = report(dataclasses.replace(experiment, report=()), store, tmp_path / "a").files[-1].read_bytes()
-    assert again == report(dataclasses.replace(experiment, report=()), store, tmp_path / "b").files[-1].read_bytes()
+    again = write(dataclasses.replace(experiment, report=()), store, tmp_path / "a").files[-1].read_bytes()
+    assert again == write(dataclasses.replace(experiment, report=()), store, tmp_path / "b").files[-1].read_bytes()
 
 
 def test_ids_of_inlined_figures_are_unique_and_still_refer_to_their_own(files):
@@ -513,8 +514,8 @@ def test_nothing_scrolls_sideways_but_what_is_meant_to(browser, files, width):
 def test_a_figure_that_cannot_be_cut_scrolls_in_its_box_from_its_left_edge(browser, tmp_path):
     figure = Figure(figsize=(9, 3), layout="constrained")
     figure.subplots(1, 3, sharey=True)[0].plot([1, 2])
-    shown = pages.exhibits(save(figure, tmp_path, "wide"))
-    (tmp_path / "index.html").write_text(pages.render(pages.Page(title="t", what="w", exhibits=shown)))
+    page = pages.Page(title="t", what="w", exhibits=[Exhibit("wide", "Wide", (), pd.DataFrame(), figure)])
+    (tmp_path / "index.html").write_text(pages.render(page))
     for width, scrolls in ((390, True), (1440, False)):
         browser.look(width)
         browser.open(tmp_path / "index.html")

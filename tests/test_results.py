@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 
 from analysis.exhibits import selection
-from analysis.exhibits.captions import TITLES, titled
 from analysis.exhibits.frontier import points as frontiers
+from analysis.exhibits.frontier.exhibit import TITLES, body
+from analysis.exhibits.table import markdown
 from pipeline.accounting import Epsilon
 from pipeline.tracking.artifacts import FIELDS
 from pipeline.trials.exhibits import FRONTIERS
@@ -25,9 +26,9 @@ QUOTED = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 each = pytest.mark.parametrize("name", NAMES)
 
 
-def tables(markdown):
+def tables(text):
     """The lines of every Markdown table."""
-    return [block.splitlines() for block in re.findall(r"^\|.*\n(?:\|.*\n)+", markdown, re.MULTILINE)]
+    return [block.splitlines() for block in re.findall(r"^\|.*\n(?:\|.*\n)+", text, re.MULTILINE)]
 
 
 def test_there_are_as_many_as_make_results_trains():
@@ -91,7 +92,7 @@ def test_frontiers_have_the_captions_and_tables_that_the_code_writes_of_their_tr
     runs = runs.reindex(columns=[*runs, *(field for field in FIELDS if field not in runs)])  # added since
     points = frontiers.frontiers(runs, FRONTIERS[file])
     committed = (RESULTS / name / f"{file}.md").read_text(encoding="utf-8")
-    assert committed == titled(TITLES[file], frontiers.to_markdown(points, runs))
+    assert committed == f"## {TITLES[file]}\n\n{markdown(*body(points, runs))}"
 
 
 def test_the_best_trial_has_the_caption_that_the_code_writes_of_its_trials(monkeypatch):
@@ -101,9 +102,9 @@ def test_the_best_trial_has_the_caption_that_the_code_writes_of_its_trials(monke
     price = Epsilon(row["selected_epsilon"], "selected", row["selected_rule"], row["selected_relation"],
                     row["selected_sampler"], row["selected_delta"], "pld")
     monkeypatch.setattr(selection, "selected_epsilon", lambda trials, rule: price)  # half a minute
-    text = selection.to_markdown(selection.choose(experiment, runs))
+    drawn = selection.draw(selection.choose(experiment, runs))
     committed = (RESULTS / "certified" / "selection.md").read_text(encoding="utf-8")
-    assert committed == titled(TITLES["selection"], text)
+    assert committed == drawn.markdown
 
 
 def test_links_of_the_pages_lead_somewhere():

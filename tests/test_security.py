@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.report.report import report
+from analysis.report.report import write
 from pipeline.cli import main
 from pipeline.learning import rounded_gaussian
 from pipeline.sweep.checkpoints import Checkpoints
@@ -150,7 +150,7 @@ def trapped(root, tmp_path):
 
 def test_pickles_in_the_store_are_not_loaded(trapped, tmp_path, capsys):
     file, store, marker = trapped
-    assert report(load_experiment(file), store, tmp_path / "report").files
+    assert write(load_experiment(file), store, tmp_path / "report").files
     where = ["--mlruns", str(store.root)]
     assert main(["audit", store.runs()[0].run_id, *where]) == 0
     assert main(["status", str(file), *where]) == 0

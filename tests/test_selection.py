@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from analysis.exhibits import selection
-from analysis.report.report import report
+from analysis.report.report import write
 from analysis.runs import ReportError, load_runs
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.evaluations import selected_epsilon
@@ -61,7 +60,7 @@ def parent(store):
 
 
 def test_a_fixed_grid_is_composed_seeds_included_and_trials_without_a_guarantee_are_no_candidates(store, tmp_path):
-    files = report(experiment((*GRID, PLAIN)), store, tmp_path).files
+    files = write(experiment((*GRID, PLAIN)), store, tmp_path).files
     assert [path.name for path in files] == ["runs.csv", "selection.csv", "selection.md", "manifest.json",
                                              "index.html"]
     row = pd.read_csv(files[1]).iloc[0]
@@ -95,7 +94,7 @@ def test_random_stopping_costs_what_its_candidates_do_and_its_report_does_not_te
     for trials in (GRID[:3], GRID):
         for candidates in ((BASE,), (BASE, louder)):
             drawn = replace(experiment(trials, STOPPING, candidates), text="selection: {seed: 12345}")
-            files = report(drawn, store, tmp_path).files
+            files = write(drawn, store, tmp_path).files
             texts = [path.read_text(encoding="utf-8") for path in files[1:]]
             found[len(trials), len(candidates)] = texts
             row = pd.read_csv(files[1]).iloc[0]
@@ -114,7 +113,7 @@ def test_random_stopping_costs_what_its_candidates_do_and_its_report_does_not_te
 
 def test_a_grid_that_nothing_covers_says_so_and_logs_no_number(store, tmp_path):
     before = dict(parent(store).metrics)
-    files = report(experiment((*GRID, POISSON)), store, tmp_path).files
+    files = write(experiment((*GRID, POISSON)), store, tmp_path).files
     row, text = pd.read_csv(files[1]).iloc[0], files[2].read_text(encoding="utf-8")
     reason = "relation: must be one for all trials, got add/remove and replace-one"
     assert row["reason"] == reason and math.isnan(row["selected_epsilon"])
@@ -127,7 +126,7 @@ def test_an_infinite_price_is_no_metric(store, tmp_path, monkeypatch):
     endless = replace(selected_epsilon(GRID, Selection()), value=math.inf)
     monkeypatch.setattr(selection, "selected_epsilon", lambda trials, rule: endless)
     before = dict(parent(store).metrics)
-    text = report(experiment(GRID), store, tmp_path).files[2].read_text(encoding="utf-8")
+    text = write(experiment(GRID), store, tmp_path).files[2].read_text(encoding="utf-8")
     assert "| inf |" in text and parent(store).metrics == before
     assert parent(store).tags["privacy.notes"] == "infinite: no guarantee"
     with pytest.raises(ValueError, match="epsilon/selected/composition: must be finite, got inf"):
@@ -136,7 +135,7 @@ def test_an_infinite_price_is_no_metric(store, tmp_path, monkeypatch):
 
 
 def test_no_certified_trial_no_selection(store, tmp_path):
-    files = report(experiment((PLAIN,)), store, tmp_path).files
+    files = write(experiment((PLAIN,)), store, tmp_path).files
     assert [path.name for path in files] == ["runs.csv", "manifest.json", "index.html"]
 
 
@@ -163,7 +162,7 @@ def test_a_choice_is_simulated_by_the_noise_of_all_that_was_looked_at(store, sou
     for text in (selection.caption(choice), choice.tags["privacy.notes"]):
         assert says in text and ("simulat" in text) == ("research" in sources)
         assert ("share noise" in text) == (sources == ["research"] * 4)
-    assert len(pd.read_csv(io.StringIO(selection.to_csv(choice)))) == 1
+    assert len(selection.draw(choice).rows) == 1
 
 
 @pytest.mark.parametrize(("other", "message"), [

@@ -20,7 +20,7 @@ from analysis.exhibits.frontier.points import tightest
 from analysis.report.overview import abridged
 from analysis.report.page import Page, render
 from analysis.report.report import Report, save
-from analysis.report.statements import epsilons, notes, statements
+from analysis.report.statements import epsilons, notes, state
 from analysis.runs import ALGORITHM_LABELS, ReportError, load_runs, noise_sources
 from analysis.text import value_text
 from pipeline.accounting.noise import noise_statement, sentence
@@ -135,7 +135,7 @@ def _page(found: Comparison, exhibits: Sequence[Exhibit]) -> Page:
     facts = [(side.label, f"{len(side.runs)} trials, commit {', '.join(_commits(side.runs)) or 'not recorded'}")
              for side in (found.a, found.b)]
     return Page(title=f"{found.a.label} and {found.b.label}", what="Comparison", facts=facts,
-                exhibits=exhibits, privacy=statements(both), epsilons=epsilons(both), notes=notes(both))
+                exhibits=exhibits, privacy=state(both), epsilons=epsilons(both), notes=notes(both))
 
 
 def _labels(a: Experiment, b: Experiment, runs: Sequence[pd.DataFrame]) -> tuple[str, str]:

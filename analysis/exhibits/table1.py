@@ -31,7 +31,7 @@ def draw(runs: pd.DataFrame) -> Exhibit:
     """The table, in LaTeX too; errors as `tabulate`."""
     table = tabulate(runs)
     text = caption(runs, table)
-    return Exhibit("table1", "Test accuracy by noise level", (text, *tables(table)), table.round(4),
+    return Exhibit("table1", "Test accuracy by noise level", body(table, text), table.round(4),
                    others={"table1.tex": to_latex(table, text)})
 
 
@@ -82,12 +82,12 @@ def caption(runs: pd.DataFrame, table: pd.DataFrame) -> str:
     return " ".join(sentences)
 
 
-def tables(table: pd.DataFrame) -> tuple[Table, Table]:
-    """Algorithms as rows, settings as columns and cells `ours (paper)`; and a row for each cell with its interval, n
-    and difference from the paper."""
+def body(table: pd.DataFrame, text: str) -> tuple[str, Table, Table]:
+    """Two tables below their caption: algorithms as rows, settings as columns and cells `ours (paper)`; and a row for
+    each cell with its interval, n and difference from the paper."""
     settings, rows = _grid(table)
     header = ["", "noise", "mean", "95% interval", "n", "paper", "difference"]
-    return (Table.of(["", *map(setting_label, settings)], rows),
+    return (text, Table.of(["", *map(setting_label, settings)], rows),
             Table.of(header, map(_long_row, table.itertuples()), texts=(0, 1)))
 
 

@@ -20,7 +20,7 @@ from analysis.exhibits.metrics import HEADINGS
 from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Cell
 from analysis.report.page import Column, Download, Page
-from analysis.report.statements import epsilons, guarantees, kinds_of, notes, short, statements
+from analysis.report.statements import epsilons, guarantees, kinds_of, notes, short, state
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, by_noise, setting_label
 from analysis.text import NO_VALUE, value_text
 from pipeline.accounting.epsilon import GUARANTEES
@@ -58,7 +58,7 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
     """
     common = {"title": experiment.name, "what": "Experiment report", "headline": headline,
               "exhibits": exhibits, "left_out": left_out,
-              "privacy": statements(runs, choice), "epsilons": epsilons(runs, choice), "notes": notes(runs),
+              "privacy": state(runs, choice), "epsilons": epsilons(runs, choice), "notes": notes(runs),
               "versions": versions(tracked)}
     commits = ("Commit", ", ".join(map(abridged, _counted(tracked, "git_commit"))) or "not recorded")
     if experiment.candidates:

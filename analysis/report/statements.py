@@ -43,7 +43,7 @@ def _guarantees_of(kind: str, runs: pd.DataFrame) -> pd.Series:
     return pd.Series(np.where(noise_sources(runs) == "secure", secret, simulated), runs.index)
 
 
-def statements(runs: pd.DataFrame, choice: Choice | None = None) -> list[Statement]:
+def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Statement]:
     """A statement for every kind that occurs, with where the noise of its trials comes from, and one for trials without
     any epsilon.
 
