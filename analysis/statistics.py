@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t
+from scipy.stats import t, ttest_ind
 
 PAIRED, WELCH = "paired by seed", "Welch"  # how a difference of means gets its interval
 SUMMARY = ["mean", "half_width", "low", "high", "bootstrap_low", "bootstrap_high", "n"]  # columns of `summarize`
@@ -68,25 +69,16 @@ def bootstrap_interval(values: Sequence[float], confidence: float = 0.95, resamp
 
 
 def welch_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> MeanInterval:
-    """Difference of the means of two independent samples, b less a, with Welch's t interval; n is the smaller sample's.
-
-    With v = s_a^2/n_a + s_b^2/n_b, the half width is t_df sqrt(v), df = v^2/((s_a^2/n_a)^2/(n_a - 1) +
-    (s_b^2/n_b)^2/(n_b - 1)) (Welch 1947); low and high are NaN where a sample has one value.
+    """Difference of the means of two independent samples, b less a, with Welch's t interval (Welch 1947); n is the
+    smaller sample's. low and high are NaN where a sample has one value.
 
     Raises:
         ValueError: as `mean_interval`.
     """
     mean_a, mean_b = mean_interval(a), mean_interval(b)
-    difference, n = mean_b.mean - mean_a.mean, min(mean_a.n, mean_b.n)
-    if n == 1:
-        return MeanInterval(difference, float("nan"), float("nan"), n)
-    parts = [float(np.var(sample, ddof=1)) / len(sample) for sample in (a, b)]
-    variance = sum(parts)
-    if variance == 0:
-        return MeanInterval(difference, difference, difference, n)
-    freedom = variance**2 / sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, (a, b), strict=True))
-    half = float(t.ppf((1 + confidence) / 2, freedom) * np.sqrt(variance))
-    return MeanInterval(difference, difference - half, difference + half, n)
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # where values are equal, or but one
+        low, high = ttest_ind(b, a, equal_var=False).confidence_interval(confidence)
+    return MeanInterval(mean_b.mean - mean_a.mean, float(low), float(high), min(mean_a.n, mean_b.n))
 
 
 def difference_of(a: pd.Series, b: pd.Series) -> tuple[MeanInterval, str]:

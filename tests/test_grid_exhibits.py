@@ -22,7 +22,7 @@ from pipeline.tracking.artifacts import TrackedRun, param_text
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.exhibits import left_out, misfit
 from pipeline.trials.experiment import Experiment, parse_experiment, sliced
-from pipeline.trials.factors import balanced, factors
+from pipeline.trials.factors import balanced, find_factors
 from pipeline.trials.stopping import Selection
 
 EPSILONS, NORMS, BATCHES = (1.0, 3.0), (0.5, 2.0), (64, 128)
@@ -192,8 +192,8 @@ def test_a_slice_is_an_experiment_of_its_trials():
 
 def test_factors_are_what_varies_seeds_aside():
     fields = [config.canonical() for config in GRID]
-    assert list(factors(fields)[0]) == ["algorithm", "noise", "batch_size", "clipping_norm"]
-    assert factors(fields)[0]["noise"] == "epsilon=1" and len(balanced(fields)) == len(GRID)
+    assert list(find_factors(fields)[0]) == ["algorithm", "noise", "batch_size", "clipping_norm"]
+    assert find_factors(fields)[0]["noise"] == "epsilon=1" and len(balanced(fields)) == len(GRID)
     plain = TrialConfig(dataset="digits", hidden=(8,), batch_size=64).canonical()
     assert balanced([plain, *fields]) == list(range(1, len(GRID) + 1))  # the baseline is left out
     assert balanced(fields[1:]) == []

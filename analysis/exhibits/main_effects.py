@@ -16,7 +16,7 @@ from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
 from analysis.runs import ReportError
 from analysis.text import NO_VALUE, level_order, level_text
-from pipeline.trials.factors import balanced, factors
+from pipeline.trials.factors import balanced, find_factors
 
 COLUMNS = ["factor", "level", "mean", "trials", "explained"]
 INTERACTIONS, SEEDS = "more interactions", "seeds"
@@ -48,7 +48,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     if not places:
         raise ReportError("main_effects: needs a balanced grid of two factors or more, which these trials are not")
     runs = runs.iloc[places]
-    levels = pd.DataFrame(factors(fields_of(runs)), index=runs.index)
+    levels = pd.DataFrame(find_factors(fields_of(runs)), index=runs.index)
     accuracy = METRICS["accuracy"].of(runs)
     total = float(((accuracy - accuracy.mean()) ** 2).sum())
     if total == 0:

@@ -14,7 +14,7 @@ from analysis.exhibits.table import Table
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, by_noise, setting_label
 from analysis.text import NO_VALUE, value_text
 from pipeline.accounting.epsilon import GUARANTEES
-from pipeline.trials.factors import factors
+from pipeline.trials.factors import find_factors
 
 SHOWN = ("mean", "half_width", "low", "high")  # of a score
 KINDS = tuple(kind for kind, (guarantees, _) in GUARANTEES.items() if guarantees and kind != "selected")
@@ -33,7 +33,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
     Rows are by noise, and those of one noise by falling validation accuracy, or test accuracy where there is none.
     """
-    names = [name for name in factors(fields_of(runs))[0] if name not in ("algorithm", "noise")]
+    names = [name for name in find_factors(fields_of(runs))[0] if name not in ("algorithm", "noise")]
     runs = runs.assign(key=setting_keys(runs), **{f"epsilon/{kind}": tightest(runs, kind) for kind in KINDS})
     kinds = [kind for kind in KINDS if runs[f"epsilon/{kind}"].notna().any()]
     scores = [name for name in HEADINGS if name in runs and runs[name].notna().any()]

@@ -15,7 +15,7 @@ from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.heatmaps import COLOURS
 from analysis.exhibits.metrics import METRICS
 from analysis.text import level_order, level_text
-from pipeline.trials.factors import factors
+from pipeline.trials.factors import find_factors
 
 SPREAD = 0.22  # of the distance between two levels, over which the lines through one level are spread
 CAPTION = ("Every setting as a line through an axis for each field that varies, coloured by its mean test accuracy, "
@@ -35,7 +35,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ReportError: for a trial without test accuracy.
     """
-    levels = pd.DataFrame(factors(fields_of(runs)), index=runs.index)
+    levels = pd.DataFrame(find_factors(fields_of(runs)), index=runs.index)
     values = METRICS["accuracy"].of(runs).groupby([levels[name] for name in levels], sort=False)
     table = values.agg(n="size", mean="mean").reset_index()
     return table.sort_values("mean", kind="stable", ignore_index=True)

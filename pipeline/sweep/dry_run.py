@@ -36,7 +36,7 @@ class DryRun:
     packs: tuple[Pack, ...]
 
 
-def dry_run(experiment: Experiment, workers: int | None) -> DryRun:
+def preview(experiment: Experiment, workers: int | None) -> DryRun:
     """Nothing is trained but a few timed steps on made-up records, and nothing is tracked.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.trials.choices import GAUSSIAN, relation_of
 from pipeline.trials.combinations import epsilon_kind
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.factors import balanced, differing, factors
+from pipeline.trials.factors import balanced, differing, find_factors
 from pipeline.trials.naming import noise_setting
 
 # Exhibits of curves over a field, and of a grid of sigma and tau_h, by what they show.
@@ -75,7 +75,7 @@ def misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
 
 
 def _means_misfit(configs: Sequence[TrialConfig]) -> str:
-    return "" if factors([c.canonical() for c in configs])[0] else (
+    return "" if find_factors([c.canonical() for c in configs])[0] else (
         "needs two settings or more, but trials differ in their seed alone")
 
 
@@ -86,7 +86,7 @@ def _main_effects_misfit(configs: Sequence[TrialConfig]) -> str:
 
 
 def _parallel_misfit(configs: Sequence[TrialConfig]) -> str:
-    names = tuple(factors([c.canonical() for c in configs])[0])
+    names = tuple(find_factors([c.canonical() for c in configs])[0])
     return "" if len(names) > 2 else ("needs three settings or more that vary, seeds aside, got "
                                       f"{' and '.join(names) or 'none'}")
 
@@ -108,7 +108,7 @@ def _slices_misfit(configs: Sequence[TrialConfig]) -> str:
 def panel_fields(trials: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """The one or two fields whose values set the panels of small multiples apart, from canonical fields: the data set
     first, then by name, as long as there are at most `MOST_PANELS` panels."""
-    rows = factors(trials)
+    rows = find_factors(trials)
     levels = {name: len({row[name] for row in rows}) for name in rows[0] if name not in ("algorithm", "noise")}
     chosen: tuple[str, ...] = ()
     for name in sorted(levels, key=lambda name: (name != "dataset", name)):

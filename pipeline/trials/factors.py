@@ -25,7 +25,7 @@ def differing(trials: Sequence[Fields], cell: Callable[[Fields], Any], ignored: 
                          if name not in ignored and other.get(name) != first.get(name)}))
 
 
-def factors(trials: Sequence[Fields]) -> list[dict[str, str | float]]:
+def find_factors(trials: Sequence[Fields]) -> list[dict[str, str | float]]:
     """The levels of every trial, seeds aside: `algorithm`, `noise` (as `noise_setting`) and each field in which trials
     of one algorithm, mechanism and noise differ, as far as it varies at all; `-` where it does not apply."""
     varied = differing(trials, lambda f: (f["algorithm"], f["mechanism"], noise_setting(f)), ("seed",))
@@ -42,7 +42,7 @@ def balanced(trials: Sequence[Fields]) -> list[int]:
     those with a mechanism, if they do; [] where neither does, or where fewer than two factors vary."""
     private = [place for place, f in enumerate(trials) if f["mechanism"] != "none"]
     for places in (list(range(len(trials))), private):
-        rows = factors([trials[place] for place in places])
+        rows = find_factors([trials[place] for place in places])
         if rows and len(rows[0]) > 1 and _is_balanced(rows):
             return places
     return []
