@@ -1,8 +1,7 @@
-"""The command line: `photonic sweep | status | report | account | audit | fields | ui | completion`."""
+"""The commands of `photonic`: what each does with its options, and its exit code."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import errno
@@ -11,13 +10,14 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import version
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pipeline.terminal import INTERRUPTED, completion, stopping
+from pipeline.arguments import completion, make_parser
+from pipeline.terminal import INTERRUPTED, stopping
 from pipeline.trials.config import ConfigError, settings
 from pipeline.trials.experiment import Experiment, load_experiment, parse_experiment, sliced
 from pipeline.trials.fields import UserError
@@ -36,9 +36,9 @@ WATCH_SECONDS = 5.0  # between two looks of `status --watch`
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
-        return options.run(options)
+        return COMMANDS[options.command](options)
     except BrokenPipeError:  # the reader of the output, `head` for example, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -55,108 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return REFUSED
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="photonic", description=__doc__)
-    parser.add_argument("--version", action="version", version=f"photonic {version('photonic-dfa')}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    def command(name: str, function, text: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text)
-        sub.set_defaults(run=function)
-        return sub
-
-    def with_file(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument("file", type=Path, metavar="FILE", help="experiment file, for example "
-                                                                 "experiments/quickstart.yaml")
-
-    def with_changes(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE",
-                         help="a setting of all trials, in place of what base of the file says; may be repeated")
-
-    def with_store(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument("--mlruns", type=Path, default=Path("mlruns"), metavar="DIR",
-                         help="folder of the tracking store (default: %(default)s; MLFLOW_TRACKING_URI overrides it)")
-
-    def with_data(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument("--data", type=Path, metavar="DIR",
-                         help="folder with the data sets (default: PHOTONIC_DATA, else they are downloaded; on a "
-                              "cluster that of every node)")
-
-    sweep = command("sweep", _sweep, "train the trials of an experiment that are not done yet")
-    with_file(sweep)
-    with_changes(sweep)
-    with_store(sweep)
-    sweep.add_argument("--dry-run", action="store_true", help="print an estimate, packs and resources, and end")
-    sweep.add_argument("--json", action="store_true", help="with --dry-run: as JSON, with every trial, for scripts")
-    sweep.add_argument("--workers", type=int, metavar="N", help="cores to use on this machine (default: all)")
-    sweep.add_argument("--address", help="Ray cluster: 'auto' or 'host:port' where this machine is part of it, "
-                                         "'ray://host:10001' from outside (default: RAY_ADDRESS, else a local one is "
-                                         "started)")
-    sweep.add_argument("--checkpoint-seconds", type=float, metavar="S",
-                       help="least time between two checkpoints of a pack (default: resources.checkpoint_seconds, 30)")
-    with_data(sweep)
-
-    status = command("status", _status, "which trials are done, running, failed, diverged or missing, and why")
-    status.add_argument("file", type=Path, nargs="?", metavar="FILE",
-                        help="experiment file (default: all experiments in the store, as far as it knows them)")
-    with_changes(status)
-    with_store(status)
-    status.add_argument("--watch", action="store_true", help="look again every 5 s, as long as a sweep runs")
-    status.add_argument("--json", action="store_true", help="as JSON, for scripts")
-
-    report = command("report", _report, "page, tables and figures of a swept experiment, or of how two differ")
-    report.add_argument("target", metavar="FILE|NAME", help="experiment file, or the name of a sweep in the store")
-    report.add_argument("other", nargs="?", metavar="FILE|NAME", help="another, to compare it with")
-    with_changes(report)
-    with_store(report)
-    report.add_argument("--mlruns-b", type=Path, metavar="DIR",
-                        help="folder of the tracking store of the second, for example of another commit's checkout")
-    report.add_argument("--out", type=Path, metavar="DIR",
-                        help="folder to write (default: reports/<name> or reports/<name>-and-<name>)")
-
-    report.add_argument("--where", action="append", default=[], metavar="FIELD=VALUE",
-                        help="only trials with this value, or one of [A, B]; may be repeated; has its own folder")
-
-    account = command("account", _account, "the epsilon of an experiment's trials, and of the best")
-    account.add_argument("file", type=Path, nargs="?", metavar="FILE", help="experiment file")
-    with_changes(account)
-    account.add_argument("--check", type=Path, metavar="CASES", help="evaluate reference cases; exit 1 on a miss")
-    account.add_argument("--by-epoch", action="store_true", help="every epsilon after every epoch, as a table")
-    account.add_argument("--json", action="store_true", help="as JSON, for scripts")
-
-    audit = command("audit", _audit, "attack an experiment's trials: what is seen, beside what is claimed or certified")
-    audit.add_argument("target", metavar="FILE|RUN", help="experiment file, or the trial_key or MLflow run id of a "
-                                                          "tracked trial, to which what is found is logged")
-    with_data(audit)
-    audit.add_argument("--trial", type=int, metavar="N", help="only the N-th, from 1, seeds apart (default: all)")
-    audit.add_argument("--steps", type=int, default=1, metavar="K",
-                       help="steps of training whose updates are attacked (default: %(default)s)")
-    audit.add_argument("--mlruns", type=Path, metavar="DIR",
-                       help="tracking store of RUN (default: mlruns); with FILE, also log the table to its sweep there")
-
-    fields = command("fields", _fields, "the settings of a trial, with their defaults")
-    fields.add_argument("file", type=Path, nargs="?", metavar="FILE",
-                        help="experiment file, to show the settings of its plugins too")
-
-    ui = command("ui", _ui, "browse the runs in MLflow's web page")
-    with_store(ui)
-    ui.add_argument("--port", type=_port, default=5000, help="(default: %(default)s)")
-    ui.add_argument("--host", default="127.0.0.1", help="interface to listen on (default: %(default)s, which only this "
-                                                        "machine reaches; there is no log-in)")
-
-    shell = command("completion", lambda options: _print_lines([completion(parser, options.shell)]),
-                    "a script for a shell: source <(photonic completion bash)")
-    shell.add_argument("shell", choices=("bash", "zsh"))
-    return parser
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 65535, got '{text}'")
-    return int(text)
-
-
-def _sweep(options: argparse.Namespace) -> int:
+def _sweep(options: Namespace) -> int:
     experiment = _experiment(options)
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers: must be at least 1, got {options.workers}")
@@ -180,7 +79,7 @@ def _sweep(options: argparse.Namespace) -> int:
     return 1 if result.failed else 0
 
 
-def _status(options: argparse.Namespace) -> int:
+def _status(options: Namespace) -> int:
     from pipeline.sweep import status
     from pipeline.tracking.reader import Reader
 
@@ -203,12 +102,12 @@ def _status(options: argparse.Namespace) -> int:
     return 0
 
 
-def _experiment(options: argparse.Namespace) -> Experiment:
+def _experiment(options: Namespace) -> Experiment:
     """The experiment of FILE, with what --set says."""
     return load_experiment(options.file, _assignments("--set", options.set))
 
 
-def _report(options: argparse.Namespace) -> int:
+def _report(options: Namespace) -> int:
     from pipeline.tracking.reader import Reader
 
     if options.mlruns_b and not options.other:
@@ -272,7 +171,7 @@ def _swept(target: str, store: Reader, changes: Mapping[str, object] = MappingPr
     return parse_experiment(store.experiment(), Path(f"{target}.yaml"), stored=True, changes=changes)
 
 
-def _account(options: argparse.Namespace) -> int:
+def _account(options: Namespace) -> int:
     if (options.file is None) == (options.check is None):
         raise ConfigError("account: takes either FILE or --check CASES")
     if options.check:
@@ -295,7 +194,7 @@ def _print_lines(lines: Iterable[str]) -> int:
     return 0
 
 
-def _audit(options: argparse.Namespace) -> int:
+def _audit(options: Namespace) -> int:
     from pipeline.auditing.audit import audit_experiment, table
 
     if re.fullmatch("[0-9a-f]{16}|[0-9a-f]{32}", options.target) and not Path(options.target).exists():
@@ -315,7 +214,7 @@ def _audit(options: argparse.Namespace) -> int:
     return 1 if any(finding.exceeds for finding in found) else 0
 
 
-def _audit_run(options: argparse.Namespace) -> int:
+def _audit_run(options: Namespace) -> int:
     from pipeline.auditing.audit import audit_trial, table, tracked
     from pipeline.tracking.artifacts import config_of
     from pipeline.tracking.store import Store
@@ -356,7 +255,7 @@ def _text_file(name: str, text: str) -> Iterator[Path]:
         yield file
 
 
-def _fields(options: argparse.Namespace) -> int:
+def _fields(options: Namespace) -> int:
     if options.file:
         load_experiment(options.file)  # and its plugins
     for f in settings():
@@ -366,11 +265,16 @@ def _fields(options: argparse.Namespace) -> int:
     return 0
 
 
-def _ui(options: argparse.Namespace) -> int:
+def _ui(options: Namespace) -> int:
     from pipeline.tracking.store import Store
     from pipeline.tracking.ui import serve
 
     return serve(Store(root=options.mlruns), options.port, options.host)
+
+
+COMMANDS: dict[str, Callable[[Namespace], int]] = {
+    "sweep": _sweep, "status": _status, "report": _report, "account": _account, "audit": _audit, "fields": _fields,
+    "ui": _ui, "completion": lambda options: _print_lines([completion(make_parser(), options.shell)])}
 
 
 if __name__ == "__main__":

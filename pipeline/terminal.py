@@ -1,8 +1,7 @@
-"""What the command line needs of a terminal: Ctrl-C that is answered at once, and completion of a shell."""
+"""What the command line needs of a terminal: Ctrl-C that is answered at once."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import signal
@@ -38,25 +37,3 @@ def stopping() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def completion(parser: argparse.ArgumentParser, shell: str) -> str:
-    """A script that completes the commands and options of `parser`, and names of files, in bash or zsh."""
-    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    options = "\n".join(f"    {name}) words='{' '.join(sub._option_string_actions)}' ;;"
-                        for name, sub in commands.choices.items())
-    zsh = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
-    return f"""{zsh}_{parser.prog}() {{
-  local current=${{COMP_WORDS[COMP_CWORD]}} words=''
-  case ${{COMP_WORDS[1]}} in
-{options}
-  esac
-  if [ "$COMP_CWORD" -eq 1 ]; then
-    words='{' '.join([*commands.choices, *parser._option_string_actions])}'
-  fi
-  COMPREPLY=($(compgen -W "$words" -- "$current"))
-  if [ "$COMP_CWORD" -gt 1 ] && [ "${{current#-}}" = "$current" ]; then
-    COMPREPLY=($(compgen -f -- "$current"))
-  fi
-}}
-complete -o filenames -F _{parser.prog} {parser.prog}"""

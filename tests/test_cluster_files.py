@@ -19,7 +19,7 @@ import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import cli as ray_cli
 
-from pipeline.cli import _parser
+from pipeline.arguments import make_parser
 from pipeline.sweep.resources import ADVICE
 from pipeline.trials.experiment import load_experiment
 
@@ -43,7 +43,7 @@ def ray_options(command: str) -> dict:
 def sweep_options(command: str):
     words = shlex.split(command)
     assert words[0] == "photonic", command
-    return _parser().parse_args(words[1:])
+    return make_parser().parse_args(words[1:])
 
 
 def opus(resources: str) -> float:

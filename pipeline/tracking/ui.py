@@ -9,6 +9,7 @@ import subprocess
 import sys
 from urllib.parse import urlsplit
 
+from pipeline.arguments import PORT
 from pipeline.tracking.backend import TrackingError, shown
 from pipeline.tracking.reader import Reader
 
@@ -16,7 +17,6 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 END_SECONDS = 5.0  # that the server has for open connections
 MOST_SWEEPS = 5  # that get a line when the page is served
 TRAINING = "workflowType=machine_learning"  # which half of MLflow's page, whatever was chosen there last
-PORT = 5000  # of `photonic ui`, if nothing else is said
 
 
 def address(store: Reader, run_id: str) -> str:

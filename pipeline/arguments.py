@@ -1,0 +1,130 @@
+"""The command line: `photonic sweep | status | report | account | audit | fields | ui | completion`."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.metadata import version
+from pathlib import Path
+
+PORT = 5000  # of `photonic ui`, to which pages link too
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Of all commands with their options; `command` of what it parses is the name of the command."""
+    parser = argparse.ArgumentParser(prog="photonic", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"photonic {version('photonic-dfa')}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=text, description=text)
+
+    def with_file(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("file", type=Path, metavar="FILE", help="experiment file, for example "
+                                                                 "experiments/quickstart.yaml")
+
+    def with_changes(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE",
+                         help="a setting of all trials, in place of what base of the file says; may be repeated")
+
+    def with_store(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("--mlruns", type=Path, default=Path("mlruns"), metavar="DIR",
+                         help="folder of the tracking store (default: %(default)s; MLFLOW_TRACKING_URI overrides it)")
+
+    def with_data(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("--data", type=Path, metavar="DIR",
+                         help="folder with the data sets (default: PHOTONIC_DATA, else they are downloaded; on a "
+                              "cluster that of every node)")
+
+    sweep = command("sweep", "train the trials of an experiment that are not done yet")
+    with_file(sweep)
+    with_changes(sweep)
+    with_store(sweep)
+    sweep.add_argument("--dry-run", action="store_true", help="print an estimate, packs and resources, and end")
+    sweep.add_argument("--json", action="store_true", help="with --dry-run: as JSON, with every trial, for scripts")
+    sweep.add_argument("--workers", type=int, metavar="N", help="cores to use on this machine (default: all)")
+    sweep.add_argument("--address", help="Ray cluster: 'auto' or 'host:port' where this machine is part of it, "
+                                         "'ray://host:10001' from outside (default: RAY_ADDRESS, else a local one is "
+                                         "started)")
+    sweep.add_argument("--checkpoint-seconds", type=float, metavar="S",
+                       help="least time between two checkpoints of a pack (default: resources.checkpoint_seconds, 30)")
+    with_data(sweep)
+
+    status = command("status", "which trials are done, running, failed, diverged or missing, and why")
+    status.add_argument("file", type=Path, nargs="?", metavar="FILE",
+                        help="experiment file (default: all experiments in the store, as far as it knows them)")
+    with_changes(status)
+    with_store(status)
+    status.add_argument("--watch", action="store_true", help="look again every 5 s, as long as a sweep runs")
+    status.add_argument("--json", action="store_true", help="as JSON, for scripts")
+
+    report = command("report", "page, tables and figures of a swept experiment, or of how two differ")
+    report.add_argument("target", metavar="FILE|NAME", help="experiment file, or the name of a sweep in the store")
+    report.add_argument("other", nargs="?", metavar="FILE|NAME", help="another, to compare it with")
+    with_changes(report)
+    with_store(report)
+    report.add_argument("--mlruns-b", type=Path, metavar="DIR",
+                        help="folder of the tracking store of the second, for example of another commit's checkout")
+    report.add_argument("--out", type=Path, metavar="DIR",
+                        help="folder to write (default: reports/<name> or reports/<name>-and-<name>)")
+
+    report.add_argument("--where", action="append", default=[], metavar="FIELD=VALUE",
+                        help="only trials with this value, or one of [A, B]; may be repeated; has its own folder")
+
+    account = command("account", "the epsilon of an experiment's trials, and of the best")
+    account.add_argument("file", type=Path, nargs="?", metavar="FILE", help="experiment file")
+    with_changes(account)
+    account.add_argument("--check", type=Path, metavar="CASES", help="evaluate reference cases; exit 1 on a miss")
+    account.add_argument("--by-epoch", action="store_true", help="every epsilon after every epoch, as a table")
+    account.add_argument("--json", action="store_true", help="as JSON, for scripts")
+
+    audit = command("audit", "attack an experiment's trials: what is seen, beside what is claimed or certified")
+    audit.add_argument("target", metavar="FILE|RUN", help="experiment file, or the trial_key or MLflow run id of a "
+                                                          "tracked trial, to which what is found is logged")
+    with_data(audit)
+    audit.add_argument("--trial", type=int, metavar="N", help="only the N-th, from 1, seeds apart (default: all)")
+    audit.add_argument("--steps", type=int, default=1, metavar="K",
+                       help="steps of training whose updates are attacked (default: %(default)s)")
+    audit.add_argument("--mlruns", type=Path, metavar="DIR",
+                       help="tracking store of RUN (default: mlruns); with FILE, also log the table to its sweep there")
+
+    fields = command("fields", "the settings of a trial, with their defaults")
+    fields.add_argument("file", type=Path, nargs="?", metavar="FILE",
+                        help="experiment file, to show the settings of its plugins too")
+
+    ui = command("ui", "browse the runs in MLflow's web page")
+    with_store(ui)
+    ui.add_argument("--port", type=_port, default=PORT, help="(default: %(default)s)")
+    ui.add_argument("--host", default="127.0.0.1", help="interface to listen on (default: %(default)s, which only this "
+                                                        "machine reaches; there is no log-in)")
+
+    shell = command("completion", "a script for a shell: source <(photonic completion bash)")
+    shell.add_argument("shell", choices=("bash", "zsh"))
+    return parser
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 65535, got '{text}'")
+    return int(text)
+
+
+def completion(parser: argparse.ArgumentParser, shell: str) -> str:
+    """A script that completes the commands and options of `parser`, and names of files, in bash or zsh."""
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    options = "\n".join(f"    {name}) words='{' '.join(sub._option_string_actions)}' ;;"
+                        for name, sub in commands.choices.items())
+    zsh = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
+    return f"""{zsh}_{parser.prog}() {{
+  local current=${{COMP_WORDS[COMP_CWORD]}} words=''
+  case ${{COMP_WORDS[1]}} in
+{options}
+  esac
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    words='{' '.join([*commands.choices, *parser._option_string_actions])}'
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+  if [ "$COMP_CWORD" -gt 1 ] && [ "${{current#-}}" = "$current" ]; then
+    COMPREPLY=($(compgen -f -- "$current"))
+  fi
+}}
+complete -o filenames -F _{parser.prog} {parser.prog}"""
