@@ -122,7 +122,7 @@ def test_account_prints_assumptions_and_labelled_epsilons(tmp_path, capsys):
     file.write_text("base: {mechanism: photonic, sigma: 0.1, gamma_min: 0.5, tau_h_min: 0.5, activation_floor: true}")
     assert main(["account", str(file)]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("e: 1 settings, whatever the seed, of 1 trials\nepsilon ")
+    assert out.startswith("e: 1 setting, whatever the seed, of 1 trial\nepsilon ")
     assert "\n  holds  sigma > 0: sigma = 0.1\n" in out and "\nclaimed: No guarantee" in out and "no guarantee" in out
     assert re.search(r"\n[\d.e+]+ +claimed second/epochs +replace-one +shuffled +1e-05 +sigma = 0.1 +15 +dfa", out)
 

@@ -14,6 +14,7 @@ from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, MixedTrials,
 from analysis.statistics import PAIRED, WELCH, difference_of
 from analysis.text import NO_VALUE, value_text
 from pipeline.trials.experiment import Experiment
+from pipeline.trials.naming import counted
 
 ACCURACY = "test/accuracy"
 PERCENT = ("test/accuracy", "validation/accuracy", "test/worst_class_accuracy")
@@ -136,7 +137,7 @@ def caption(comparison: Comparison) -> str:
     shown = accuracies(comparison)
     kinds = [kind for kind in (PAIRED, WELCH) if kind in set(shown["interval"])]
     sentences = [f"Test accuracy (%) at the last epoch, mean over n seeds; difference is {b} less {a}, in points."]
-    sentences.append(f"95% t intervals over seeds ({' or '.join(kinds)}); of {len(shown)} intervals about "
+    sentences.append(f"95% t intervals over seeds ({' or '.join(kinds)}); of {counted(len(shown), 'interval')} about "
                      f"{0.05 * len(shown):.1f} would miss 0 by chance alone." if kinds else
                      "No interval can be given where n = 1.")
     if comparison.differs:
@@ -146,7 +147,7 @@ def caption(comparison: Comparison) -> str:
         sentences.append("The settings of matched trials are equal.")
     if any(comparison.unmatched):
         one, other = comparison.unmatched
-        sentences.append(f"Without a counterpart and left out: {one} trials of {a}, {other} of {b}.")
+        sentences.append(f"Without a counterpart and left out: {counted(one, 'trial')} of {a}, {other} of {b}.")
     return " ".join(sentences)
 
 

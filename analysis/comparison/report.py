@@ -26,6 +26,7 @@ from analysis.text import value_text
 from pipeline.accounting.noise import noise_statement, sentence
 from pipeline.tracking.reader import Reader
 from pipeline.trials.experiment import Experiment
+from pipeline.trials.naming import counted
 
 
 def write(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader, out: Path | None = None) -> Report:
@@ -132,8 +133,8 @@ def _sources(runs: pd.DataFrame, points: pd.DataFrame) -> pd.Series:
 
 def _page(found: Comparison, exhibits: Sequence[Exhibit]) -> Page:
     both = pd.concat([found.a.runs, found.b.runs])
-    facts = [(side.label, f"{len(side.runs)} trials, commit {', '.join(_commits(side.runs)) or 'not recorded'}")
-             for side in (found.a, found.b)]
+    facts = [(side.label, f"{counted(len(side.runs), 'trial')}, commit "
+                          f"{', '.join(_commits(side.runs)) or 'not recorded'}") for side in (found.a, found.b)]
     return Page(title=f"{found.a.label} and {found.b.label}", what="Comparison", facts=facts,
                 exhibits=exhibits, privacy=state(both), epsilons=epsilons(both), notes=notes(both))
 

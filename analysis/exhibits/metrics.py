@@ -10,6 +10,7 @@ import pandas as pd
 from analysis.runs import ReportError, require_accuracy
 from analysis.statistics import plus_minus, summarize
 from pipeline.trials.datasets import DATASETS
+from pipeline.trials.naming import counted
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class Metric:
             return runs[self.key] * self.factor
         values = hidden_alignment(runs)
         if values.isna().all():
-            raise ReportError(f"alignment: measured in none of {len(runs)} trials (alignment_batches >= 1 measures it)")
+            raise ReportError(f"alignment: measured in none of {counted(len(runs), 'trial')} (alignment_batches >= 1 "
+                              "measures it)")
         return values
 
     def floor(self, dataset: str) -> float:

@@ -22,6 +22,7 @@ from analysis.runs import (
 )
 from analysis.statistics import plus_minus
 from analysis.text import NO_VALUE
+from pipeline.trials.naming import counted
 
 COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_half_width", "accuracy_low", "accuracy_high", "n",
            "paper", "difference"]
@@ -67,8 +68,9 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 def caption(runs: pd.DataFrame, table: pd.DataFrame) -> str:
     """What a reader must know of `table`: n, interval, dataset, learning rates, what diverged, what sigma is not."""
     compared = table["paper"].notna().any()
-    sentences = [f"Test accuracy (%) on {DATASET_LABELS[runs['dataset'].iloc[0]]} after {_listed(runs['epochs'])} "
-                 f"epochs{f', in parentheses that of {paper.SOURCE}' if compared else ''}.",
+    sentences = [f"Test accuracy (%) on {DATASET_LABELS[runs['dataset'].iloc[0]]} after "
+                 f"{counted(_listed(runs['epochs']), 'epoch')}"
+                 f"{f', in parentheses that of {paper.SOURCE}' if compared else ''}.",
                  _uncertainty(table), *_divergence(runs), f"Learning rates: {_learning_rates(runs)}."]
     if compared:
         sentences.append(f"The paper states {paper.LEARNING_RATE:g}, and {paper.LEARNING_RATE_BP_PRIVATE:g} for BP "

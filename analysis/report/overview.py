@@ -28,7 +28,7 @@ from pipeline.tracking.artifacts import TrackedRun
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.ui import address
 from pipeline.trials.experiment import Experiment
-from pipeline.trials.naming import duration
+from pipeline.trials.naming import counted, duration
 from pipeline.trials.records import CLOCK
 
 NOISE = {"sigma": "target_label_epsilon", "noise_multiplier": "target_epsilon"}  # levels, and the targets that set them
@@ -229,7 +229,7 @@ def _trials_note(runs: pd.DataFrame, links: Sequence[str]) -> str:
 def _problems(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> list[str]:
     diverged = runs[runs["status"] == "diverged"]
     if diverged.empty:
-        return [f"None: all {len(runs)} trials finished."]
+        return [f"None: {'the trial' if len(runs) == 1 else f'all {len(runs)} trials'} finished."]
     sentences = []
     for row in diverged.to_dict("records"):
         last = max((epoch for epoch, _ in store.history(row["run_id"], CLOCK)), default=0)
@@ -244,7 +244,7 @@ def _problems(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> list
 def _counted(tracked: Sequence[TrackedRun], tag: str) -> list[str]:
     """The values of a tag; with the number of their trials, where there are several."""
     counts = Counter(run.tags[tag] for run in tracked if tag in run.tags)
-    return [value if len(counts) == 1 else f"{value} ({count} trials)" for value, count in counts.items()]
+    return [value if len(counts) == 1 else f"{value} ({counted(count, 'trial')})" for value, count in counts.items()]
 
 
 def file_name(experiment: Experiment) -> str:

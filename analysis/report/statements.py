@@ -16,6 +16,7 @@ from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import noise_statement, sentence, standing
 from pipeline.trials.choices import relation_of
+from pipeline.trials.naming import counted
 
 NONE = "No guarantee: these trials log no ε of any kind ({count}). The notes say why."
 NO_GUARANTEE = "none"
@@ -94,7 +95,7 @@ def notes(runs: pd.DataFrame) -> list[str]:
     """What the trials' epsilons rest on, or why there is none, each note once with the number of its trials."""
     columns = [name for name in ("privacy.notes", "privacy.audited") if name in runs.columns]
     counts = Counter(note for name in columns for note in runs[name].dropna())
-    return [f"{count} {'trial' if count == 1 else 'trials'}: {note}" for note, count in counts.items()]
+    return [f"{counted(count, 'trial')}: {note}" for note, count in counts.items()]
 
 
 def _epsilons(runs: pd.DataFrame) -> Sequence[str]:

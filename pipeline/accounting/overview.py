@@ -16,7 +16,7 @@ from pipeline.accounting.statement import account, price_lines, privacy_tags
 from pipeline.trials.choices import GAUSSIAN
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.experiment import Experiment
-from pipeline.trials.naming import run_name
+from pipeline.trials.naming import counted, run_name
 
 HEADER = ("epsilon", "kind, formulas", "relation", "sampler", "delta", "noise", "epochs", "setting")
 
@@ -81,7 +81,7 @@ def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
     """For people: a table of every epsilon, what its kinds mean, what they rest on, and what the best trial costs."""
     found, trials = statements(experiment, by_epoch), experiment.candidates or experiment.trials
     epochs = {trial.trial_key: trial.epochs for trial in trials}
-    yield f"{experiment.name}: {len(found)} settings, whatever the seed, of {len(trials)} trials"
+    yield f"{experiment.name}: {counted(len(found), 'setting')}, whatever the seed, of {counted(len(trials), 'trial')}"
     rows: dict[tuple[str, ...], list[str]] = {}
     for statement in found:
         for row in _rows(statement.epsilons[-1]) or [("none", *[""] * 4)]:

@@ -21,6 +21,7 @@ from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 from pipeline.accounting.curves import DISCRETIZATION, gaussian_losses, gdp_eps, improved_conversion
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting, accountants, loss_distribution, pld_epsilon
+from pipeline.trials.naming import counted
 from pipeline.trials.stopping import GEOMETRIC, LOGARITHMIC, POISSON, gamma_of
 
 logging.getLogger("absl").setLevel(logging.ERROR)  # dp_accounting warns of every order that it leaves out
@@ -48,7 +49,7 @@ def selected_by_composition(events: Sequence[PrivacyEvent], delta: float, scores
     relation = _common(events, "relation")
     _check(delta)
     samplers = sorted({event.sampler for event in events})
-    note = (f"all of {len(events)} trials composed: any of them may be published, the best for example; "
+    note = (f"all of {counted(len(events), 'trial')} composed: any of them may be published, the best for example; "
             f"{_COVERED if scores else _SCORES}")
     exact, scored = samplers == ["shuffled"], math.hypot(*scores)
     beside = 0.0 if one_split else scored

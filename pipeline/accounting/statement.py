@@ -27,7 +27,7 @@ from pipeline.trials.datasets import DATASET_LABELS
 from pipeline.trials.exhibits import certified_trials
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.features import FEATURES
-from pipeline.trials.naming import spelled
+from pipeline.trials.naming import counted, spelled
 from pipeline.trials.stopping import Selection
 
 # Mironov 2012, "On significance of the least significant bits for differential privacy".
@@ -69,8 +69,8 @@ def describe(config: TrialConfig) -> str:
     """Markdown for people: what the trial is, and of every kind of epsilon that is stated of its whole run the least,
     with what it guarantees. In ASCII, but for labels of extensions: tracking databases need not know more."""
     what = (f"**{ALGORITHM_LABELS[config.algorithm]}** on {DATASET_LABELS[config.dataset]}, {config.network} "
-            f"{'-'.join(map(str, config.layer_sizes))}, {config.epochs} epochs in batches of {config.batch_size} "
-            f"({config.sampler}), mechanism `{config.mechanism}`.")
+            f"{'-'.join(map(str, config.layer_sizes))}, {counted(config.epochs, 'epoch')} in batches of "
+            f"{config.batch_size} ({config.sampler}), mechanism `{config.mechanism}`.")
     epsilons = account(config, config.epochs)
     parts = [what, *_standing(config, epsilons)]
     for kind, (_, text) in GUARANTEES.items():
@@ -86,11 +86,11 @@ def price_lines(experiment: Experiment) -> Iterator[str]:
     guaranteed = certified_trials(experiment.trials)
     if len(guaranteed) < 2 and not experiment.candidates:
         return
-    prices = [(f"the best of {len(guaranteed)} certified trials", guaranteed, Selection())]
+    prices = [(f"the best of {counted(len(guaranteed), 'certified trial')}", guaranteed, Selection())]
     if experiment.candidates:
-        prices = [(f"the best of the {len(guaranteed)} drawn trials, if nothing else is published",
+        prices = [(f"the best of the {counted(len(guaranteed), 'drawn trial')}, if nothing else is published",
                    experiment.candidates, experiment.selection),
-                  (f"all {len(guaranteed)} drawn trials published", guaranteed, Selection())]
+                  (f"all {counted(len(guaranteed), 'drawn trial')} published", guaranteed, Selection())]
     for what, trials, selection in prices:
         yield what
         try:

@@ -16,7 +16,7 @@ from pipeline.sweep.resources import bundle, check_resources, local_offer, slots
 from pipeline.trials.config import TrialConfig, settings
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.fields import plain
-from pipeline.trials.naming import duration
+from pipeline.trials.naming import counted, duration
 from pipeline.trials.packs import Pack, plan
 
 
@@ -73,7 +73,8 @@ def as_lines(plan: DryRun) -> Iterator[str]:
     experiment, varied = plan.experiment, _varied(plan.experiment)
     yield (f"{experiment.name}: {duration(plan.seconds)} of training on this machine as busy as it is now (an "
            "estimate), and start-up; data sets were not looked for")
-    yield f"{len(experiment.trials)} trials in {len(plan.packs)} packs, {plan.at_once} packs at a time"
+    yield (f"{counted(len(experiment.trials), 'trial')} in {counted(len(plan.packs), 'pack')}, "
+           f"{counted(plan.at_once, 'pack')} at a time")
     alike: dict[str, list[Pack]] = {}
     for pack in plan.packs:
         alike.setdefault(pack.shared.pack_key, []).append(pack)

@@ -10,7 +10,7 @@ from pipeline.tracking.artifacts import STATUSES, TrackedRun
 from pipeline.tracking.store import Store
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.factors import differing
-from pipeline.trials.naming import noise_setting
+from pipeline.trials.naming import counted, noise_setting
 from pipeline.trials.records import ACCURACY
 
 GUARANTEE = ("dataset", "mechanism", "sampler", "delta")  # trials that differ in one of these are not compared
@@ -34,7 +34,8 @@ def closed(store: Store, experiment: Experiment, status: str) -> None:
                      for (algorithm, noise), value in best.items()}, {})
     counts = Counter(runs[t.trial_key].status if t.trial_key in runs else "missing" for t in experiment.trials)
     told = ", ".join(f"{counts[s]} {s}" for s in (*STATUSES, "missing") if counts[s])
-    store.describe(experiment.description, f"{headline(best)}\n\n{len(experiment.trials)} trials: {told}.".strip())
+    trials = counted(len(experiment.trials), "trial")
+    store.describe(experiment.description, f"{headline(best)}\n\n{trials}: {told}.".strip())
 
 
 def best_accuracies(experiment: Experiment, runs: Mapping[str, TrackedRun]) -> dict[tuple[str, str], float]:

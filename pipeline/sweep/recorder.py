@@ -18,7 +18,7 @@ from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.worker import one_line
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import duration, run_name, short_name
+from pipeline.trials.naming import counted, duration, run_name, short_name
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import EpochRecord
 
@@ -54,11 +54,12 @@ class SweepResult:
     def summary(self, failure_log: Path) -> str:
         """A line for people."""
         if self.skipped == self.planned:
-            return f"nothing to do: all {self.planned} trials are done"
+            done = "the trial is" if self.planned == 1 else f"all {self.planned} trials are"
+            return f"nothing to do: {done} done"
         counts = {"done before": self.skipped, "finished": self.finished, "diverged": self.diverged,
                   "failed": len(self.failed)}
         ended = ", ".join(f"{n} {what}" for what, n in counts.items() if n) or "none ended"
-        text = (f"{self.planned} trials: {ended}, in {duration(self.wall_seconds)} "
+        text = (f"{counted(self.planned, 'trial')}: {ended}, in {duration(self.wall_seconds)} "
                 f"({duration(self.compute_seconds)} of training)")
         if self.failed:
             text += f"; tracebacks are in {failure_log}; run the same command again to try the failed trials again"

@@ -14,7 +14,7 @@ from pipeline.sweep.lock import BEAT_SECONDS, MISSED_BEATS, held_elsewhere, plac
 from pipeline.tracking.artifacts import DONE, STATUSES, TrackedRun
 from pipeline.tracking.reader import Reader
 from pipeline.trials.experiment import Experiment
-from pipeline.trials.naming import run_name
+from pipeline.trials.naming import counted, run_name
 from pipeline.trials.records import CLOCK
 
 SHOWN = ("diverged", "failed", "interrupted", "running", "missing")  # statuses whose trials get a line each
@@ -150,7 +150,8 @@ def _listed(trials: Sequence[TrialState]) -> list[TrialState]:
 def _text(state: SweepState) -> str:
     counts = {name: n for name, n in state.counts.items() if n and name != "done"}
     total = len(state.trials) + state.unknown
-    lines = [f"{state.name}: {total} trials: {', '.join(f'{n} {name}' for name, n in counts.items()) or 'none'}; "
+    told = ", ".join(f"{n} {name}" for name, n in counts.items()) or "none"
+    lines = [f"{state.name}: {counted(total, 'trial')}: {told}; "
              + (f"running{f' on {state.elsewhere}' if state.elsewhere else ''}" if state.running else
                 "not running here")]
     if state.elsewhere:

@@ -17,6 +17,11 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def counted(number: object, noun: str) -> str:
+    """`1 trial`, `3 trials`, `5 or 10 epochs`."""
+    return f"{number} {noun}{'' if str(number) == '1' else 's'}"
+
+
 # In names of runs, which a tracking database in any encoding must take.
 SYMBOLS = {"epsilon": "eps", "label_epsilon": "label-eps", "sigma": "sigma", "z": "z", "clipping_norm": "C",
            "batch_size": "m", "learning_rate": "lr", "tau_f": "tau_f", "tau_h": "tau_h", "seed": "s"}

@@ -16,6 +16,7 @@ from pipeline.trials.choices import ALGORITHMS, MECHANISMS, NETWORKS, OPTIMIZERS
 from pipeline.trials.config import ConfigError, TrialConfig, settings, uses
 from pipeline.trials.features import FEATURES, OPTICAL_DEVICES
 from pipeline.trials.fields import listed_or, plain
+from pipeline.trials.naming import counted
 
 Written = tuple[TrialConfig, Mapping[str, str]]  # a trial, and the place in the file of every field that was given
 
@@ -91,7 +92,7 @@ def ignored(trials: Sequence[Written]) -> str:
     for field, numbers in who.items():
         groups.setdefault(tuple(numbers), []).append(field)
     everyone = [trial for trial, _ in trials]
-    return "; ".join(f"{', '.join(sorted(fields))} by {len(numbers)} {'trial' if len(numbers) == 1 else 'trials'} of "
+    return "; ".join(f"{', '.join(sorted(fields))} by {counted(len(numbers), 'trial')} of "
                      f"{_called([everyone[number] for number in numbers], everyone)}"
                      for numbers, fields in groups.items())
 

@@ -27,6 +27,7 @@ from analysis.text import NO_VALUE
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import noise_statement
 from pipeline.trials.exhibits import FRONTIERS
+from pipeline.trials.naming import counted
 
 TITLES = {"frontier": "Accuracy against ε", "frontier_worst_class": "Accuracy of the worst class against ε",
           "frontier_alignment": "Alignment against ε",
@@ -83,8 +84,7 @@ def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
     metric = METRICS[first["metric"]]
     neighbours, samplers = NEIGHBOURS[first["relation"]], " or ".join(sorted(set(points["sampler"])))
     kept = runs.loc[tightest(runs, first["kind"], first["formula"]).notna()]
-    epochs = " or ".join(f"{value:g}" for value in sorted(set(kept["epochs"])))
-    epochs += " epoch" if epochs == "1" else " epochs"
+    epochs = counted(" or ".join(f"{value:g}" for value in sorted(set(kept["epochs"]))), "epoch")
     head = (f"{metric.phrase[0].upper()}{metric.phrase[1:]} on {DATASET_LABELS[kept['dataset'].iloc[0]]} after "
             f"{epochs} against {first['kind']} ε{formula_text(first['formula'])} at δ = {first['delta']:g} "
             f"(relation {first['relation']}, sampler {samplers}).")
