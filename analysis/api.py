@@ -31,6 +31,14 @@ def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = 
         TrackingError: for a store or a sweep that is not there.
         ConfigError: for a file that is not there or cannot be run.
         ReportError: if trials of the file have not ended, a trial was tracked twice, or an extension is not imported.
+
+    Example:
+        >>> load_runs("example")[["algorithm", "setting", "test/accuracy"]]
+          algorithm    setting  test/accuracy
+        0        bp  epsilon=1            0.8
+        1        bp  epsilon=8            0.9
+        2       dfa  epsilon=1            0.7
+        3       dfa  epsilon=8            0.8
     """
     store = _open(store)
     if isinstance(experiment, Path) or isinstance(experiment, str) and experiment.endswith((".yaml", ".yml")):
@@ -49,6 +57,12 @@ def load_history(runs: pd.DataFrame, metric: str, store: Reader | str | Path = "
         runs: from `load_runs`; trials without the metric have no rows.
         metric: its name, `validation/accuracy` or `alignment/layer_2` for example.
         store: as in `load_runs`.
+
+    Example:
+        >>> load_history(load_runs("example")[:1], "validation/accuracy")[["epoch", "value"]]
+           epoch  value
+        0      1    0.4
+        1      2    0.8
     """
     return tracked.load_history(_open(store), runs, metric)
 

@@ -42,6 +42,11 @@ def train(trials: TrialConfig | Sequence[TrialConfig], data: Dataset | str | os.
         ConfigError: at once, for no trial, one that is given twice, another data set than a trial's, or a setting that
             none of the trials uses (`pipeline.trials.unused`).
         DataError: at once, for a data set that cannot be had.
+
+    Example:
+        >>> records = list(train(TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=2)))
+        >>> [record.epoch for record in records], records[-1].outcome.status
+        ([1, 2], 'finished')
     """
     trials = [trials] if isinstance(trials, TrialConfig) else list(trials)
     keys = [trial.trial_key for trial in trials]
@@ -74,6 +79,11 @@ def account(trial: TrialConfig, epochs: int | None = None) -> list[Epsilon]:
 
     Raises:
         ConfigError: unless 1 <= epochs <= trial.epochs, and for a setting that the trial does not use.
+
+    Example:
+        >>> trial = TrialConfig(dataset="digits", mechanism="per_example", sampler="poisson", noise_multiplier=2)
+        >>> print(*account(trial, epochs=1))
+        epsilon = 1.198 (certified pld; delta = 1e-05, relation add/remove, sampler poisson, pld conversion)
     """
     done = trial.epochs if epochs is None else epochs
     if not 1 <= done <= trial.epochs:

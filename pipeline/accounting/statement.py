@@ -56,6 +56,10 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
     `privacy.certified` is `true` for a certified epsilon under secret noise, `simulated` for one under noise from a
     recorded seed, else `false`; `privacy.notes` says what a certified epsilon rests on, or why the trial has none, and
     what an audited one is worth.
+
+    Example:
+        >>> privacy_tags(TrialConfig(mechanism="none"))["privacy.notes"]
+        'no noise, no guarantee'
     """
     tags = _tags(config)
     if config.features != "pixels":

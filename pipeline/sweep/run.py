@@ -70,6 +70,11 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         ConfigError: `workers` together with a cluster, an address that cannot be used, or a setting that none of the
             trials uses (`pipeline.trials.unused`).
         DataError: a data set that cannot be had, found before anything is trained.
+
+    Example:
+        >>> result = run_sweep(load_experiment("example.yaml"))  # all of its trials are done
+        >>> result.planned, result.skipped, result.finished
+        (4, 4, 0)
     """
     begin = time.monotonic()
     check_used(experiment.candidates or experiment.trials)

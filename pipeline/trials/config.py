@@ -73,6 +73,11 @@ class TrialConfig:
 
     Raises:
         ConfigError: for a value outside what its field accepts, or a combination that cannot be run.
+
+    Example:
+        >>> trial = TrialConfig(dataset="digits", algorithm="dfa", mechanism="per_example", noise_multiplier=2)
+        >>> trial.noise_multiplier, trial.clipping_norm  # what is left out has its default
+        (2.0, 1.0)
     """
 
     dataset: str = setting("fashion_mnist", "data set", choices=DATASETS)

@@ -54,6 +54,10 @@ class Resources:
         pack_size: most trials in one pack; 0 chooses it (see `pipeline.trials.packs.plan`).
         checkpoint_seconds: a pack is saved at the end of an epoch once so much time has passed since it was last.
         store_patience_seconds: how long a sweep waits for a tracking store that cannot be reached, or is locked.
+
+    Example:
+        >>> Resources(cpu=2, gpu=0.5).gpu  # two packs share a GPU
+        0.5
     """
 
     cpu: float = 1.0
@@ -91,6 +95,11 @@ class Experiment:
         plugins: modules of extensions, which every worker imports (`pipeline.trials.plugins`).
         references: results that others published, which a frontier marks.
         ignored: which trials make no use of which entries of the file, for people; empty where all use all.
+
+    Example:
+        >>> grid = [TrialConfig(dataset="digits", batch_size=m, seed=seed) for m in (64, 128) for seed in (0, 1)]
+        >>> Experiment("batches", "Accuracy by batch size", tuple(grid)).varied
+        ('batch_size',)
     """
 
     name: str
@@ -125,6 +134,11 @@ def load_experiment(path: str | Path, changes: Mapping[str, Any] = MappingProxyT
 
     Raises:
         ConfigError: one line that names the file, the place in it, the value and what would be accepted.
+
+    Example:
+        >>> experiment = load_experiment("example.yaml", {"epochs": 9})
+        >>> len(experiment.trials), experiment.trials[0].epochs
+        (4, 9)
     """
     path = Path(path)
     try:

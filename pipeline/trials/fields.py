@@ -17,7 +17,13 @@ class UserError(Exception):
 
 
 class ConfigError(UserError, ValueError):
-    """A setting that cannot be run; the message names the field, the value and what would be accepted."""
+    """A setting that cannot be run; the message names the field, the value and what would be accepted.
+
+    Example:
+        >>> TrialConfig(sigma=-0.1)
+        Traceback (most recent call last):
+        pipeline.trials.fields.ConfigError: sigma: must be >= 0, got -0.1
+    """
 
 
 # What other tools call our fields and their values, in small letters and without signs.

@@ -51,6 +51,11 @@ def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
 
     Raises:
         ReportError: for no point, an epsilon of 0, or points of several kinds, formulas, relations, deltas or metrics.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> frontier_axes(frontier(load_runs("example")), Figure().subplots()).get_ylabel()
+        'Test accuracy (%)'
     """
     letters = _letters(points)
     _panel(points, ax, letters)

@@ -49,6 +49,14 @@ def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accurac
         ReportError: for another kind, no trial that has it, a trial without the metric, or one without validation
             accuracy where there is a choice.
         MixedTrials: if data sets, relations or deltas differ.
+
+    Example:
+        >>> frontier(load_runs("example"))[["algorithm", "epsilon", "mean", "n", "on_overall_front"]]
+          algorithm  epsilon  mean  n  on_overall_front
+        0        bp      1.0  80.0  1              True
+        1        bp      8.0  90.0  1              True
+        2       dfa      1.0  70.0  1             False
+        3       dfa      8.0  80.0  1             False
     """
     return summarized(shown(runs, kind, metric, formula), kind, metric, formula)
 

@@ -58,6 +58,10 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
     Raises:
         DataError: an unknown name; a file that is missing, corrupt, truncated or another than the official one;
             a download that failed; records other than the data set's public facts say.
+
+    Example:
+        >>> load_dataset("digits").train_x.shape
+        torch.Size([1437, 64])
     """
     if name not in DATASETS:
         raise DataError(f"dataset: must be one of {', '.join(DATASETS)}, got {name!r}")

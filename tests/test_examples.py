@@ -1,0 +1,48 @@
+"""The examples in the docstrings of the public names, run as a reader would: where example.yaml was swept."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+
+import pytest
+
+import analysis
+import pipeline
+from pipeline.tracking.store import Store
+from pipeline.trials.experiment import parse_experiment
+from pipeline.trials.records import EpochRecord, Outcome
+
+FILE = """
+name: example
+base: {dataset: digits, hidden: [16], batch_size: 64, epochs: 2, mechanism: per_example, sampler: poisson}
+grid: {algorithm: [bp, dfa], target_epsilon: [1, 8]}
+"""
+NAMES = {name: getattr(face, name) for face in (pipeline, analysis) for name in face.__all__}
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("swept")
+    (folder / "example.yaml").write_text(FILE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        store = Store(root=folder / "mlruns")
+        store.open_sweep("example")
+        for trial in parse_experiment(FILE, Path("example.yaml")).trials:
+            store.start(trial)
+            accuracy = 0.8 - 0.1 * (trial.algorithm == "dfa") + 0.1 * (trial.target_epsilon == 8)
+            last = {"validation/accuracy": accuracy, "test/accuracy": accuracy,
+                    "epsilon/certified/pld": trial.target_epsilon}
+            tags = {"privacy.relation": "add/remove"}
+            store.log([EpochRecord(trial.trial_key, 1, {"validation/accuracy": accuracy / 2}, tags),
+                       EpochRecord(trial.trial_key, 2, last, {}, Outcome("finished", {}, ()))])
+        patch.chdir(folder)
+        yield
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_public_name_has_an_example_that_runs(name, swept):
+    (example,) = doctest.DocTestFinder(recurse=False).find(NAMES[name], name, globs=dict(NAMES))
+    assert example.examples
+    assert doctest.DocTestRunner().run(example).failed == 0
