@@ -19,6 +19,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from analysis import svg
 from analysis.runs import ALGORITHM_LABELS
+from analysis.text import n_seeds
 
 
 class _Looks(dict):
@@ -142,11 +143,8 @@ def handles(table: pd.DataFrame) -> list[Line2D]:
 
 
 def seeds(counts: pd.Series, intervals: str = INTERVALS) -> str:
-    """`n = 3 seeds` and what is drawn of them, from the seeds of every mean."""
-    few, many = counts.min(), counts.max()
-    if many == 1:
-        return "n = 1 seed"
-    return f"n = {many if few == many else f'{few} to {many}'} seeds\n{intervals}"
+    """`n = 3 seeds` and what is drawn of them, if there are several, from the seeds of every mean."""
+    return n_seeds(counts) + (f"\n{intervals}" if counts.max() > 1 else "")
 
 
 def log_axis(ax: Axes, values: Sequence[float]) -> None:

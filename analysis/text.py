@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
+import pandas as pd
+
 from analysis.runs import ALGORITHM_LABELS, setting_label
+from pipeline.trials.naming import counted
 
 NO_VALUE = "–"  # in a cell to which nothing applies, or of which nothing was measured
+ONE_SEED = "One seed each (n = 1), so no interval can be given."
 
 
 def value_text(value: object) -> str:
@@ -25,6 +29,12 @@ def settings_text(row: Mapping[str, Any], fields: Sequence[str]) -> str:
     """`clipping_norm 2, batch_size 256`: those of the fields that apply to a run; empty for none."""
     applying = ((name, value_text(row[name])) for name in fields)
     return ", ".join(f"{name} {text}" for name, text in applying if text != NO_VALUE)
+
+
+def n_seeds(counts: pd.Series) -> str:
+    """`n = 3 seeds`, `n = 1 to 3 seeds`, from the seeds of every mean."""
+    few, many = counts.min(), counts.max()
+    return f"n = {counted(many if few == many else f'{few} to {many}', 'seed')}"
 
 
 def level_text(name: str, level: object) -> str:

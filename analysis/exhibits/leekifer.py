@@ -15,7 +15,7 @@ from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.figure2 import MissingSeries
 from analysis.exhibits.table import Table
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, load_history, noise_sources, require_replicates
-from analysis.style import MARKERS, PALETTE, theme
+from analysis.style import MARKERS, PALETTE, seeds, theme
 from analysis.text import NO_VALUE
 from pipeline.accounting.noise import noise_statement
 from pipeline.tracking.reader import Reader
@@ -80,7 +80,8 @@ def plot(table: pd.DataFrame) -> Figure:
             row[0].set_ylabel(f"{table['accuracy_of'].iloc[0].capitalize()} accuracy (%)")
         handles = {text: handle for ax in axes.flat
                    for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)}
-        figure.legend(handles.values(), handles.keys(), loc="outside right center", title=seeds(table))
+        figure.legend(handles.values(), handles.keys(), loc="outside right center",
+                      title=seeds(table.groupby(["dataset", "algorithm", "sigma"])["seed"].nunique(), "mean, min–max"))
     return figure
 
 
@@ -112,15 +113,6 @@ def method(algorithm: str, sigma: float) -> str:
 def deltas(table: pd.DataFrame) -> str:
     """delta of the private trials."""
     return " or ".join(f"{value:g}" for value in sorted(table.loc[table["sigma"] > 0, "delta"].unique()))
-
-
-def seeds(table: pd.DataFrame) -> str:
-    """What the curves are means of."""
-    counts = table.groupby(["dataset", "algorithm", "sigma"])["seed"].nunique()
-    if counts.max() == 1:
-        return "n = 1 seed"
-    n = f"{counts.max()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
-    return f"n = {n} seeds\nmean, min–max"
 
 
 def body(table: pd.DataFrame) -> tuple[str, Table]:

@@ -21,7 +21,8 @@ from analysis.runs import (
     setting_label,
 )
 from analysis.statistics import plus_minus
-from analysis.text import NO_VALUE
+from analysis.style import present
+from analysis.text import NO_VALUE, ONE_SEED, n_seeds
 from pipeline.trials.naming import counted
 
 COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_half_width", "accuracy_low", "accuracy_high", "n",
@@ -114,8 +115,7 @@ def _grid(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Settings, and a row of label and cells per algorithm."""
     settings = by_noise(table["setting"])
     cells = {(row.algorithm, row.setting): _cell(row) for row in table.itertuples()}
-    present = [algorithm for algorithm in ALGORITHM_LABELS if algorithm in set(table["algorithm"])]
-    return settings, [[ALGORITHM_LABELS[a], *(cells.get((a, s), NO_VALUE) for s in settings)] for a in present]
+    return settings, [[ALGORITHM_LABELS[a], *(cells.get((a, s), NO_VALUE) for s in settings)] for a in present(table)]
 
 
 def _cell(row: tuple) -> str:
@@ -124,12 +124,10 @@ def _cell(row: tuple) -> str:
 
 
 def _uncertainty(table: pd.DataFrame) -> str:
-    fewest, most = table["n"].min(), table["n"].max()
-    if most <= 1:
-        return "One seed each (n = 1), so no interval can be given."
-    seeds = f"n = {most}" if fewest == most else f"n = {fewest} to {most}"
-    return (f"Mean over {seeds} seeds; ± is the 95% t interval over seeds, at most "
-            f"±{table['accuracy_half_width'].max():.2f} points{'' if fewest > 1 else ', none where n = 1'}.")
+    if table["n"].max() == 1:
+        return ONE_SEED
+    return (f"Mean over {n_seeds(table['n'])}; ± is the 95% t interval over seeds, at most "
+            f"±{table['accuracy_half_width'].max():.2f} points{'' if table['n'].min() > 1 else ', none where n = 1'}.")
 
 
 def _divergence(runs: pd.DataFrame) -> list[str]:

@@ -23,7 +23,8 @@ from analysis.exhibits.metrics import METRICS, Metric
 from analysis.exhibits.table import Table
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, noise_sources, setting_label
 from analysis.statistics import SUMMARY
-from analysis.text import NO_VALUE
+from analysis.style import present
+from analysis.text import NO_VALUE, ONE_SEED, n_seeds
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import noise_statement
 from pipeline.trials.exhibits import FRONTIERS
@@ -128,8 +129,7 @@ def _means(points: pd.DataFrame) -> Table:
     metric = METRICS[points["metric"].iloc[0]]
     cells = {(row.algorithm, row.column): metric.text(row.mean, row.half_width)
              for row in by_column.itertuples()}
-    present = [a for a in ALGORITHM_LABELS if a in set(points["algorithm"])]
-    rows = ([ALGORITHM_LABELS[a], *(cells.get((a, c), NO_VALUE) for c in columns)] for a in present)
+    rows = ([ALGORITHM_LABELS[a], *(cells.get((a, c), NO_VALUE) for c in columns)] for a in present(points))
     return Table.of(["", *columns], rows)
 
 
@@ -163,12 +163,11 @@ def _column(row: tuple) -> str:
 
 
 def _uncertainty(points: pd.DataFrame) -> str:
-    fewest, most = points["n"].min(), points["n"].max()
-    if most == 1:
-        return "One seed each (n = 1), so no interval can be given."
-    return (f"Mean over n = {most if fewest == most else f'{fewest} to {most}'} seeds; ± and thin bars are 95% "
-            "t intervals over seeds, thick bars 95% percentile bootstrap intervals, which up to three seeds are their "
-            f"range{'' if fewest > 1 else '; none where n = 1'}.{_cut(points)}")
+    if points["n"].max() == 1:
+        return ONE_SEED
+    return (f"Mean over {n_seeds(points['n'])}; ± and thin bars are 95% t intervals over seeds, thick bars 95% "
+            "percentile bootstrap intervals, which up to three seeds are their range"
+            f"{'' if points['n'].min() > 1 else '; none where n = 1'}.{_cut(points)}")
 
 
 def _cut(points: pd.DataFrame) -> str:
