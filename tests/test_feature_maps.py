@@ -22,7 +22,7 @@ from pipeline.learning.data.dataset import DataError, Dataset, load
 from pipeline.learning.data.maps import MAPS, register_features
 from pipeline.learning.opu import OpuUnavailable, import_lightonml, simulated_device
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.dry_run import as_lines, dry_run
+from pipeline.sweep.dry_run import as_lines, preview
 from pipeline.sweep.estimate import estimate_seconds
 from pipeline.sweep.worker import prepare
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
@@ -154,7 +154,7 @@ def test_a_trial_on_a_real_opu_holds_one_and_is_refused_where_there_is_none(digi
         maps.features(digits, hardware)
     text = "base: {dataset: digits, features: optical, optical_width: 48, optical_device: hardware, hidden: [8]}\n"
     with pytest.raises(OpuUnavailable):
-        dry_run(parse_experiment(text, tmp_path / "e.yaml"), 1)
+        preview(parse_experiment(text, tmp_path / "e.yaml"), 1)
     with pytest.raises(ConfigError, match="resources.opu: must be at least 1 for trials on a real OPU, .* got 0.5"):
         parse_experiment(f"{text}resources: {{opu: 0.5}}", tmp_path / "e.yaml")
 
@@ -200,7 +200,7 @@ def test_what_is_public_of_optical_features_is_said():
 
 def test_a_dry_run_tells_of_maps(tmp_path):
     text = "base: {dataset: digits, hidden: [8]}\ngrid: {features: [pixels, scattering]}\nreport: []"
-    lines = list(as_lines(dry_run(parse_experiment(text, tmp_path / "e.yaml"), 1)))
+    lines = list(as_lines(preview(parse_experiment(text, tmp_path / "e.yaml"), 1)))
     assert "features: scattering of digits, computed before, once for each setting, and not in the estimate" in lines
 
 
