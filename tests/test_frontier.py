@@ -25,6 +25,7 @@ from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.experiment import Experiment, Resources
 from pipeline.trials.records import EpochRecord, Outcome
+from pipeline.trials.references import Reference
 
 BASE = TrialConfig(dataset="digits", mechanism="per_example", sampler="poisson", epochs=2, batch_size=64)
 TARGETS = (1.0, 3.0, 8.0)
@@ -325,6 +326,21 @@ def test_two_kinds_are_two_panels_and_one_seed_has_no_bars(runs):
     assert right.get_tightbbox().x1 <= beside.x0 and beside.x1 <= figure.bbox.width
     for ax, other in ((left, right.get_tightbbox().x0), (right, beside.x0)):
         assert ax.title.get_window_extent().x0 >= 0 and ax.title.get_window_extent().x1 <= other
+
+
+def test_published_results_are_marked_where_they_guarantee_the_same_and_said_as_printed(runs):
+    ours, other = (Reference("They 2021, a model", 3.0, delta, 89.7) for delta in (1e-5, 1e-6))
+    drawn = exhibit.draw(runs, name="frontier", references=[ours, other])
+    certified, label = drawn.figure.axes
+    marks = [[line for line in ax.lines if line.get_marker() == "*"] for ax in (certified, label)]
+    assert [len(lines) for lines in marks] == [1, 0]
+    assert (marks[0][0].get_xdata().item(), marks[0][0].get_ydata().item()) == (3.0, 89.7)
+    (legend,) = drawn.figure.legends
+    assert [t.get_text() for t in legend.get_texts()][-1] == "They 2021, a model:\n89.7% at ε = 3"
+    assert drawn.markdown.count("Published by others, and marked: They 2021, a model, 89.7% at ε = 3, δ = 1e-05.") == 1
+    worst = exhibit.draw(runs, name="frontier_worst_class", references=[ours])
+    assert "Published" not in worst.markdown
+    assert not any(line.get_marker() == "*" for line in worst.figure.axes[0].lines)
 
 
 def test_no_accuracy_beyond_100_and_no_crowded_labels(runs):

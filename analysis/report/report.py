@@ -38,7 +38,7 @@ from pipeline.trials.experiment import Experiment
 DRAW: dict[str, Callable[[pd.DataFrame], Exhibit]] = {
     "table1": table1.draw, "frontier_slices": slices.draw, "main_effects": main_effects.draw, "means": means.draw,
     "parallel_coordinates": parallel_coordinates.draw,
-    **{name: partial(module.draw, name=name) for module in (frontier, heatmaps, sweeps) for name in module.TITLES}}
+    **{name: partial(module.draw, name=name) for module in (heatmaps, sweeps) for name in module.TITLES}}
 DRAW_EPOCHS: dict[str, Callable[[pd.DataFrame, Reader], Exhibit]] = {"figure2": figure2.draw, "leekifer": leekifer.draw}
 
 
@@ -82,7 +82,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     """
     store.attach(experiment.name)
     runs = load_runs(store, experiment.trials, source=experiment.source)
-    exhibits = [DRAW[name](runs) if name in DRAW else DRAW_EPOCHS[name](runs, store) for name in experiment.report]
+    exhibits = [_draw(name, experiment, runs, store) for name in experiment.report]
     choice, certified = None, certified_trials(experiment.trials)
     scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in certified)
     if certified and scored and not where:
@@ -108,6 +108,12 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     if said and not where:
         store.describe(experiment.description, "\n".join(f"- {sentence}" for sentence in said))
     return Report(files, exhibits, said, absent)
+
+
+def _draw(name: str, experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
+    if name in frontier.TITLES:
+        return frontier.draw(runs, name=name, references=experiment.references)
+    return DRAW[name](runs) if name in DRAW else DRAW_EPOCHS[name](runs, store)
 
 
 def save(contents: Mapping[str, bytes], folder: Path) -> list[Path]:

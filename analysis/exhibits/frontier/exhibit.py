@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.exhibits.exhibit import Exhibit, to_csv
 from analysis.exhibits.frontier import choice
-from analysis.exhibits.frontier.figure import plot
+from analysis.exhibits.frontier.figure import comparable, plot
 from analysis.exhibits.frontier.points import (
     COLUMNS,
     GUARANTEED,
@@ -29,6 +29,7 @@ from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import noise_statement
 from pipeline.trials.exhibits import FRONTIERS
 from pipeline.trials.naming import counted
+from pipeline.trials.references import Reference
 
 TITLES = {"frontier": "Accuracy against ε", "frontier_worst_class": "Accuracy of the worst class against ε",
           "frontier_alignment": "Alignment against ε",
@@ -53,12 +54,13 @@ MEANINGS = {
 }
 
 
-def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
-    """One of `TITLES`, with the areas that its means dominate; errors as `frontiers`."""
+def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = ()) -> Exhibit:
+    """One of `TITLES`, with the areas that its means dominate, and published results where they can be compared; errors
+    as `frontiers`."""
     claimed = name == "frontier_claimed"
     points = frontiers(runs, *(("accuracy", ["claimed"]) if claimed else (FRONTIERS[name], GUARANTEED)))
     areas = to_csv(hypervolumes(points, runs).round({"hypervolume": 4}))
-    return Exhibit(name, TITLES[name], body(points, runs), tidy(points), plot(points),
+    return Exhibit(name, TITLES[name], body(points, runs, references), tidy(points), plot(points, references),
                    {f"{name}_hypervolume.csv": areas})
 
 
@@ -69,13 +71,15 @@ def tidy(points: Sequence[pd.DataFrame], also: Sequence[str] = ()) -> pd.DataFra
     return table[[*COLUMNS, *priced, *also]].round(dict.fromkeys(["epsilon", *priced, *SUMMARY], 4))
 
 
-def body(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> tuple[str | Table, ...]:
-    """Per kind a caption, a table with algorithms as rows, epsilons as columns and means as cells, and the dominated
-    areas."""
+def body(points: Sequence[pd.DataFrame], runs: pd.DataFrame,
+         references: Sequence[Reference] = ()) -> tuple[str | Table, ...]:
+    """Per kind a caption, a table with algorithms as rows, epsilons as columns and means as cells, published results,
+    and the dominated areas."""
     volumes = hypervolumes(points, runs)
     parts = []
     for frame, (_, areas) in zip(points, volumes.groupby(["kind", "formula"], sort=False), strict=True):
-        parts += [caption(frame, runs), _means(frame), *_chosen(frame), *_areas(areas)]
+        parts += [caption(frame, runs), _means(frame), *_published(frame, references), *_chosen(frame),
+                  *_areas(areas)]
     return tuple(parts)
 
 
@@ -131,6 +135,13 @@ def _means(points: pd.DataFrame) -> Table:
              for row in by_column.itertuples()}
     rows = ([ALGORITHM_LABELS[a], *(cells.get((a, c), NO_VALUE) for c in columns)] for a in present(points))
     return Table.of(["", *columns], rows)
+
+
+def _published(points: pd.DataFrame, references: Sequence[Reference]) -> list[str]:
+    """The published results that the panel marks, as they were printed."""
+    marked = comparable(points, references)
+    return [] if not marked else ["Published by others, and marked: " + "; ".join(
+        f"{r.source}, {r.accuracy:g}% at ε = {r.epsilon:g}, δ = {r.delta:g}" for r in marked) + "."]
 
 
 def _chosen(points: pd.DataFrame) -> list[str | Table]:

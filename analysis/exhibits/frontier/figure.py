@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from string import ascii_lowercase
+from textwrap import fill
 
 import pandas as pd
 import seaborn as sns
@@ -17,16 +19,20 @@ from analysis import style, svg
 from analysis.exhibits.frontier.points import asked, title
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ReportError
+from pipeline.trials.references import Reference
 
+MARKS = "*PXDv^"  # of published results, in their order
+LEGEND_WIDTH = 22  # characters of a line
 FRONT = {"facecolor": "0.965", "edgecolor": "0.75", "linewidth": 0.7, "linestyle": ":"}
 
 
-def plot(points: Sequence[pd.DataFrame]) -> Figure:
+def plot(points: Sequence[pd.DataFrame], references: Sequence[Reference] = ()) -> Figure:
     """One panel per kind of epsilon, 4.2 x 3.8 inches each, up to two in a row, and one legend; kinds never share an
     axis, since they guarantee different things.
 
     Args:
         points: from `analysis.exhibits.frontier.points.frontiers`.
+        references: published results, marked in the panels in which they can be compared.
     """
     together = pd.concat(points, ignore_index=True)
     with style.theme():
@@ -34,8 +40,9 @@ def plot(points: Sequence[pd.DataFrame]) -> Figure:
         figure.get_layout_engine().set(w_pad=0.1)
         letters = _letters(together)
         for frame, ax in zip(points, axes, strict=True):
-            _panel(frame, ax, letters)
-        legend(figure, together, letters=letters)
+            _panel(frame, ax, letters, comparable(frame, references))
+        marked = [r for r in references if any(r in comparable(frame, references) for frame in points)]
+        legend(figure, together, letters=letters, references=marked)
     return figure
 
 
@@ -77,13 +84,31 @@ def draw_curves(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str] | Non
             svg.tag(letter, algorithm)
 
 
-def legend(figure: Figure, points: pd.DataFrame, head: str = "", letters: Mapping[str, str] | None = None) -> None:
+def legend(figure: Figure, points: pd.DataFrame, head: str = "", letters: Mapping[str, str] | None = None,
+           references: Sequence[Reference] = ()) -> None:
     """The one legend of a figure, to the right of its panels."""
     text = "\n".join(filter(None, (head, style.seeds(points["n"]))))
-    figure.legend(handles=_handles(points, letters), title=text, loc="outside right center", alignment="left")
+    marks = [Line2D([], [], **_mark(number),
+                    label=f"{fill(r.source, LEGEND_WIDTH)}:\n{r.accuracy:g}% at ε = {r.epsilon:g}")
+             for number, r in enumerate(references)]
+    figure.legend(handles=[*_handles(points, letters), *marks], title=text, loc="outside right center",
+                  alignment="left")
 
 
-def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str]) -> None:
+def comparable(points: pd.DataFrame, references: Sequence[Reference]) -> list[Reference]:
+    """The published results that a panel can mark: of test accuracy, where its epsilon is certified at their delta."""
+    first = points.iloc[0]
+    fits = first["kind"] == "certified" and first["metric"] == "accuracy"
+    return [r for r in references if fits and math.isclose(r.delta, first["delta"])]
+
+
+def _mark(number: int) -> dict:
+    """The look of one of several published results."""
+    return {"color": "black", "linestyle": "none", "marker": MARKS[number % len(MARKS)], "markersize": 7,
+            "markeredgewidth": 0.5, "markerfacecolor": "gold"}
+
+
+def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str], references: Sequence[Reference] = ()) -> None:
     if points.empty or not (points["epsilon"] > 0).all():
         raise ReportError(f"frontier: needs points with epsilon > 0, got {points['epsilon'].tolist()}")
     for name in ("kind", "formula", "relation", "delta", "metric"):
@@ -91,6 +116,8 @@ def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str]) -> None:
             raise ReportError(f"{name}: must be one on an axis, got {', '.join(map(str, points[name].unique()))}")
     metric = METRICS[points["metric"].iloc[0]]
     draw_curves(points, ax, letters)
+    for number, reference in enumerate(references):
+        ax.plot(reference.epsilon, reference.accuracy, zorder=6, **_mark(number))
     style.log_axis(ax, asked(points))
     style.within(ax, metric.low, metric.high)
     front(points, ax)
