@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from importlib.metadata import version
 from pathlib import Path
 
 PORT = 5000  # of `photonic ui`, to which pages link too
@@ -12,7 +11,7 @@ PORT = 5000  # of `photonic ui`, to which pages link too
 def make_parser() -> argparse.ArgumentParser:
     """Of all commands with their options; `command` of what it parses is the name of the command."""
     parser = argparse.ArgumentParser(prog="photonic", description=__doc__)
-    parser.add_argument("--version", action="version", version=f"photonic {version('photonic-dfa')}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
@@ -100,6 +99,16 @@ def make_parser() -> argparse.ArgumentParser:
     shell = command("completion", "a script for a shell: source <(photonic completion bash)")
     shell.add_argument("shell", choices=("bash", "zsh"))
     return parser
+
+
+class _Version(argparse.Action):
+    """`--version`: read from the installed package only where it is asked for, as that takes a while."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"photonic {version('photonic-dfa')}")
+        parser.exit()
 
 
 def _port(text: str) -> int:

@@ -97,6 +97,15 @@ def test_faces_are_lazy(names):
     assert found.stdout == "[]\n"
 
 
+def test_a_file_is_read_by_the_command_line_without_anything_heavy():
+    """What answers a typing mistake, or --help, must not wait for numpy."""
+    code = ("import sys; from pipeline.cli import main; from pipeline.trials.experiment import load_experiment; "
+            "load_experiment('experiments/table1.yaml'); "
+            f"print([m for m in {(*HEAVY, 'numpy', 'scipy', 'importlib.metadata')} if m in sys.modules])")
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout == "[]\n"
+
+
 @pytest.mark.parametrize("room", ["trials", "tracking", "accounting", "learning", "learning.data", "learning.network",
                                   "learning.feedback", "learning.mechanisms", "sweep", "auditing"])
 def test_every_name_of_a_face_is_there_and_no_module_hides_it(room):

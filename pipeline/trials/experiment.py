@@ -29,10 +29,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.exhibits import EXHIBITS, misfit, varied_fields
+from pipeline.trials.fields import plain
 from pipeline.trials.grid import changed, combine, entries, line_of, parse_yaml, read_mapping
 from pipeline.trials.plugins import LOADED, load_plugins
 from pipeline.trials.references import Reference, read_references
@@ -276,7 +275,6 @@ def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: S
 
 
 def _describe(config: TrialConfig) -> str:
-    defaults = {f.name: f.default for f in settings()}
-    changed = {k: v for k, v in config.canonical().items()
-               if k in ("algorithm", "seed") or v != defaults[k] and v != list(np.atleast_1d(defaults[k]))}
+    defaults = {f.name: plain(f.default) for f in settings()}
+    changed = {k: v for k, v in config.canonical().items() if k in ("algorithm", "seed") or v != defaults[k]}
     return ", ".join(f"{k}={v}" for k, v in changed.items())

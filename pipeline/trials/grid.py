@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from pipeline.trials.config import ConfigError, TrialConfig, settings
@@ -203,5 +202,7 @@ def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
     low, high, n = arguments
     if kind == "logspace" and min(low, high) <= 0:
         raise ConfigError(f"{place}.logspace: needs low, high > 0, got {arguments!r}")
+    import numpy as np  # here, as it takes longer than all else that the command line needs for most files
+
     points = np.linspace(low, high, int(n)) if kind == "linspace" else np.geomspace(low, high, int(n))
     return [float(f"{point:.12g}") for point in points]

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 CLOCK = "time/epoch_seconds"  # a metric that every epoch has
 ACCURACY = "validation/accuracy"  # what settings are chosen by

@@ -18,12 +18,13 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.exhibits import certified_trials
+
+if TYPE_CHECKING:
+    import numpy as np
 
 RULES = ("composition", "random_stopping")
 LOGARITHMIC, GEOMETRIC, POISSON = 0.0, 1.0, math.inf
@@ -120,6 +121,8 @@ def draw(candidates: Sequence[TrialConfig], selection: Selection) -> tuple[Trial
     Raises:
         ConfigError: where K = 0, which only the Poisson distribution draws.
     """
+    import numpy as np  # here, as most files draw nothing
+
     generator = np.random.default_rng(selection.seed or 0)
     k = draw_number(generator, selection.mean, selection.shape)
     if k == 0:
