@@ -127,26 +127,43 @@ def test_no_record_contributes_more_than_the_bound(trial, digits):
         assert most >= 0.99 * mechanism.bounds[0]
 
 
+@pytest.mark.parametrize("hidden", [(24, 16), (128,)])
+@pytest.mark.parametrize("m", [32, 80])
+def test_a_records_coordinates_depend_neither_on_other_records_nor_on_its_place(hidden, m, digits):
+    """To the last bit, among multiples of 16 rows: the proof for secure trials takes it of every product."""
+    trial = dataclasses.replace(DFA, hidden=hidden)
+    training = Training(Pack((trial,)), digits, CPU)
+    generator = torch.Generator().manual_seed(0)
+    deltas = [torch.randn(1, m, n, generator=generator) for n in training.net.sizes[1:]]
+    found = training.mechanism.space.coordinates(deltas)
+    assert all(x.dtype == torch.float32 for x in found)
+    order = torch.randperm(m, generator=generator)
+    longer = [torch.cat([torch.randn(1, 16, d.shape[2], generator=generator), d[:, order]], dim=1) for d in deltas]
+    for before, after in zip(found, training.mechanism.space.coordinates(longer), strict=True):
+        assert torch.equal(before[:, order], after[:, 16:])
+
+
 @pytest.mark.parametrize("broken", [False, True])
 def test_an_audit_of_one_release_finds_no_more_than_is_certified_and_does_where_noise_is_too_small(broken, monkeypatch):
     if broken:
         drawn = GaussianNoise.next
         monkeypatch.setattr(GaussianNoise, "next", lambda self: 0.5 * drawn(self))
-    found = audit_release(dataclasses.replace(DFA, hidden=(16,), batch_size=16), 4000, 1e-5)
+    found = audit_release(dataclasses.replace(DFA, hidden=(16,), batch_size=16), 1600, 1e-5)
     assert found.exceeds == broken
-    assert found.mu_lower > 0.5 * found.mu
+    assert found.mu_lower > 0.4 * found.mu
 
 
 def test_a_trial_learns_better_than_with_noise_everywhere(digits):
-    """Wide layers, little budget: noise on 9 of 256 rows in place of all."""
+    """Wide layers, much noise: it is on 9 of 256 rows in place of all."""
     accuracies = []
     for denoise in (True, False):
-        trial = dataclasses.replace(DFA, hidden=(256,), noise_multiplier=0.0, target_epsilon=1.0, epochs=15,
-                                    learning_rate=2.0, batch_size=256, denoise=denoise, clipping_norm=1.0)
+        trial = dataclasses.replace(DFA, hidden=(256,), noise_multiplier=4.0, epochs=12, learning_rate=2.0,
+                                    batch_size=256, denoise=denoise, clipping_norm=1.0, alignment_batches=0)
         training = Training(Pack((trial,)), digits, CPU)
         while not training.ended:
-            record, = training.run_epoch()
-        accuracies.append(record.metrics["test/accuracy"])
+            training._train_epoch()
+            training.epoch += 1
+        accuracies.append(training.evaluation.accuracy("test", training.evaluation.count(training.net, "test"))[0])
     assert accuracies[0] > accuracies[1] + 0.05
 
 

@@ -25,6 +25,7 @@ from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.feedback.algorithms import output_error
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
+from pipeline.learning.network.layers import Dense
 from pipeline.learning.network.network import make_network
 from pipeline.learning.training import Training
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -292,3 +293,19 @@ def test_optical_signals_of_secure_trials_are_released_on_a_grid(digits):
     for v, released in zip(signals, optics.perturb(signals), strict=True):
         assert torch.allclose(released, v / v.norm(dim=-1, keepdim=True), atol=1e-6)
     training.close()
+
+
+@EVERY
+def test_a_trial_whose_products_depend_on_a_rows_place_is_refused_before_it_trains(trial, digits, monkeypatch):
+    """As narrow products do on some processors: a last bit of the third row of every block of 16 is another."""
+    product = Dense.forward
+
+    def placed(self, h, weight, bias):
+        z = product(self, h, weight, bias)
+        z[:, 2::16] = torch.nextafter(z[:, 2::16], torch.full_like(z[:, 2::16], math.inf))
+        return z
+    Training(Pack((trial,)), digits, CPU).close()
+    monkeypatch.setattr(Dense, "forward", placed)
+    with pytest.raises(ConfigError, match=r"noise: 'secure' needs products of which .* multiples of 16 in `hidden`"):
+        Training(Pack((trial,)), digits, CPU)
+    Training(Pack((dataclasses.replace(trial, noise="research", private_metrics=""),)), digits, CPU).close()

@@ -24,6 +24,7 @@ from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.network.network import make_network, start_output
 from pipeline.learning.optimizer import MovingAverage, learning_rate, make_optimizer
 from pipeline.learning.randomness import Noise
+from pipeline.learning.rows import check_rows
 from pipeline.trials.disclosure import check_metrics
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
@@ -101,6 +102,8 @@ class Training:
         self.optimizer = make_optimizer(c, self.net.parameters.flat)
         self.average = MovingAverage(self.net.parameters.flat, c.averaging) if c.averaging else None
         self.untrained_losses = self._canary_losses() if self.canaries else None
+        if c.secure:
+            check_rows(self)
         self._measured = 0  # batches on which alignment was measured
         self.epoch = 0
         self.active = list(range(len(trials)))

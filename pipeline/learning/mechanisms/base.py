@@ -38,6 +38,10 @@ class Mechanism(ABC):
         """phi'(z^l) as the update uses it, from h^l = phi(z^l); l from 1."""
         return self.net.derivative(h, layer)
 
+    def factors(self, deltas: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What stands for delta^1..delta^L [R, m, n_l] in the outer products that are bounded and summed."""
+        return deltas
+
     def noise_sources(self) -> list[Noise]:
         """All that draws noise here, always in the same order."""
         return []

@@ -26,7 +26,6 @@ class FeedbackSpace:
         shared: what the trials of a pack have in common.
         net: their networks.
         matrices: B of every trial [R, n_L, n_1 + ... + n_{L-1}], of the fully connected hidden layers.
-        precision: of the coordinates.
 
     Raises:
         ValueError: without matrices.
@@ -35,8 +34,7 @@ class FeedbackSpace:
         bases: Q of every layer [R, n_l, r_l]; None for a layer whose signals stay as they are.
     """
 
-    def __init__(self, shared: TrialConfig, net: Network, matrices: torch.Tensor | None,
-                 precision: torch.dtype = torch.float32) -> None:
+    def __init__(self, shared: TrialConfig, net: Network, matrices: torch.Tensor | None) -> None:
         if matrices is None:
             raise ValueError("matrices: denoise needs the feedback matrix B, got None")
         matrices = matrices.double()
@@ -44,7 +42,7 @@ class FeedbackSpace:
             matrices = matrices - matrices.mean(dim=1, keepdim=True)
         rank = matrices.shape[1] - (shared.algorithm not in TERNARY)
         widths = [layer.shape.n_out for layer in net.layers[:-1] if isinstance(layer, Dense)]
-        bases = [torch.linalg.svd(block.mT, full_matrices=False)[0][..., :rank].to(precision)
+        bases = [torch.linalg.svd(block.mT, full_matrices=False)[0][..., :rank].float()
                  for block in matrices.split(widths, dim=2)]
         self.net = net
         self.bases = [*[None] * (len(net.layers) - 1 - len(bases)), *bases, None]  # convolutions come first
@@ -57,7 +55,10 @@ class FeedbackSpace:
         return Parameters(self.net.sizes, replicas, device, dtype, shapes)
 
     def coordinates(self, deltas: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Q^T delta [R, m, r_l] of the layers that have a basis; delta [R, m, n_l] itself of the others."""
+        """Q^T delta [R, m, r_l] of the layers that have a basis; delta [R, m, n_l] itself of the others.
+
+        In secure trials these float32 numbers are the factors that count (docs/privacy.md, section 9).
+        """
         return [d if basis is None else matmul(d, basis) for d, basis in zip(deltas, self.bases, strict=True)]
 
     def write_outside(self, inside: Parameters, out: Parameters) -> None:
@@ -68,6 +69,5 @@ class FeedbackSpace:
                 out_weight.copy_(weight)
                 out_bias.copy_(bias)
             else:
-                q = basis.to(weight.dtype)
-                matmul(q, weight, out=out_weight)
-                out_bias.copy_(matmul(q, bias.unsqueeze(2)).squeeze(2))
+                matmul(basis, weight, out=out_weight)
+                out_bias.copy_(matmul(basis, bias.unsqueeze(2)).squeeze(2))

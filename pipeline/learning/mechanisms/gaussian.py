@@ -73,7 +73,7 @@ class GaussianMechanism(Mechanism):
         self.optics = (OpticalNoise(trials, net.sizes[1:-1], trials[0].batch_size, device)
                        if any(t.sigma for t in trials) and trials[0].algorithm == "pdfa" else None)
         deviations = [t.noise_multiplier * bound for t, bound in zip(trials, self.bounds, strict=True)]
-        self.space = FeedbackSpace(trials[0], net, matrices, precision(trials)) if trials[0].denoise else None
+        self.space = FeedbackSpace(trials[0], net, matrices) if trials[0].denoise else None
         blank = self.space.blank_parameters if self.space else net.blank_parameters
         self.inside = self.space.blank_parameters(len(trials), device, torch.float32) if self.space else None
         self.release: FixedPointRelease | None = None
@@ -90,6 +90,10 @@ class GaussianMechanism(Mechanism):
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
         """The device's noise on what an OPU projects; it buys nothing here, and is bounded with all else."""
         return signals if self.optics is None else self.optics.perturb(signals)
+
+    def factors(self, deltas: list[torch.Tensor]) -> list[torch.Tensor]:
+        """With `denoise` their coordinates in the feedback space."""
+        return self.space.coordinates(deltas) if self.space else deltas
 
     def noise_sources(self) -> list[Noise]:
         """The optical noise, where there is any, and that of the release."""
@@ -124,10 +128,9 @@ class GaussianMechanism(Mechanism):
     def add_up(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
         """Write the sum of the bounded contributions to `out`, of float64 in secure trials; with `denoise`, in the
         coordinates of the feedback space."""
+        deltas = self.factors(deltas)
         if self.release:
             deltas, activations = [d.double() for d in deltas], [h.double() for h in activations]
-        if self.space:
-            deltas = self.space.coordinates(deltas)
         deltas, activations = self.bounded(deltas, activations)
         if self.release and any(x.dtype != torch.float64 for x in (*deltas, *activations)):
             raise TypeError(f"{type(self).__name__}.bounded: must return float64 for factors of float64")
