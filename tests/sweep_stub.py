@@ -1,4 +1,5 @@
-"""A stand-in for training: sleeps, writes down when it ran, and on request diverges, raises or kills its worker."""
+"""A stand-in for training: sleeps, writes down when it ran, and on request diverges, raises or kills its worker; and
+trials for it."""
 
 from __future__ import annotations
 
@@ -11,8 +12,18 @@ from types import MappingProxyType
 import numpy as np
 
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.experiment import Experiment, Resources
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import ClassAccuracy, EpochRecord, Outcome
+
+
+def grid(algorithms=("dfa", "pdfa"), seeds=4, **settings) -> tuple[TrialConfig, ...]:
+    settings = {"dataset": "digits", "epochs": 2, "hidden": (8,), **settings}
+    return tuple(TrialConfig(algorithm=a, seed=s, **settings) for a in algorithms for s in range(seeds))
+
+
+def experiment(trials, **resources) -> Experiment:
+    return Experiment("stub", "", trials, Resources(**{"pack_size": 1, **resources}), (), Path("stub.yaml"))
 
 
 def train(pack: Pack, *, folder: Path, seconds: float = 0.05, raises: tuple[int, ...] = (),

@@ -96,7 +96,6 @@ def test_dry_run_shows_packs_resources_and_an_estimate(tmp_path, capsys):
     ("base: {dataset: digits, batch_size: 8}\nresources: {gpu: 1}", [], "no node offers GPU: 1"),
     ("base: {dataset: digits, batch_size: 8, algorithm: pdfa}\nresources: {opu: 2}", [], "no node offers OPU: 2"),
     ("base: {dataset: digits, batch_size: 8}", ["--address", "127.0.0.1:9"], "no Ray cluster answers"),
-    ("base: {dataset: mnist}", ["--data", "."], "MNIST"),
 ])
 def test_bad_input_is_refused_in_one_line_before_training(tmp_path, monkeypatch, capfd, content, arguments, message):
     file = tmp_path / "bad.yaml"

@@ -13,7 +13,7 @@ import pytest
 import ray
 import sweep_stub
 from ray import cloudpickle
-from test_sweep import experiment, grid
+from sweep_stub import experiment, grid
 
 from pipeline.sweep.cluster import in_use
 from pipeline.sweep.run import run_sweep

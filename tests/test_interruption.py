@@ -15,8 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 import ray
-from fault_tools import environment, once, wait_for
-from test_sweep import grid, run, tracked
+from fault_tools import environment, wait_for
 
 from pipeline.sweep import cluster
 from pipeline.sweep.address import check_address
@@ -86,16 +85,6 @@ def test_what_does_not_stop_is_ended(tmp_path, seconds, signals, why):
         os.kill(command.pid, signal.SIGINT)
     out, err = command.communicate(timeout=60)
     assert (command.returncode, err.splitlines()[-1]) == (130, f"ended {why}; run the same command again to go on")
-
-
-def test_after_ctrl_c_a_ray_of_the_caller_is_free_again(tmp_path, two_cores):
-    """As in a notebook: `run_sweep` returns, and the next one trains on the same cores."""
-    trials = grid(("dfa",), 3)
-    with once(lambda: list(tmp_path.glob("worker.cwd")), lambda: os.kill(os.getpid(), signal.SIGINT)):
-        result = run(tmp_path, trials, seconds=2.0)
-    assert result.remaining == 3
-    result = run(tmp_path, trials)
-    assert (result.finished, result.remaining) == (3, 0) and {r.status for r in tracked(tmp_path)[1]} == {"finished"}
 
 
 @pytest.mark.slow
