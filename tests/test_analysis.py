@@ -399,13 +399,14 @@ def test_figures_are_drawn_as_text_and_reproducibly(histories):
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    first = style.draw(figure2.plot(*histories))
+    some = [history[history["setting"].isin(["non-private", "0.1"])] for history in histories]
+    first = style.draw(figure2.plot(*some))
     assert list(first) == ["svg", "pdf", "png"]
     assert ">Validation accuracy (%)</text>" in first["svg"].decode()
     assert b"/Type3" not in first["pdf"] and first["pdf"].startswith(b"%PDF")
     png = first["png"]
     assert png.startswith(b"\x89PNG") and int.from_bytes(png[16:20], "big") == 3000  # 10 inches at 300 dpi
-    assert first == style.draw(figure2.plot(*histories))
+    assert first == style.draw(figure2.plot(*some))
     assert dict(matplotlib.rcParams) == before  # a notebook keeps its style
 
 

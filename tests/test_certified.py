@@ -130,8 +130,8 @@ def built(config):
 
 @pytest.mark.parametrize(("mechanism", "sampler"), AUDITS)
 def test_audited_mu_of_a_step_comes_close_to_what_is_certified_and_stays_below(mechanism, sampler):
-    audit = audit_release(audited(mechanism, sampler), trials=2000, delta=0.01)
-    assert 0.7 < audit.mu_lower <= audit.mu == 1 and not audit.exceeds
+    audit = audit_release(audited(mechanism, sampler), trials=1000, delta=0.01)
+    assert 0.6 < audit.mu_lower <= audit.mu == 1 and not audit.exceeds
     assert 0.5 * audit.certified.value < audit.audited.value <= audit.certified.value
     assert audit.certified.value == pytest.approx(2.3178, abs=1e-3)  # of the Gaussian mechanism, mu = 1, delta = 0.01
     assert (audit.audited.kind, audit.audited.delta, audit.audited.relation) == (
@@ -175,11 +175,12 @@ def unbounded(config):
     return mechanism
 
 
-@pytest.mark.parametrize("broken", [halved, quiet_output_layer, noise_per_record_after_the_clip, unbounded])
+@pytest.mark.parametrize(("broken", "trials"), [(halved, 800), (quiet_output_layer, 200), (unbounded, 200),
+                                                (noise_per_record_after_the_clip, 200)])
 @pytest.mark.parametrize(("mechanism", "sampler"), AUDITS)
-def test_an_audit_catches_a_broken_mechanism(mechanism, sampler, broken):
+def test_an_audit_catches_a_broken_mechanism(mechanism, sampler, broken, trials):
     config = audited(mechanism, sampler)
-    audit = audit_release(config, trials=800, delta=0.01, mechanism=broken(config))
+    audit = audit_release(config, trials, delta=0.01, mechanism=broken(config))
     assert audit.exceeds and audit.mu_lower > 1.2 and audit.audited.value > audit.certified.value
 
 

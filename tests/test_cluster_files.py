@@ -121,7 +121,7 @@ wait
 """
 RAY = """
 import itertools, os
-joined = itertools.count(1)
+joined = itertools.count(int(os.environ["FIRST"]))
 
 def init(address):
     pass
@@ -142,7 +142,7 @@ def submit(tmp_path):
     (stubs / "python").symlink_to(sys.executable)
     (tmp_path / "ray.py").write_text(RAY)
     environment = {"PATH": os.environ["PATH"], "CALLS": str(tmp_path / "calls"), "SLURM_JOB_ID": "4711",
-                   "PYTHONPATH": str(tmp_path), "JOINING": "3", "SRUN_SECONDS": "60"}
+                   "PYTHONPATH": str(tmp_path), "FIRST": "1", "JOINING": "3", "SRUN_SECONDS": "60"}
 
     def run(*arguments: str, **more: str) -> subprocess.CompletedProcess:
         with (tmp_path / "out").open("w+") as out, (tmp_path / "err").open("w+") as err:  # srun's stub outlives the job
@@ -179,7 +179,7 @@ def test_slurm_script_starts_the_nodes_and_then_the_sweep(submit, tmp_path):
 def test_slurm_script_names_a_data_folder_only_if_there_is_one(there, given, expected, submit, tmp_path):
     if there:
         (tmp_path / "data").mkdir()
-    done = submit("experiments/table1.yaml", MLFLOW_TRACKING_URI="http://tracking:5000", **given)
+    done = submit("experiments/table1.yaml", MLFLOW_TRACKING_URI="http://tracking:5000", FIRST="3", **given)
     assert done.returncode == 0, done.stderr
     assert f"data {expected.format(folder=tmp_path)}" in (tmp_path / "calls").read_text().splitlines()
 

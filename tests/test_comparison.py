@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from scipy.stats import ttest_ind, ttest_rel
 
+from analysis import style
 from analysis.comparison.match import PAIRED, WELCH, Side, accuracies, body, compare, overlay
 from analysis.comparison.report import _labels, _page, draw_overlay, plot, plot_overlay
 from analysis.exhibits.table import markdown
@@ -69,6 +70,12 @@ def sides(root):
                  "more": fill(root / "one", "more", MORE_SEEDS, 3)}
         shutil.copytree(root / "one", root / "two")  # of another checkout
         yield found
+
+
+@pytest.fixture
+def only_svg(monkeypatch):
+    """Figures are written in one format."""
+    monkeypatch.setattr(style, "FORMATS", ("svg",))
 
 
 def cell(found, metric="test/accuracy", **wanted):
@@ -170,7 +177,7 @@ def test_frontiers_are_overlaid_in_one_colour_per_algorithm(sides):
     (("secure", "secure"), "Noise and batches came from the operating system, and nothing of them was recorded."),
     (("secure", "research"), "The noise of 12 of 20 trials comes from a recorded seed"),
 ])
-def test_overlaid_frontiers_say_where_the_noise_of_both_sides_comes_from(sides, noise, says):
+def test_overlaid_frontiers_say_where_the_noise_of_both_sides_comes_from(sides, noise, says, only_svg):
     one, other = (dataclasses.replace(sides[name], runs=sides[name].runs.assign(noise=source))
                   for name, source in zip(("a", "faster"), noise, strict=True))
     found = dataclasses.replace(compare(sides["a"], sides["faster"]), a=one, b=other)
@@ -179,8 +186,8 @@ def test_overlaid_frontiers_say_where_the_noise_of_both_sides_comes_from(sides, 
     assert _page(found, []).privacy[0].text.endswith(text.rpartition("where n > 1. ")[2].strip())
 
 
-def test_two_sweeps_by_name_and_two_stores(root, tmp_path, capsys):
-    one, two = root / "one", root / "two"
+def test_two_sweeps_by_name(root, tmp_path, capsys):
+    one = root / "one"
     assert main(["report", "a", "faster", "--mlruns", str(one), "--out", str(tmp_path / "c")]) == 0
     names = {path.name for path in (tmp_path / "c").iterdir()}
     kinds = ("csv", "md", "svg", "pdf", "png")
@@ -189,7 +196,10 @@ def test_two_sweeps_by_name_and_two_stores(root, tmp_path, capsys):
     assert len(table) == 12 and set(table["metric"]) == {"test/accuracy", "alignment/layer_1"}
     html = (tmp_path / "c/index.html").read_text(encoding="utf-8")
     assert html.count("<figure>") == 2 and "<h1>a and faster</h1>" in html
-    capsys.readouterr()
+
+
+def test_a_sweep_of_two_stores(root, tmp_path, capsys, only_svg):
+    one, two = root / "one", root / "two"
     assert main(["report", "a", "a", "--mlruns", str(one), "--mlruns-b", str(two), "--out", str(tmp_path / "d")]) == 0
     out = capsys.readouterr().out
     assert "difference is a (B) less a (A)" in out and "settings of matched trials are equal" in out

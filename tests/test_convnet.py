@@ -234,8 +234,8 @@ def test_ten_steps_of_back_propagation_equal_those_of_opacus(digits):
 @pytest.mark.parametrize(("config", "sampler", "z"), [(CLIPPED, "poisson", 1.0), (PARTS, "without_replacement", 2.0)],
                          ids=["per_example", "component"])
 def test_audited_mu_of_a_step_comes_close_to_what_is_certified_and_stays_below(config, sampler, z):
-    audit = audit_release(dataclasses.replace(config, sampler=sampler, noise_multiplier=z), trials=800, delta=0.01)
-    assert 0.4 < audit.mu_lower <= audit.mu == 1 and not audit.exceeds
+    audit = audit_release(dataclasses.replace(config, sampler=sampler, noise_multiplier=z), trials=600, delta=0.01)
+    assert 0.35 < audit.mu_lower <= audit.mu == 1 and not audit.exceeds
     assert abs(audit.auc - 0.7602) < 0.05  # Phi(mu/sqrt 2), of all that is released
 
 

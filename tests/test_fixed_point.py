@@ -124,8 +124,7 @@ def bounded(training, batch):
 
 
 @EVERY
-@pytest.mark.parametrize("algorithm", ["bp", "dfa", "tdfa", "pdfa"])
-@pytest.mark.parametrize("m", [32, 77])
+@pytest.mark.parametrize(("algorithm", "m"), [("bp", 32), ("bp", 77), ("dfa", 77), ("tdfa", 32), ("pdfa", 77)])
 def test_what_one_record_contributes_depends_neither_on_the_others_nor_on_its_place(trial, algorithm, m, digits):
     """What the proof takes of the products, to the last bit: a row of theirs is computed from that row and the weights
     alone, wherever it stands among a multiple of 16 rows, and however many they are."""

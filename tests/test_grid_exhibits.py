@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from itertools import product
 from pathlib import Path
@@ -113,12 +114,14 @@ def test_without_targets_the_envelope_is_the_front_by_validation():
     assert points["setting"].tolist() == ["z=1", "z=2", "z=2"]
 
 
-def test_the_price_composes_all_that_was_compared_seeds_included():
+def test_the_price_composes_all_that_was_compared_seeds_included(monkeypatch):
+    costs = functools.cache(lambda trials, selection: selected_epsilon(trials, selection))
+    monkeypatch.setattr(choice, "selected_epsilon", lambda trials, selection: costs(tuple(trials), selection))
     runs = tracked(GRID)
     points = choice.price(frontiers.frontier(runs), runs).set_index(["algorithm", "setting"])
     compared = [c for c in GRID if c.algorithm == "dfa" and c.target_epsilon == 3]
     assert len(compared) == 8
-    expected = selected_epsilon(compared, Selection()).value
+    expected = costs(tuple(compared), Selection()).value
     assert points.loc[("dfa", "epsilon=3"), "selected_epsilon"] == pytest.approx(expected) and expected > 6
     text = markdown(*exhibit.body(frontiers.frontiers(runs), runs))
     assert f"| DFA | ε ≤ 3 | clipping_norm 2, batch_size 64 | 4 | {expected:.3g} |" in text
