@@ -52,8 +52,9 @@ def created(tmp_path_factory):
     """The module's store, created by two processes at once, which part once they have imported: (root, what came of
     them)."""
     root = tmp_path_factory.mktemp("base") / "tracking store"  # a space in its name
-    code = ("import os, sys; from pathlib import Path; from pipeline.tracking import backend; "
-            "from pipeline.tracking.store import Store; child = os.fork(); "
+    code = ("import os, sys; from pathlib import Path; from pipeline.tracking.backend import _ENVIRONMENT; "
+            "os.environ.update(_ENVIRONMENT); import mlflow.tracking; from pipeline.tracking.store import Store; "
+            "child = os.fork(); "
             "s = Store(root=Path(sys.argv[1])); s.open_sweep('both'); print(s._parent_id, flush=True); "
             "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)")
     environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
