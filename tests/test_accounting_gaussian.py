@@ -7,7 +7,8 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
-from dp_accounting.pld import PLDAccountant
+from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
+from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 from dp_accounting.rdp import RdpAccountant
 from scipy import integrate, stats
 
@@ -43,6 +44,20 @@ def test_poisson_is_dp_accountings_own():
     theirs = accountant.get_epsilon(1e-5)
     assert ga.loss_distribution(POISSON).get_epsilon_for_delta(1e-5) == pytest.approx(theirs, rel=1e-9)
     assert theirs <= epsilon(POISSON, 1e-5).value <= theirs * (1 + 1e-7)
+
+
+@pytest.mark.parametrize(("q", "z"), [(256 / 54000, 1.0), (0.5, 0.9), (0.125, 3.0), (1.0, 2.0)])
+def test_the_losses_of_one_step_are_dp_accountings_to_the_last_bit(q, z):
+    theirs = privacy_loss_distribution.from_gaussian_mechanism(z, sampling_prob=q, value_discretization_interval=1e-3)
+    ours = curves.poisson_losses(q, z, 1e-3)
+    assert [ours.get_delta_for_epsilon(e) for e in (0.0, 0.1, 1.0, 4.0)] == [
+        theirs.get_delta_for_epsilon(e) for e in (0.0, 0.1, 1.0, 4.0)]
+    grid = np.arange(-500, 5000) * 1e-3
+    if q < 1:
+        grid = np.append(grid, np.log1p(-q) * np.array([-1 - 1e-10, -1, -1 + 1e-10, 1 - 1e-10, 1, 1 + 1e-10]))
+    for adjacency in (AdjacencyType.ADD, AdjacencyType.REMOVE):
+        loss = GaussianPrivacyLoss(z, sampling_prob=q, adjacency_type=adjacency)
+        assert np.array_equal(curves._profile(loss, z, grid), loss.get_delta_for_epsilon(grid))
 
 
 def test_without_replacement_is_dp_accountings_own():

@@ -127,13 +127,50 @@ def _log_central_moments(n: int, z: float) -> np.ndarray:
 @lru_cache(maxsize=8)
 def gaussian_losses(z: float, interval: float = DISCRETIZATION) -> LossDistribution:
     """Privacy-loss distribution of the Gaussian mechanism."""
-    return pld.from_gaussian_mechanism(z, value_discretization_interval=interval)
+    return poisson_losses(1.0, z, interval)
 
 
 @lru_cache(maxsize=8)
 def poisson_losses(q: float, z: float, interval: float = DISCRETIZATION) -> LossDistribution:
-    """Privacy-loss distribution of one step with Poisson sampling, add/remove (`dp_accounting`'s own)."""
-    return pld.from_gaussian_mechanism(z, sampling_prob=q, value_discretization_interval=interval)
+    """Privacy-loss distribution of one step with Poisson sampling, add/remove: `dp_accounting`'s own, to the last bit.
+
+    Its `from_gaussian_mechanism` inverts the loss at one point of the grid after the other, in Python, which takes
+    three quarters of an accounting; here they are inverted together.
+    """
+    both = []
+    for adjacency in (mechanism.AdjacencyType.REMOVE, mechanism.AdjacencyType.ADD)[: 1 if q == 1 else 2]:
+        loss = mechanism.GaussianPrivacyLoss(z, sampling_prob=q, adjacency_type=adjacency)
+        bounds = loss.connect_dots_bounds()
+        low, high = math.floor(bounds.epsilon_lower / interval), math.ceil(bounds.epsilon_upper / interval)
+        profile = _profile(loss, z, np.arange(low, high + 1) * interval)
+        both.append(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, low, high, profile))
+    return LossDistribution(*both)
+
+
+def _profile(loss: mechanism.GaussianPrivacyLoss, z: float, epsilons: np.ndarray) -> np.ndarray:
+    """`loss.get_delta_for_epsilon(epsilons)` [k], by the same operations in the same order, at all points at once.
+
+    Args:
+        loss: of sensitivity 1, add or remove.
+        z: its standard deviation.
+        epsilons: [k].
+    """
+    q, sign = loss.sampling_prob, -1.0 if loss.adjacency_type == mechanism.AdjacencyType.ADD else 1.0
+    edge = math.log1p(-q) if q < 1 else -math.inf  # no loss is beyond it
+    inside = sign * epsilons > edge
+    deltas = np.where(inside, 0.0, -np.expm1(epsilons) if sign > 0 else 0.0)
+    epsilons = epsilons[inside]
+    unsampled = sign * epsilons
+    if q < 1:  # log(1 + (e^epsilon - 1)/q)
+        at_edge = np.abs(unsampled - edge) <= 1e-9 * np.maximum(np.abs(unsampled), abs(edge))
+        at_zero = unsampled == 0
+        high = unsampled + np.log(1 / q)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            unsampled = high + np.log1p(-np.exp(np.log(1 / q - 1) - high))
+        unsampled[at_zero], unsampled[at_edge] = np.log(1 / q + (1 - 1 / q)), -math.inf
+    x = -0.5 - sign * unsampled * z**2 + (sign < 0)
+    deltas[inside] = loss.mu_upper_cdf(x) - np.exp(epsilons + loss.mu_lower_log_cdf(x))
+    return np.clip(deltas, 0, 1)
 
 
 @lru_cache(maxsize=8)
@@ -151,7 +188,7 @@ def without_replacement_losses(q: float, z: float, interval: float = DISCRETIZAT
     loss = mechanism.GaussianPrivacyLoss(z, sampling_prob=q, adjacency_type=mechanism.AdjacencyType.REMOVE)
     top = math.ceil(loss.connect_dots_bounds().epsilon_upper / interval)
     epsilons = np.arange(top + 1) * interval
-    above = loss.get_delta_for_epsilon(epsilons)
+    above = _profile(loss, z, epsilons)
     below = (-np.expm1(-epsilons) + np.exp(-epsilons) * above)[:0:-1]
     profile = np.concatenate([below, above])
     return LossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -top, top, profile))
