@@ -49,9 +49,9 @@ def test_torchs_own_float32_noise_of_research_trials_is_found_too(digits):
 
 def test_the_noise_of_secure_trials_is_not_found(digits):
     secure = dataclasses.replace(WIDE, hidden=(256, 128), noise="secure", noise_multiplier=4.0)
-    for seen in attacked(secure, digits, 200):
-        assert 0.38 <= seen.auc <= 0.6 and not seen.exceeds and seen.epsilon_lower <= seen.epsilon
-        assert seen.runs == 200 and 140 <= seen.errors <= 260
+    for seen in attacked(secure, digits, 120):
+        assert 0.35 <= seen.auc <= 0.62 and not seen.exceeds and seen.epsilon_lower <= seen.epsilon
+        assert seen.runs == 120 and 75 <= seen.errors <= 165
 
 
 def test_scores_of_noise_on_and_off_its_lattice():
