@@ -6,6 +6,9 @@ One place derives the event from the settings that also build mechanism and samp
     poisson               add/remove    z C/C = z
     without_replacement   replace-one   z C/(2 C) = z/2
     shuffled              replace-one   z/2
+
+Where a record may contribute more than the norm that z is measured by, by a factor of `trials.bounds.excess`, each is
+divided by that.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.event import PrivacyEvent, accountants, epsilon, noise_multiplier_for, sensitivity
 from pipeline.accounting.finite_precision import accounted_delta, within_delta
 from pipeline.accounting.label import with_sigma
+from pipeline.trials.bounds import excess
 from pipeline.trials.choices import GAUSSIAN, relation_of
 from pipeline.trials.config import TrialConfig
 
@@ -36,7 +40,7 @@ def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
     n, m = config.split_sizes[0], config.batch_size
     of_sampler = {"poisson": {"sampling_rate": m / n}, "without_replacement": {"N": n, "m": m}, "shuffled": {}}
     relation = relation_of(config.sampler)
-    z = None if config.target_epsilon else config.noise_multiplier / sensitivity(1.0, relation)
+    z = None if config.target_epsilon else config.noise_multiplier / sensitivity(excess(config), relation)
     return PrivacyEvent(config.sampler, relation, z, epochs_done * config.steps_per_epoch, epochs_done,
                         **of_sampler[config.sampler])
 
@@ -52,7 +56,8 @@ def with_noise(config: TrialConfig) -> TrialConfig:
     if config.mechanism not in GAUSSIAN or not config.target_epsilon:
         return with_sigma(config)
     event = event_of(config, config.epochs)
-    z = noise_multiplier_for(config.target_epsilon, event, accounted_delta(config)) * sensitivity(1.0, event.relation)
+    z = noise_multiplier_for(config.target_epsilon, event, accounted_delta(config))
+    z *= sensitivity(excess(config), event.relation)
     return dataclasses.replace(config, noise_multiplier=z, target_epsilon=0.0)
 
 

@@ -28,6 +28,8 @@ from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.exhibits import certified_trials
 from pipeline.trials.stopping import Selection
 
+LARGEST_EPSILON = 1e8  # of training, that noise on scores can be matched to
+
 
 def is_noisy(config: TrialConfig) -> bool:
     """Whether a trial logs validation accuracy with noise."""
@@ -44,7 +46,7 @@ def evaluation_noise(config: TrialConfig) -> float:
     config = with_noise(config)
     epsilons = certified_epsilons if config.mechanism in GAUSSIAN else label_epsilons
     of_training = epsilons(config, config.epochs)[0].value
-    if not math.isfinite(of_training):
+    if of_training > LARGEST_EPSILON:  # or infinite
         raise ConfigError("private_metrics: 'noisy' takes noise from an epsilon that is finite and, with noise "
                           "'secure', not so large that the sampler of the noise would count (above some 130); use more "
                           "noise, or 'withheld'")

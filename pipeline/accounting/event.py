@@ -112,7 +112,8 @@ class PrivacyEvent:
 
 
 def accountants(event: PrivacyEvent) -> tuple[str, ...]:
-    """Which accountants are proved for the event, the tightest first.
+    """Which accountants are proved for the event, the tightest first; without pld where another one is, for noise
+    below `LEAST_NOISE_OVER_SENSITIVITY`.
 
     Raises:
         UnsupportedAccounting: if none is.
@@ -122,7 +123,10 @@ def accountants(event: PrivacyEvent) -> tuple[str, ...]:
         known = "; ".join(f"{sampler} with {relation}" for sampler, relation in ACCOUNTANTS)
         raise UnsupportedAccounting(f"sampler {event.sampler} with relation {event.relation}: {_WHY_NOT[pair]} "
                                     f"(accounted for: {known})")
-    return ACCOUNTANTS[pair]
+    proved = ACCOUNTANTS[pair]
+    if event.noise_multiplier and event.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
+        proved = tuple(name for name in proved if name != "pld") or proved
+    return proved
 
 
 def epsilon(event: PrivacyEvent, delta: float, accountant: str | None = None) -> Epsilon:
@@ -198,7 +202,7 @@ def _checked(event: PrivacyEvent, accountant: str | None) -> str:
     proved = accountants(event)
     if accountant is None:
         return proved[0]
-    if accountant not in proved:
+    if accountant not in ACCOUNTANTS[event.sampler, event.relation]:
         raise UnsupportedAccounting(
             f"accountant {accountant!r}: not proved for sampler {event.sampler} with relation {event.relation}, only "
             f"{', '.join(proved)}" + ("; amplification by sampling is not proved for shuffled batches"
@@ -239,18 +243,24 @@ def loss_distribution(event: PrivacyEvent, interval: float = DISCRETIZATION) -> 
         interval: of the grid of losses; a coarse one is fast, and its epsilon holds too, but is larger.
 
     Raises:
-        UnsupportedAccounting: as `accountants`.
-        ValueError: for a noise multiplier below `LEAST_NOISE_OVER_SENSITIVITY`.
+        UnsupportedAccounting: as `accountants`, and for a noise multiplier below `LEAST_NOISE_OVER_SENSITIVITY`.
     """
-    accountants(event)
-    if event.noise_multiplier is None or event.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
-        raise ValueError(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a privacy-loss "
-                         "distribution (below it epsilon is in the hundreds, and so is the grid, in millions), got "
-                         f"{event.noise_multiplier}")
+    check_losses(event)
     if event.sampler == "shuffled":
         return gaussian_losses(event.noise_multiplier / math.sqrt(event.epochs), interval)
     one_step = {"poisson": poisson_losses, "without_replacement": without_replacement_losses}[event.sampler]
     return one_step(event.q, event.noise_multiplier, interval).self_compose(event.steps)
+
+
+def check_losses(event: PrivacyEvent) -> None:
+    """Raises:
+        UnsupportedAccounting: for an event that `loss_distribution` refuses.
+    """
+    accountants(event)
+    if event.noise_multiplier is None or event.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
+        raise UnsupportedAccounting(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a "
+                                    "privacy-loss distribution (below it epsilon is in the hundreds, and so is the "
+                                    f"grid, in millions), got {event.noise_multiplier}")
 
 
 def pld_epsilon(losses: LossDistribution, delta: float, steps: int) -> float:

@@ -20,7 +20,14 @@ from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 
 from pipeline.accounting.curves import DISCRETIZATION, gaussian_losses, gdp_eps, improved_conversion
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting, accountants, loss_distribution, pld_epsilon
+from pipeline.accounting.event import (
+    PrivacyEvent,
+    UnsupportedAccounting,
+    accountants,
+    check_losses,
+    loss_distribution,
+    pld_epsilon,
+)
 from pipeline.trials.naming import counted
 from pipeline.trials.stopping import GEOMETRIC, LOGARITHMIC, POISSON, gamma_of
 
@@ -58,6 +65,8 @@ def selected_by_composition(events: Sequence[PrivacyEvent], delta: float, scores
     elif exact:
         value = gdp_eps(math.hypot(beside, *(math.sqrt(e.epochs) / _noise(e) for e in events)), delta)
     else:
+        for event in events:
+            check_losses(event)
         total = None
         runs = [dataclasses.replace(event, steps=event.steps * count, epochs=event.epochs * count)
                 for event, count in Counter(events).items()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from pipeline.accounting.audited import guesses, one_run
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
@@ -21,6 +21,7 @@ from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.finite_precision import DELTA_SHARE, enlargement, optical_enlargement
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.noise import choice_statement
+from pipeline.trials.bounds import excess, stated_norm
 from pipeline.trials.choices import ALGORITHM_LABELS, GAUSSIAN, PER_RECORD, relation_of
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASET_LABELS
@@ -105,6 +106,24 @@ def price_lines(experiment: Experiment) -> Iterator[str]:
             yield from (f"  {line}" for line in (epsilon, epsilon.note, choice_statement(trials, selection)))
 
 
+def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
+    """Where some trials' noise is measured by another norm than the most that a record contributes: what the certified
+    trials cost, by that most, a line for those of one epsilon."""
+    groups: dict[tuple, list[TrialConfig]] = {}
+    for trial in certified_trials(trials):
+        settings = with_noise(trial)
+        key = event_of(settings, trial.epochs), trial.delta, trial.noise, f"{excess(trial):.4g}"
+        groups.setdefault(key, []).append(settings)
+    if all(longer == "1" for *_, longer in groups):
+        return
+    yield "epsilon is of the most that a record contributes, not of the norm that noise is measured by:"
+    for (*_, longer), alike in groups.items():
+        first = alike[0]
+        values = ", ".join(f"{e.value:.4g} ({e.variant})" for e in certified_epsilons(first, first.epochs))
+        yield (f"  {counted(len(alike), 'trial')} with noise_multiplier {first.noise_multiplier:.4g}, {longer} times "
+               f"the norm: {values}")
+
+
 def _standing(config: TrialConfig, epsilons: list[Epsilon]) -> list[str]:
     """What is guaranteed, if anything, and whether the noise makes that true or simulates it."""
     if not epsilons:
@@ -173,6 +192,9 @@ def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
     standing = "true" if config.secure else "simulated"
     note = epsilons[0].note if noisy else "not certified: no noise, no guarantee"
     if noisy:
+        if (longer := excess(config)) != 1:
+            note += (f"; noise is measured by {stated_norm(config):.4g}, a record contributes up to {longer:.4g} times "
+                     "that, and epsilon is of what it contributes")
         note += f"; {_source(config)}; {_numbers(config, enlargement)}; {_disclosed(config)}"
         for what, name, why in (("contributions are bounded", config.mechanism, GAUSSIAN[config.mechanism]),
                                 ("learning signals depend on one record each", config.algorithm,

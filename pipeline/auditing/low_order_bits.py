@@ -134,7 +134,7 @@ def _summary(view: str, zeros: np.ndarray, ones: np.ndarray, mu: float, delta: f
 def _scores(training: Training, config: TrialConfig, runs: int) -> dict[str, list[np.ndarray]]:
     """By view, the scores [runs] of runs on either neighbour: above 0 where it looks like the second."""
     net, mechanism, released = training.net, training.mechanism, training.update
-    sigma, before = config.noise_multiplier * mechanism.bounds[0], net.parameters.flat[0].clone()
+    sigma, before = mechanism.deviations[0], net.parameters.flat[0].clone()
     neighbours = [(batch, *_factors(training, batch)) for batch in _neighbours(training)]
     sums = []
     for batch, *factors in neighbours:

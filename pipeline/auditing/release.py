@@ -14,7 +14,7 @@ from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.auditing.two_point import TwoPointAudit, gaussian_log_ratio, two_point_step_audit
 from pipeline.learning.feedback.algorithms import make_feedback
-from pipeline.learning.mechanisms import contribution_bound, make_mechanism
+from pipeline.learning.mechanisms import make_mechanism, noise_deviation
 from pipeline.learning.mechanisms.base import Mechanism
 from pipeline.learning.network.network import Parameters, make_network
 from pipeline.trials.choices import relation_of
@@ -81,7 +81,7 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     for j, mean in enumerate(means):
         release(bare, j, mean)
     blocks = [[b[0].numpy() for b in p.weights + p.biases] for p in (out, *means)]
-    sigma = config.noise_multiplier * contribution_bound(config) / config.batch_size
+    sigma = noise_deviation(config) / config.batch_size
 
     def statistics(j: int) -> list[float]:
         release(mechanism, j, out)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from pipeline.accounting.overview import aligned
-from pipeline.accounting.statement import price_lines
+from pipeline.accounting.statement import bound_lines, price_lines
 from pipeline.learning.opu import check_opu
 from pipeline.sweep.estimate import estimate_seconds
 from pipeline.sweep.resources import bundle, check_resources, local_offer, slots
@@ -65,7 +65,8 @@ def as_json(plan: DryRun) -> str:
         "packs": [{"resources": bundle(experiment.resources, pack.needs_opu),
                    "trials": [{"trial_key": trial.trial_key, **_own(trial, varied)} for trial in pack.trials]}
                   for pack in plan.packs],
-        "ignored": experiment.ignored, "best": list(_prices(experiment))}, indent=2)
+        "ignored": experiment.ignored, "best": list(_prices(experiment)),
+        "epsilons": list(bound_lines(experiment.trials))}, indent=2)
 
 
 def as_lines(plan: DryRun) -> Iterator[str]:
@@ -89,6 +90,7 @@ def as_lines(plan: DryRun) -> Iterator[str]:
         yield f"features: {', '.join(maps)}, computed before, once for each setting, and not in the estimate"
     if experiment.ignored:
         yield f"ignored: {experiment.ignored}"
+    yield from bound_lines(experiment.trials)
     yield from _prices(experiment)
 
 

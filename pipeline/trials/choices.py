@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field
 
@@ -16,11 +17,17 @@ SAMPLERS = ("shuffled", "without_replacement", "poisson")
 RELATIONS = ("add/remove", "replace-one")
 NETWORKS = ("mlp", "convnet")
 ACTIVATION_SLOPES = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}  # gamma: the supremum of phi', whose infimum is 0
+ACTIVATION_SUPREMA = {"tanh": 1.0, "sigmoid": 1.0, "relu": math.inf}  # of |phi|
 ACTIVATIONS = tuple(ACTIVATION_SLOPES)
 INPUTS = ("centered", "standardized", "unit")
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "linear", "cosine")
+INITS = ("uniform", "glorot")
 OUTPUT_INITS = ("uniform", "zero", "feedback")
+BOUNDINGS = ("clip", "scale")  # of component clipping, as the next three
+TAU_H_RULES = ("per_layer", "published")
+CONV_ERRORS = ("clipped", "raw")
+CONV_CLIPS = ("together", "apart")
 PRECISIONS = ("float32", "bfloat16")
 NOISE_SOURCES = ("research", "secure")
 DISCLOSURES = ("plain", "noisy", "withheld")  # what is logged of private records

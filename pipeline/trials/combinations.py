@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from pipeline.trials.bounds import excess, least_target_norm
 from pipeline.trials.choices import ALGORITHMS, DIRECT, GAUSSIAN, PER_RECORD, PHOTONIC
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.features import check_features, record_shape
@@ -12,6 +13,9 @@ from pipeline.trials.fields import ConfigError, listed_or
 from pipeline.trials.shapes import n_parameters
 
 LEAST_NOISE_OVER_C = 0.2  # noise_multiplier, where there is noise
+# The same over what a record contributes, where that is more than the noise is measured by: of Poisson batches, whose
+# privacy-loss distribution ends there, and of others.
+LEAST_NOISE_OVER_EXCESS = {"poisson": 0.1, "without_replacement": 0.01, "shuffled": 0.01}
 # Of delta, for every step of which a privacy-loss distribution is composed: ten times what rounding may take from it.
 LEAST_DELTA_PER_STEP = 1e-14
 LARGEST_BOUND = 1e15  # of norms and noise in secure trials; 1/LARGEST_BOUND is the least
@@ -59,11 +63,11 @@ def check_combinations(c: Any) -> None:
         raise ConfigError("mechanism: component clipping needs the norm of the feedback matrix, which is not known "
                           "of a real OPU, got projector 'opu_hardware'; use 'per_example'")
     if c.mechanism == "component":
-        _check_target_norm(c)
+        _check_component(c)
     if c.mechanism in GAUSSIAN and c.target_epsilon and c.noise_multiplier:
         raise ConfigError(f"target_epsilon: sets the noise multiplier; give one of the two, got target_epsilon "
                           f"{c.target_epsilon} and noise_multiplier {c.noise_multiplier}")
-    if c.mechanism in GAUSSIAN and 0 < c.noise_multiplier < LEAST_NOISE_OVER_C:
+    if c.mechanism in GAUSSIAN and 0 < max(c.noise_multiplier, c.noise_multiplier / excess(c)) < LEAST_NOISE_OVER_C:
         raise ConfigError(f"noise_multiplier: must be 0 (no noise, no guarantee) or at least {LEAST_NOISE_OVER_C}, "
                           f"below which nothing useful can be accounted for, got {c.noise_multiplier}")
     if c.mechanism in GAUSSIAN and c.sampler != "shuffled" and (c.noise_multiplier or c.target_epsilon):
@@ -202,14 +206,30 @@ def _check_network(c: Any) -> None:
                           f"{listed_or(GAUSSIAN)}")
 
 
+def _check_component(c: Any) -> None:
+    """Readings of Lee & Kifer's algorithm: what they leave to activations, to the accountants, and to a grid."""
+    _check_target_norm(c)
+    least = LEAST_NOISE_OVER_EXCESS[c.sampler] * (longer := excess(c))
+    if longer > 1 and 0 < c.noise_multiplier < least:
+        raise ConfigError(f"noise_multiplier: must be at least {least:.3g} with sampler '{c.sampler}' where a record "
+                          f"contributes up to {longer:.4g} times the norm that noise is measured by (error_clip, "
+                          f"tau_h_rule), or nothing is accounted for, got {c.noise_multiplier}")
+    if c.secure and c.bounding == "scale":
+        raise ConfigError("bounding: the proof of noise 'secure' is of contributions that are shortened, got 'scale'; "
+                          "use 'clip', or noise 'research'")
+    if c.secure and c.conv_clip == "apart":
+        raise ConfigError("conv_clip: the proof of noise 'secure' is of a convolution's weights and bias under one "
+                          "factor, got 'apart'; use 'together', or noise 'research'")
+
+
 def _check_target_norm(c: Any) -> None:
     if not c.target_norm:
         if c.network == "convnet":
             raise ConfigError("target_norm: must be > 0 with mechanism 'component' and network 'convnet', as the "
                               "part of a record in a convolution is clipped to target_norm/sqrt(L), got 0.0")
         return
-    least = max(c.delta_bounds) * math.sqrt(len(c.layers))
+    least = least_target_norm(c)
     if c.target_norm <= least:
-        raise ConfigError(f"target_norm: must be > {least:.4g}, which ||delta|| <= {max(c.delta_bounds):.4g} in "
+        raise ConfigError(f"target_norm: must be > {least:.4g}, which ||delta|| <= {least / len(c.layers)**0.5:.4g} in "
                           f"each of {len(c.layers)} layers takes without any activation (lower tau_e or "
                           f"feedback_norm to lower it), got {c.target_norm}")

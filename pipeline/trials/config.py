@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.trials.choices import (
-    ACTIVATION_SLOPES,
     ACTIVATIONS,
     ALGORITHMS,
+    BOUNDINGS,
+    CONV_CLIPS,
+    CONV_ERRORS,
     DISCLOSURES,
     GAUSSIAN,
+    INITS,
     INPUTS,
     MECHANISMS,
     NETWORKS,
@@ -26,6 +29,7 @@ from pipeline.trials.choices import (
     PROJECTORS,
     SAMPLERS,
     SCHEDULES,
+    TAU_H_RULES,
     TERNARY,
     own_settings,
 )
@@ -130,9 +134,16 @@ class TrialConfig:
     conv_activation: str = setting("tanh", "activation phi of the convolutions", choices=ACTIVATIONS, applies=_convnet)
     hidden: tuple[int, ...] = setting((512, 512), "widths of the hidden fully connected layers")
     activation: str = setting("tanh", "activation phi of the hidden fully connected layers", choices=ACTIVATIONS)
+    init: str = setting(
+        "uniform", "layers at the start: weights and biases `uniform` on +-1/sqrt(inputs of a unit), or weights "
+        "uniform on +-sqrt(6/(fan_in + fan_out)) and biases 0 (`glorot`; Glorot and Bengio 2010)", choices=INITS,
+        applies=lambda c: c.init != "uniform")
+    init_gain: float = setting(
+        1.0, "factor on the weights and biases with which layers start", low=0, open_low=True,
+        applies=lambda c: c.init_gain != 1)
     output_init: str = setting(
-        "uniform", "output layer at the start: `uniform` on +-1/sqrt(inputs of a unit), as all layers; at `zero`; or a "
-        "multiple of the last hidden layer's B (`feedback`), with which feedback is aligned from the start",
+        "uniform", "output layer at the start: as `init` says of all layers (`uniform`); at `zero`; or a multiple of "
+        "the last hidden layer's B (`feedback`), with which feedback is aligned from the start",
         choices=OUTPUT_INITS, applies=lambda c: c.output_init != "uniform")
     output_std: float = setting(
         0.2, "standard deviation of the entries of an output layer that starts as a multiple of B", low=0,
@@ -190,6 +201,27 @@ class TrialConfig:
         0.0, "component clipping: C, bound on the norm of a record's contribution, of which every layer gets "
         "C/sqrt(L); sets tau_h of every layer, and clips each record's part in a convolution. 0 leaves C to tau_h",
         low=0, per_trial=True, applies=lambda c: _component(c) and c.target_norm > 0)
+    bounding: str = setting(
+        "clip", "component clipping with target_norm: a record's part in a layer is shortened where it exceeds "
+        "C/sqrt(L) (`clip`), or made just as long as that, however short it was (`scale`)", choices=BOUNDINGS,
+        applies=lambda c: _component(c) and c.target_norm > 0 and c.bounding == "scale")
+    error_clip: bool = setting(
+        True, "component clipping: e is clipped to tau_e; `off` leaves e and the noise as they are, and epsilon is of "
+        "||e|| <= sqrt 2", applies=lambda c: _component(c) and c.bounding == "clip" and not c.error_clip)
+    tau_h_rule: str = setting(
+        "per_layer", "component clipping with target_norm: tau_h of every layer such that it gets C/sqrt(L), or one "
+        "for all by the formula of Lee and Kifer, gamma beta tau_e sqrt((1 + tau_h^2) L) = C (`published`), which the "
+        "output layer may exceed; epsilon is of what it comes to", choices=TAU_H_RULES,
+        applies=lambda c: _component(c) and c.target_norm > 0 and c.tau_h_rule == "published")
+    conv_error: str = setting(
+        "clipped", "component clipping of hybrid: convolutions learn from the error that was clipped to tau_e, or from "
+        "e itself (`raw`); what a record contributes to them is clipped either way", choices=CONV_ERRORS,
+        applies=lambda c: (_component(c) and c.algorithm == "hybrid" and c.bounding == "clip" and c.error_clip
+                           and c.conv_error == "raw"))
+    conv_clip: str = setting(
+        "together", "component clipping: weights and bias of a convolution are clipped to C/sqrt(L) together, or each "
+        "to C/sqrt(2 L) (`apart`), which leaves C as it is", choices=CONV_CLIPS,
+        applies=lambda c: _component(c) and _convnet(c) and c.bounding == "clip" and c.conv_clip == "apart")
     clipping_norm: float = setting(
         1.0, "per-example clipping: C, bound on the norm of a record's contribution to the update", low=0,
         open_low=True, per_trial=True, applies=lambda c: c.mechanism == "per_example")
@@ -283,13 +315,6 @@ class TrialConfig:
     def layer_sizes(self) -> tuple[int, ...]:
         """(n_0, ..., n_L): input, outputs of hidden layers (of convolutions, pooled), classes."""
         return (self.layers[0].n_in, *(layer.n_out for layer in self.layers))
-
-    @property
-    def delta_bounds(self) -> tuple[float, ...]:
-        """Bound on ||delta^l|| of the fully connected layers under component clipping: beta tau_e sup|phi'|, in the
-        output layer tau_e (Lee & Kifer 2020, section 4.2)."""
-        hidden = self.feedback_norm * self.tau_e * ACTIVATION_SLOPES[self.activation]
-        return (*[hidden] * len(self.hidden), self.tau_e)
 
     @property
     def secure(self) -> bool:

@@ -1,7 +1,8 @@
 """Settings that were written down and that no trial uses are refused: whoever writes one expects it to do something.
 
 A trial uses the fields of its `used()`. A default of 0 or false (`sigma: 0`, `denoise: false`) makes no difference
-where it is not used, and may be written down anywhere.
+where it is not used, and may be written down anywhere; one that another value would replace (`schedule: constant`),
+wherever that value would be used.
 """
 
 from __future__ import annotations
@@ -12,7 +13,17 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from pipeline.trials.choices import ALGORITHMS, MECHANISMS, NETWORKS, OPTIMIZERS, OUTPUT_INITS
+from pipeline.trials.choices import (
+    ALGORITHMS,
+    BOUNDINGS,
+    CONV_CLIPS,
+    CONV_ERRORS,
+    MECHANISMS,
+    NETWORKS,
+    OPTIMIZERS,
+    OUTPUT_INITS,
+    TAU_H_RULES,
+)
 from pipeline.trials.config import ConfigError, TrialConfig, settings, uses
 from pipeline.trials.features import FEATURES, OPTICAL_DEVICES
 from pipeline.trials.fields import listed_or, plain
@@ -32,7 +43,9 @@ COUNTERPARTS = {
 # Fields on which it depends whether another is used: those of a choice with what may be chosen, and those of which it
 # matters whether they are 0, with a value on the other side.
 CHOICES = {"mechanism": MECHANISMS, "algorithm": ALGORITHMS, "network": NETWORKS, "optimizer": OPTIMIZERS,
-           "output_init": OUTPUT_INITS, "features": FEATURES, "optical_device": OPTICAL_DEVICES}
+           "bounding": BOUNDINGS, "error_clip": (True, False), "tau_h_rule": TAU_H_RULES, "conv_error": CONV_ERRORS,
+           "conv_clip": CONV_CLIPS, "output_init": OUTPUT_INITS, "features": FEATURES,
+           "optical_device": OPTICAL_DEVICES}
 NUMBERS = ("sigma", "tau_h_min", "target_norm", "canaries")
 
 
@@ -109,11 +122,19 @@ def _called(some: Sequence[TrialConfig], everyone: Sequence[TrialConfig]) -> str
 
 
 def _neutral(trial: TrialConfig, field: str) -> bool:
-    """Whether the trial would be the same with or without the field: it is 0 or false by default, and as written."""
+    """Whether the trial would be the same with or without the field: it has its default, which is 0 or false, or which
+    a trial does not count among what it uses while it would another value."""
     value = getattr(trial, field)
     if field == "tau_f" and not trial.sigma:  # the scale of noise that there is none of
         return value == _default(field) and _uses(_with(trial, sigma=1.0), field)
-    return not value and value == _default(field)
+    return value == _default(field) and (not value or any(_uses(_with(trial, **{field: other}), field)
+                                                          for other in _other_values(field, value)))
+
+
+def _other_values(field: str, value: Any) -> list[Any]:
+    if isinstance(value, bool):
+        return [not value]
+    return [value + 1] if isinstance(value, int | float) else list(_field(field).metadata["choices"] or ())
 
 
 def _default(field: str) -> Any:
@@ -148,7 +169,7 @@ def _message(field: str, trials: Sequence[TrialConfig]) -> str:
 
 def _state(switch: str, trials: Sequence[TrialConfig]) -> str:
     values = list(dict.fromkeys(getattr(trial, switch) for trial in trials))
-    return f"{switch} {listed_or(values) if switch in CHOICES else ' or '.join(f'{value:g}' for value in values)}"
+    return f"{switch} {_named(values) if switch in CHOICES else ' or '.join(f'{value:g}' for value in values)}"
 
 
 def _ways(field: str, trial: TrialConfig) -> tuple[list[str], list[str]]:
@@ -171,4 +192,9 @@ def _others(trial: TrialConfig, switch: str) -> list[Any]:
 
 def _change(switch: str, values: Sequence[Any]) -> str:
     values = list(dict.fromkeys(values))
-    return f"{switch} {listed_or(values)}" if switch in CHOICES else f"{switch} > 0" if values[0] else f"{switch} 0"
+    return f"{switch} {_named(values)}" if switch in CHOICES else f"{switch} > 0" if values[0] else f"{switch} 0"
+
+
+def _named(values: Sequence[Any]) -> str:
+    """`'a' or 'b'`; switches as an experiment file has them."""
+    return listed_or([{True: "on", False: "off"}[v] if isinstance(v, bool) else v for v in values])

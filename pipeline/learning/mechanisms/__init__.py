@@ -8,9 +8,15 @@ from pipeline.package import lazy
 
 if TYPE_CHECKING:
     from pipeline.learning.mechanisms.base import Mechanism
-    from pipeline.learning.mechanisms.registry import contribution_bound, make_mechanism, register_mechanism
+    from pipeline.learning.mechanisms.registry import (
+        contribution_bound,
+        make_mechanism,
+        noise_deviation,
+        register_mechanism,
+    )
 
-__all__ = ["Mechanism", "contribution_bound", "make_mechanism", "register_mechanism"]
+__all__ = ["Mechanism", "contribution_bound", "make_mechanism", "noise_deviation", "register_mechanism"]
 
 __getattr__, __dir__ = lazy(__name__, {"Mechanism": "base", "contribution_bound": "registry",
-                                       "make_mechanism": "registry", "register_mechanism": "registry"})
+                                       "make_mechanism": "registry", "noise_deviation": "registry",
+                                       "register_mechanism": "registry"})

@@ -14,6 +14,8 @@ float64.
                   ||h|| <= tau_h, |phi'| <= gamma. C follows from them; or C is given (`target_norm`), every layer
                   gets C/sqrt(L), and tau_h of a layer follows from that. A convolution has no such factors: each
                   record's part in it is shortened to C/sqrt(L), whatever the feedback that it came from.
+                  Other readings of the paper are settings (`Component`). Some keep the noise of Algorithm 1 and let a
+                  record contribute more: `trials.bounds` has what noise is measured by, and what epsilon is of.
 
 With `denoise` u_i is what feedback can reach of a record's gradient: in fully connected hidden layers delta_i is put
 on the column space of B, which is public and has at most n_L dimensions (`FeedbackSpace`). Bound, sum and noise then
@@ -35,9 +37,20 @@ from pipeline.accounting.finite_precision import enlargement
 from pipeline.learning.mechanisms.base import Mechanism, sum_outer_products
 from pipeline.learning.mechanisms.feedback_space import FeedbackSpace
 from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
-from pipeline.learning.mechanisms.optics import OpticalNoise, column, precision, scale
+from pipeline.learning.mechanisms.optics import OpticalNoise, column, precision, scale, scale_factor
+from pipeline.learning.network.layers import Conv, Layer
 from pipeline.learning.network.network import Network, Parameters
 from pipeline.learning.randomness import GaussianNoise, Noise
+from pipeline.trials.bounds import (
+    activation_bounds,
+    contribution_norm,
+    conv_bounds,
+    delta_bounds,
+    error_bound,
+    excess,
+    fills_parts,
+    part_norm,
+)
 from pipeline.trials.choices import TERNARY
 from pipeline.trials.config import TrialConfig
 
@@ -63,6 +76,7 @@ class GaussianMechanism(Mechanism):
 
     Attributes:
         bounds: C of every trial.
+        deviations: standard deviation of the noise on every trial's sum (`deviation`).
     """
 
     def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
@@ -72,19 +86,19 @@ class GaussianMechanism(Mechanism):
         # Optical noise lies on what is projected; the output layer's error is not.
         self.optics = (OpticalNoise(trials, net.sizes[1:-1], trials[0].batch_size, device)
                        if any(t.sigma for t in trials) and trials[0].algorithm == "pdfa" else None)
-        deviations = [t.noise_multiplier * bound for t, bound in zip(trials, self.bounds, strict=True)]
+        self.deviations = [self.deviation(t) for t in trials]
         self.space = FeedbackSpace(trials[0], net, matrices) if trials[0].denoise else None
         blank = self.space.blank_parameters if self.space else net.blank_parameters
         self.inside = self.space.blank_parameters(len(trials), device, torch.float32) if self.space else None
         self.release: FixedPointRelease | None = None
         if trials[0].secure:
             self.total = blank(len(trials), device, torch.float64)
-            enlarged = [sigma * (1 + enlargement(t)) for sigma, t in zip(deviations, trials, strict=True)]
+            enlarged = [sigma * (1 + enlargement(t)) for sigma, t in zip(self.deviations, trials, strict=True)]
             self.release = FixedPointRelease(enlarged, self.total.flat.shape[1:], device)
             self.source: Noise = self.release.noise
         else:
             self.noise = blank(len(trials), device, torch.float32)
-            self.source = GaussianNoise([t.seed for t in trials], deviations, self.noise.flat.shape[1:], device,
+            self.source = GaussianNoise([t.seed for t in trials], self.deviations, self.noise.flat.shape[1:], device,
                                         stream="release")
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -103,6 +117,12 @@ class GaussianMechanism(Mechanism):
     @abstractmethod
     def bound(trial: TrialConfig) -> float:
         """C: no record contributes more to the sum, in the Euclidean norm over all weights and biases."""
+
+    @classmethod
+    def deviation(cls, trial: TrialConfig) -> float:
+        """Standard deviation of the noise on every coordinate of the sum: z C, less where accountants are told that C
+        exceeds what the noise is measured by (`trials.bounds.excess`)."""
+        return trial.noise_multiplier * cls.bound(trial) / excess(trial)
 
     @abstractmethod
     def bounded(self, deltas: list[torch.Tensor],
@@ -174,50 +194,86 @@ class PerExample(GaussianMechanism):
 
 class Component(GaussianMechanism):
     """||delta^l|| <= beta tau_e gamma_l (output layer tau_e), ||h^{l-1}|| <= tau_h; a record's part in a convolution is
-    shortened to C/sqrt(L)."""
+    shortened to C/sqrt(L).
+
+    Readings of Lee & Kifer 2020 that are settings, and what they do to C (`trials.bounds`):
+
+        error_clip off         ||e|| <= sqrt 2 in place of tau_e. tau_h and noise stay; C is larger.
+        tau_h_rule published   One tau_h for all layers. Noise stays; C is what the output layer makes of it.
+        conv_error raw         Convolutions of hybrid learn from e before its clip; their part is clipped. C stays.
+        conv_clip apart        Weights and bias of a convolution are each clipped to tau, "chosen so that the
+                               sensitivity of each convolutional layer is C/sqrt(L)". Two such parts have norm sqrt(2)
+                               tau, so that tau is C/sqrt(2 L), and C stays. (With tau = C/sqrt(L) for each, it would be
+                               C sqrt(1 + n/L), n being the number of convolutions.)
+        bounding scale         A record's part in each layer is made exactly C/sqrt(L) long, but for zeros. C stays.
+    """
 
     def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
         super().__init__(trials, net, device, matrices)
-        self.ternary = trials[0].algorithm in TERNARY
+        shared = trials[0]
+        self.ternary, self.error_clip = shared.algorithm in TERNARY, shared.error_clip
+        self.filled = fills_parts(shared)
+        self.raw = shared.conv_error == "raw" and shared.algorithm == "hybrid" and shared.error_clip
+        self.apart = shared.conv_clip == "apart" and not self.filled
         self.tau_e = column(trials, "tau_e", device)
-        self.part_bounds, self.delta_bounds, self.activation_bounds = (
-            [torch.tensor(bounds, dtype=precision(trials), device=device).view(-1, 1, 1)
-             for bounds in zip(*of_trials, strict=True)]
-            for of_trials in ([part_bounds(t) for t in trials], [t.delta_bounds for t in trials],
+        self.conv_bounds, self.delta_bounds, self.activation_bounds = (
+            [self._column(bounds, device) for bounds in zip(*of_trials, strict=True)]
+            for of_trials in ([conv_bounds(t) for t in trials], [delta_bounds(t, error_bound(t)) for t in trials],
                               [activation_bounds(t) for t in trials]))
+        self.part = self._column([part_norm(t) for t in trials], device)
+
+    def _column(self, values: Sequence[float], device: torch.device) -> torch.Tensor:
+        """One number of every trial [R, 1, 1], as `column`."""
+        return torch.tensor(values, dtype=self.tau_e.dtype, device=device).view(-1, 1, 1)
 
     @staticmethod
     def bound(trial: TrialConfig) -> float:
-        """The target C, or sqrt(sum_l ||delta^l||^2 (1 + tau_h^2))."""
-        return trial.target_norm or math.sqrt(sum(bound**2 for bound in trial.delta_bounds) * (1 + trial.tau_h**2))
+        """`trials.bounds.contribution_norm`: the target C or, without, sqrt(sum_l ||delta^l||^2 (1 + tau_h^2)), but for
+        readings that bound a contribution by more."""
+        return contribution_norm(trial)
 
     def error(self, error: torch.Tensor) -> torch.Tensor:
-        """clip_{tau_e}(e) (Algorithm 1, line 12); a ternarized error is bounded as a delta, its size being lost."""
-        return error if self.ternary else scale(error, self.tau_e).to(error.dtype)
+        """clip_{tau_e}(e) (Algorithm 1, line 12). A ternarized error is bounded as a delta, its size being lost; e that
+        convolutions learn from unclipped is clipped for the other layers in `bounded`."""
+        if self.ternary or self.raw or not self.error_clip:
+            return error
+        return scale(error, self.tau_e).to(error.dtype)
 
     def bounded(self, deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        n = len(self.part_bounds)
-        convolved = [d * (bound / layer.squared_norms(d, h).sqrt_()).clamp_(max=1.0) for layer, d, h, bound in
-                     zip(self.net.layers[:n], deltas[:n], activations[:n], self.part_bounds, strict=True)]
+        n = len(self.conv_bounds)
+        layers, convolved, seen = self.net.layers[:n], deltas[:n], activations[:n]
+        dense = deltas[n:]
+        if self.raw:  # feedback is linear in e
+            clipped_error = scale_factor(deltas[-1], self.tau_e)
+            dense = [d * clipped_error for d in dense]
         # With DFA and spectrally normalised feedback no delta of a hidden layer is longer than its bound already;
         # back-propagated, ternary and optically noisy ones are.
-        dense = [scale(d, bound) for d, bound in zip(deltas[n:], self.delta_bounds, strict=True)]
+        dense = [scale(d, bound) for d, bound in zip(dense, self.delta_bounds, strict=True)]
         clipped = [scale(h, bound) for h, bound in zip(activations[n:], self.activation_bounds, strict=True)]
-        return [*convolved, *dense], [*activations[:n], *clipped]
+        if self.filled:
+            deltas, activations = [*convolved, *dense], [*seen, *clipped]
+            return [self._filled(*factors) for factors in zip(self.net.layers, deltas, activations, strict=True)
+                    ], activations
+        if self.apart:
+            pairs = [self._clipped_apart(*factors)
+                     for factors in zip(layers, convolved, seen, self.conv_bounds, strict=True)]
+            convolved, seen = ([pair[k] for pair in pairs] for k in (0, 1))
+        else:
+            convolved = [d * (bound / layer.squared_norms(d, h).sqrt_()).clamp_(max=1.0)
+                         for layer, d, h, bound in zip(layers, convolved, seen, self.conv_bounds, strict=True)]
+        return [*convolved, *dense], [*seen, *clipped]
 
+    def _filled(self, layer: Layer, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        """delta with which a record's part in the layer has norm C/sqrt(L); zeros where it is zero."""
+        return delta * (self.part / layer.squared_norms(delta, h).sqrt_())
 
-def part_bounds(trial: TrialConfig) -> list[float]:
-    """Bound on a record's part in each convolution under component clipping: C/sqrt(L)."""
-    n = len(trial.layers)
-    return [trial.target_norm / math.sqrt(n)] * (n - len(trial.delta_bounds))
-
-
-def activation_bounds(trial: TrialConfig) -> list[float]:
-    """tau_h of each fully connected layer; with a target C, from ||delta^l|| sqrt(1 + tau_h^2) <= C/sqrt(L) (Lee &
-    Kifer 2020, section 4.2)."""
-    if not trial.target_norm:
-        return [trial.tau_h] * len(trial.delta_bounds)
-    part = trial.target_norm / math.sqrt(len(trial.layers))
-    return [math.sqrt((part / bound) ** 2 - 1) for bound in trial.delta_bounds]
+    @staticmethod
+    def _clipped_apart(layer: Conv, delta: torch.Tensor, h: torch.Tensor,
+                       bound: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """delta and h with which a record's part in a convolution has weights and bias of norm bound/sqrt(2) at most.
+        The bias learns from delta alone, the weights from its products with h."""
+        of_weights, of_bias = ((bound / math.sqrt(2) / squares.sqrt_()).clamp_(max=1.0)
+                               for squares in layer.squared_norms_apart(delta, h))
+        return delta * of_bias, h * (of_weights / of_bias)

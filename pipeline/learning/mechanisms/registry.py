@@ -53,6 +53,12 @@ def contribution_bound(trial: TrialConfig) -> float:
     return MECHANISMS[trial.mechanism].bound(trial)
 
 
+def noise_deviation(trial: TrialConfig) -> float:
+    """Standard deviation of the noise on the sum of a trial with a Gaussian mechanism
+    (`GaussianMechanism.deviation`)."""
+    return MECHANISMS[trial.mechanism].deviation(trial)
+
+
 def register_mechanism(name: str, mechanism: type[Mechanism], *,
                        settings: Sequence[str] | Mapping[str, Field | None] = (), guarantee: str = "") -> None:
     """Add a mechanism: `mechanism: <name>` is accepted from then on (docs/extending.md).

@@ -130,14 +130,26 @@ class Conv:
         torch.sum(pooled.flatten(3).sum(dim=-1), dim=1, out=out_bias)
 
     def squared_norms(self, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-        """[R, m, 1]: squared norm of every record's gradient, weights and bias together, a few records at a time.
+        """[R, m, 1]: squared norm of every record's gradient, weights and bias together, as `squared_norms_apart`."""
+        pooled = self._pooled(delta)
+        of_bias = squared_norm(pooled.flatten(3).sum(dim=-1), -1, keepdim=True)
+        return self._squared_norms_of_weights(pooled, h).add_(of_bias)
+
+    def squared_norms_apart(self, delta: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Squared norms of every record's gradient by weights and by bias, each [R, m, 1], a few records at a time.
 
         Exact but for rounding; what that may lose where positions cancel or squares underflow is added, so that no
         record is taken for shorter than it is.
         """
         pooled = self._pooled(delta)
         of_bias = squared_norm(pooled.flatten(3).sum(dim=-1), -1, keepdim=True)
-        return _each_replica(self._weight_norms, pooled, self._image(h), self.places)[0].add_(of_bias)
+        if_aligned = squared_norm(pooled.flatten(3).abs().sum(dim=-1), -1, keepdim=True)
+        units = EXACT_ROUNDING * pooled[0, 0, 0].numel() if delta.dtype == torch.float64 else GRADIENT_ROUNDING
+        of_bias = of_bias.add_(if_aligned, alpha=(units * torch.finfo(delta.dtype).eps) ** 2)
+        return self._squared_norms_of_weights(pooled, h), of_bias
+
+    def _squared_norms_of_weights(self, pooled: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        return _each_replica(self._weight_norms, pooled, self._image(h), self.places)[0]
 
     def _image(self, h: torch.Tensor) -> torch.Tensor:
         return h.view(*h.shape[:2], self.shape.in_channels, self.shape.height, self.shape.width)

@@ -77,7 +77,8 @@ ACTIVATIONS = {
 class Network:
     """R networks with softmax output: z^l of a layer from h^{l-1}, h^l = phi(z^l) (Ohana et al. Eq. 2).
 
-    Weights and biases start uniform on +-1/sqrt(inputs of a unit), each network from its own `init` stream.
+    Each network starts from its own `init` stream: weights and biases uniform on +-1/sqrt(inputs of a unit), or weights
+    uniform on +-sqrt(6/(fan_in + fan_out)) and biases 0 (`glorot`), see `start_bound`.
 
     Args:
         shapes: of layers 1..L.
@@ -85,6 +86,8 @@ class Network:
         seeds: R seeds of trials.
         device, dtype: of all tensors.
         precision: type to which the factors of products are rounded; `dtype` by default.
+        init: `uniform` or `glorot`.
+        gain: factor on the weights and biases at the start.
 
     Attributes:
         layers: 1..L.
@@ -94,17 +97,17 @@ class Network:
 
     def __init__(self, shapes: Sequence[LayerShape], activations: Sequence[str], seeds: Sequence[int],
                  device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
-                 precision: torch.dtype | None = None) -> None:
+                 precision: torch.dtype | None = None, *, init: str = "uniform", gain: float = 1.0) -> None:
         self.layers = [make_layer(shape, precision) for shape in shapes]
         self.sizes = (shapes[0].n_in, *(shape.n_out for shape in shapes))
         self._phi = [ACTIVATIONS[name] for name in activations]
         self.parameters = self.blank_parameters(len(seeds), device, dtype)
         for r, seed in enumerate(seeds):
             generator = torch_generator(seed, "init")
-            for weight, bias in zip(self.parameters.weights, self.parameters.biases, strict=True):
-                bound = 1 / math.sqrt(weight.shape[2])
-                for block in (weight[r], bias[r]):
-                    block.copy_(torch.empty(block.shape).uniform_(-bound, bound, generator=generator))
+            for shape, *blocks in zip(shapes, self.parameters.weights, self.parameters.biases, strict=True):
+                bound = gain * start_bound(shape, init)
+                for block in blocks[:1] if init == "glorot" else blocks:
+                    block[r].copy_(torch.empty(block[r].shape).uniform_(-bound, bound, generator=generator))
 
     def blank_parameters(self, replicas: int, device: torch.device | str = "cpu",
                          dtype: torch.dtype = torch.float32) -> Parameters:
@@ -134,6 +137,14 @@ class Network:
         return self._phi[layer - 1][1](h)
 
 
+def start_bound(shape: LayerShape, init: str) -> float:
+    """Largest size of a weight at the start, before any gain: 1/sqrt(fan_in) or, of `glorot`, sqrt(6/(fan_in +
+    fan_out)) (Glorot & Bengio 2010, Eq. 16; for a filter of k x k, fan_in = C_in k^2 and fan_out = C_out k^2)."""
+    outputs, inputs, *kernel = shape.weight_shape
+    places = math.prod(kernel)
+    return 1 / math.sqrt(inputs * places) if init == "uniform" else math.sqrt(6 / ((inputs + outputs) * places))
+
+
 class Mlp(Network):
     """R fully connected networks with one activation (`Network`), of sizes (n_0, ..., n_L)."""
 
@@ -147,7 +158,8 @@ def make_network(config: TrialConfig, seeds: Sequence[int], device: torch.device
     """The network of a trial's settings, for R seeds."""
     convolutions = len(config.layers) - len(config.hidden) - 1
     activations = [config.conv_activation] * convolutions + [config.activation] * len(config.hidden)
-    return Network(config.layers, activations, seeds, device, precision=getattr(torch, config.matmul_precision))
+    return Network(config.layers, activations, seeds, device, precision=getattr(torch, config.matmul_precision),
+                   init=config.init, gain=config.init_gain)
 
 
 def start_output(net: Network, config: TrialConfig, matrices: torch.Tensor | None = None) -> None:
