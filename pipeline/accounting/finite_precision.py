@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 
+from pipeline.trials.bounds import excess
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.shapes import ConvShape, n_parameters
 
@@ -44,8 +45,8 @@ def enlargement(config: TrialConfig) -> float:
     if any(isinstance(layer, ConvShape) for layer in config.layers):
         contribution += FORMED
     total = 2 * records * (records + 4) * UNIT
-    return _on_the_grid((1 + contribution + others) * (1 + total), config.noise_multiplier, n_parameters(config.layers),
-                        "noise_multiplier")
+    return _on_the_grid((1 + contribution + others) * (1 + total), config.noise_multiplier / excess(config),
+                        n_parameters(config.layers), "noise_multiplier")
 
 
 def optical_enlargement(config: TrialConfig) -> float:

@@ -125,7 +125,7 @@ def _check_secrecy(c: Any) -> None:
                           "on which a guarantee to the last bit rests, got 'hardware' with noise 'secure'; use "
                           "'simulated'")
     grid = 2.0**30 / math.sqrt(n_parameters(c.layers))
-    if c.noise_multiplier > grid:
+    if c.noise_multiplier / excess(c) > grid:
         raise ConfigError(f"noise_multiplier: must be at most {grid:.3g} with noise 'secure', whose grid would be too "
                           f"coarse for {n_parameters(c.layers)} weights, got {c.noise_multiplier}")
 
