@@ -103,21 +103,25 @@ OTHER = dict(dataset="mnist", validation_fraction=0.2, inputs="unit", input_norm
              noise="secure", canaries=1000, batch_size=128, epochs=3, optimizer="adam", learning_rate=0.1, momentum=0.5,
              averaging=0.9, matmul_precision="bfloat16", alignment_batches=1, seed=7, train_records=30_000,
              channels=(16,), kernel=3, conv_activation="relu", target_norm=2.0, joint_release=True, denoise=True,
-             target_label_epsilon=3.0, private_metrics="withheld", schedule="linear", output_init="zero")
+             target_label_epsilon=3.0, private_metrics="withheld", schedule="linear", output_init="zero",
+             init="glorot", init_gain=2.0, error_clip=False)
 CONVOLUTIONAL = {"channels", "kernel", "conv_activation"}
 PHOTONIC = {"sigma", "tau_f", "tau_h", "tau_h_min", "gamma_min", "activation_floor", "output_noise", "delta",
             "noise", "joint_release", "denoise", "target_label_epsilon"}
 GAUSSIAN = {"sigma", "noise_multiplier", "target_epsilon", "delta", "noise", "denoise"}
 RELEASE = ("joint_release", "denoise", "target_label_epsilon")
-USES = {"none": set(), "photonic": PHOTONIC, "component": GAUSSIAN | {"tau_h", "tau_e", "feedback_norm", "target_norm"},
+USES = {"none": set(), "photonic": PHOTONIC, "component": GAUSSIAN | {"tau_h", "tau_e", "feedback_norm", "target_norm",
+                                                                       "error_clip"},
         "per_example": GAUSSIAN | {"clipping_norm"}}
 
 
 @pytest.mark.parametrize("mechanism", list(USES))
 def test_trial_key_changes_with_every_field_that_matters(mechanism):
     # Another projector for an algorithm that can run here does not exist; of another network below, of features in
-    # test_features and test_feature_maps, of an output layer that starts at a multiple of B here.
+    # test_features and test_feature_maps, of what goes with target_norm in test_readings, of an output layer that
+    # starts at a multiple of B here.
     elsewhere = {f.name for f in FIELDS if f.name.startswith(("feature", "scattering_", "optical_"))}
+    elsewhere |= {"bounding", "tau_h_rule", "conv_error", "conv_clip"}
     assert set(OTHER) == {f.name for f in FIELDS} - {"network", "projector", "output_std"} - elsewhere
     start = [TrialConfig(algorithm="dfa", output_init=init, output_std=std).trial_key for init in ("zero", "feedback")
              for std in (0.2, 0.3)]

@@ -102,6 +102,15 @@ def contributions(trial, seed):
     return torch.stack(rows)
 
 
+@pytest.mark.parametrize(("field", "value"), [("bounding", "scale"), ("tau_h_rule", "published"),
+                                              ("conv_error", "raw"), ("conv_clip", "apart"), ("error_clip", False)])
+def test_a_reading_makes_another_trial_where_it_is_used_and_none_elsewhere(field, value):
+    assert dataclasses.replace(HYBRID, **{field: value}).trial_key != HYBRID.trial_key
+    assert field not in HYBRID.canonical()
+    other = dataclasses.replace(HYBRID, mechanism="per_example", target_norm=0)
+    assert dataclasses.replace(other, **{field: value}).trial_key == other.trial_key
+
+
 @readings
 def test_no_record_moves_the_sum_by_more_than_the_bound_and_some_come_within_one_percent(trial):
     c = contribution_bound(trial)
