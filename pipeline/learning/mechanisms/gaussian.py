@@ -37,7 +37,7 @@ from pipeline.accounting.finite_precision import enlargement
 from pipeline.learning.mechanisms.base import Mechanism, sum_outer_products
 from pipeline.learning.mechanisms.feedback_space import FeedbackSpace
 from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
-from pipeline.learning.mechanisms.optics import OpticalNoise, column, precision, scale, scale_factor
+from pipeline.learning.mechanisms.optics import OpticalNoise, column, scale, scale_factor
 from pipeline.learning.network.layers import Conv, Layer
 from pipeline.learning.network.network import Network, Parameters
 from pipeline.learning.randomness import GaussianNoise, Noise
