@@ -307,7 +307,9 @@ def test_readings_that_the_proof_of_secure_noise_does_not_cover_are_refused(read
 
 @pytest.mark.parametrize("name", ["off", "published", "raw"])
 def test_other_readings_are_released_on_a_grid(name, digits):
-    trial = dataclasses.replace(READINGS[name], noise="secure", noise_multiplier=8.0, private_metrics="withheld")
+    trial = READINGS[name]
+    trial = dataclasses.replace(trial, noise="secure", noise_multiplier=8.0, private_metrics="withheld",
+                                hidden=(16,) * len(trial.hidden))
     training = Training(Pack((trial,)), digits, CPU)
     training.step(training.sampler.epoch()[0])
     assert training.update.flat.double().std().item() == pytest.approx(noise_deviation(trial) / 32, rel=0.2)

@@ -112,7 +112,7 @@ def test_seed_of_random_stopping_with_secure_noise_is_not_stored(root, tmp_path)
     seed = 271828182845904523536028747135266249775
     file = tmp_path / "secure.yaml"
     file.write_text("name: stopping\ngrid: {learning_rate: [0.1, 0.2]}\n"
-                    "base: {dataset: digits, hidden: [8], batch_size: 64, epochs: 1, noise: secure, "
+                    "base: {dataset: digits, hidden: [16], batch_size: 64, epochs: 1, noise: secure, "
                     "mechanism: per_example, noise_multiplier: 1, sampler: poisson}\n"
                     f"selection: {{rule: random_stopping, mean: 2, seed: {seed}}}\n")
     track(file, root)
