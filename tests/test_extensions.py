@@ -272,7 +272,7 @@ def test_the_settings_of_a_plugin_are_listed_with_its_file(tmp_path, capsys):
     file = write(tmp_path)
     (tmp_path / "a_plugin.py").write_text("from pipeline.trials.fields import setting" + PLUGIN.replace(
         "Path)\n", 'Path, settings={"gain": setting(2, "of it")})\n'))
-    assert main(["fields"]) == 0 and "gain" not in capsys.readouterr().out
+    assert main(["fields"]) == 0 and "\ngain" not in capsys.readouterr().out
     assert main(["fields", str(file)]) == 0
     assert capsys.readouterr().out.endswith("\ngain = 2\n    of it\n")
 
