@@ -119,9 +119,10 @@ def require_accuracy(runs: pd.DataFrame, name: str = "test/accuracy") -> None:
 
 
 def setting_label(setting: str) -> str:
-    """`σ = 0.1`, `ε ≤ 3` (a target is met from below), `label ε ≤ 3`, `z = 1.1` or `non-private`."""
+    """`σ = 0.1`, `ε ≤ 3` (a target is met from below), `label ε ≤ 3`, `z = 1.1`, `photons = 100` or `non-private`."""
     name, _, number = setting.rpartition("=")
-    shown = {"": "σ =", "epsilon": "ε ≤", "label_epsilon": "label ε ≤", "z": "z ="}
+    shown = {"": "σ =", "epsilon": "ε ≤", "label_epsilon": "label ε ≤", "z": "z =",
+             "photons": "photons ="}
     return setting if setting == NON_PRIVATE else f"{shown[name]} {number}"
 
 

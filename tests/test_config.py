@@ -122,6 +122,7 @@ def test_trial_key_changes_with_every_field_that_matters(mechanism):
     # starts at a multiple of B here.
     elsewhere = {f.name for f in FIELDS if f.name.startswith(("feature", "scattering_", "optical_"))}
     elsewhere |= {"bounding", "tau_h_rule", "conv_error", "conv_clip"}
+    elsewhere |= {"photons", "reference_ratio", "dark_counts", "read_noise", "full_well", "adc_bits"}  # test_physical
     assert set(OTHER) == {f.name for f in FIELDS} - {"network", "projector", "output_std"} - elsewhere
     start = [TrialConfig(algorithm="dfa", output_init=init, output_std=std).trial_key for init in ("zero", "feedback")
              for std in (0.2, 0.3)]

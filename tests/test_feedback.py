@@ -6,7 +6,7 @@ import torch
 
 from pipeline.learning.alignment import cosines, true_gradient
 from pipeline.learning.feedback.algorithms import BackPropagation, DirectFeedback, output_error, ternarize
-from pipeline.learning.feedback.projection import PROJECTORS
+from pipeline.learning.feedback.projectors import PROJECTORS
 from pipeline.learning.mechanisms.base import mean_outer_products
 from pipeline.learning.network.network import Mlp, Parameters
 

@@ -19,29 +19,22 @@ import numpy as np
 import torch
 
 from pipeline.learning import rounded_gaussian
+from pipeline.trials.streams import STREAMS, integer_seed, sequence
 
-# append only: the index seeds the stream
-STREAMS = ("split", "init", "feedback", "sampling", "noise", "release", "audit", "evaluation")
-
-
-def _sequence(seed: int, stream: str) -> np.random.SeedSequence:
-    return np.random.SeedSequence(seed, spawn_key=(STREAMS.index(stream),))
+__all__ = ["STREAMS", "GaussianNoise", "Noise", "SecretNoise", "StepGenerators", "integer_seed", "numpy_generator",
+           "secret_integers", "torch_generator"]
 
 
 def numpy_generator(seed: int, stream: str) -> np.random.Generator:
     """Generator of a stream, for index sampling on the CPU."""
-    return np.random.default_rng(_sequence(seed, stream))
+    return np.random.default_rng(sequence(seed, stream))
 
 
-def torch_generator(seed: int, stream: str, device: torch.device | str = "cpu") -> torch.Generator:
-    """Generator of a stream, for tensors on `device`. (torch's generator for the CPU takes in 32 bits of a seed.)"""
-    state = int(_sequence(seed, stream).generate_state(1, np.uint64)[0])
+def torch_generator(seed: int, stream: str, device: torch.device | str = "cpu", *step: int) -> torch.Generator:
+    """Generator of a stream, or of one of its steps, for tensors on `device`. (torch's generator for the CPU takes in
+    32 bits of a seed.)"""
+    state = int(sequence(seed, stream, *step).generate_state(1, np.uint64)[0])
     return torch.Generator(device).manual_seed(state >> 1)
-
-
-def integer_seed(seed: int, stream: str) -> int:
-    """A 32-bit seed from a stream, for libraries that take an integer (lightonml's simulated device)."""
-    return int(_sequence(seed, stream).generate_state(1, np.uint32)[0])
 
 
 def secret_integers(n: int) -> np.ndarray:
@@ -125,4 +118,34 @@ class SecretNoise:
         """Nothing to restore."""
 
 
-Noise = GaussianNoise | SecretNoise
+class StepGenerators:
+    """Generators of R trials for noise whose law depends on the signal, such as that of light.
+
+    Each is seeded anew in every step. So what a trial draws does not depend on how many numbers earlier steps took, in
+    which its batches may have been padded to those of others in its pack.
+
+    Args:
+        seeds: R seeds of trials.
+        stream: name of the stream.
+        device: of the generators.
+    """
+
+    def __init__(self, seeds: Sequence[int], stream: str, device: torch.device) -> None:
+        self.seeds, self.stream, self.device = tuple(seeds), stream, device
+        self.step = 0
+
+    def next(self) -> list[torch.Generator]:
+        """The generators of the next step, R of them."""
+        self.step += 1
+        return [torch_generator(seed, self.stream, self.device, self.step) for seed in self.seeds]
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What goes on with the same values: how many steps were taken."""
+        return {"step": torch.tensor([self.step])}
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on where `state` was taken."""
+        self.step = int(state["step"])
+
+
+Noise = GaussianNoise | SecretNoise | StepGenerators

@@ -25,6 +25,8 @@ from pipeline.learning.network.network import make_network, start_output
 from pipeline.learning.optimizer import MovingAverage, learning_rate, make_optimizer
 from pipeline.learning.randomness import Noise
 from pipeline.learning.rows import check_rows
+from pipeline.trials.camera import camera_of
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.disclosure import check_metrics
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
@@ -110,7 +112,8 @@ class Training:
 
     def noise_sources(self) -> list[Noise]:
         """All that draws noise, always in the same order."""
-        return [*self.mechanism.noise_sources(), *([self.evaluation.noise] if self.evaluation.noise else [])]
+        return [*self.mechanism.noise_sources(), *([self.evaluation.noise] if self.evaluation.noise else []),
+                *self.feedback.noise_sources()]
 
     def close(self) -> None:
         """Release what the feedback holds, such as a projector's device."""
@@ -246,7 +249,7 @@ class Training:
         """What trial r has to report: what was measured, and what it has cost."""
         trial, tags = self.pack.trials[r], {}
         if self.epoch == 1:
-            tags = {**privacy_tags(trial), **calibrated(trial), DESCRIPTION: describe(trial),
+            tags = {**privacy_tags(trial), **calibrated(trial), **_optical_tags(trial), DESCRIPTION: describe(trial),
                     "device": _device_name(self.device)}
         # When to stop was seen in what was released, so that a trial that ends early costs what all of it would.
         metrics |= {e.metric_name: e.value for e in account(trial, self.epoch if finite else trial.epochs)}
@@ -269,6 +272,13 @@ class Training:
             if part in self.evaluation.published
             for label, (count, right) in enumerate(zip(*of_all[r].tolist(), strict=True)))
         return Outcome(status, {name: np.array(value) for name, value in weights.items()}, per_class)
+
+
+def _optical_tags(trial: TrialConfig) -> dict[str, str]:
+    """What the light of a physical device amounts to, as the noise on a component of a projection."""
+    if trial.projector != "opu_physical":
+        return {}
+    return {"optics.effective_sigma": repr(camera_of(trial).effective_sigma)}
 
 
 def _device_name(device: torch.device) -> str:

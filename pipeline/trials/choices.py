@@ -12,7 +12,7 @@ from dataclasses import Field, dataclass, field
 
 from pipeline.trials.features import FEATURES
 
-PROJECTORS = ("none", "gaussian", "opu_simulated", "opu_hardware")
+PROJECTORS = ("none", "gaussian", "opu_simulated", "opu_hardware", "opu_physical")
 SAMPLERS = ("shuffled", "without_replacement", "poisson")
 RELATIONS = ("add/remove", "replace-one")
 NETWORKS = ("mlp", "convnet")
@@ -32,7 +32,7 @@ PRECISIONS = ("float32", "bfloat16")
 NOISE_SOURCES = ("research", "secure")
 DISCLOSURES = ("plain", "noisy", "withheld")  # what is logged of private records
 
-OPU_PROJECTORS = ("opu_simulated", "opu_hardware")
+OPU_PROJECTORS = ("opu_simulated", "opu_hardware", "opu_physical")
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ def check_combinations(c: Any) -> None:
     if c.projector not in accepted:
         raise ConfigError(f"projector: {c.algorithm} takes {listed_or(accepted)}, got "
                           f"'{c.projector}' (tdfa through an OPU is what is called pdfa)")
+    _check_camera(c)
     check_features(c)
     _check_network(c)
     _check_extensions(c)
@@ -89,8 +90,33 @@ def epsilon_kind(config: Any) -> str:
     """The kind of finite epsilon that a trial has: `certified`, `label`, or empty for none that guarantees anything."""
     if config.mechanism in GAUSSIAN and (config.target_epsilon or config.noise_multiplier):
         return "certified"
+    if config.projector == "opu_physical":
+        return "label" if config.mechanism == "photonic" and config.joint_release else ""
     noisy = config.mechanism == "photonic" and (config.target_label_epsilon or config.sigma)
     return "label" if noisy and (config.output_noise or config.algorithm == "bp") else ""
+
+
+def _check_camera(c: Any) -> None:
+    """`opu_physical` has the noise of its light and its camera, on what it projects and on nothing else."""
+    if c.projector != "opu_physical":
+        return
+    for name in ("sigma", "target_label_epsilon"):
+        if value := getattr(c, name):
+            raise ConfigError(f"{name}: must be 0 with projector 'opu_physical', whose noise is that of its light "
+                              f"(photons, read_noise), got {value}")
+    if c.adc_bits and not c.full_well:
+        raise ConfigError(f"adc_bits: needs full_well > 0, which is the highest of its levels, got {c.adc_bits} with "
+                          "full_well 0.0")
+    if c.mechanism == "component":
+        raise ConfigError("mechanism: component clipping sets the norm of the feedback matrix, which is the device's "
+                          "own, got projector 'opu_physical'; use 'per_example'")
+    if c.mechanism == "photonic" and c.output_noise and not c.joint_release:
+        raise ConfigError("output_noise: the device's noise reaches what it projects, not the output layer's error, "
+                          "got true with projector 'opu_physical'; use false, or joint_release true, which decodes "
+                          "that error from the projection")
+    if c.secure:
+        raise ConfigError("noise: its proof covers neither photons nor a camera, got 'secure' with projector "
+                          "'opu_physical'; use 'research'")
 
 
 def _check_secrecy(c: Any) -> None:

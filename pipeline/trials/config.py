@@ -68,7 +68,11 @@ def _of_a_map(c: TrialConfig) -> bool:
 
 
 def _optical(c: TrialConfig) -> bool:
-    return _photonic(c) or (_gaussian(c) and c.algorithm == "pdfa")
+    return (_photonic(c) or _gaussian(c) and c.algorithm == "pdfa") and not _physical(c)
+
+
+def _physical(c: TrialConfig) -> bool:
+    return c.projector == "opu_physical"
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,23 @@ class TrialConfig:
     feedback_std: float = setting(
         1.0, "standard deviation of the entries of B (of the hardware: of its rescaled output)", low=0, open_low=True,
         applies=lambda c: c.projector != "none")
+    photons: float = setting(
+        1000.0, "light of opu_physical: mean photo-electrons of a pixel in one exposure with reference and all mirrors "
+        "on", low=0, open_low=True, high=1e8, per_trial=True, applies=_physical)
+    reference_ratio: float = setting(
+        2.0, "amplitude of the reference beam over the root mean square of the signal's with all mirrors on", low=0,
+        open_low=True, high=1e3, per_trial=True, applies=_physical)
+    dark_counts: float = setting(
+        0.0, "mean of the counts without light, per pixel and exposure", low=0, high=1e8, per_trial=True,
+        applies=_physical)
+    read_noise: float = setting(
+        0.0, "standard deviation of the camera's read noise, in electrons", low=0, high=1e8, per_trial=True,
+        applies=_physical)
+    full_well: float = setting(
+        0.0, "electrons at which a pixel saturates; 0 sets no limit", low=0, applies=_physical)
+    adc_bits: int = setting(
+        0, "the camera rounds to 2^bits levels from 0 to the full well; 0 does not round", low=0, high=24,
+        applies=_physical)
     threshold: float = setting(
         0.15, "t: an error beyond +-t becomes +-1, others 0", low=0, high=1, open_high=True, per_trial=True,
         applies=lambda c: c.algorithm in TERNARY)

@@ -19,7 +19,8 @@ EXHIBITS = ("table1", "figure2", *FRONTIERS, "frontier_slices", "frontier_claime
             "parallel_coordinates", "means", "leekifer")
 MOST_PANELS = 12  # of small multiples
 # What may differ between the points of one algorithm on a frontier: the noise that sets epsilon, by kind of epsilon.
-FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"), "label": ("target_label_epsilon", "sigma"),
+FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"),
+                  "label": ("target_label_epsilon", "sigma", "photons"),
                   "claimed": ("target_label_epsilon", "sigma")}
 
 

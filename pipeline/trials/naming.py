@@ -36,9 +36,11 @@ def spelled(text: str) -> str:
 
 def noise_setting(fields: Mapping[str, Any]) -> str:
     """How much noise a trial gets, from its canonical fields: `non-private`, `sigma=0.1`,
-    `label_epsilon=3`, `epsilon=3` or `z=1.1`; `<mechanism>=<noise>` of one without any guarantee."""
+    `photons=100`, `label_epsilon=3`, `epsilon=3` or `z=1.1`; `<mechanism>=<noise>` of one without any guarantee."""
     if fields["mechanism"] == "none":
         return "non-private"
+    if fields["mechanism"] == "photonic" and fields.get("projector") == "opu_physical":
+        return f"photons={fields['photons']:g}"
     if fields["mechanism"] == "photonic":
         target = fields.get("target_label_epsilon") or 0.0  # a field only where it sets the noise
         return f"label_epsilon={target:g}" if target > 0 else f"sigma={fields['sigma']:g}"

@@ -22,6 +22,7 @@ from pipeline.trials.choices import (
     NETWORKS,
     OPTIMIZERS,
     OUTPUT_INITS,
+    PROJECTORS,
     TAU_H_RULES,
 )
 from pipeline.trials.config import ConfigError, TrialConfig, settings, uses
@@ -44,7 +45,7 @@ COUNTERPARTS = {
 # matters whether they are 0, with a value on the other side.
 CHOICES = {"mechanism": MECHANISMS, "algorithm": ALGORITHMS, "network": NETWORKS, "optimizer": OPTIMIZERS,
            "bounding": BOUNDINGS, "error_clip": (True, False), "tau_h_rule": TAU_H_RULES, "conv_error": CONV_ERRORS,
-           "conv_clip": CONV_CLIPS, "output_init": OUTPUT_INITS, "features": FEATURES,
+           "conv_clip": CONV_CLIPS, "output_init": OUTPUT_INITS, "projector": PROJECTORS, "features": FEATURES,
            "optical_device": OPTICAL_DEVICES}
 NUMBERS = ("sigma", "tau_h_min", "target_norm", "canaries")
 
@@ -147,13 +148,13 @@ def _field(name: str) -> dataclasses.Field:
 
 def _uses(c: Any, field: str) -> bool:
     """As `field in c.used()`, for settings that need not go together."""
-    return uses(c, _field(field))
+    return c.projector in ALGORITHMS[c.algorithm].projectors and uses(c, _field(field))
 
 
 def _with(trial: TrialConfig, **changes: Any) -> SimpleNamespace:
     """A trial's settings with others in their place, not checked; an algorithm brings its projector."""
     if "algorithm" in changes:
-        changes["projector"] = ALGORITHMS[changes["algorithm"]].projectors[0]
+        changes.setdefault("projector", ALGORITHMS[changes["algorithm"]].projectors[0])
     return SimpleNamespace(**{f.name: getattr(trial, f.name) for f in settings()} | changes)
 
 

@@ -17,10 +17,10 @@ from dataclasses import Field
 
 import torch
 
-from pipeline.learning.feedback.projection import PROJECTORS as PROJECTOR_TYPES
 from pipeline.learning.feedback.projection import Projector
+from pipeline.learning.feedback.projectors import make_projector
 from pipeline.learning.network.network import Network
-from pipeline.learning.randomness import integer_seed
+from pipeline.learning.randomness import Noise
 from pipeline.trials.choices import ALGORITHM_LABELS, ALGORITHMS, PER_RECORD, PROJECTORS, TERNARY, Choice
 from pipeline.trials.config import ConfigError
 from pipeline.trials.extensions import settings_of_extension
@@ -74,8 +74,8 @@ def back_propagate(deltas: list[torch.Tensor], net: Network, activations: list[t
 
 
 class Feedback(ABC):
-    """A feedback path of one pack. What it draws comes from the trials' streams, when it is made; between steps it
-    keeps nothing that changes, as checkpoints do not hold it.
+    """A feedback path of one pack. What it draws comes from the trials' streams. Between steps it keeps nothing that
+    changes but its sources of noise, which checkpoints hold.
 
     Attributes:
         matrices: feedback matrices B [R, n_L, n_1 + ... + n_{L-1}] for a mechanism that needs them; None where there
@@ -93,6 +93,10 @@ class Feedback(ABC):
                derivative: Derivative) -> list[torch.Tensor]:
         """delta^1, ..., delta^L, each [R, m, n_l], from signals as the mechanism hands them on and h^0, ..., h^{L-1},
         each [R, m, n_{l-1}]."""
+
+    def noise_sources(self) -> list[Noise]:
+        """All that draws noise here, always in the same order."""
+        return []
 
     def close(self) -> None:  # noqa: B027  (most hold nothing that needs closing)
         """Give back what it holds; may be called more than once."""
@@ -140,6 +144,10 @@ class DirectFeedback(Feedback):
         hidden = [derivative(activations[k], k).mul_(s) for k, s in enumerate(signals[:-1], start=first)]
         return back_propagate([*hidden, signals[-1]], net, activations, derivative)
 
+    def noise_sources(self) -> list[Noise]:
+        """The projector's."""
+        return self.projector.noise_sources()
+
     def close(self) -> None:
         self.projector.close()
 
@@ -147,9 +155,8 @@ class DirectFeedback(Feedback):
 def direct_feedback(pack: Pack, net: Network, device: torch.device) -> DirectFeedback:
     """DFA, with every trial's own matrix B."""
     c = pack.shared
-    seeds = [integer_seed(t.seed, "feedback") for t in pack.trials]
     widths = c.hidden if c.algorithm == "hybrid" else net.sizes[1:-1]
-    projector = PROJECTOR_TYPES[c.projector](net.sizes[-1], sum(widths), seeds, c.feedback_std, device)
+    projector = make_projector(pack.trials, sum(widths), device)
     if c.mechanism == "component":
         projector.normalize(widths, c.feedback_norm)
     threshold = None

@@ -1,7 +1,8 @@
 """Feedback projection: the output errors of all replicas, times B, for all hidden layers at once.
 
 `gaussian` draws B on the CPU, `opu_simulated` takes it from lightonml's simulated device, `opu_hardware` asks an
-Optical Processing Unit, which has a matrix of its own. lightonml is imported only by the last two.
+Optical Processing Unit, which has a matrix of its own. lightonml is imported only by the last two. `opu_physical`
+(`physical`) has the simulated device's matrix, and the noise of light and camera.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from pipeline.learning.network.layers import matmul
 from pipeline.learning.opu import import_lightonml, open_host_opu, simulated_device
+from pipeline.learning.randomness import Noise
 
 
 class Projector(ABC):
@@ -80,6 +82,10 @@ class Projector(ABC):
         for block in self.matrices.split(list(widths), dim=2):
             block.mul_(beta / torch.linalg.matrix_norm(block, ord=2, dim=(1, 2), keepdim=True))
 
+    def noise_sources(self) -> list[Noise]:
+        """All that draws noise here, always in the same order."""
+        return []
+
     def close(self) -> None:  # noqa: B027  (most projectors hold nothing that needs closing)
         """Give back what the projector holds; may be called more than once."""
 
@@ -105,7 +111,10 @@ class GaussianProjector(Projector):
         return matmul(e, self.matrices)
 
 
-def _check_ternary(e: Tensor) -> None:
+def check_ternary(e: Tensor) -> None:
+    """Raises:
+        ValueError: for values other than -1, 0 and 1.
+    """
     wrong = e[(e != 0) & (e.abs() != 1)]
     if wrong.numel():
         raise ValueError(f"e: an OPU projects -1, 0 and 1 only, got {wrong[0].item():g} (ternarize the error first)")
@@ -141,7 +150,7 @@ class SimulatedOpuProjector(Projector):
 
     def _project(self, e: Tensor) -> Tensor:
         if self._check_next:
-            _check_ternary(e)
+            check_ternary(e)
             self._check_next = self._validate
         return matmul(e, self.matrices)
 
@@ -151,7 +160,7 @@ class SimulatedOpuProjector(Projector):
         Raises:
             ValueError: as `project`.
         """
-        _check_ternary(e)
+        check_ternary(e)
         if not self._opus:
             self._opus = [self._simulated_opu(simulated) for simulated in self._devices]
         results = []
@@ -211,7 +220,7 @@ class HardwareOpuProjector(Projector):
         # Errors leave the accelerator anyway, so checking each of them costs no further wait; unchecked, a value that
         # is not ternary would be projected as 0.
         rows = e.reshape(-1, self.n_classes).cpu()
-        _check_ternary(rows)
+        check_ternary(rows)
         plus, minus = _binary_parts(rows)
         projected = torch.from_numpy(_linear(self._opu, plus) - _linear(self._opu, minus))
         factor = self.std * math.sqrt(self.n_classes)
@@ -219,10 +228,3 @@ class HardwareOpuProjector(Projector):
 
     def close(self) -> None:
         self._finalizer()
-
-
-PROJECTORS: dict[str, type[Projector]] = {
-    "gaussian": GaussianProjector,
-    "opu_simulated": SimulatedOpuProjector,
-    "opu_hardware": HardwareOpuProjector,
-}

@@ -1,0 +1,102 @@
+"""`opu_physical`: the optical processor as a device that counts photons (docs/optics.md).
+
+Every record's ternary error takes four exposures, in this order: its positive part with the reference at phase 0 and at
+phase pi, then its negative part likewise. Counts are Poisson; then come full well, read noise and ADC. What is handed
+out is computed from those four numbers of every pixel and from nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.learning.feedback.projection import Projector, check_ternary
+from pipeline.learning.network.layers import matmul
+from pipeline.learning.randomness import Noise, StepGenerators
+from pipeline.trials.camera import Camera, transmission
+
+EXPOSURES = 4  # of a record
+BLOCK = 16  # torch draws normal numbers on a CPU in blocks of so many; the last is drawn anew where it is not full
+
+
+class PhysicalOpuProjector(Projector):
+    """The complex matrix whose real part `opu_simulated` has, light of finite brightness, and a camera.
+
+    A replica's noise depends on its seed and on how often it projected, not on the other replicas. (Poisson batches are
+    padded to those of the pack, so with them this holds on a CPU alone: a GPU draws in another order.)
+
+    Args:
+        n_classes, n_out_total, seeds, std, device: as of `Projector`; the seeds are those of the matrices.
+        cameras: of the R replicas, with one full well and one ADC between them.
+        noise_seeds: R seeds of trials, of whose streams `camera` the noise is drawn.
+
+    Attributes:
+        matrices: B [R, n_classes, n_out_total]; without noise, and below the full well, a projection is B e.
+
+    Raises:
+        ValueError: as `Projector`; or for another number of cameras or seeds, or cameras of several full wells or ADCs.
+    """
+
+    def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
+                 device: torch.device | str = "cpu", *, cameras: Sequence[Camera], noise_seeds: Sequence[int]) -> None:
+        super().__init__(n_classes, n_out_total, seeds, std, device)
+        for name, given in (("cameras", cameras), ("noise_seeds", noise_seeds)):
+            if len(given) != self.n_replicas:
+                raise ValueError(f"{name}: must be {self.n_replicas}, one for every replica, got {len(given)}")
+        if len({(camera.full_well, camera.adc_bits) for camera in cameras}) > 1:
+            raise ValueError("cameras: must have one full well and one ADC, got several")
+        matrix = std * np.stack([transmission(seed, n_classes, n_out_total) for seed in seeds])
+        self.matrices = torch.from_numpy(matrix.real.copy()).to(self.device)
+        self._imaginary = torch.from_numpy(matrix.imag.copy()).to(self.device)
+        self._noise = StepGenerators(noise_seeds, "camera", self.device)
+        self._full_well, self._adc_step = cameras[0].full_well, cameras[0].adc_step
+        self._read_noise = [camera.read_noise for camera in cameras]
+        self._reference, self._phi, self._dark = (
+            torch.tensor([getattr(camera, name) for camera in cameras], device=self.device).view(-1, 1, 1, 1)
+            for name in ("reference", "photons_per_unit", "dark_counts"))
+        self._check_next = self.device.type == "cpu"  # elsewhere the host would wait for the device
+
+    def _project(self, e: Tensor) -> Tensor:
+        if self._check_next:
+            check_ternary(e)
+            self._check_next = False
+        return self.retrieve(self.expose(self.expected_counts(e)))
+
+    def expected_counts(self, e: Tensor) -> Tensor:
+        """lambda of the exposures of ternary errors [R, m, n_classes]: photo-electrons [R, m, 4, n_out_total]."""
+        parts = torch.stack([e == 1, e == -1], dim=2).to(torch.float32)
+        patterns = parts.view(self.n_replicas, -1, self.n_classes)
+        real, imaginary = (matmul(patterns, matrix).view(*parts.shape[:3], 1, -1)
+                           for matrix in (self.matrices, self._imaginary))
+        signs = torch.tensor([1.0, -1.0], device=self.device).view(-1, 1)
+        field = self._reference.unsqueeze(-1) * signs + real  # in phase with the reference, or against it
+        intensity = (field.square() + imaginary.square()).flatten(2, 3)
+        return self._phi * intensity + self._dark
+
+    def expose(self, expected: Tensor) -> Tensor:
+        """Electrons that the camera reads [R, m, 4, n_out_total], from their means in the same shape."""
+        of_light, of_electronics = self._noise.next(), self._noise.next()  # apart, as rows of no record draw as well
+        counts = torch.stack([torch.poisson(means, generator=generator)
+                              for means, generator in zip(expected, of_light, strict=True)])
+        if self._full_well:
+            counts.clamp_(max=self._full_well)
+        for own, sigma, generator in zip(counts, self._read_noise, of_electronics, strict=True):
+            if sigma:
+                drawn = own.new_empty(-(-own.numel() // BLOCK) * BLOCK).normal_(0.0, sigma, generator=generator)
+                own += drawn[: own.numel()].view_as(own)
+        if self._adc_step:
+            counts.clamp_(0, self._full_well).div_(self._adc_step).round_().mul_(self._adc_step)
+        return counts
+
+    def retrieve(self, electrons: Tensor) -> Tensor:
+        """B e, as the exposures [R, m, 4, n_out_total] tell it: [R, m, n_out_total]."""
+        plus, plus_opposite, minus, minus_opposite = electrons.unbind(dim=2)
+        differences = (plus - plus_opposite) - (minus - minus_opposite)
+        return differences / (4 * self._phi * self._reference).squeeze(-1)
+
+    def noise_sources(self) -> list[Noise]:
+        """The camera's."""
+        return [self._noise]

@@ -1,0 +1,39 @@
+"""The projectors by name, and how one is made for the trials of a pack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from pipeline.learning.feedback.physical import PhysicalOpuProjector
+from pipeline.learning.feedback.projection import (
+    GaussianProjector,
+    HardwareOpuProjector,
+    Projector,
+    SimulatedOpuProjector,
+)
+from pipeline.learning.randomness import integer_seed
+from pipeline.trials.camera import camera_of
+from pipeline.trials.config import TrialConfig
+
+PROJECTORS: dict[str, type[Projector]] = {
+    "gaussian": GaussianProjector,
+    "opu_simulated": SimulatedOpuProjector,
+    "opu_hardware": HardwareOpuProjector,
+    "opu_physical": PhysicalOpuProjector,
+}
+
+
+def make_projector(trials: Sequence[TrialConfig], n_out_total: int, device: torch.device | str) -> Projector:
+    """The projector of trials that share all but what is per trial, to hidden layers of this total width.
+
+    Raises:
+        OpuUnavailable: for a device that there is not.
+    """
+    c = trials[0]
+    own = {}
+    if c.projector == "opu_physical":
+        own = {"cameras": [camera_of(t) for t in trials], "noise_seeds": [t.seed for t in trials]}
+    seeds = [integer_seed(t.seed, "feedback") for t in trials]
+    return PROJECTORS[c.projector](c.layer_sizes[-1], n_out_total, seeds, c.feedback_std, device, **own)

@@ -1,0 +1,97 @@
+"""The optical processor as a physical device, `projector: opu_physical`: units, matrix, and how much noise it makes.
+
+A pattern of binary digits x is shown with a reference beam of phase 0 and then with one of phase pi. On pixel k they
+give the intensities |r + a_k.x|^2 and |r - a_k.x|^2, a_k being complex Gaussian, its real part row k of B^T. With phi
+photo-electrons per unit of intensity,
+
+    lambda = phi |r +- a_k.x|^2 + dark,    B^T x = (lambda_0 - lambda_pi)/(4 phi r)
+
+exactly, whatever the signal. An error e = e+ - e- takes four exposures, two for each of its parts.
+Units: intensities are squares of entries of B; all of the camera is in photo-electrons (docs/optics.md).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Camera:
+    """One trial's light and camera, from the settings of the same names.
+
+    Attributes:
+        photons: mean photo-electrons of a pixel in one exposure, with reference and all mirrors on.
+        reference_ratio: |r| over the root mean square of |a_k.x| with all mirrors on.
+        dark_counts: mean of the counts that are there without light, per pixel and exposure.
+        read_noise: standard deviation, in electrons.
+        full_well: electrons at which a pixel saturates; 0 for no limit.
+        adc_bits: 2^bits levels from 0 to the full well; 0 for no rounding.
+        std: standard deviation of the real and of the imaginary part of a_k.
+        n_inputs: mirrors, one for every class.
+    """
+
+    photons: float
+    reference_ratio: float
+    dark_counts: float
+    read_noise: float
+    full_well: float
+    adc_bits: int
+    std: float
+    n_inputs: int
+
+    @property
+    def reference(self) -> float:
+        """|r|, the same on every pixel, in units of B."""
+        return self.reference_ratio * self.std * math.sqrt(2 * self.n_inputs)
+
+    @property
+    def photons_per_unit(self) -> float:
+        """phi: photo-electrons per unit of intensity, of one exposure."""
+        return self.photons / (2 * self.n_inputs * self.std**2 * (1 + self.reference_ratio**2))
+
+    @property
+    def adc_step(self) -> float:
+        """Electrons between two levels; 0 without rounding."""
+        return self.full_well / (2**self.adc_bits - 1) if self.adc_bits else 0.0
+
+    @property
+    def effective_sigma(self) -> float:
+        """Standard deviation of the noise on a component of B e, e having one +1 and one -1, over pixels; without
+        saturation, and rounding taken as uniform noise. In the limit of light and reference 1/(2 sqrt(phi)).
+
+        The difference of two exposures of one part has variance 2 phi (r^2 + |a.x|^2) + 2 (dark + read^2 + step^2/12),
+        E|a.x|^2 = 2 std^2 with one mirror on.
+        """
+        phi, r = self.photons_per_unit, self.reference
+        electronic = self.dark_counts + self.read_noise**2 + self.adc_step**2 / 12
+        part = 2 * phi * (r**2 + 2 * self.std**2) + 2 * electronic
+        return math.sqrt(2 * part) / (4 * phi * r)
+
+
+def camera_of(config: Any) -> Camera:
+    """The camera of a trial with projector 'opu_physical'."""
+    return Camera(config.photons, config.reference_ratio, config.dark_counts, config.read_noise, config.full_well,
+                  config.adc_bits, config.feedback_std, config.layer_sizes[-1])
+
+
+@lru_cache(maxsize=4)
+def transmission(seed: int, n_inputs: int, n_pixels: int) -> np.ndarray:
+    """The complex matrix of a device, parts N(0, 1): that of lightonml's simulated device for this seed, rescaled.
+
+    Args:
+        seed: of the matrix, 32 bits: `streams.integer_seed(trial.seed, "feedback")`.
+
+    Returns:
+        complex64 [n_inputs, n_pixels], read-only.
+    """
+    rng = np.random.RandomState(seed)
+    scale = 1 / np.sqrt(n_inputs)
+    real, imaginary = (rng.normal(0.0, scale, (n_inputs, n_pixels)).astype(np.float32) for _ in range(2))
+    matrix = (real + 1j * imaginary) * np.float32(math.sqrt(n_inputs))
+    matrix.setflags(write=False)
+    return matrix
