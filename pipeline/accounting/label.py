@@ -6,6 +6,9 @@ output layer is one of them, and without noise of its own nothing is private. BP
 and `joint_release` the stacked projection, of norm tau_B at most, from which the output layer's error is decoded: one
 release. `denoise` is post-processing of what is released, B being public, and changes nothing here.
 
+With projector `opu_physical` there is no Gaussian. What a participation costs follows from photons (`photon`) and the
+rest is the same; the output layer's error is bare unless `joint_release` decodes it from the projection.
+
 Participations: at most one per epoch where an epoch is a partition; K ~ Bin(steps, m/N) where batches are drawn anew.
 Batches are drawn without looking at the labels, so K may be revealed, and the loss averages over it,
 
@@ -24,12 +27,20 @@ import numpy as np
 from scipy import optimize, stats
 
 from pipeline.accounting.claimed import ALPHAS, Curve
-from pipeline.accounting.curves import classic_conversion, gdp_delta, gdp_eps, smallest_epsilon
+from pipeline.accounting.curves import (
+    classic_conversion,
+    gdp_delta,
+    gdp_eps,
+    improved_conversion,
+    smallest_epsilon,
+)
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.finite_precision import accounted_delta, within_delta
+from pipeline.accounting.photon import label_divergence
 from pipeline.trials.config import TrialConfig
 
 RELATION = "replace-one label"
+LEAST_STEP, MOST_STEP = -20, 14  # of the orders 1 + 2^(k/2) at which the curve of photons is looked at
 
 
 def label_dp_photonic_layer(alpha: Curve, sigma: float, tau_B: float) -> Curve:
@@ -83,7 +94,8 @@ def with_sigma(config: TrialConfig) -> TrialConfig:
 
 
 def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Label epsilon of a trial: `gdp`, exact for these Gaussians, and `rdp`, their Renyi curve by classic conversion.
+    """Label epsilon of a trial: `gdp`, exact for these Gaussians, and `rdp`, their Renyi curve by classic conversion;
+    with projector `opu_physical` in their place `photon`, from the Renyi curve of its counts.
 
     Empty without the photonic mechanism.
 
@@ -95,14 +107,51 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     if config.mechanism != "photonic":
         return []
     draws, q, how = _participations(config, epochs_done)
-    mu, delta = label_mu(with_sigma(config)), accounted_delta(config)
+    delta = accounted_delta(config)
     note = f"features public, labels private; {how}"
+    if config.projector == "opu_physical":
+        return [_photon_epsilon(config, draws, q, note)]
+    mu = label_mu(with_sigma(config))
     note += "; infinite: an error is used without noise" if math.isinf(mu) else ""
     return [Epsilon(value if within_delta(config, value) else math.inf, "label", variant, RELATION, config.sampler,
                     config.delta, conversion, note)
             for variant, value, conversion in (
                 ("gdp", binomial_gdp_eps(mu, draws, q, delta), "exact"),
                 ("rdp", binomial_rdp_eps(mu, draws, q, delta), "classic"))]
+
+
+def _photon_epsilon(config: TrialConfig, draws: int, q: float, note: str) -> Epsilon:
+    value = photon_eps(config, draws, q, config.delta) if config.joint_release else math.inf
+    note += ("; of the device's matrix of this seed" if config.joint_release else
+             "; infinite: the output layer's error is used without noise")
+    return Epsilon(value, "label", "photon", RELATION, config.sampler, config.delta, "improved", note)
+
+
+def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float:
+    """Epsilon of K ~ Bin(draws, q) participations in what `opu_physical` counts, K public.
+
+    Every order gives a valid one. The search goes from the order that is best for a Gaussian downhill, as each order
+    takes a second.
+    """
+    log_in, log_out = math.log(q), math.log1p(-q) if q < 1 else -math.inf
+
+    def at(step: int) -> float:
+        alpha = 1 + 2.0 ** (step / 2)
+        exponent = (alpha - 1) * label_divergence(alpha, config)
+        curve = np.array([draws * np.logaddexp(log_out, log_in + exponent) / (alpha - 1)])
+        if not np.isfinite(curve).all():
+            return math.inf
+        # The improved one is not stable near order 1, where it is infinite here and gains nothing.
+        return min(convert([alpha], curve, delta)[0] for convert in (classic_conversion, improved_conversion))
+
+    expected = draws * q * label_divergence(2.0, config) / 2
+    start = round(math.log2(math.log(1 / delta) / expected)) if 0 < expected < math.inf else LEAST_STEP
+    step = min(max(start, LEAST_STEP), MOST_STEP)
+    best = at(step)
+    for direction in (1, -1):
+        while LEAST_STEP <= step + direction <= MOST_STEP and (there := at(step + direction)) < best:
+            step, best = step + direction, there
+    return best
 
 
 def _participations(config: TrialConfig, epochs_done: int) -> tuple[int, float, str]:

@@ -43,23 +43,32 @@ class Statement:
 
 
 def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement]:
-    """What is stated of every setting of an experiment, of random stopping of every candidate.
+    """What is stated of every setting of an experiment, of random stopping of every candidate; of trials with projector
+    'opu_physical' for every seed, whose matrix their label epsilon is of.
 
     Args:
         by_epoch: also after every epoch before the last.
     """
     settings: dict[TrialConfig, list[TrialConfig]] = {}
     for trial in experiment.candidates or experiment.trials:
-        settings.setdefault(dataclasses.replace(trial, seed=0), []).append(trial)
+        of_all_seeds = trial if _counts_photons(trial) else dataclasses.replace(trial, seed=0)
+        settings.setdefault(of_all_seeds, []).append(trial)
     return [_statement(trials, experiment, by_epoch) for trials in settings.values()]
+
+
+def _counts_photons(trial: TrialConfig) -> bool:
+    return trial.mechanism == "photonic" and trial.projector == "opu_physical"
 
 
 def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: bool) -> Statement:
     trial, noisy = trials[0], with_noise(trials[0])
     noise = (f"z = {noisy.noise_multiplier:.4g}" if trial.mechanism in GAUSSIAN else
+             f"photons = {trial.photons:.4g}" if _counts_photons(trial) else
              f"sigma = {noisy.sigma:.4g}" if trial.mechanism == "photonic" else "none")
     epochs = range(1 if by_epoch else trial.epochs, trial.epochs + 1)
-    return Statement(run_name(trial, experiment.varied).rpartition(" ")[0], tuple(t.trial_key for t in trials), noise,
+    name = run_name(trial, experiment.varied)
+    name = name if _counts_photons(trial) else name.rpartition(" ")[0]
+    return Statement(name, tuple(t.trial_key for t in trials), noise,
                      tuple(tuple(account(trial, epoch)) for epoch in epochs),
                      tuple(assumptions(noisy)) if trial.mechanism == "photonic" else (),
                      privacy_tags(trial)["privacy.notes"])

@@ -155,14 +155,16 @@ def _tags(config: TrialConfig) -> dict[str, str]:
         "privacy.relation": RELATION if photonic else "none",
         "privacy.sampler": config.sampler,
         "privacy.delta": f"{config.delta:g}" if photonic else "none",
-        "privacy.notes": "; ".join(_notes(config)) if photonic else _no_guarantee(config.mechanism),
+        "privacy.notes": "; ".join(_notes(config)) if photonic else _no_guarantee(config),
     }
 
 
-def _no_guarantee(mechanism: str) -> str:
-    if mechanism == "none":
+def _no_guarantee(config: TrialConfig) -> str:
+    if config.mechanism == "none" and config.projector == "opu_physical":
+        return "no guarantee: the device's noise reaches what it projects, not the output layer's error"
+    if config.mechanism == "none":
         return "no noise, no guarantee"
-    return f"not certified: mechanism '{mechanism}' is an extension that states no guarantee"
+    return f"not certified: mechanism '{config.mechanism}' is an extension that states no guarantee"
 
 
 def _source(config: TrialConfig) -> str:
@@ -212,13 +214,14 @@ def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
 
 
 def _notes(config: TrialConfig) -> list[str]:
-    source = ([_source(config), _numbers(config, optical_enlargement), _disclosed(config)] if config.sigma else [])
+    noisy = config.sigma or config.projector == "opu_physical"
+    source = [_source(config), _numbers(config, optical_enlargement), _disclosed(config)] if noisy else []
     return [_why_not_certified(config), *_why_infinite(config), *source]
 
 
 def _why_not_certified(config: TrialConfig) -> str:
     """An update's rows lie in span{h_i : i in batch}; neighbours that change it have disjoint supports."""
-    if config.sigma == 0:
+    if config.sigma == 0 and config.projector != "opu_physical":
         return "not certified: sigma = 0, no noise, no guarantee"
     wide = [f"{layer} ({n_in})" for layer, n_in in enumerate(config.layer_sizes[:-1], start=1)
             if config.batch_size < n_in]

@@ -1,0 +1,148 @@
+"""What the counts of `opu_physical` tell of a label: Renyi divergence from photons, worst case over errors.
+
+With a_k row k of the matrix, r the reference and phi photo-electrons per unit, an exposure of a binary pattern x gives
+counts y_k ~ Poisson(phi |r +- a_k.x|^2 + dark), independent given x, and
+
+    D_alpha(Poi(a) || Poi(b)) = (a^alpha b^(1-alpha) - alpha a + (alpha - 1) b)/(alpha - 1),
+
+which adds up over pixels and exposures. Full well, read noise, ADC and retrieval, scale, `denoise` and the decoded
+error of the output layer are post-processing.
+
+Which errors can two labels y and y' give? Features and weights are the same, so the softmax p is. Of the components
+other than y and y' those with p_c > t are +1 for both labels: a set S. Component y is -1 or 0 for label y and +1 or 0
+for label y', and component y' the other way round. So, with a, b, c, d in {0, 1},
+
+    positive part: S and, if b, y'  ->  S and, if a, y        negative part: y, if c  ->  y', if d
+
+and as p sums to 1, |S| + a + b <= 1/t. The two parts are exposed one after the other, so their divergences add. The
+maximum over all of these is exact but for choices of a, b, c, d and S that no p attains together, and never too small.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from pipeline.trials.camera import camera_of, transmission
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.streams import integer_seed
+
+MOST_CLASSES = 11  # of which all patterns, 2^n, are looked at; of more, `least_intensity_bound`
+PIXELS = 1024  # whose intensities are held at once
+ROUNDING = 1 + 1e-5  # of 1/t: softmax sums to 1 in float32
+SMALL = 1e-3  # change of a mean's root, relative, below which g is bounded by its derivative's end
+
+
+def poisson_divergence(alpha: float, a: np.ndarray | float, b: np.ndarray | float) -> np.ndarray | float:
+    """D_alpha(Poi(a) || Poi(b)), alpha > 1, of counts with means a >= 0 and b > 0."""
+    return (a**alpha * b ** (1 - alpha) - alpha * a + (alpha - 1) * b) / (alpha - 1)
+
+
+def most_positive(threshold: float, n_classes: int) -> int:
+    """How many components of a ternarized error can be +1: those with softmax above the threshold t."""
+    return n_classes if threshold == 0 else min(n_classes, math.floor(ROUNDING / threshold))
+
+
+def label_divergence(alpha: float, config: TrialConfig) -> float:
+    """Renyi divergence of order alpha > 1 of one participation of a record between two labels, the worst two.
+
+    Args:
+        config: of a trial with projector 'opu_physical', whose matrix is known by its seed.
+    """
+    camera, n_classes = camera_of(config), config.layer_sizes[-1]
+    bright = camera.photons_per_unit * camera.reference**2  # counts from the reference alone
+    per_count = _label_divergence(alpha, integer_seed(config.seed, "feedback"), n_classes, sum(config.hidden),
+                                  camera.reference_ratio, camera.dark_counts / bright, config.threshold)
+    return bright * per_count
+
+
+@lru_cache(maxsize=4096)
+def _label_divergence(alpha: float, seed: int, n_classes: int, n_pixels: int, ratio: float, dark: float,
+                      threshold: float) -> float:
+    """Over the counts that the reference alone gives; amplitudes are in units of it."""
+    matrix = transmission(seed, n_classes, n_pixels) / (ratio * math.sqrt(2 * n_classes))
+    most = most_positive(threshold, n_classes)
+    worst = exact_bound if n_classes <= MOST_CLASSES else least_intensity_bound
+    return worst(alpha, matrix, dark, most)
+
+
+def exact_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> float:
+    """The maximum of the module's text, for light of one photo-electron from the reference alone.
+
+    Args:
+        alpha: order > 1.
+        matrix: a_k/r, complex [n_classes, n_pixels].
+        dark: counts without light, over those of the reference.
+        most: components that can be +1.
+    """
+    n = len(matrix)
+    masks = [mask for mask in range(2**n) if mask.bit_count() <= max(most, 1)]
+    place = {mask: number for number, mask in enumerate(masks)}
+    between = _pairwise(alpha, matrix, dark, masks)
+    worst = 0.0
+    for y, other in itertools.permutations(range(n), 2):
+        bit, other_bit = 1 << y, 1 << other
+        negative = max(between[place[c * bit], place[d * other_bit]] for c in (0, 1) for d in (0, 1))
+        positive = 0.0
+        for a, b in ((1, 1), (1, 0), (0, 1)):
+            common = [mask for mask in masks if not mask & (bit | other_bit) and mask.bit_count() + a + b <= most]
+            before = [place[mask | b * other_bit] for mask in common]
+            after = [place[mask | a * bit] for mask in common]
+            positive = max(positive, between[before, after].max(initial=0.0))
+        worst = max(worst, positive + negative)
+    return float(worst)
+
+
+def _pairwise(alpha: float, matrix: np.ndarray, dark: float, masks: list[int]) -> np.ndarray:
+    """D_alpha of the counts of both exposures of pattern i from those of pattern j [len(masks), len(masks)].
+
+    The sum over pixels of a^alpha b^(1-alpha) is a product of matrices. Where float64 overflows the result is infinite.
+    """
+    n = len(matrix)
+    patterns = np.array([[mask >> c & 1 for c in range(n)] for mask in masks], dtype=np.float64)
+    mixed, total = np.zeros((len(masks), len(masks))), np.zeros(len(masks))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for first in range(0, matrix.shape[1], PIXELS):
+            field = patterns @ matrix[:, first:first + PIXELS].astype(np.complex128)
+            for phase in (1.0, -1.0):
+                log_mean = np.log(np.abs(phase + field) ** 2 + dark)
+                mixed += np.exp(alpha * log_mean) @ np.exp((1 - alpha) * log_mean).T
+                total += np.exp(log_mean).sum(axis=1)
+        found = (mixed - alpha * total[:, None] + (alpha - 1) * total) / (alpha - 1)
+    return np.where(np.isnan(found), np.inf, np.maximum(found, 0.0))
+
+
+def least_intensity_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> float:
+    """A bound on `exact_bound`, with the same arguments, from the least intensity that a pixel can have.
+
+    With v^2 and w^2 two means of a pixel and d = (w - v)/v, D_alpha = (w - v)^2 g(d) where
+
+        g(d) = ((1 + d)^(2 alpha) - alpha (1 + d)^2 + alpha - 1)/((alpha - 1) d^2)
+
+    grows with d: it is a weighted average of n(x) = alpha ((2 alpha - 1) (1 + x)^(2 alpha - 2) - 1)/(alpha - 1), half
+    the numerator's second derivative, over x from 0 to d, and n grows. For small d, n(d) takes its place. |w - v| is at
+    most the change |delta| of the field, and v^2 at least (1 - A)^2 + dark, A being the largest signal; dark if A >= 1.
+    """
+    amplitudes = np.sort(np.abs(matrix).astype(np.float64), axis=0)[::-1]
+    several, one = amplitudes[:max(most, 1)].sum(axis=0), amplitudes[0]
+    worst = 0.0
+    for y, other in itertools.combinations(range(len(matrix)), 2):
+        pair = matrix[[y, other]].astype(np.complex128)
+        deltas = np.abs([pair[0] - pair[1], pair[0], pair[1]])
+        worst = max(worst, sum(_from_least(alpha, deltas, largest, dark).max() for largest in (several, one)))
+    return worst
+
+
+def _from_least(alpha: float, deltas: np.ndarray, largest: np.ndarray, dark: float) -> np.ndarray:
+    """Both exposures of one part, summed over pixels: deltas [k, n_pixels], largest [n_pixels] -> [k]."""
+    least = np.maximum(1 - largest, 0.0) ** 2 + dark
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        d = deltas / np.sqrt(least)
+        end = alpha * ((2 * alpha - 1) * (1 + d) ** (2 * alpha - 2) - 1)
+        numerator = np.expm1(2 * alpha * np.log1p(d)) - alpha * d * (2 + d)
+        g = np.where(d < SMALL, end, numerator / d**2) / (alpha - 1)
+        found = np.where(deltas == 0, 0.0, deltas**2 * g)
+    return 2 * np.where(np.isnan(found), np.inf, found).sum(axis=1)

@@ -1,0 +1,202 @@
+"""Label epsilon from photons: against exact sums, simulation of the device, and the Gaussian limit."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import special, stats
+
+from pipeline.accounting import account, describe, privacy_tags
+from pipeline.accounting import photon as module
+from pipeline.accounting.curves import gdp_eps
+from pipeline.accounting.label import photon_eps
+from pipeline.accounting.overview import statements
+from pipeline.accounting.photon import (
+    exact_bound,
+    label_divergence,
+    least_intensity_bound,
+    most_positive,
+    poisson_divergence,
+)
+from pipeline.learning.feedback.algorithms import ternarize
+from pipeline.learning.feedback.projectors import make_projector
+from pipeline.trials.camera import camera_of, transmission
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.experiment import parse_experiment
+
+TRIAL = TrialConfig(algorithm="pdfa", projector="opu_physical", mechanism="photonic", joint_release=True, hidden=(12,),
+                    dataset="digits", batch_size=64, epochs=3, photons=0.5, dark_counts=0.05)
+
+
+def label(trial, epochs=3):
+    found, = (e for e in account(trial, epochs) if e.kind == "label")
+    return found
+
+
+@pytest.mark.parametrize("alpha", [1.001, 1.5, 2.0, 7.0])
+@pytest.mark.parametrize("a, b", [(0.3, 0.5), (5.0, 3.0), (40.0, 41.0), (0.0, 0.2)])
+def test_divergence_of_poisson_counts_is_their_sum(alpha, a, b):
+    k = np.arange(400)
+    log_ratio = alpha * stats.poisson.logpmf(k, a) + (1 - alpha) * stats.poisson.logpmf(k, b)
+    exact = special.logsumexp(log_ratio) / (alpha - 1)
+    assert poisson_divergence(alpha, a, b) == pytest.approx(exact, rel=1e-8, abs=1e-10)
+
+
+def test_divergence_of_poisson_counts_against_monte_carlo():
+    a, b, alpha = 6.0, 7.5, 3.0
+    counts = np.random.default_rng(0).poisson(b, 2_000_000)
+    ratios = np.exp(alpha * (counts * math.log(a / b) + b - a))
+    error = ratios.std() / math.sqrt(len(counts))
+    moment = math.exp((alpha - 1) * poisson_divergence(alpha, a, b))
+    assert abs(ratios.mean() - moment) < 5 * error < 0.05 * moment
+    assert abs(ratios.mean() - math.exp((alpha - 1) * poisson_divergence(alpha, a, 7.2))) > 5 * error
+
+
+@pytest.mark.parametrize("threshold, most", [(0.0, 10), (0.04, 10), (0.15, 6), (0.2, 5), (0.34, 2), (0.9, 1)])
+def test_how_many_components_are_positive(threshold, most):
+    assert most_positive(threshold, 10) == most
+
+
+def errors_of(threshold, logits, y, other):
+    """Ternary errors of one record with label y, and with another."""
+    p = torch.softmax(logits, dim=0)
+    hot = torch.eye(len(logits))
+    return (ternarize((p - hot[k])[None, None], torch.full((1, 1, 1), threshold)) for k in (y, other))
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.15, 0.3, 0.45, 0.6])
+def test_no_two_labels_of_a_record_cost_more(threshold):
+    """Random softmax outputs through the device itself; some come close where the maximum can be attained."""
+    trial = dataclasses.replace(TRIAL, threshold=threshold)
+    device, alpha, closest = make_projector([trial], 12, "cpu"), 3.0, 0.0
+    bound = label_divergence(alpha, trial)
+    generator = torch.Generator().manual_seed(4)
+    for scale in (0.1, 1.0, 3.0, 10.0):
+        for _ in range(150):
+            logits = scale * torch.randn(10, generator=generator)
+            y, other = torch.randperm(10, generator=generator)[:2].tolist()
+            before, after = (device.expected_counts(e).double().numpy() for e in errors_of(threshold, logits, y, other))
+            cost = poisson_divergence(alpha, before, after).sum()
+            assert cost <= bound * (1 + 1e-5)
+            closest = max(closest, cost)
+    assert closest > 0.4 * bound
+
+
+def test_the_exact_bound_is_the_maximum_over_all_pairs():
+    matrix = transmission(3, 4, 6) / 5
+    alpha, dark, most = 2.5, 0.1, 2
+
+    def cost(before, after):
+        return sum(poisson_divergence(alpha, np.abs(sign + before @ matrix) ** 2 + dark,
+                                      np.abs(sign + after @ matrix) ** 2 + dark).sum() for sign in (1, -1))
+
+    unit, worst = np.eye(4), 0.0
+    for y, other in itertools.permutations(range(4), 2):
+        rest = [c for c in range(4) if c not in (y, other)]
+        for a, b, c, d in itertools.product((0, 1), repeat=4):
+            for common in itertools.product((0, 1), repeat=2):
+                if sum(common) + a + b <= most:
+                    shared = sum((on * unit[k] for on, k in zip(common, rest, strict=True)), np.zeros(4))
+                    worst = max(worst, cost(shared + b * unit[other], shared + a * unit[y])
+                                + cost(c * unit[y], d * unit[other]))
+    assert exact_bound(alpha, matrix, dark, most) == pytest.approx(worst, rel=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [1.01, 2.0, 5.0])
+@pytest.mark.parametrize("ratio, dark", [(30.0, 0.0), (8.0, 0.5), (1.0, 2.0)])
+def test_the_bound_from_the_least_intensity_is_above_the_exact_one(alpha, ratio, dark):
+    matrix = transmission(1, 6, 20) / (ratio * math.sqrt(12))
+    exact, bound = (f(alpha, matrix, dark, 3) for f in (exact_bound, least_intensity_bound))
+    assert 0 < exact <= bound < math.inf
+    if ratio == 30:
+        assert bound < 4 * exact  # the whole field in place of its part in phase, and patterns that are not the worst
+
+
+def test_without_dark_counts_a_pixel_that_can_be_dark_tells_all_by_the_bound():
+    matrix = transmission(1, 6, 20) / math.sqrt(12)
+    assert least_intensity_bound(2.0, matrix, 0.0, 3) == math.inf
+
+
+def test_many_classes_take_the_bound(monkeypatch):
+    exact = label_divergence(2.0, dataclasses.replace(TRIAL, seed=11))
+    monkeypatch.setattr(module, "MOST_CLASSES", 9)
+    module._label_divergence.cache_clear()
+    assert exact < label_divergence(2.0, dataclasses.replace(TRIAL, seed=11)) < math.inf
+    module._label_divergence.cache_clear()
+
+
+def test_in_the_bright_limit_it_is_the_gaussian_formula():
+    """Parts have noise of variance 1/(8 phi) each, and their changes are squared and added: mu^2 = 8 phi (...)."""
+    trial = dataclasses.replace(TRIAL, photons=1e7, reference_ratio=300.0, dark_counts=0.0, threshold=0.45)
+    camera = camera_of(trial)
+    sigma = 1 / (2 * math.sqrt(camera.photons_per_unit))  # of B e, both parts
+    b = make_projector([trial], 12, "cpu").matrices[0].double().numpy()
+    worst = max(((b[y] - b[k]) ** 2).sum() for y, k in itertools.combinations(range(10), 2))
+    for alpha in (1.5, 4.0):
+        gaussian = 2 * alpha * worst / (2 * (sigma / math.sqrt(2)) ** 2)  # y -> y' in either part
+        assert label_divergence(alpha, trial) == pytest.approx(gaussian, rel=0.03)
+
+
+def test_epsilon_of_the_bright_limit_is_close_to_gaussian_dp():
+    trial = dataclasses.replace(TRIAL, photons=20.0, reference_ratio=100.0, dark_counts=0.0)
+    mu = math.sqrt(2 * label_divergence(1 + 1e-3, trial) / (1 + 1e-3))
+    gaussian = gdp_eps(mu * math.sqrt(3), 1e-5)
+    assert gaussian < photon_eps(trial, 3, 1.0, 1e-5) < 1.1 * gaussian
+    assert 1 < gaussian
+
+
+def test_the_search_finds_the_best_order(monkeypatch):
+    monkeypatch.setattr("pipeline.accounting.label.label_divergence", lambda alpha, config: 0.02 * alpha)
+    mu = math.sqrt(2 * 0.02 * 5)
+    assert gdp_eps(mu, 1e-5) < photon_eps(TRIAL, 5, 1.0, 1e-5) < 1.12 * gdp_eps(mu, 1e-5)
+    assert photon_eps(TRIAL, 50, 0.1, 1e-5) > photon_eps(TRIAL, 5, 1.0, 1e-5)  # more at times
+    monkeypatch.setattr("pipeline.accounting.label.label_divergence",
+                        lambda alpha, config: alpha if alpha < 1.5 else math.inf)
+    assert photon_eps(TRIAL, 5, 1.0, 1e-5) == pytest.approx(5 * (1 + 2**-1.5) + math.log(1e5) * 2**1.5, rel=0.3)
+    monkeypatch.setattr("pipeline.accounting.label.label_divergence", lambda alpha, config: math.inf)
+    assert photon_eps(TRIAL, 5, 1.0, 1e-5) == math.inf
+
+
+def test_a_trial_states_its_label_epsilon():
+    found = label(TRIAL)
+    assert (found.variant, found.relation, found.sampler) == ("photon", "replace-one label", "shuffled")
+    assert 0 < label(TRIAL, 1).value < found.value < math.inf
+    assert found.value == photon_eps(TRIAL, 3, 1.0, 1e-5)
+    assert found.value < label(dataclasses.replace(TRIAL, photons=2.0)).value
+    assert found.value > label(dataclasses.replace(TRIAL, dark_counts=1.0)).value
+    for free in (dict(read_noise=3.0), dict(full_well=100.0, adc_bits=4), dict(denoise=True), dict(tau_f=0.1)):
+        assert label(dataclasses.replace(TRIAL, **free)).value == found.value
+    assert label(dataclasses.replace(TRIAL, sampler="without_replacement")).value > found.value
+    assert label(dataclasses.replace(TRIAL, seed=1)).value != found.value
+    assert {e.kind for e in account(TRIAL, 3) if e.is_metric} == {"label"}
+
+
+def test_a_bare_output_layer_has_none():
+    bare = dataclasses.replace(TRIAL, joint_release=False, output_noise=False)
+    assert label(bare).value == math.inf and "without noise" in label(bare).note
+    assert not [e for e in account(dataclasses.replace(TRIAL, mechanism="none", joint_release=False), 3)]
+
+
+def test_what_is_said_of_such_a_trial():
+    tags, text = privacy_tags(TRIAL), describe(TRIAL)
+    assert tags["privacy.certified"] == "false" and "Prop. 3 describes Gaussian noise" in tags["privacy.notes"]
+    assert "sigma = 0" not in tags["privacy.notes"] and "recorded seed" in tags["privacy.notes"]
+    assert "**Simulated guarantee** for labels alone" in text and "label photon" in text
+    bare = privacy_tags(dataclasses.replace(TRIAL, mechanism="none", joint_release=False))
+    assert "not the output layer's error" in bare["privacy.notes"]
+
+
+def test_account_states_every_seed_of_its_own():
+    base = {k: v for k, v in TRIAL.canonical().items() if k != "seed"}
+    text = json.dumps({"base": base, "grid": {"seed": [0, 1]}})  # JSON is YAML
+    experiment = parse_experiment(text, Path("e.yaml"))
+    first, second = statements(experiment)
+    assert first.name.endswith("photons=0.5 seed=0") and first.noise == "photons = 0.5"
+    assert first.epsilons != second.epsilons
