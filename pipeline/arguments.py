@@ -1,4 +1,4 @@
-"""The command line: `photonic sweep | status | report | account | audit | fields | ui | completion`."""
+"""The command line: `photonic sweep | status | report | account | audit | device | fields | ui | completion`."""
 
 from __future__ import annotations
 
@@ -85,6 +85,15 @@ def make_parser() -> argparse.ArgumentParser:
                        help="steps of training whose updates are attacked (default: %(default)s)")
     audit.add_argument("--mlruns", type=Path, metavar="DIR",
                        help="tracking store of RUN (default: mlruns); with FILE, also log the table to its sweep there")
+
+    device = command("device", "measure a projector: gain, noise, bias, correlations, crosstalk, drift, in a report")
+    device.add_argument("projector", metavar="PROJECTOR", help="opu_simulated, opu_physical or opu_hardware")
+    device.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE",
+                        help="a setting of the trial whose projector it is, such as photons; may be repeated")
+    device.add_argument("--repeats", type=int, default=64, metavar="N", help="batches (default: %(default)s)")
+    device.add_argument("--records", type=int, default=32, metavar="M", help="errors per batch (default: %(default)s)")
+    device.add_argument("--out", type=Path, default=Path("reports/device"), metavar="DIR",
+                        help="folder to write (default: %(default)s)")
 
     fields = command("fields", "the settings of a trial, with their defaults")
     fields.add_argument("file", type=Path, nargs="?", metavar="FILE",

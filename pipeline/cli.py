@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 from pipeline.arguments import completion, make_parser
 from pipeline.terminal import INTERRUPTED, stopping
-from pipeline.trials.config import ConfigError, settings
+from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.experiment import Experiment, load_experiment, parse_experiment, sliced
 from pipeline.trials.fields import UserError
 from pipeline.trials.grid import parse_yaml
+from pipeline.trials.unused import check_used
 
 if TYPE_CHECKING:
     from pipeline.auditing.audit import Finding
@@ -255,6 +256,20 @@ def _text_file(name: str, text: str) -> Iterator[Path]:
         yield file
 
 
+def _device(options: Namespace) -> int:
+    changes = _assignments("--set", options.set)
+    trial = TrialConfig.from_mapping({"algorithm": "pdfa", "projector": options.projector, **changes})
+    check_used([trial])
+    from pipeline.auditing.device import characterise
+
+    found = characterise(trial, options.repeats, options.records)
+    from analysis.device import as_text, write
+
+    files = write(found, options.out)
+    print(as_text(found))
+    return _print_lines(["written:", *(f"  {file}" for file in files)])
+
+
 def _fields(options: Namespace) -> int:
     if options.file:
         load_experiment(options.file)  # and its plugins
@@ -273,8 +288,9 @@ def _ui(options: Namespace) -> int:
 
 
 COMMANDS: dict[str, Callable[[Namespace], int]] = {
-    "sweep": _sweep, "status": _status, "report": _report, "account": _account, "audit": _audit, "fields": _fields,
-    "ui": _ui, "completion": lambda options: _print_lines([completion(make_parser(), options.shell)])}
+    "sweep": _sweep, "status": _status, "report": _report, "account": _account, "audit": _audit, "device": _device,
+    "fields": _fields, "ui": _ui,
+    "completion": lambda options: _print_lines([completion(make_parser(), options.shell)])}
 
 
 if __name__ == "__main__":

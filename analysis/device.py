@@ -1,0 +1,87 @@
+"""The report of `photonic device`: what was measured of a projector, as Markdown, CSV and one figure."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from scipy import stats
+
+from analysis.style import PALETTE, draw, panels, theme
+from analysis.text import NO_VALUE
+from pipeline.trials.camera import camera_of
+
+if TYPE_CHECKING:
+    from pipeline.auditing.device import Characterisation, Quantity
+
+SUSPICIOUS = 5.0  # standard errors from what an ideal device has
+SHOWN = 2000  # points of the scatter plot
+
+
+def table(found: Characterisation) -> pd.DataFrame:
+    """One row per quantity: quantity, value, standard_error, ideal, and how many standard errors lie between."""
+    rows = [{"quantity": q.name, "value": q.value, "standard_error": q.error, "ideal": q.ideal, "z": _z(q)}
+            for q in found.quantities]
+    return pd.DataFrame(rows)
+
+
+def _z(q: Quantity) -> float:
+    return (q.value - q.ideal) / q.error if q.error > 0 else math.nan
+
+
+def as_text(found: Characterisation) -> str:
+    """The report in Markdown."""
+    rows = table(found)
+    lines = [f"# Projector `{found.trial.projector}`", "",
+             f"{found.repeats} batches of {found.records} ternary errors with one +1 and one -1, on {found.pixels} "
+             f"pixels; the matrix is {'known' if found.known else 'estimated from as many batches before'}.", "",
+             "| quantity | value | standard error | ideal | z |", "|---|---:|---:|---:|---:|"]
+    lines += [f"| {row.quantity} | {_cell(row.value)} | {_cell(row.standard_error)} | {_cell(row.ideal)} | "
+              f"{_cell(row.z)} |" for row in rows.itertuples()]
+    lines.append("")
+    if not len(found.residuals):
+        lines += ["There is no noise beyond rounding, so nothing is said of its correlations and its law.", ""]
+    if found.trial.projector == "opu_physical":
+        lines += [f"Its light amounts to an effective sigma of {camera_of(found.trial).effective_sigma:.4g} by the "
+                  "formula of docs/optics.md.", ""]
+    odd = [row.quantity for row in rows.itertuples() if abs(row.z) > SUSPICIOUS]
+    verdict = ", ".join(odd) if odd else "nothing"
+    lines += [f"More than {SUSPICIOUS:g} standard errors from an ideal device: {verdict}.", "", "![](device.svg)"]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: float) -> str:
+    return NO_VALUE if math.isnan(value) else f"{value:.4g}"
+
+
+def figure(found: Characterisation) -> Figure:
+    """Mean projection against B e; the noise beside a normal law, where there is noise; the gain of every batch."""
+    with theme():
+        noisy = len(found.residuals) > 0
+        drawn, axes = panels(3 if noisy else 2, 3, 2.6, 2.4)
+        colour = PALETTE["pdfa"]
+        axes[0].plot(found.target[:SHOWN], found.mean[:SHOWN], ".", markersize=2, color=colour, rasterized=True)
+        axes[0].axline((0, 0), slope=1, color="0.4", linewidth=0.8)
+        axes[0].set(xlabel="$Be$ (units of $B$)", ylabel="mean projection (units of $B$)")
+        axes[-1].plot(np.arange(1, len(found.gains) + 1), found.gains, ".", markersize=3, color=colour)
+        axes[-1].set(xlabel="batch", ylabel="gain")
+        if noisy:
+            edges = np.linspace(-5, 5, 61)
+            axes[1].hist(found.residuals, bins=edges, density=True, color=colour, alpha=0.5)
+            axes[1].plot(edges, stats.norm.pdf(edges), color="0.2", linewidth=0.8)
+            axes[1].set(xlabel="noise over its standard deviation", ylabel="density", yscale="log", ylim=(1e-5, 1))
+    return drawn
+
+
+def write(found: Characterisation, folder: Path) -> list[Path]:
+    """device.md, device.csv and device.svg in `folder`, which is made; the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"device.md": as_text(found).encode(), "device.csv": table(found).to_csv(index=False).encode(),
+             "device.svg": draw(figure(found))["svg"]}
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return [folder / name for name in files]

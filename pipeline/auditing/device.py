@@ -1,0 +1,155 @@
+"""What a projector does, measured from outside: gain, noise, bias, correlations, crosstalk, normality and drift.
+
+Errors with one +1 and one -1 are projected again and again, in batches of m records. In every second batch the first
+half of the records is as before and the second half negated: what that changes in the first half is crosstalk.
+
+Where the matrix is not known, as of a real device, it is estimated from the first half of the repetitions by least
+squares, and what is reported is of the second half; the gain is then relative to that estimate.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy import stats
+
+from pipeline.learning.feedback.projectors import make_projector
+from pipeline.trials.choices import OPU_PROJECTORS
+from pipeline.trials.config import ConfigError, TrialConfig
+
+LEAST_REPEATS = 8
+LEAST_RECORDS = 4
+NO_NOISE = 1e-5  # effective sigma over the standard deviation of the signal, below which it is rounding
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One number of the report.
+
+    Attributes:
+        name: in words.
+        value: nan where there is no noise to measure it of.
+        error: standard error under the null hypothesis, or of the estimate; nan where none is stated.
+        ideal: what a linear device with independent noise would have; nan where nothing is expected.
+    """
+
+    name: str
+    value: float
+    error: float = math.nan
+    ideal: float = math.nan
+
+
+@dataclass(frozen=True)
+class Characterisation:
+    """What was measured of a projector.
+
+    Attributes:
+        trial: whose projector it is.
+        quantities: in the order of the report.
+        known: whether the matrix was known.
+        repeats, records, pixels: numbers of batches, of records in each, of pixels.
+        target: B e of some pixels of the first batch [k], and `mean`, the mean projection there [k].
+        residuals: some standardised residuals [k]; empty without noise.
+        gains: of every batch [repeats that are reported].
+    """
+
+    trial: TrialConfig
+    quantities: tuple[Quantity, ...]
+    known: bool
+    repeats: int
+    records: int
+    pixels: int
+    target: np.ndarray
+    mean: np.ndarray
+    residuals: np.ndarray
+    gains: np.ndarray
+
+
+def characterise(trial: TrialConfig, repeats: int = 64, records: int = 32) -> Characterisation:
+    """Measure the projector of a trial with ternary errors.
+
+    Args:
+        repeats: batches; of an unknown matrix the second half is reported.
+        records: m, records per batch.
+
+    Raises:
+        ConfigError: for a trial without an OPU, or too few repeats or records.
+        OpuUnavailable: for a device that there is not.
+    """
+    for name, value, least in (("repeats", repeats, LEAST_REPEATS), ("records", records, LEAST_RECORDS)):
+        if value < least or value % 4:
+            raise ConfigError(f"{name}: must be a multiple of 4 and at least {least}, got {value}")
+    if trial.projector not in OPU_PROJECTORS:
+        raise ConfigError(f"projector: must be one of an OPU, got '{trial.projector}'")
+    errors = _errors(records, trial.layer_sizes[-1])
+    other = errors * torch.where(torch.arange(records) < records // 2, 1.0, -1.0)[:, None]
+    with make_projector([trial], sum(trial.hidden), "cpu") as projector:
+        seen = np.stack([projector.project((other if k % 2 else errors)[None])[0].numpy().astype(np.float64)
+                         for k in range(repeats)])  # [repeats, m, n]
+        known = projector.matrices is not None
+        matrix = projector.matrices[0].double().numpy() if known else None
+    shown = np.stack([(other if k % 2 else errors).double().numpy() for k in range(repeats)])
+    if matrix is None:
+        half = repeats // 2
+        matrix = np.linalg.lstsq(shown[:half].reshape(-1, shown.shape[2]), seen[:half].reshape(-1, seen.shape[2]),
+                                 rcond=None)[0]
+        seen, shown = seen[half:], shown[half:]
+    return _described(trial, seen, shown @ matrix, known)
+
+
+def _errors(records: int, n_classes: int) -> torch.Tensor:
+    """One +1 and one -1 in every record, at places that are drawn by a fixed seed [m, n_classes]."""
+    order = torch.rand(records, n_classes, generator=torch.Generator().manual_seed(0)).argsort(dim=1)
+    return torch.zeros(records, n_classes).scatter_(1, order[:, :1], 1.0).scatter_(1, order[:, 1:2], -1.0)
+
+
+def _described(trial: TrialConfig, seen: np.ndarray, target: np.ndarray, known: bool) -> Characterisation:
+    """seen, target: [repeats, m, n]."""
+    repeats, records, pixels = seen.shape
+    gains = (seen * target).sum(axis=(1, 2)) / (target**2).sum(axis=(1, 2))
+    gain = float(gains.mean())
+    residual = seen - gain * target
+    even, odd = residual[::2], residual[1::2]
+    fluctuation = np.concatenate([part - part.mean(axis=0) for part in (even, odd)])
+    free = repeats - 2  # two means per record and pixel
+    sigma = math.sqrt((fluctuation**2).sum() / (free * records * pixels))
+    noisy = sigma > NO_NOISE * float(target.std())
+    drift = stats.linregress(np.arange(repeats), gains)
+    found = [Quantity("gain", gain, math.hypot(float(gains.std(ddof=1)) / math.sqrt(repeats), NO_NOISE), 1.0),
+             Quantity("effective sigma", sigma, sigma / math.sqrt(2 * free * records * pixels)),
+             Quantity("bias: mean of all residuals", float(residual.mean()),
+                      math.hypot(sigma / math.sqrt(residual.size), NO_NOISE * float(target.std())), 0.0),
+             Quantity("drift of the gain, per batch", float(drift.slope),
+                      math.hypot(float(drift.stderr), NO_NOISE / repeats), 0.0)]
+    if not noisy:
+        return Characterisation(trial, tuple(found), known, repeats, records, pixels, target[0].ravel(),
+                                seen[::2].mean(axis=0).ravel(), np.array([]), gains)
+    mean_square = float((residual.mean(axis=0) ** 2).mean()) / (sigma**2 / repeats)
+    crosstalk = (even.mean(axis=0) - odd.mean(axis=0))[: records // 2]
+    standardised = (fluctuation / fluctuation.std()).ravel()
+    size = standardised.size
+    by_pixel, by_record = fluctuation.reshape(-1, pixels), fluctuation.swapaxes(0, 1).reshape(records, -1)
+    found += [
+        Quantity("mean residual of a pixel, squared, over what noise gives", mean_square,
+                 math.sqrt(2 / (records * pixels)), 1.0),
+        Quantity("crosstalk: change of the mean with the other records, squared, over what noise gives",
+                 float((crosstalk**2).mean()) / (4 * sigma**2 / repeats), math.sqrt(2 / crosstalk.size), 1.0),
+        Quantity("correlation between pixels, squared, over what chance gives", *_correlation(by_pixel, free * records),
+                 1.0),
+        Quantity("correlation between records, squared, over what chance gives",
+                 *_correlation(by_record.T, free * pixels), 1.0),
+        Quantity("skewness of the noise", float(stats.skew(standardised)), math.sqrt(6 / size), 0.0),
+        Quantity("excess kurtosis of the noise", float(stats.kurtosis(standardised)), math.sqrt(24 / size), 0.0),
+    ]
+    return Characterisation(trial, tuple(found), known, repeats, records, pixels, target[0].ravel(),
+                            seen[::2].mean(axis=0).ravel(), standardised[:50_000], gains)
+
+
+def _correlation(samples: np.ndarray, free: int) -> tuple[float, float]:
+    """Mean squared correlation between columns over 1/free, which independent ones have, and its standard error."""
+    correlation = np.corrcoef(samples, rowvar=False)
+    above = correlation[np.triu_indices_from(correlation, 1)]
+    return float((above**2).mean() * free), math.sqrt(2 / above.size)

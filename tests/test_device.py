@@ -1,0 +1,134 @@
+"""`photonic device`: what it says of projectors whose faults are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from analysis.device import as_text, table, write
+from pipeline.auditing import device as module
+from pipeline.auditing.device import characterise
+from pipeline.cli import main
+from pipeline.learning.feedback.projection import GaussianProjector
+from pipeline.learning.opu import OpuUnavailable
+from pipeline.trials.camera import camera_of
+from pipeline.trials.config import ConfigError, TrialConfig
+
+PHYSICAL = TrialConfig(algorithm="pdfa", projector="opu_physical", hidden=(48,), photons=1e3)
+SIMULATED = TrialConfig(algorithm="pdfa", projector="opu_simulated", hidden=(48,))
+
+
+class Faulty(GaussianProjector):
+    """B e and Gaussian noise of deviation 0.5, with one fault."""
+
+    def __init__(self, fault="", known=True):
+        super().__init__(10, 48, [3], 1.0)
+        self.fault, self.batches = fault, 0
+        self.generator = torch.Generator().manual_seed(8)
+        self.b = self.matrices
+        self.matrices = self.matrices if known else None
+
+    def _project(self, e):
+        self.batches += 1
+        noise = 0.5 * torch.randn(1, e.shape[1], 48, generator=self.generator)
+        p = e @ self.b
+        if self.fault == "gain":
+            p = 0.9 * p
+        if self.fault == "offset":
+            p = p + 0.1
+        if self.fault == "drift":
+            p = p * (1 + 0.002 * self.batches)
+        if self.fault == "records":
+            p = p + 0.4 * p.mean(dim=1, keepdim=True)
+        if self.fault == "pixels":
+            noise = 0.8 * noise + 0.6 * noise.roll(1, dims=2)
+        if self.fault == "exposures":
+            noise = 0.8 * noise + 0.6 * noise.roll(1, dims=1)
+        if self.fault == "skew":
+            noise = 0.5 * (noise.square() / 0.25 - 1)
+        return p + noise
+
+
+def odd(found):
+    rows = table(found)
+    return set(rows[rows["z"].abs() > 5]["quantity"].str.split(":").str[0].str.split(",").str[0])
+
+
+def of(monkeypatch, projector, **given):
+    monkeypatch.setattr(module, "make_projector", lambda trials, width, device: projector)
+    return characterise(SIMULATED, **given)
+
+
+def value(found, name):
+    return next(q.value for q in found.quantities if q.name.startswith(name))
+
+
+def test_nothing_is_found_in_an_ideal_device_but_its_sigma(monkeypatch):
+    found = of(monkeypatch, Faulty())
+    assert not odd(found)
+    assert value(found, "effective sigma") == pytest.approx(0.5, rel=0.02)
+    assert (found.repeats, found.records, found.pixels, found.known) == (64, 32, 48, True)
+
+
+@pytest.mark.parametrize("fault, seen", [
+    ("gain", {"gain"}), ("offset", {"bias", "mean residual of a pixel"}), ("drift", {"drift of the gain", "gain"}),
+    ("records", {"crosstalk"}), ("pixels", {"correlation between pixels"}),
+    ("exposures", {"correlation between records"}),
+    ("skew", {"skewness of the noise", "excess kurtosis of the noise"})])
+def test_every_fault_is_seen(monkeypatch, fault, seen):
+    assert seen <= odd(of(monkeypatch, Faulty(fault)))
+
+
+def test_an_unknown_matrix_is_estimated_first(monkeypatch):
+    found = of(monkeypatch, Faulty(known=False))
+    assert (found.repeats, found.known) == (32, False) and "estimated" in as_text(found)
+    assert value(found, "gain") == pytest.approx(1.0, abs=0.02)
+    assert value(found, "effective sigma") == pytest.approx(0.5, rel=0.02)
+    drifting = of(monkeypatch, Faulty("drift", known=False))
+    assert {"drift of the gain", "gain"} <= odd(drifting)
+
+
+def test_the_physical_model_has_the_sigma_of_its_formula(tmp_path):
+    found = characterise(PHYSICAL)
+    assert value(found, "effective sigma") == pytest.approx(camera_of(PHYSICAL).effective_sigma, rel=0.03)
+    assert not odd(found)
+    files = write(found, tmp_path / "device")
+    assert [file.name for file in files] == ["device.md", "device.csv", "device.svg"]
+    rows = pd.read_csv(files[1])
+    np.testing.assert_allclose(rows["value"], table(found)["value"])
+    assert files[2].read_bytes().lstrip().startswith((b"<?xml", b"<svg"))
+
+
+def test_the_simulated_device_has_no_noise():
+    found = characterise(SIMULATED, repeats=8, records=8)
+    assert value(found, "effective sigma") < 1e-5 and len(found.residuals) == 0
+    assert value(found, "gain") == pytest.approx(1.0, abs=1e-5)
+    assert "no noise beyond rounding" in as_text(found)
+
+
+def test_the_command_writes_its_report(tmp_path, capsys):
+    out = tmp_path / "here"
+    assert main(["device", "opu_physical", "--set", "photons=20", "--set", "hidden=[16]", "--repeats", "8",
+                 "--records", "4", "--out", str(out)]) == 0
+    assert "effective sigma" in capsys.readouterr().out and (out / "device.md").exists()
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["opu_simulated", "--set", "photons=20"], "photons: is not used with projector 'opu_simulated'"),
+    (["opu_physical", "--repeats", "6"], "repeats: must be a multiple of 4 and at least 8, got 6"),
+    (["opu_physical", "--records", "2"], "records: must be a multiple of 4 and at least 4, got 2"),
+    (["opu_hardware"], "OPU: "), (["opu"], "projector: must be one of"), (["gaussian"], "projector: pdfa takes"),
+    (["opu_physical", "--set", "photon=1"], "photon: unknown field")])
+def test_what_cannot_be_measured_is_refused_in_one_line(arguments, message, capsys, tmp_path):
+    assert main(["device", *arguments, "--out", str(tmp_path / "none")]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and not (tmp_path / "none").exists()
+
+
+def test_only_an_opu_is_measured():
+    with pytest.raises(ConfigError, match="projector: must be one of an OPU, got 'gaussian'"):
+        characterise(TrialConfig(algorithm="dfa"))
+    with pytest.raises(OpuUnavailable):
+        characterise(TrialConfig(algorithm="pdfa", projector="opu_hardware"))
