@@ -1,5 +1,5 @@
-"""docs/privacy.md and docs/extending.md: their python blocks run, print what the page says, and the files that they
-name exist."""
+"""docs/privacy.md, extending.md and optics.md: their python blocks run, print what the page says, and the
+files that they name exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("privacy", "extending")}
+PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("privacy", "extending", "optics")}
 BLOCKS = {name: re.findall(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```$)?", page, re.DOTALL | re.MULTILINE)
           for name, page in PAGES.items()}
 
@@ -23,7 +23,7 @@ def printed(code):
     return out.getvalue()
 
 
-@pytest.mark.parametrize(("page", "least"), [("privacy", 6), ("extending", 3)])
+@pytest.mark.parametrize(("page", "least"), [("privacy", 6), ("extending", 3), ("optics", 1)])
 def test_every_python_block_says_what_it_prints(page, least):
     assert len(BLOCKS[page]) == PAGES[page].count("```python") >= least
     assert all(expected for _, expected in BLOCKS[page])
