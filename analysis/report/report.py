@@ -34,11 +34,13 @@ from pipeline.tracking.store import Store
 from pipeline.trials.exhibits import certified_trials, left_out
 from pipeline.trials.experiment import Experiment
 
-# Exhibits by name, of the last epoch of the trials; and those of every epoch, which the store has.
+# Exhibits by name, of the last epoch of the trials; those of them that mark published results; and those of every epoch,
+# which the store has.
 DRAW: dict[str, Callable[[pd.DataFrame], Exhibit]] = {
     "table1": table1.draw, "frontier_slices": slices.draw, "main_effects": main_effects.draw, "means": means.draw,
     "parallel_coordinates": parallel_coordinates.draw,
     **{name: partial(module.draw, name=name) for module in (heatmaps, sweeps) for name in module.TITLES}}
+DRAW_BESIDE: dict[str, Callable[..., Exhibit]] = {name: partial(frontier.draw, name=name) for name in frontier.TITLES}
 DRAW_EPOCHS: dict[str, Callable[[pd.DataFrame, Reader], Exhibit]] = {"figure2": figure2.draw, "leekifer": leekifer.draw}
 
 
@@ -111,8 +113,8 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
 
 
 def _draw(name: str, experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
-    if name in frontier.TITLES:
-        return frontier.draw(runs, name=name, references=experiment.references)
+    if name in DRAW_BESIDE:
+        return DRAW_BESIDE[name](runs, references=experiment.references)
     return DRAW[name](runs) if name in DRAW else DRAW_EPOCHS[name](runs, store)
 
 
