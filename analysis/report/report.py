@@ -40,7 +40,8 @@ DRAW: dict[str, Callable[[pd.DataFrame], Exhibit]] = {
     "table1": table1.draw, "frontier_slices": slices.draw, "main_effects": main_effects.draw, "means": means.draw,
     "parallel_coordinates": parallel_coordinates.draw,
     **{name: partial(module.draw, name=name) for module in (heatmaps, sweeps) for name in module.TITLES}}
-DRAW_BESIDE: dict[str, Callable[..., Exhibit]] = {name: partial(frontier.draw, name=name) for name in frontier.TITLES}
+DRAW_BESIDE: dict[str, Callable[..., Exhibit]] = {
+    name: partial(frontier.draw, name=name) for name in frontier.TITLES}
 DRAW_EPOCHS: dict[str, Callable[[pd.DataFrame, Reader], Exhibit]] = {"figure2": figure2.draw, "leekifer": leekifer.draw}
 
 
