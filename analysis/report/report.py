@@ -34,7 +34,7 @@ from pipeline.tracking.store import Store
 from pipeline.trials.exhibits import certified_trials, left_out
 from pipeline.trials.experiment import Experiment
 
-# Exhibits by name, of the last epoch of the trials; those of them that mark published results; and those of every epoch,
+# Exhibits by name: of the last epoch of the trials, those of it that mark published results, and those of every epoch,
 # which the store has.
 DRAW: dict[str, Callable[[pd.DataFrame], Exhibit]] = {
     "table1": table1.draw, "frontier_slices": slices.draw, "main_effects": main_effects.draw, "means": means.draw,
