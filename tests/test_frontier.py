@@ -338,6 +338,9 @@ def test_published_results_are_marked_where_they_guarantee_the_same_and_said_as_
     (legend,) = drawn.figure.legends
     assert [t.get_text() for t in legend.get_texts()][-1] == "They 2021, a model:\n89.7% at ε = 3"
     assert drawn.markdown.count("Published by others, and marked: They 2021, a model, 89.7% at ε = 3, δ = 1e-05.") == 1
+    second = exhibit.draw(runs, name="frontier", references=[other, ours]).figure
+    assert "P" in [line.get_marker() for line in second.axes[0].lines]
+    assert second.legends[0].legend_handles[-1].get_marker() == "P", "the mark of the panel"
     worst = exhibit.draw(runs, name="frontier_worst_class", references=[ours])
     assert "Published" not in worst.markdown
     assert not any(line.get_marker() == "*" for line in worst.figure.axes[0].lines)

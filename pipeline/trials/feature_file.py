@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.trials.datasets import DATASETS, DatasetSpec
+from pipeline.trials.datasets import DATASETS
 from pipeline.trials.fields import ConfigError
 
 FLOATING = ("F16", "BF16", "F32", "F64")  # types of safetensors
@@ -93,14 +93,18 @@ def _described(path: Path) -> FeatureFile:
         return FeatureFile(shapes, hashlib.file_digest(content, "sha256").hexdigest())
 
 
-def check_rows(path: Path, file: FeatureFile, spec: DatasetSpec, dataset: str) -> None:
-    """Raises:
-        ConfigError: for a file with more or fewer rows than the data set has records.
+def file_of(path: Path, dataset: str) -> FeatureFile:
+    """What a file is that has the features of a data set.
+
+    Raises:
+        ConfigError: as `described`, and for a file with more or fewer rows than the data set has records.
     """
+    file, spec = described(path), DATASETS[dataset]
     for name, n in (("train", spec.n_train), ("test", spec.n_test)):
         if file.shapes[name][0] != n:
             raise ConfigError(f"feature_file: {path}, tensor {name}, must have a row for each of the {n} records of "
                               f"{dataset}, got shape {file.shapes[name]}")
+    return file
 
 
 def known_of_file(c: Any) -> dict[str, Any]:
@@ -119,8 +123,7 @@ def known_of_file(c: Any) -> dict[str, Any]:
     if not path.exists():
         raise ConfigError(f"feature_file: {path} cannot be read (no such file); to do without it, feature_sha256 and "
                           "feature_width say which it was")
-    file = described(path)
-    check_rows(path, file, DATASETS[c.dataset], c.dataset)
+    file = file_of(path, c.dataset)
     for name, given, found in (("feature_sha256", c.feature_sha256, file.sha256),
                                ("feature_width", c.feature_width, file.width)):
         if given and given != found:

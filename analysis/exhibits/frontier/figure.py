@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from string import ascii_lowercase
 from textwrap import fill
+from types import MappingProxyType
 
 import pandas as pd
 import seaborn as sns
@@ -22,6 +23,8 @@ from analysis.runs import ReportError
 from pipeline.trials.references import Reference
 
 MARKS = "*PXDv^"  # of published results, in their order
+PUBLISHED = {"color": "black", "linestyle": "none", "markersize": 7, "markeredgewidth": 0.5, "markerfacecolor": "gold"}
+NO_MARKS: Mapping[Reference, str] = MappingProxyType({})
 LEGEND_WIDTH = 22  # characters of a line
 FRONT = {"facecolor": "0.965", "edgecolor": "0.75", "linewidth": 0.7, "linestyle": ":"}
 
@@ -38,11 +41,11 @@ def plot(points: Sequence[pd.DataFrame], references: Sequence[Reference] = ()) -
     with style.theme():
         figure, axes = style.panels(len(points), 2, 4.2, 3.8, beside=(1.8, 0.0))
         figure.get_layout_engine().set(w_pad=0.1)
-        letters = _letters(together)
+        letters, marked = _letters(together), {}
         for frame, ax in zip(points, axes, strict=True):
-            _panel(frame, ax, letters, comparable(frame, references))
-        marked = [r for r in references if any(r in comparable(frame, references) for frame in points)]
-        legend(figure, together, letters=letters, references=marked)
+            _panel(frame, ax, letters, marks := _marks(frame, references))
+            marked |= marks
+        legend(figure, together, letters=letters, marks=marked)
     return figure
 
 
@@ -85,13 +88,13 @@ def draw_curves(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str] | Non
 
 
 def legend(figure: Figure, points: pd.DataFrame, head: str = "", letters: Mapping[str, str] | None = None,
-           references: Sequence[Reference] = ()) -> None:
+           marks: Mapping[Reference, str] = NO_MARKS) -> None:
     """The one legend of a figure, to the right of its panels."""
     text = "\n".join(filter(None, (head, style.seeds(points["n"]))))
-    marks = [Line2D([], [], **_mark(number),
-                    label=f"{fill(r.source, LEGEND_WIDTH)}:\n{r.accuracy:g}% at ε = {r.epsilon:g}")
-             for number, r in enumerate(references)]
-    figure.legend(handles=[*_handles(points, letters), *marks], title=text, loc="outside right center",
+    published = [Line2D([], [], marker=mark, **PUBLISHED,
+                        label=f"{fill(r.source, LEGEND_WIDTH)}:\n{r.accuracy:g}% at ε = {r.epsilon:g}")
+                 for r, mark in marks.items()]
+    figure.legend(handles=[*_handles(points, letters), *published], title=text, loc="outside right center",
                   alignment="left")
 
 
@@ -102,13 +105,13 @@ def comparable(points: pd.DataFrame, references: Sequence[Reference]) -> list[Re
     return [r for r in references if fits and math.isclose(r.delta, first["delta"])]
 
 
-def _mark(number: int) -> dict:
-    """The look of one of several published results."""
-    return {"color": "black", "linestyle": "none", "marker": MARKS[number % len(MARKS)], "markersize": 7,
-            "markeredgewidth": 0.5, "markerfacecolor": "gold"}
+def _marks(points: pd.DataFrame, references: Sequence[Reference]) -> dict[Reference, str]:
+    """The marker of every published result that a panel marks: the same in all panels and in the legend."""
+    return {r: MARKS[references.index(r) % len(MARKS)] for r in comparable(points, references)}
 
 
-def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str], references: Sequence[Reference] = ()) -> None:
+def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
+           marks: Mapping[Reference, str] = NO_MARKS) -> None:
     if points.empty or not (points["epsilon"] > 0).all():
         raise ReportError(f"frontier: needs points with epsilon > 0, got {points['epsilon'].tolist()}")
     for name in ("kind", "formula", "relation", "delta", "metric"):
@@ -116,8 +119,8 @@ def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str], reference
             raise ReportError(f"{name}: must be one on an axis, got {', '.join(map(str, points[name].unique()))}")
     metric = METRICS[points["metric"].iloc[0]]
     draw_curves(points, ax, letters)
-    for number, reference in enumerate(references):
-        ax.plot(reference.epsilon, reference.accuracy, zorder=6, **_mark(number))
+    for reference, mark in marks.items():
+        ax.plot(reference.epsilon, reference.accuracy, marker=mark, zorder=6, **PUBLISHED)
     style.log_axis(ax, asked(points))
     style.within(ax, metric.low, metric.high)
     front(points, ax)

@@ -25,8 +25,7 @@ from pipeline.learning.data.download import DataError
 from pipeline.learning.data.maps import MAPS, Apply
 from pipeline.learning.data.readers import cache_folder
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.datasets import DATASETS
-from pipeline.trials.feature_file import check_rows, described
+from pipeline.trials.feature_file import file_of
 from pipeline.trials.features import map_settings, record_shape
 from pipeline.trials.fields import ConfigError
 
@@ -100,8 +99,7 @@ def check_file(config: TrialConfig) -> None:
         raise DataError(f"feature_file: must name the file with SHA-256 {config.feature_sha256}, got ''")
     path = Path(config.feature_file)
     try:
-        file = described(path)
-        check_rows(path, file, DATASETS[config.dataset], config.dataset)
+        file = file_of(path, config.dataset)
     except ConfigError as error:
         raise DataError(str(error)) from None
     if (file.sha256, file.width) != (config.feature_sha256, config.feature_width):

@@ -132,8 +132,7 @@ class Conv:
     def squared_norms(self, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
         """[R, m, 1]: squared norm of every record's gradient, weights and bias together, as `squared_norms_apart`."""
         pooled = self._pooled(delta)
-        of_bias = squared_norm(pooled.flatten(3).sum(dim=-1), -1, keepdim=True)
-        return self._squared_norms_of_weights(pooled, h).add_(of_bias)
+        return self._squared_norms_of_weights(pooled, h).add_(_squared_norms_of_bias(pooled))
 
     def squared_norms_apart(self, delta: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Squared norms of every record's gradient by weights and by bias, each [R, m, 1], a few records at a time.
@@ -142,10 +141,9 @@ class Conv:
         record is taken for shorter than it is.
         """
         pooled = self._pooled(delta)
-        of_bias = squared_norm(pooled.flatten(3).sum(dim=-1), -1, keepdim=True)
         if_aligned = squared_norm(pooled.flatten(3).abs().sum(dim=-1), -1, keepdim=True)
         units = EXACT_ROUNDING * pooled[0, 0, 0].numel() if delta.dtype == torch.float64 else GRADIENT_ROUNDING
-        of_bias = of_bias.add_(if_aligned, alpha=(units * torch.finfo(delta.dtype).eps) ** 2)
+        of_bias = _squared_norms_of_bias(pooled).add_(if_aligned, alpha=(units * torch.finfo(delta.dtype).eps) ** 2)
         return self._squared_norms_of_weights(pooled, h), of_bias
 
     def _squared_norms_of_weights(self, pooled: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
@@ -240,6 +238,10 @@ class Conv:
         squares.add_(of_deltas.sqrt().sum(dim=1).mul_(math.sqrt(lost_of_patches)).square_())
         if_aligned = (of_patches * of_deltas).sqrt_().sum(dim=1).square()
         return squares.add_(if_aligned, alpha=GRAM_ROUNDING * torch.finfo(squares.dtype).eps).clamp_(min=0)
+
+
+def _squared_norms_of_bias(pooled: torch.Tensor) -> torch.Tensor:
+    return squared_norm(pooled.flatten(3).sum(dim=-1), -1, keepdim=True)
 
 
 def squared_norm(x: torch.Tensor, dim: int, keepdim: bool = False) -> torch.Tensor:
