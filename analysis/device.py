@@ -11,6 +11,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy import stats
 
+from analysis.exhibits.exhibit import save, to_csv
+from analysis.exhibits.table import Table, markdown
 from analysis.style import PALETTE, draw, panels, theme
 from analysis.text import NO_VALUE
 from pipeline.trials.camera import camera_of
@@ -35,23 +37,20 @@ def _z(q: Quantity) -> float:
 
 def as_text(found: Characterisation) -> str:
     """The report in Markdown."""
-    rows = table(found)
-    lines = [f"# Projector `{found.trial.projector}`", "",
+    rows = list(table(found).itertuples(index=False))
+    parts = [f"# Projector `{found.trial.projector}`",
              f"{found.repeats} batches of {found.records} ternary errors with one +1 and one -1, on {found.pixels} "
-             f"pixels; the matrix is {'known' if found.known else 'estimated from as many batches before'}.", "",
-             "| quantity | value | standard error | ideal | z |", "|---|---:|---:|---:|---:|"]
-    lines += [f"| {row.quantity} | {_cell(row.value)} | {_cell(row.standard_error)} | {_cell(row.ideal)} | "
-              f"{_cell(row.z)} |" for row in rows.itertuples()]
-    lines.append("")
+             f"pixels; the matrix is {'known' if found.known else 'estimated from as many batches before'}.",
+             Table.of(["quantity", "value", "standard error", "ideal", "z"],
+                      [[name, *map(_cell, numbers)] for name, *numbers in rows])]
     if not len(found.residuals):
-        lines += ["There is no noise beyond rounding, so nothing is said of its correlations and its law.", ""]
+        parts.append("There is no noise beyond rounding, so nothing is said of its correlations and its law.")
     if found.trial.projector == "opu_physical":
-        lines += [f"Its light amounts to an effective sigma of {camera_of(found.trial).effective_sigma:.4g} by the "
-                  "formula of docs/optics.md.", ""]
-    odd = [row.quantity for row in rows.itertuples() if abs(row.z) > SUSPICIOUS]
-    verdict = ", ".join(odd) if odd else "nothing"
-    lines += [f"More than {SUSPICIOUS:g} standard errors from an ideal device: {verdict}.", "", "![](device.svg)"]
-    return "\n".join(lines) + "\n"
+        parts.append(f"Its light amounts to an effective sigma of {camera_of(found.trial).effective_sigma:.4g} by the "
+                     "formula of docs/optics.md.")
+    odd = ", ".join(row.quantity for row in rows if abs(row.z) > SUSPICIOUS) or "nothing"
+    parts += [f"More than {SUSPICIOUS:g} standard errors from an ideal device: {odd}.", "![](device.svg)"]
+    return markdown(*parts)
 
 
 def _cell(value: float) -> str:
@@ -79,9 +78,5 @@ def figure(found: Characterisation) -> Figure:
 
 def write(found: Characterisation, folder: Path) -> list[Path]:
     """device.md, device.csv and device.svg in `folder`, which is made; the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files = {"device.md": as_text(found).encode(), "device.csv": table(found).to_csv(index=False).encode(),
-             "device.svg": draw(figure(found))["svg"]}
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    return [folder / name for name in files]
+    return save({"device.md": as_text(found).encode(), "device.csv": to_csv(table(found)).encode(),
+                 "device.svg": draw(figure(found))["svg"]}, folder)

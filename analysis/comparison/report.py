@@ -14,12 +14,12 @@ from matplotlib.figure import Figure
 from analysis import style
 from analysis.comparison import match
 from analysis.comparison.match import Comparison, Side, accuracies, names_of, overlay
-from analysis.exhibits.exhibit import Exhibit
+from analysis.exhibits.exhibit import Exhibit, save
 from analysis.exhibits.frontier.exhibit import tidy
 from analysis.exhibits.frontier.points import tightest
 from analysis.report.overview import abridged
 from analysis.report.page import Page, render
-from analysis.report.report import Report, save
+from analysis.report.report import Report
 from analysis.report.statements import epsilons, notes, state
 from analysis.runs import ALGORITHM_LABELS, ReportError, load_runs, noise_sources
 from analysis.text import value_text

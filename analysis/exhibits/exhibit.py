@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -62,3 +63,11 @@ class Exhibit:
 def to_csv(rows: pd.DataFrame) -> str:
     """Tidy rows as CSV, with the ends of lines of every system."""
     return rows.to_csv(index=False, lineterminator="\n")
+
+
+def save(contents: Mapping[str, bytes], folder: Path) -> list[Path]:
+    """Write files, by name, into a folder, which is created if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    return [folder / name for name in contents]

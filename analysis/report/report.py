@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from analysis.exhibits import (
     sweeps,
     table1,
 )
-from analysis.exhibits.exhibit import Exhibit, to_csv
+from analysis.exhibits.exhibit import Exhibit, save, to_csv
 from analysis.exhibits.frontier import exhibit as frontier
 from analysis.exhibits.frontier import slices
 from analysis.report.overview import NOISE, compose, file_name, manifest, shown, tracked_runs
@@ -117,14 +117,6 @@ def _draw(name: str, experiment: Experiment, runs: pd.DataFrame, store: Reader) 
     if name in DRAW_BESIDE:
         return DRAW_BESIDE[name](runs, references=experiment.references)
     return DRAW[name](runs) if name in DRAW else DRAW_EPOCHS[name](runs, store)
-
-
-def save(contents: Mapping[str, bytes], folder: Path) -> list[Path]:
-    """Write files, by name, into a folder, which is created if need be."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in contents.items():
-        (folder / name).write_bytes(content)
-    return [folder / name for name in contents]
 
 
 def _noise(runs: pd.DataFrame, experiment: Experiment, store: Reader) -> dict[str, pd.Series]:
