@@ -8,6 +8,7 @@ from flat import train
 
 from pipeline.accounting import account
 from pipeline.learning.data.dataset import load
+from pipeline.learning.network.network import make_network, start_output
 from pipeline.learning.optimizer import learning_rate
 from pipeline.learning.state import capture, restore
 from pipeline.learning.training import Inputs, Training
@@ -251,6 +252,12 @@ def test_feedback_is_aligned_from_the_start_with_an_output_layer_made_of_it(digi
     if algorithm == "dfa":
         assert (alignment[:, 1] > 1 - 1e-5).all()
     assert (alignment[:, 1] > 0.5).all() and (alignment[:, 0].abs() < 0.6).all()
+
+
+def test_an_output_layer_of_feedback_says_what_it_lacks(digits):
+    config = TrialConfig(dataset="digits", output_init="feedback")
+    with pytest.raises(ValueError, match="matrices: output_init 'feedback' needs the feedback matrix B, got None"):
+        start_output(make_network(config, [0]), config)
 
 
 @pytest.mark.parametrize("changes", [{"algorithm": "bp"}, {"algorithm": "pdfa", "projector": "opu_hardware"}])

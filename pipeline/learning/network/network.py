@@ -170,10 +170,15 @@ def start_output(net: Network, config: TrialConfig, matrices: torch.Tensor | Non
         config: what they share.
         matrices: B of every trial [R, n_L, n_1 + ... + n_{L-1}]. With `feedback` W^L is a multiple of the last hidden
             layer's B, which then learns from the gradient's direction at once: W^L^T e and B e are parallel.
+
+    Raises:
+        ValueError: for `feedback` without matrices, as of an extension that has none.
     """
     weight = net.parameters.weights[-1]
     if config.output_init != "uniform":
         net.parameters.layers[-1].zero_()
     if config.output_init == "feedback":
+        if matrices is None:
+            raise ValueError("matrices: output_init 'feedback' needs the feedback matrix B, got None")
         block = matrices[:, :, -weight.shape[2]:]
         weight.copy_(block * (config.output_std / block.square().mean(dim=(1, 2), keepdim=True).sqrt()))
