@@ -8,15 +8,18 @@ from pipeline.learning.data.dataset import Dataset
 from pipeline.trials.config import TrialConfig
 
 LEAST_NORM = 1e-6  # of an input: one of zeros has no direction, and stays zero
+# Elements that are gathered, scaled and normalised at a time; on a CPU as many as a core's own cache holds.
+CHUNK_ELEMENTS = {"cpu": 2**18, "cuda": 2**28}
 
 
 class Inputs:
     """Records resident on the device, handed out as float batches: uint8 pixels on the trial's input scale, features as
-    they are."""
+    they are. A batch lies in memory that the next one overwrites."""
 
     def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
         self.records, self.norm = records, config.input_norm
         self.scaled = config.features == "pixels"
+        self._room = torch.empty(0, records.shape[1], device=records.device)
         if not self.scaled:
             return
         mean, std = {"unit": ((0.0,), (1.0,)), "centered": ((0.5,), (0.5,)),
@@ -26,9 +29,19 @@ class Inputs:
         self.factor, self.shift = 1 / (data.spec.scale * columns[1]), -columns[0] / columns[1]
 
     def batch(self, indices: torch.Tensor) -> torch.Tensor:
-        """Float inputs [..., n_0] of the records at `indices` [...]."""
-        rows = self.records.index_select(0, indices.flatten()).to(torch.float32)
-        inputs = torch.addcmul(self.shift, rows, self.factor) if self.scaled else rows
-        if self.norm:
-            inputs.mul_(self.norm / torch.linalg.vector_norm(inputs, dim=1, keepdim=True).clamp_(min=LEAST_NORM))
+        """Float inputs [..., n_0] of the records at `indices` [...]; they hold until the next call."""
+        places = indices.flatten()
+        if len(self._room) < len(places):
+            self._room = self._room.new_empty(len(places), self._room.shape[1])
+        inputs = self._room[: len(places)]
+        rows = max(1, CHUNK_ELEMENTS[inputs.device.type] // inputs.shape[1])
+        for part, some in zip(inputs.split(rows), places.split(rows), strict=True):
+            self._write(some, part)
         return inputs.view(*indices.shape, -1)
+
+    def _write(self, places: torch.Tensor, out: torch.Tensor) -> None:
+        out.copy_(self.records.index_select(0, places))
+        if self.scaled:
+            torch.addcmul(self.shift, out, self.factor, out=out)
+        if self.norm:
+            out.mul_(self.norm / torch.linalg.vector_norm(out, dim=1, keepdim=True).clamp_(min=LEAST_NORM))

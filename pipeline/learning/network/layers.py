@@ -85,7 +85,7 @@ class Dense:
     def squared_norms(self, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
         """||delta_i||^2 (||h_i||^2 + 1) [R, m, 1]: of every record's gradient, weights and bias together; not below it
         where squares underflow."""
-        return squared_norm(delta, -1, keepdim=True) * (squared_norm(h, -1, keepdim=True) + 1)
+        return _squared_lengths(delta) * (_squared_lengths(h) + 1)
 
 
 class Conv:
@@ -247,6 +247,12 @@ def _squared_norms_of_bias(pooled: torch.Tensor) -> torch.Tensor:
 def squared_norm(x: torch.Tensor, dim: int, keepdim: bool = False) -> torch.Tensor:
     """Sum of squares along `dim`, with what squares that underflow may lose: it changes no sum that is not tiny."""
     return x.square().sum(dim=dim, keepdim=keepdim).add_(x.shape[dim] * torch.finfo(x.dtype).tiny)
+
+
+def _squared_lengths(x: torch.Tensor) -> torch.Tensor:
+    """`squared_norm` of rows [R, m, n] -> [R, m, 1], a few records at a time."""
+    records = max(1, CHUNK_ELEMENTS[x.device.type] // (x.shape[0] * x.shape[2]))
+    return torch.cat([squared_norm(part, -1, keepdim=True) for part in x.split(records, dim=1)], dim=1)
 
 
 Layer = Dense | Conv
