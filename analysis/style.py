@@ -34,12 +34,12 @@ class _Looks(dict):
 
 
 _COLORS = sns.color_palette("colorblind")
-PALETTE = _Looks({"bp": _COLORS[0], "dfa": _COLORS[2], "tdfa": _COLORS[4], "pdfa": _COLORS[3], "hybrid": _COLORS[1]},
-                 _COLORS[5:])
+PALETTE = _Looks({"softmax": _COLORS[7], "bp": _COLORS[0], "dfa": _COLORS[2], "tdfa": _COLORS[4], "pdfa": _COLORS[3],
+                  "hybrid": _COLORS[1]}, [*_COLORS[5:7], *_COLORS[8:]])
 # Colour is never the only difference. In learning curves, as in the papers, a dashed line is a trial without privacy.
-MARKERS = _Looks({"bp": "o", "dfa": "s", "tdfa": "D", "pdfa": "^", "hybrid": "v"}, "PX<>h")
-LINES = _Looks({"bp": "-", "dfa": (0, (6, 1.5)), "tdfa": (0, (6, 1.5, 1, 1.5)), "pdfa": (0, (1.5, 1)),
-                "hybrid": (0, (6, 1.5, 1, 1.5, 1, 1.5))}, ["-."])
+MARKERS = _Looks({"softmax": "p", "bp": "o", "dfa": "s", "tdfa": "D", "pdfa": "^", "hybrid": "v"}, "PX<>h")
+LINES = _Looks({"softmax": (0, (3, 1, 1, 1)), "bp": "-", "dfa": (0, (6, 1.5)), "tdfa": (0, (6, 1.5, 1, 1.5)),
+                "pdfa": (0, (1.5, 1)), "hybrid": (0, (6, 1.5, 1, 1.5, 1, 1.5))}, ["-."])
 FORMATS = ("svg", "pdf", "png")
 SHIFT = 3.0  # points (1/72 inch) between the curves of two algorithms
 INTERVALS = "mean, 95% intervals:\nthick bootstrap, thin t"

@@ -23,6 +23,7 @@ from analysis.runs import MixedTrials, ReportError, by_noise, load_runs
 from pipeline.accounting.certified import with_noise
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.exhibits import misfit
 from pipeline.trials.experiment import Experiment, Resources
 from pipeline.trials.records import EpochRecord, Outcome
 from pipeline.trials.references import Reference
@@ -111,6 +112,18 @@ def test_targets_that_are_met_from_below_are_compared_by_the_target(runs):
     points = frontiers.frontier(cheaper, "certified").set_index(["algorithm", "setting"])
     assert points.loc[("dfa", "epsilon=3"), "epsilon"] == 2.98 < points.loc[("bp", "epsilon=3"), "epsilon"]
     assert points["on_overall_front"].groupby("algorithm").sum().to_dict() == {"bp": 3, "dfa": 0, "tdfa": 0, "pdfa": 0}
+
+
+def test_networks_without_hidden_layers_have_a_curve_of_their_own_that_no_choice_mixes_with_others(runs):
+    linear = runs[runs["algorithm"].eq("bp") & runs["seed"].eq(1)].assign(
+        hidden=[()] * 3, **{name: runs[name] - 0.3 for name in ("test/accuracy", "validation/accuracy")})
+    points = frontiers.frontier(pd.concat([runs, linear], ignore_index=True), "certified")
+    rows = points[points["algorithm"] == "softmax"]
+    assert list(rows["epsilon"]) == [1, 3, 8] and set(rows["n"]) == {1} and set(points["choices"]) == {1}
+    assert list(rows["mean"]) == pytest.approx([100 * (0.22 + 0.1 * math.log10(e)) for e in (1, 3, 8)])
+    assert list(points["algorithm"])[3:] == np.repeat(ALGORITHMS, 3).tolist()
+    assert misfit("frontier", [certified(a, 3.0, hidden=h, validation_fraction=0.0) for a, h in
+                               (("bp", ()), ("bp", (8,)), ("dfa", (8,)))]) == ""
 
 
 def test_label_points_have_the_relation_of_labels_and_no_claimed_epsilon(runs):

@@ -52,7 +52,9 @@ class Choice:
 
 ALGORITHMS = {"bp": Choice(), "dfa": Choice(("gaussian",)), "tdfa": Choice(("gaussian",)),
               "pdfa": Choice(OPU_PROJECTORS), "hybrid": Choice(("gaussian",))}
-ALGORITHM_LABELS = {"bp": "BP", "dfa": "DFA", "tdfa": "TDFA", "pdfa": "PDFA", "hybrid": "BP/DFA"}
+# The first is no algorithm: frontiers call networks without hidden layers so (`naming.method`).
+ALGORITHM_LABELS = {"softmax": "Softmax regression", "bp": "BP", "dfa": "DFA", "tdfa": "TDFA", "pdfa": "PDFA",
+                    "hybrid": "BP/DFA"}
 TERNARY = ("tdfa", "pdfa")
 DIRECT = ("dfa", "tdfa", "pdfa", "hybrid")  # algorithms with a matrix B
 PHOTONIC = ("bp", "dfa", "tdfa", "pdfa")  # algorithms that the photonic mechanism is described for

@@ -9,7 +9,7 @@ from pipeline.trials.choices import GAUSSIAN, relation_of
 from pipeline.trials.combinations import epsilon_kind
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.factors import balanced, differing, find_factors
-from pipeline.trials.naming import noise_setting
+from pipeline.trials.naming import method, noise_setting
 
 # Exhibits of curves over a field, and of a grid of sigma and tau_h, by what they show.
 SWEPT = {"tau_h_sweep": "tau_h", "batch_size_sweep": "batch_size", "clipping_norm_sweep": "clipping_norm"}
@@ -172,7 +172,7 @@ def _curve_misfit(kind: str, shown: Sequence[TrialConfig]) -> str:
     if kind == "certified" and len({relation_of(sampler) for sampler in samplers}) > 1:
         return "needs one neighbouring relation, but " + " and ".join(
             f"sampler {sampler} is of {relation_of(sampler)}" for sampler in samplers)
-    return _choice_misfit(shown, lambda f: (f["algorithm"], noise_setting(f)), "algorithm and noise")
+    return _choice_misfit(shown, lambda f: (method(f), noise_setting(f)), "algorithm and noise")
 
 
 def _choice_misfit(shown: Sequence[TrialConfig], cell: Callable[[Mapping[str, Any]], Any], cells: str) -> str:

@@ -52,6 +52,12 @@ def noise_setting(fields: Mapping[str, Any]) -> str:
     return f"z={fields['noise_multiplier']:g}"
 
 
+def method(fields: Mapping[str, Any]) -> str:
+    """What a frontier has a curve of, from a trial's canonical fields: its algorithm; `softmax` of networks without
+    hidden layers, through which no algorithm has anything to carry back."""
+    return "softmax" if fields["network"] == "mlp" and not fields["hidden"] else fields["algorithm"]
+
+
 def run_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
     """A trial's name for people: `pdfa sigma=0.1 seed=0`, `bp non-private seed=0`, `dfa sigma=0 tau_h=2 seed=1`; with a
     Gaussian mechanism `pdfa epsilon=3 seed=0` or `dfa z=1.1 seed=0`.

@@ -15,6 +15,7 @@ from analysis.text import NO_VALUE, settings_text
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.trials.exhibits import FRONTIER_NOISE
+from pipeline.trials.naming import method
 from pipeline.trials.stopping import Selection
 
 
@@ -28,8 +29,10 @@ def candidates(runs: pd.DataFrame, kind: str) -> pd.DataFrame:
 
     `point` tells settings apart, seeds aside; `chosen` names those fields in which they differ along a curve, as text;
     `choice` tells apart what is chosen from: the settings of one target, or all of an algorithm that have none, where
-    several have one noise level; empty where there is nothing to choose.
+    several have one noise level; empty where there is nothing to choose. `algorithm` becomes what a curve is of
+    (`naming.method`).
     """
+    runs = runs.assign(algorithm=[method(row) for row in runs.to_dict("records")])
     fields = varied(runs, ["algorithm"], ("seed", *FRONTIER_NOISE[kind]))
     runs = runs.assign(point=setting_keys(runs), chosen=[settings_text(row, fields) for row in runs.to_dict("records")])
     crowded = runs.groupby(["algorithm", "setting"])["point"].transform("nunique") > 1
