@@ -88,7 +88,8 @@ class PhysicalOpuProjector(Projector):
                 drawn = own.new_empty(-(-own.numel() // BLOCK) * BLOCK).normal_(0.0, sigma, generator=generator)
                 own += drawn[: own.numel()].view_as(own)
         if self._adc_step:
-            counts.clamp_(0, self._full_well).div_(self._adc_step).round_().mul_(self._adc_step)
+            # Levels go on below 0, as cameras add an offset: cut off there, read noise would be a signal in the dark.
+            counts.clamp_(max=self._full_well).div_(self._adc_step).round_().mul_(self._adc_step)
         return counts
 
     def retrieve(self, electrons: Tensor) -> Tensor:
