@@ -21,6 +21,9 @@ from typing import Any
 
 import numpy as np
 
+# Settings of a trial that tell cameras and their reference apart, beside the light.
+SETTINGS = ("reference_ratio", "dark_counts", "read_noise", "full_well", "adc_bits")
+
 # A scientific camera, Andor Zyla 4.2: read noise 0.9 e- (brochure "Zyla OEM", Andor), saturation 30,000 e- in 16 bits
 # (Hardware Manual Zyla sCMOS 4.2 PLUS, version 2.0 of 18 Feb 2021, Table 5, where a level is 0.45 e-). That it stands
 # behind an optical processor is an assumption: nothing was found on the camera of a real one. These figures leave open
