@@ -67,7 +67,9 @@ def test_the_light_that_an_epsilon_takes():
     assert all(np.isnan(light.light_for(table, value)[0]) for value in (1.0, 1e5))
     unknown = table.assign(epsilon=table["epsilon"].where(table["photons"] != 100.0))
     assert np.isnan(light.light_for(unknown, 80.0)[0])
-    text = light.caption(light.tabulate(tracked([*IDEAL, *REAL])))
+    runs = tracked([*IDEAL, *REAL, TrialConfig(dataset="digits", algorithm="pdfa")])
+    text = light.caption(light.tabulate(runs), runs.iloc[-1:])
+    assert "without noise and photonic mechanism, 85.0%." in text
     assert f"Label ε 8 takes some {0.2 ** (1 / 0.9):.2g} photons, interpolated" in text
     assert "between the points at 0.1 and 1" in text and "reference ratio 2, 0.5 dark counts." in text
 

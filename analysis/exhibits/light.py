@@ -40,7 +40,7 @@ def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
         return Exhibit(name, TITLES[name], (sigma_caption(table),), table[
             ["camera", *SETTINGS, "feedback_std", "photons", "effective_sigma", *PARTS]], plot_sigma(table))
     noiseless = runs.loc[runs["setting"] == NON_PRIVATE]
-    return Exhibit.of_means(name, TITLES[name], caption(table), table, plot(table, noiseless))
+    return Exhibit.of_means(name, TITLES[name], caption(table, noiseless), table, plot(table, noiseless))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
@@ -98,12 +98,13 @@ def light_for(points: pd.DataFrame, epsilon: float) -> tuple[float, float, float
     return float(photons), *ends["photons"].tolist()
 
 
-def caption(table: pd.DataFrame) -> str:
-    """What a reader must know of `plot`."""
-    first = table.iloc[0]
+def caption(table: pd.DataFrame, noiseless: pd.DataFrame) -> str:
+    """What a reader must know of `plot`, whose arguments it has."""
+    first, level = table.iloc[0], METRICS["accuracy"].of(noiseless).mean() if len(noiseless) else np.nan
     return " ".join([
         f"Test accuracy ({MEANS}) and label ε (the largest over seeds) against photo-electrons per pixel and exposure, "
         f"with reference and all mirrors on, of PDFA on the physical model of the optical processor{_common(table)}.",
+        *([] if np.isnan(level) else [f"Grey: the mean without noise and photonic mechanism, {level:.1f}%."]),
         *_targets(table),
         f"ε protects labels alone (relation {first['relation']}, sampler {first['sampler']}, δ = {first['delta']:g}) "
         "and is that of a simulation. It follows from counted photons: read noise, full well and ADC come after the "

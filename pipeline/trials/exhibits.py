@@ -222,7 +222,7 @@ def _sweep_misfit(configs: Sequence[TrialConfig], field: str) -> str:
 
 
 def _light_misfit(configs: Sequence[TrialConfig]) -> str:
-    shown = [c for c in configs if c.mechanism == "photonic" and c.projector == "opu_physical"]
+    shown = [c for c in configs if c.mechanism == "photonic" and c.physical]
     if len({c.photons for c in shown}) < 2:
         return ("needs trials with projector opu_physical and mechanism photonic at two values or more of photons, got "
                 f"{_values(shown, 'photons')}")
@@ -233,7 +233,7 @@ def _light_misfit(configs: Sequence[TrialConfig]) -> str:
 def _table1_light_misfit(configs: Sequence[TrialConfig]) -> str:
     shown = [c for c in configs if c.mechanism == "photonic" and c.projector in ("opu_simulated", "opu_physical")]
     sigmas = {c.sigma for c in shown if c.projector == "opu_simulated"}
-    light = {camera_of(c).effective_sigma for c in shown if c.projector == "opu_physical"}
+    light = {camera_of(c).effective_sigma for c in shown if c.physical}
     if not light or any(column_of(sigma, sigmas) is None for sigma in light):
         return ("needs trials with mechanism photonic and projector opu_physical whose effective sigma is, to 1%, a "
                 f"sigma of projector opu_simulated, got {_numbers(light)} and {_numbers(sigmas)}")
