@@ -1,4 +1,4 @@
-"""The optical processor as a physical device, `projector: opu_physical`: units, matrix, and how much noise it makes.
+"""The optical processor as a physical device, `projector: opu_physical`: units, and how much noise it makes.
 
 A pattern of binary digits x is shown with a reference beam of phase 0 and then with one of phase pi. On pixel k they
 give the intensities |r + a_k.x|^2 and |r - a_k.x|^2, a_k being complex Gaussian, its real part row k of B^T. With phi
@@ -15,11 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
-
-import numpy as np
 
 # Settings of a trial that tell cameras and their reference apart, beside the light.
 SETTINGS = ("reference_ratio", "dark_counts", "read_noise", "full_well", "adc_bits")
@@ -112,21 +109,3 @@ def camera_of(config: Any) -> Camera:
     """The camera of a trial with projector 'opu_physical'."""
     return Camera(config.photons, config.reference_ratio, config.dark_counts, config.read_noise, config.full_well,
                   config.adc_bits, config.feedback_std, config.layer_sizes[-1])
-
-
-@lru_cache(maxsize=4)
-def transmission(seed: int, n_inputs: int, n_pixels: int) -> np.ndarray:
-    """The complex matrix of a device, parts N(0, 1): that of lightonml's simulated device for this seed, rescaled.
-
-    Args:
-        seed: of the matrix, 32 bits: `streams.integer_seed(trial.seed, "feedback")`.
-
-    Returns:
-        complex64 [n_inputs, n_pixels], read-only.
-    """
-    rng = np.random.RandomState(seed)
-    scale = 1 / np.sqrt(n_inputs)
-    real, imaginary = (rng.normal(0.0, scale, (n_inputs, n_pixels)).astype(np.float32) for _ in range(2))
-    matrix = (real + 1j * imaginary) * np.float32(math.sqrt(n_inputs))
-    matrix.setflags(write=False)
-    return matrix

@@ -16,7 +16,8 @@ from torch import Tensor
 from pipeline.learning.feedback.projection import Projector, check_ternary
 from pipeline.learning.network.layers import matmul
 from pipeline.learning.randomness import Noise, StepGenerators
-from pipeline.trials.camera import Camera, transmission
+from pipeline.trials.camera import Camera
+from pipeline.trials.transmission import transmission
 
 EXPOSURES = 4  # of a record
 BLOCK = 16  # torch draws normal numbers on a CPU in blocks of so many; the last is drawn anew where it is not full
