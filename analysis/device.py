@@ -45,7 +45,7 @@ def as_text(found: Characterisation) -> str:
                       [[name, *map(_cell, numbers)] for name, *numbers in rows])]
     if not len(found.residuals):
         parts.append("There is no noise beyond rounding, so nothing is said of its correlations and its law.")
-    if found.trial.projector == "opu_physical":
+    if found.trial.physical:
         parts.append(f"Its light amounts to an effective sigma of {camera_of(found.trial).effective_sigma:.4g} by the "
                      "formula of docs/optics.md.")
     odd = ", ".join(row.quantity for row in rows if abs(row.z) > SUSPICIOUS) or "nothing"

@@ -42,7 +42,7 @@ def load_runs(store: Reader, trials: Sequence[TrialConfig] | None = None, source
 
     Columns: trial_key, status, run_id, every field of `TrialConfig` (empty where it does not apply to the trial),
     `setting` ('non-private', sigma as text, 'label_epsilon=3', 'epsilon=3' or 'z=1.1'), the latest value of every
-    metric by its MLflow name, the tags `privacy.*` and git_commit. Accuracies are fractions.
+    metric by its MLflow name, the tags `privacy.*`, `optics.*` and git_commit. Accuracies are fractions.
 
     Args:
         trials: the trials that must be there, finished or diverged, and alone are returned, in this order; by
@@ -161,6 +161,7 @@ def _row(run: TrackedRun) -> dict[str, Any]:
     config = {name: float("nan") if value is None and FIELDS[name] in (int, float) else value
               for name, value in config.items()}
     setting = noise_setting(config).removeprefix("sigma=")
-    tags = {name: text for name, text in run.tags.items() if name.startswith("privacy.") or name == "git_commit"}
+    tags = {name: text for name, text in run.tags.items()
+            if name.startswith(("privacy.", "optics.")) or name == "git_commit"}
     identity = {"trial_key": run.trial_key, "status": run.status, "run_id": run.run_id}
     return {**identity, **config, "setting": setting, **run.metrics, **tags}

@@ -117,7 +117,7 @@ def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, 
     known = points[points["n"] > 1]
     for low, high, width in (("low", "high", 0.9), ("bootstrap_low", "bootstrap_high", 2.8)):
         bars = np.stack([known[[x, low]], known[[x, high]]], axis=1)
-        drawn = LineCollection(bars, colors=[PALETTE[algorithm]], linewidths=width, alpha=0.5, zorder=2, transform=at)
+        drawn = LineCollection(bars, colors=[line.get_color()], linewidths=width, alpha=0.5, zorder=2, transform=at)
         svg.tag(ax.add_collection(drawn), algorithm)
         ax.update_datalim(bars.reshape(-1, 2))
     ax.update_datalim(points[[x, "mean"]].to_numpy())

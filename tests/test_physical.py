@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
+from pipeline.learning import randomness
 from pipeline.learning.data.dataset import load
 from pipeline.learning.feedback.physical import PhysicalOpuProjector
 from pipeline.learning.feedback.projection import SimulatedOpuProjector
@@ -17,10 +19,11 @@ from pipeline.learning.feedback.projectors import make_projector
 from pipeline.learning.opu import simulated_device
 from pipeline.learning.state import capture, restore
 from pipeline.learning.training import Training, train
-from pipeline.trials.camera import Camera, camera_of, transmission
+from pipeline.trials.camera import ZYLA_4_2, Camera, camera_of
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.experiment import load_experiment
 from pipeline.trials.packs import Pack
+from pipeline.trials.transmission import transmission
 
 IDEAL = Camera(photons=1e3, reference_ratio=2.0, dark_counts=0.0, read_noise=0.0, full_well=0.0, adc_bits=0, std=0.5,
                n_inputs=10)
@@ -85,7 +88,8 @@ def test_full_scale_is_the_mean_count_with_all_mirrors_on():
 
 @pytest.mark.parametrize("changes", [
     {}, {"dark_counts": 200.0}, {"read_noise": 20.0}, {"full_well": 1e4, "adc_bits": 8},
-    {"photons": 20.0, "reference_ratio": 1.0}, {"photons": 300.0, "dark_counts": 30.0, "read_noise": 5.0}])
+    {"photons": 20.0, "reference_ratio": 1.0}, {"photons": 300.0, "dark_counts": 30.0, "read_noise": 5.0},
+    {"photons": 0.3, **ZYLA_4_2}])
 def test_the_effective_sigma_is_the_noise_that_is_measured(changes):
     """A chi-square test at 1e-6 that accepts sigma and refuses 2/3 and 3/2 of it; the matrix is drawn, hence 3%."""
     camera = dataclasses.replace(IDEAL, **changes)
@@ -97,6 +101,30 @@ def test_the_effective_sigma_is_the_noise_that_is_measured(changes):
     for wrong in (2 / 3, 3 / 2):
         assert measured != pytest.approx(wrong * camera.effective_sigma, rel=0.03)
     assert abs(x.mean().item()) < 5 * measured / math.sqrt(x.numel())
+    signal = (e @ ours.matrices).double()
+    slope, error = (signal * x).sum() / signal.square().sum(), measured / signal.norm()
+    assert abs(slope) < 5 * error  # read noise below 0 is not cut off, or the dark would have less gain
+
+
+def test_light_for_a_sigma():
+    for camera in (IDEAL, dataclasses.replace(IDEAL, **ZYLA_4_2, dark_counts=0.1)):
+        for sigma in (0.01, 0.2, 30.0):
+            assert camera.with_sigma(sigma).effective_sigma == pytest.approx(sigma, rel=1e-12)
+    dim, bright = (dataclasses.replace(IDEAL, photons=p, **ZYLA_4_2) for p in (1.0, 100.0))
+    assert dim.shot_sigma == pytest.approx(10 * bright.shot_sigma)
+    assert dim.floor_sigma == pytest.approx(100 * bright.floor_sigma)
+
+
+def test_the_experiments_have_the_light_and_the_camera_that_they_say():
+    root = Path(__file__).parent.parent / "experiments"
+    table = [t for t in load_experiment(root / "optics_table1.yaml").trials]
+    sigmas = sorted({t.sigma for t in table if t.projector == "opu_simulated"})
+    light = sorted((camera_of(t) for t in table if t.projector == "opu_physical"), key=lambda c: -c.photons)
+    assert [c.effective_sigma for c in light] == pytest.approx(sigmas, rel=1e-4)
+    assert all(2 * n * t.feedback_std**2 == 1 for t in table for n in t.hidden)  # E||B e||^2, e with one +1 and one -1
+    cameras = {(t.read_noise, t.full_well, t.adc_bits) for t in load_experiment(root / "optics.yaml").trials
+               if t.projector == "opu_physical"}
+    assert cameras == {(0.0, 0.0, 0), tuple(ZYLA_4_2.values())}
 
 
 def test_in_the_bright_limit_sigma_is_a_half_over_the_root_of_photons_per_unit():
@@ -121,6 +149,8 @@ def test_full_well_and_adc():
     levels = torch.unique(read)
     assert torch.equal(levels, torch.arange(16) * 17.0)
     assert (read[..., -1] == 255).all() and read[..., 0].max() == 0
+    below = projector(dataclasses.replace(camera, read_noise=20.0)).expose(torch.zeros(1, 300, 4, 40))
+    assert abs(below.mean().item()) < 5 * 21 / math.sqrt(below.numel())
 
 
 def test_a_replica_does_not_depend_on_the_others():
@@ -229,3 +259,23 @@ def test_make_projector_takes_the_trials_own_settings():
     with make_projector(trials, 32, CPU) as ours:
         deviations = (ours.project(e) - torch.bmm(e, ours.matrices)).std(dim=(1, 2))
     assert deviations[0] / deviations[1] == pytest.approx(math.sqrt(1e5), rel=0.1)
+
+
+def test_on_another_device_nothing_stays_on_the_cpu_and_nothing_waits(monkeypatch):
+    """The meta device refuses tensors of two devices, and values that the host would read."""
+    asked = []
+    monkeypatch.setattr(randomness, "torch_generator", lambda seed, stream, device, *step: asked.append((seed, device)))
+    camera = dataclasses.replace(IDEAL, **ZYLA_4_2, dark_counts=0.1)
+    ours = PhysicalOpuProjector(10, 33, [1, 2], 0.5, "meta", cameras=[camera, camera], noise_seeds=[3, 4])
+    p = ours.project(torch.zeros(2, 5, 10, device="meta"))
+    assert p.shape == (2, 5, 33) and p.is_meta
+    assert asked == [(seed, torch.device("meta")) for seed in (3, 4, 3, 4)]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_has_the_same_projection_and_noise_of_the_same_size():
+    e, camera = one_and_minus_one(250), dataclasses.replace(IDEAL, **ZYLA_4_2, photons=20.0)
+    there = PhysicalOpuProjector(10, 400, [7], 0.5, "cuda", cameras=[camera], noise_seeds=[0])
+    x = there.project(e.cuda()).cpu() - e @ projector(camera, n=400).matrices
+    assert x.std().item() == pytest.approx(camera.effective_sigma, rel=0.03)
+    assert abs(x.mean().item()) < 5 * camera.effective_sigma / math.sqrt(x.numel())

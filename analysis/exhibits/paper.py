@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
 SOURCE = "Ohana et al. 2021, Table 1"
 # What the paper trained; numbers of other settings are not set beside its own.
 SETTING = {"dataset": "fashion_mnist", "network": "mlp", "hidden": (512, 512), "activation": "tanh", "batch_size": 256,
@@ -24,3 +26,9 @@ TABLE1: dict[tuple[str, str], float] = {
 # Section 4, "Setting" and "BP baseline".
 LEARNING_RATE = 0.01
 LEARNING_RATE_BP_PRIVATE = 1e-4
+
+
+def is_setting(runs: pd.DataFrame) -> bool:
+    """Whether all runs trained what the paper did."""
+    return all(runs[field].map(lambda value, wanted=wanted: value == wanted).all()
+               for field, wanted in SETTING.items())

@@ -53,8 +53,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
         raise ReportError("table1: needs at least one trial, got none")
     require_replicates(runs)
     require_accuracy(runs)
-    is_papers_setting = all(runs[field].map(lambda value, wanted=wanted: value == wanted).all()
-                            for field, wanted in paper.SETTING.items())
+    is_papers_setting = paper.is_setting(runs)
     rows = []
     for algorithm in ALGORITHM_LABELS:
         for setting in by_noise(runs.loc[runs["algorithm"] == algorithm, "setting"]):

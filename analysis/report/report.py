@@ -15,12 +15,14 @@ from analysis.exhibits import (
     headline,
     heatmaps,
     leekifer,
+    light,
     main_effects,
     means,
     parallel_coordinates,
     selection,
     sweeps,
     table1,
+    table1_light,
 )
 from analysis.exhibits.exhibit import Exhibit, save, to_csv
 from analysis.exhibits.frontier import exhibit as frontier
@@ -37,9 +39,9 @@ from pipeline.trials.experiment import Experiment
 # Exhibits by name: of the last epoch of the trials, those of it that mark published results, and those of every epoch,
 # which the store has.
 DRAW: dict[str, Callable[[pd.DataFrame], Exhibit]] = {
-    "table1": table1.draw, "frontier_slices": slices.draw, "main_effects": main_effects.draw, "means": means.draw,
-    "parallel_coordinates": parallel_coordinates.draw,
-    **{name: partial(module.draw, name=name) for module in (heatmaps, sweeps) for name in module.TITLES}}
+    "table1": table1.draw, "table1_light": table1_light.draw, "frontier_slices": slices.draw, "means": means.draw,
+    "main_effects": main_effects.draw, "parallel_coordinates": parallel_coordinates.draw,
+    **{name: partial(module.draw, name=name) for module in (heatmaps, sweeps, light) for name in module.TITLES}}
 DRAW_BESIDE: dict[str, Callable[..., Exhibit]] = {
     name: partial(frontier.draw, name=name) for name in frontier.TITLES}
 DRAW_EPOCHS: dict[str, Callable[[pd.DataFrame, Reader], Exhibit]] = {"figure2": figure2.draw, "leekifer": leekifer.draw}

@@ -212,7 +212,7 @@ def not_described(config: TrialConfig) -> str:
     if config.algorithm == "bp":
         return ("bp: the noise enters once, with the output error, and is propagated from layer to layer; Prop. 3 does "
                 "not describe that")
-    if config.projector == "opu_physical":
+    if config.physical:
         return ("opu_physical: the noise is that of counted photons, which depends on the signal; Prop. 3 describes "
                 "Gaussian noise that does not")
     if config.denoise:

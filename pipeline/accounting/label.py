@@ -109,7 +109,7 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     draws, q, how = _participations(config, epochs_done)
     delta = accounted_delta(config)
     note = f"features public, labels private; {how}"
-    if config.projector == "opu_physical":
+    if config.physical:
         return [_photon_epsilon(config, draws, q, note)]
     mu = label_mu(with_sigma(config))
     note += "; infinite: an error is used without noise" if math.isinf(mu) else ""

@@ -57,7 +57,7 @@ def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement
 
 
 def _counts_photons(trial: TrialConfig) -> bool:
-    return trial.mechanism == "photonic" and trial.projector == "opu_physical"
+    return trial.mechanism == "photonic" and trial.physical
 
 
 def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: bool) -> Statement:

@@ -26,9 +26,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from pipeline.trials.camera import camera_of, transmission
+from pipeline.trials.camera import camera_of
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.streams import integer_seed
+from pipeline.trials.transmission import transmission
 
 MOST_CLASSES = 11  # of which all patterns, 2^n, are looked at; of more, `least_intensity_bound`
 PIXELS = 1024  # whose intensities are held at once

@@ -160,7 +160,7 @@ def _tags(config: TrialConfig) -> dict[str, str]:
 
 
 def _no_guarantee(config: TrialConfig) -> str:
-    if config.mechanism == "none" and config.projector == "opu_physical":
+    if config.mechanism == "none" and config.physical:
         return "no guarantee: the device's noise reaches what it projects, not the output layer's error"
     if config.mechanism == "none":
         return "no noise, no guarantee"
@@ -214,14 +214,14 @@ def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
 
 
 def _notes(config: TrialConfig) -> list[str]:
-    noisy = config.sigma or config.projector == "opu_physical"
+    noisy = config.sigma or config.physical
     source = [_source(config), _numbers(config, optical_enlargement), _disclosed(config)] if noisy else []
     return [_why_not_certified(config), *_why_infinite(config), *source]
 
 
 def _why_not_certified(config: TrialConfig) -> str:
     """An update's rows lie in span{h_i : i in batch}; neighbours that change it have disjoint supports."""
-    if config.sigma == 0 and config.projector != "opu_physical":
+    if config.sigma == 0 and not config.physical:
         return "not certified: sigma = 0, no noise, no guarantee"
     wide = [f"{layer} ({n_in})" for layer, n_in in enumerate(config.layer_sizes[:-1], start=1)
             if config.batch_size < n_in]

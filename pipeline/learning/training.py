@@ -276,7 +276,7 @@ class Training:
 
 def _optical_tags(trial: TrialConfig) -> dict[str, str]:
     """What the light of a physical device amounts to, as the noise on a component of a projection."""
-    if trial.projector != "opu_physical":
+    if not trial.physical:
         return {}
     return {"optics.effective_sigma": repr(camera_of(trial).effective_sigma)}
 

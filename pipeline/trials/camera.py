@@ -1,4 +1,4 @@
-"""The optical processor as a physical device, `projector: opu_physical`: units, matrix, and how much noise it makes.
+"""The optical processor as a physical device, `projector: opu_physical`: units, and how much noise it makes.
 
 A pattern of binary digits x is shown with a reference beam of phase 0 and then with one of phase pi. On pixel k they
 give the intensities |r + a_k.x|^2 and |r - a_k.x|^2, a_k being complex Gaussian, its real part row k of B^T. With phi
@@ -13,11 +13,19 @@ Units: intensities are squares of entries of B; all of the camera is in photo-el
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
-import numpy as np
+# Settings of a trial that tell cameras and their reference apart, beside the light.
+SETTINGS = ("reference_ratio", "dark_counts", "read_noise", "full_well", "adc_bits")
+
+# A scientific camera, Andor Zyla 4.2: read noise 0.9 e- (brochure "Zyla OEM", Andor), saturation 30,000 e- in 16 bits
+# (Hardware Manual Zyla sCMOS 4.2 PLUS, version 2.0 of 18 Feb 2021, Table 5, where a level is 0.45 e-). That it stands
+# behind an optical processor is an assumption: nothing was found on the camera of a real one. These figures leave open
+# photons, reference_ratio and dark_counts.
+ZYLA_4_2: Mapping[str, float] = MappingProxyType({"read_noise": 0.9, "full_well": 30_000.0, "adc_bits": 16})
 
 
 @dataclass(frozen=True)
@@ -62,36 +70,42 @@ class Camera:
     @property
     def effective_sigma(self) -> float:
         """Standard deviation of the noise on a component of B e, e having one +1 and one -1, over pixels; without
-        saturation, and rounding taken as uniform noise. In the limit of light and reference 1/(2 sqrt(phi)).
+        saturation, and rounding taken as uniform noise. In the limit of light and reference 1/(2 sqrt(phi))."""
+        return math.hypot(self.shot_sigma, self.floor_sigma)
 
-        The difference of two exposures of one part has variance 2 phi (r^2 + |a.x|^2) + 2 (dark + read^2 + step^2/12),
-        E|a.x|^2 = 2 std^2 with one mirror on.
+    @property
+    def shot_sigma(self) -> float:
+        """The part of `effective_sigma` that is counted light: it falls as 1/sqrt(photons).
+
+        The difference of two exposures of one part has variance 2 phi (r^2 + |a.x|^2), E|a.x|^2 = 2 std^2 with one
+        mirror on.
         """
-        phi, r = self.photons_per_unit, self.reference
-        electronic = self.dark_counts + self.read_noise**2 + self.adc_step**2 / 12
-        part = 2 * phi * (r**2 + 2 * self.std**2) + 2 * electronic
-        return math.sqrt(2 * part) / (4 * phi * r)
+        return math.sqrt(4 * self.photons_per_unit * self._bright) / (4 * self.photons_per_unit * self.reference)
+
+    @property
+    def floor_sigma(self) -> float:
+        """The part of `effective_sigma` that the camera adds, dark counts, read noise and rounding: it falls as
+        1/photons."""
+        return math.sqrt(4 * self._electronic) / (4 * self.photons_per_unit * self.reference)
+
+    def with_sigma(self, sigma: float) -> Camera:
+        """This camera with the light by which `effective_sigma` is sigma > 0, in units of B."""
+        bright, scaled = self._bright, (4 * self.reference * sigma) ** 2
+        phi = (2 * bright + math.sqrt(4 * bright**2 + 4 * scaled * self._electronic)) / scaled
+        return replace(self, photons=phi * self.photons / self.photons_per_unit)
+
+    @property
+    def _bright(self) -> float:
+        """Mean intensity of an exposure, one mirror on."""
+        return self.reference**2 + 2 * self.std**2
+
+    @property
+    def _electronic(self) -> float:
+        """Variance that an exposure has without light, in electrons^2."""
+        return self.dark_counts + self.read_noise**2 + self.adc_step**2 / 12
 
 
 def camera_of(config: Any) -> Camera:
     """The camera of a trial with projector 'opu_physical'."""
     return Camera(config.photons, config.reference_ratio, config.dark_counts, config.read_noise, config.full_well,
                   config.adc_bits, config.feedback_std, config.layer_sizes[-1])
-
-
-@lru_cache(maxsize=4)
-def transmission(seed: int, n_inputs: int, n_pixels: int) -> np.ndarray:
-    """The complex matrix of a device, parts N(0, 1): that of lightonml's simulated device for this seed, rescaled.
-
-    Args:
-        seed: of the matrix, 32 bits: `streams.integer_seed(trial.seed, "feedback")`.
-
-    Returns:
-        complex64 [n_inputs, n_pixels], read-only.
-    """
-    rng = np.random.RandomState(seed)
-    scale = 1 / np.sqrt(n_inputs)
-    real, imaginary = (rng.normal(0.0, scale, (n_inputs, n_pixels)).astype(np.float32) for _ in range(2))
-    matrix = (real + 1j * imaginary) * np.float32(math.sqrt(n_inputs))
-    matrix.setflags(write=False)
-    return matrix

@@ -90,7 +90,7 @@ def epsilon_kind(config: Any) -> str:
     """The kind of finite epsilon that a trial has: `certified`, `label`, or empty for none that guarantees anything."""
     if config.mechanism in GAUSSIAN and (config.target_epsilon or config.noise_multiplier):
         return "certified"
-    if config.projector == "opu_physical":
+    if config.physical:
         return "label" if config.mechanism == "photonic" and config.joint_release else ""
     noisy = config.mechanism == "photonic" and (config.target_label_epsilon or config.sigma)
     return "label" if noisy and (config.output_noise or config.algorithm == "bp") else ""
@@ -98,7 +98,7 @@ def epsilon_kind(config: Any) -> str:
 
 def _check_camera(c: Any) -> None:
     """`opu_physical` has the noise of its light and its camera, on what it projects and on nothing else."""
-    if c.projector != "opu_physical":
+    if not c.physical:
         return
     for name in ("sigma", "target_label_epsilon"):
         if value := getattr(c, name):

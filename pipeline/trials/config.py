@@ -338,6 +338,11 @@ class TrialConfig:
         return (self.layers[0].n_in, *(layer.n_out for layer in self.layers))
 
     @property
+    def physical(self) -> bool:
+        """Whether a camera counts light: the noise of what is projected is the device's own, and not sigma."""
+        return _physical(self)
+
+    @property
     def secure(self) -> bool:
         """Whether noise and batches come from the operating system."""
         return self.mechanism != "none" and self.noise == "secure"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from pipeline.trials.camera import SETTINGS, camera_of
 from pipeline.trials.choices import GAUSSIAN, relation_of
 from pipeline.trials.combinations import epsilon_kind
 from pipeline.trials.config import TrialConfig
@@ -15,8 +16,9 @@ from pipeline.trials.naming import method, noise_setting
 SWEPT = {"tau_h_sweep": "tau_h", "batch_size_sweep": "batch_size", "clipping_norm_sweep": "clipping_norm"}
 HEATMAPS = {"alignment_heatmap": "alignment", "accuracy_heatmap": "accuracy"}
 FRONTIERS = {"frontier": "accuracy", "frontier_worst_class": "worst_class", "frontier_alignment": "alignment"}
-EXHIBITS = ("table1", "figure2", *FRONTIERS, "frontier_slices", "frontier_claimed", *HEATMAPS, *SWEPT, "main_effects",
-            "parallel_coordinates", "means", "leekifer")
+LIGHT = ("light", "effective_sigma")
+EXHIBITS = ("table1", "figure2", *FRONTIERS, "frontier_slices", "frontier_claimed", *HEATMAPS, *SWEPT, *LIGHT,
+            "table1_light", "main_effects", "parallel_coordinates", "means", "leekifer")
 MOST_PANELS = 12  # of small multiples
 # What may differ between the points of one algorithm on a frontier: the noise that sets epsilon, by kind of epsilon.
 FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"),
@@ -59,6 +61,10 @@ def misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
         return _heatmap_misfit(configs, HEATMAPS[exhibit])
     if exhibit in SWEPT:
         return _sweep_misfit(configs, SWEPT[exhibit])
+    if exhibit in LIGHT:
+        return _light_misfit(configs)
+    if exhibit == "table1_light":
+        return _table1_light_misfit(configs)
     if exhibit not in ("table1", "figure2"):
         raise ValueError(f"exhibit: must be one of {', '.join(EXHIBITS)}, got {exhibit!r}")
     if others := sorted({c.mechanism for c in configs} - {"none", "photonic", *GAUSSIAN}):
@@ -215,8 +221,36 @@ def _sweep_misfit(configs: Sequence[TrialConfig], field: str) -> str:
     return _alignment_misfit(shown)
 
 
+def _light_misfit(configs: Sequence[TrialConfig]) -> str:
+    shown = [c for c in configs if c.mechanism == "photonic" and c.physical]
+    if len({c.photons for c in shown}) < 2:
+        return ("needs trials with projector opu_physical and mechanism photonic at two values or more of photons, got "
+                f"{_values(shown, 'photons')}")
+    return _choice_misfit(shown, lambda f: (f["algorithm"], *(f[name] for name in (*SETTINGS, "photons"))),
+                          "algorithm, camera and light")
+
+
+def _table1_light_misfit(configs: Sequence[TrialConfig]) -> str:
+    shown = [c for c in configs if c.mechanism == "photonic" and c.projector in ("opu_simulated", "opu_physical")]
+    sigmas = {c.sigma for c in shown if c.projector == "opu_simulated"}
+    light = {camera_of(c).effective_sigma for c in shown if c.physical}
+    if not light or any(column_of(sigma, sigmas) is None for sigma in light):
+        return ("needs trials with mechanism photonic and projector opu_physical whose effective sigma is, to 1%, a "
+                f"sigma of projector opu_simulated, got {_numbers(light)} and {_numbers(sigmas)}")
+    return _choice_misfit(shown, lambda f: (f["projector"], f.get("sigma"), f.get("photons")), "projector and sigma")
+
+
+def column_of(sigma: float, sigmas: Iterable[float]) -> float | None:
+    """That of the sigmas which is this one to 1%, None for none."""
+    return next((column for column in sigmas if abs(sigma - column) <= 0.01 * column), None)
+
+
 def _values(configs: Sequence[TrialConfig], field: str) -> str:
-    return ", ".join(f"{value:g}" for value in sorted({getattr(c, field) for c in configs})) or "none"
+    return _numbers({getattr(c, field) for c in configs})
+
+
+def _numbers(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:.4g}" for value in sorted(values)) or "none"
 
 
 def in_heatmap(fields: Mapping[str, Any]) -> bool:

@@ -16,7 +16,8 @@ from torch import Tensor
 from pipeline.learning.feedback.projection import Projector, check_ternary
 from pipeline.learning.network.layers import matmul
 from pipeline.learning.randomness import Noise, StepGenerators
-from pipeline.trials.camera import Camera, transmission
+from pipeline.trials.camera import Camera
+from pipeline.trials.transmission import transmission
 
 EXPOSURES = 4  # of a record
 BLOCK = 16  # torch draws normal numbers on a CPU in blocks of so many; the last is drawn anew where it is not full
@@ -88,7 +89,8 @@ class PhysicalOpuProjector(Projector):
                 drawn = own.new_empty(-(-own.numel() // BLOCK) * BLOCK).normal_(0.0, sigma, generator=generator)
                 own += drawn[: own.numel()].view_as(own)
         if self._adc_step:
-            counts.clamp_(0, self._full_well).div_(self._adc_step).round_().mul_(self._adc_step)
+            # Levels go on below 0, as cameras add an offset: cut off there, read noise would be a signal in the dark.
+            counts.clamp_(max=self._full_well).div_(self._adc_step).round_().mul_(self._adc_step)
         return counts
 
     def retrieve(self, electrons: Tensor) -> Tensor:

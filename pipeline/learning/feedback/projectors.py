@@ -33,7 +33,7 @@ def make_projector(trials: Sequence[TrialConfig], n_out_total: int, device: torc
     """
     c = trials[0]
     own = {}
-    if c.projector == "opu_physical":
+    if c.physical:
         own = {"cameras": [camera_of(t) for t in trials], "noise_seeds": [t.seed for t in trials]}
     seeds = [integer_seed(t.seed, "feedback") for t in trials]
     return PROJECTORS[c.projector](c.layer_sizes[-1], n_out_total, seeds, c.feedback_std, device, **own)

@@ -1,0 +1,252 @@
+"""What light buys on the physical processor: accuracy, label epsilon and effective sigma against photons per pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from analysis import style
+from analysis.exhibits.envelope import best, configs
+from analysis.exhibits.exhibit import MEANS, Exhibit
+from analysis.exhibits.frontier.points import tightest
+from analysis.exhibits.metrics import METRICS
+from analysis.runs import NON_PRIVATE, ReportError
+from analysis.statistics import SUMMARY
+from pipeline.accounting.label import RELATION
+from pipeline.trials.camera import SETTINGS, camera_of
+
+TITLES = {"light": "Accuracy and label ε by photons", "effective_sigma": "Effective sigma by photons"}
+SIGMA = "optics.effective_sigma"  # tag of a trial
+TARGET = 8.0  # label epsilon that figures mark
+NAMES = {"reference_ratio": "reference ratio {:g}", "dark_counts": "{:g} dark counts",
+         "read_noise": "read noise {:g} e", "full_well": "full well {:g} e", "adc_bits": "{:g} bits"}
+PARTS = {"shot_sigma": ("light alone", ":"), "floor_sigma": ("camera's floor", "--")}
+COLUMNS = ["algorithm", "camera", *SETTINGS, "feedback_std", "photons", *SUMMARY, "epsilon", "effective_sigma",
+           *PARTS, "relation", "sampler", "delta", "chosen", "choices"]
+OPEN = "osDv"  # markers of further cameras
+POINTS = 200  # of a curve that has a closed form
+
+
+def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
+    """One of `TITLES`; errors as `tabulate`."""
+    table = tabulate(runs)
+    if name == "effective_sigma":
+        return Exhibit(name, TITLES[name], (sigma_caption(table),), table[
+            ["camera", *SETTINGS, "feedback_std", "photons", "effective_sigma", *PARTS]], plot_sigma(table))
+    noiseless = runs.loc[runs["setting"] == NON_PRIVATE]
+    return Exhibit.of_means(name, TITLES[name], caption(table, noiseless), table, plot(table, noiseless))
+
+
+def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
+    """Of trials with projector `opu_physical` under the photonic mechanism a row for every camera and light: test
+    accuracy over seeds (`SUMMARY`, percent), `epsilon` (label; the largest over seeds, empty where it is infinite),
+    `effective_sigma` as it was tracked, `shot_sigma` and `floor_sigma` of which it is made, and which of how many
+    settings was chosen (`envelope.best`).
+
+    Raises:
+        ReportError: without such trials, or as `Metric.of` and `envelope.best`.
+    """
+    shown = runs[(runs["projector"] == "opu_physical") & (runs["mechanism"] == "photonic")]
+    if shown.empty:
+        raise ReportError("light: needs trials with projector 'opu_physical' and mechanism 'photonic', found none")
+    by = ["algorithm", *SETTINGS, "photons"]
+    shown = best(shown, by)
+    shown = shown.assign(value=METRICS["accuracy"].of(shown), epsilon=tightest(shown, "label"),
+                         camera=labels(shown))
+    rows = []
+    for key, cell in shown.groupby(by):
+        first, camera = cell.iloc[0], camera_of(configs(cell.iloc[:1])[0])
+        rows.append({**dict(zip(by, key, strict=True)), "camera": first["camera"],
+                     "feedback_std": first["feedback_std"], **METRICS["accuracy"].summarize(cell["value"]),
+                     "epsilon": cell["epsilon"].max(skipna=False), "effective_sigma": float(first[SIGMA]),
+                     **{part: getattr(camera, part) for part in PARTS}, "relation": RELATION,
+                     "sampler": first["sampler"], "delta": first["delta"], "chosen": first["chosen"],
+                     "choices": first["choices"]})
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def labels(runs: pd.DataFrame) -> pd.Series:
+    """The camera of every run in words, by the settings in which cameras differ: `read noise 0.9 e, 16 bits`, or
+    `ideal camera` where those are 0; empty where there is one camera."""
+    varied = [name for name in SETTINGS if runs[name].nunique() > 1]
+
+    def text(row: pd.Series) -> str:
+        parts = [NAMES[name].format(row[name]) for name in varied if row[name]]
+        return ", ".join(parts) if parts or not varied else "ideal camera"
+    return pd.Series([text(row) for _, row in runs.iterrows()], index=runs.index, dtype=str)
+
+
+def light_for(points: pd.DataFrame, epsilon: float) -> tuple[float, float, float]:
+    """Photons at which label epsilon has this value, on a straight line between two points on logarithmic axes, and the
+    photons of these; NaN where the points do not enclose it.
+
+    Args:
+        points: of one camera, from `tabulate`.
+    """
+    known = points.dropna(subset="epsilon").sort_values("photons")
+    below, above = known[known["epsilon"] <= epsilon], known[known["epsilon"] > epsilon]
+    if below.empty or above.empty or below["photons"].max() > above["photons"].min():
+        return (np.nan,) * 3
+    ends = pd.concat([below.iloc[-1:], above.iloc[:1]])
+    photons = np.exp(np.interp(np.log(epsilon), np.log(ends["epsilon"]), np.log(ends["photons"])))
+    return float(photons), *ends["photons"].tolist()
+
+
+def caption(table: pd.DataFrame, noiseless: pd.DataFrame) -> str:
+    """What a reader must know of `plot`, whose arguments it has."""
+    first, level = table.iloc[0], METRICS["accuracy"].of(noiseless).mean() if len(noiseless) else np.nan
+    return " ".join([
+        f"Test accuracy ({MEANS}) and label ε (the largest over seeds) against photo-electrons per pixel and exposure, "
+        f"with reference and all mirrors on, of PDFA on the physical model of the optical processor{_common(table)}.",
+        *([] if np.isnan(level) else [f"Grey: the mean without noise and photonic mechanism, {level:.1f}%."]),
+        *_targets(table),
+        f"ε protects labels alone (relation {first['relation']}, sampler {first['sampler']}, δ = {first['delta']:g}) "
+        "and is that of a simulation. It follows from counted photons: read noise, full well and ADC come after the "
+        "counts, change accuracy and not ε."])
+
+
+def _common(table: pd.DataFrame) -> str:
+    """`, with reference ratio 2, 0.1 dark counts`: what all cameras have, but for what is 0."""
+    common = [NAMES[name].format(table[name].iloc[0]) for name in SETTINGS
+              if table[name].nunique() == 1 and table[name].iloc[0]]
+    return f", with {', '.join(common)}"
+
+
+def _targets(table: pd.DataFrame) -> list[str]:
+    """Sentences on the light by which label epsilon is `TARGET`, one for cameras that agree."""
+    sentences = []
+    for (photons, low, high), cameras in _lights(table).items():
+        means = [(points.set_index("photons")["mean"], _of(points)) for points in cameras]
+        texts = [f"{mean[low]:.1f} and {mean[high]:.1f}%{of}" for mean, of in means]
+        sentences.append(f"Label ε {TARGET:g} takes some {photons:.2g} photons, interpolated on logarithmic axes "
+                         f"between the points at {low:g} and {high:g}, where test accuracy is {', '.join(texts)}.")
+    return sentences
+
+
+def _lights(table: pd.DataFrame) -> dict[tuple[float, float, float], list[pd.DataFrame]]:
+    """`light_for` the target, with the points of the cameras that have it."""
+    found: dict[tuple[float, float, float], list[pd.DataFrame]] = {}
+    for *_, points in _cameras(table):
+        found.setdefault(light_for(points, TARGET), []).append(points)
+    return {light: cameras for light, cameras in found.items() if not np.isnan(light[0])}
+
+
+def _of(points: pd.DataFrame) -> str:
+    """Which camera, in parentheses, where there are several."""
+    label = points["camera"].iloc[0]
+    return f" ({label})" if label else ""
+
+
+def sigma_caption(table: pd.DataFrame) -> str:
+    """What a reader must know of `plot_sigma`."""
+    sentences = ["Standard deviation of the noise on a component of a projection against photo-electrons per pixel and "
+                 "exposure, in units of the entries of B, whose own is "
+                 f"{' or '.join(f'{std:g}' for std in sorted(set(table['feedback_std'])))}: lines by the formula of "
+                 "docs/optics.md, markers as trials tracked it. Dotted the part of counted light, which falls as "
+                 "1/sqrt(photons); dashed the camera's floor (dark counts, read noise, rounding), which falls as "
+                 "1/photons."]
+    for *_, points in _cameras(table):
+        if crossing := _crossing(points):
+            sentences.append(f"Below {crossing:.2g} photons the camera makes more of it than light{_of(points)}.")
+    if (table["full_well"] > 0).any():
+        sentences.append("At the right end of a line the mean pixel is full; the formula leaves saturation out, and "
+                         "pixels that are brighter than the mean saturate before.")
+    return " ".join(sentences)
+
+
+def plot(table: pd.DataFrame, noiseless: pd.DataFrame) -> Figure:
+    """Accuracy above label epsilon on one axis of photons, 4.6 x 2.5 inches each, a curve for each camera.
+
+    Args:
+        noiseless: trials without a mechanism, whose mean accuracy is a line; may be empty.
+    """
+    with style.theme():
+        figure, (upper, lower) = style.panels(2, 1, 4.6, 2.5, beside=(2.0, 0.0), sharex=True)
+        for place, (look, _, points) in enumerate(_cameras(table)):
+            shift = style.SHIFT * (place - (table["camera"].nunique() - 1) / 2)
+            style.curve(upper, points, "photons", points["algorithm"].iloc[0], shift, **look)
+            lower.plot(points["photons"], points["epsilon"], **look)
+        if not noiseless.empty:
+            upper.axhline(METRICS["accuracy"].of(noiseless).mean(), color="0.5", linewidth=0.9, zorder=1)
+        _mark(upper, lower, table)
+        style.log_axis(lower, table["photons"])
+        lower.set(yscale="log", xlabel="Photo-electrons per pixel and exposure", ylabel=f"Label ε (δ = "
+                  f"{table['delta'].iloc[0]:g})")
+        upper.set_ylabel(METRICS["accuracy"].label)
+        style.within(upper, 0, 100)
+        for ax in (upper, lower):
+            sns.despine(ax=ax)
+        handles = [Line2D([], [], **look) for look, *_ in _cameras(table)]
+        if not noiseless.empty:
+            handles.append(Line2D([], [], color="0.5", linewidth=0.9, label="no noise"))
+        figure.legend(handles=handles, loc="outside right center", alignment="left", title=style.seeds(table["n"]))
+    return figure
+
+
+def _mark(upper: Axes, lower: Axes, table: pd.DataFrame) -> None:
+    """The label epsilon `TARGET` and the light that it takes, through both panels."""
+    dotted = {"color": "0.3", "linewidth": 0.8, "linestyle": ":", "zorder": 1}
+    for photons, *_ in (lights := _lights(table)):
+        for ax in (upper, lower):
+            ax.axvline(photons, **dotted)
+        lower.annotate(f"ε = {TARGET:g} at {photons:.2g} photons", (photons, TARGET), (6, -4),
+                       textcoords="offset points", va="top", fontsize="small")
+    if lights:
+        lower.axhline(TARGET, **dotted)
+
+
+def plot_sigma(table: pd.DataFrame) -> Figure:
+    """Effective sigma and its two parts against photons, 4.6 x 3.4 inches: a curve for each camera."""
+    with style.theme():
+        figure, (ax,) = style.panels(1, 1, 4.6, 3.4, beside=(2.0, 0.0))
+        handles = []
+        for look, photons, points in _cameras(table):
+            parts = _parts(points, photons)
+            ax.plot(photons, np.hypot(*parts.values()), color=look["color"], linewidth=1.3)
+            for part, values in parts.items():
+                ax.plot(photons, values, color=look["color"], linestyle=PARTS[part][1], linewidth=0.9)
+            ax.plot(points["photons"], points["effective_sigma"], **{**look, "linestyle": "none"}, zorder=3)
+            handles.append(Line2D([], [], **{**look, "linestyle": "-"}))
+            if points["full_well"].iloc[0]:
+                ax.annotate("full well", (photons[-1], np.hypot(*parts.values())[-1]), (0, -3),
+                            textcoords="offset points", ha="right", va="top", fontsize="small")
+        handles += [Line2D([], [], color="0.3", linestyle=dashes, linewidth=0.9, label=name)
+                    for name, dashes in PARTS.values()]
+        style.log_axis(ax, [*table["photons"], *filter(None, table["full_well"])])
+        ax.set(yscale="log", xlabel="Photo-electrons per pixel and exposure", ylabel="Effective σ (units of B)")
+        ax.set_ylim(bottom=table["shot_sigma"].min() / 10)  # below, a floor no longer matters
+        sns.despine(ax=ax)
+        figure.legend(handles=handles, loc="outside right center", alignment="left")
+    return figure
+
+
+def _cameras(table: pd.DataFrame) -> Iterator[tuple[dict, np.ndarray, pd.DataFrame]]:
+    """For every camera the look of its curve, photons along it, up to where its mean pixel is full, and its rows."""
+    colours = [style.PALETTE["pdfa"], "0.2", *style.PALETTE.spare]
+    for place, (_, points) in enumerate(table.groupby(list(SETTINGS), sort=True)):
+        look = {**style.look("pdfa"), "color": colours[place % len(colours)], "label":
+                points["camera"].iloc[0].replace(", ", ",\n") or "PDFA"}
+        if place:  # open and larger, so that points that agree are all seen
+            look |= {"marker": OPEN[(place - 1) % len(OPEN)], "markersize": 5.5 + 2 * place, "markerfacecolor": "none",
+                     "linestyle": "-"}
+        last = points["full_well"].iloc[0] or table["photons"].max()
+        yield look, np.geomspace(table["photons"].min(), last, POINTS), points
+
+
+def _parts(points: pd.DataFrame, photons: np.ndarray) -> dict[str, np.ndarray]:
+    """`PARTS` of effective sigma along photons: one falls as their root and the other as they do."""
+    row = points.iloc[0]
+    ratio = row["photons"] / photons
+    return {"shot_sigma": row["shot_sigma"] * np.sqrt(ratio), "floor_sigma": row["floor_sigma"] * ratio}
+
+
+def _crossing(points: pd.DataFrame) -> float:
+    """Photons at which both parts of effective sigma are equal; 0 for a camera without a floor."""
+    row = points.iloc[0]
+    return row["photons"] * (row["floor_sigma"] / row["shot_sigma"]) ** 2

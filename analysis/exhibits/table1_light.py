@@ -1,0 +1,100 @@
+"""The PDFA row of Table 1 of Ohana et al. 2021 by counted photons, at the light of every published sigma."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import pandas as pd
+
+from analysis.exhibits import paper
+from analysis.exhibits.envelope import best
+from analysis.exhibits.exhibit import Exhibit
+from analysis.exhibits.frontier.points import tightest
+from analysis.exhibits.light import SIGMA
+from analysis.exhibits.metrics import METRICS
+from analysis.exhibits.table import Table
+from analysis.runs import ReportError
+from analysis.statistics import SUMMARY
+from analysis.text import NO_VALUE, ONE_SEED, n_seeds
+from pipeline.trials.exhibits import column_of
+
+GAUSSIAN, PHYSICAL = "opu_simulated", "opu_physical"
+LABELS = {GAUSSIAN: "Gaussian", PHYSICAL: "counted photons"}
+COLUMNS = ["projector", "sigma", "photons", "effective_sigma", *SUMMARY, "epsilon", "paper", "chosen", "choices"]
+
+
+def draw(runs: pd.DataFrame) -> Exhibit:
+    """The table; errors as `tabulate`."""
+    table = tabulate(runs)
+    return Exhibit("table1_light", "PDFA at the published sigmas by counted photons", body(table),
+                   table.round(dict.fromkeys(SUMMARY, 4)))
+
+
+def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row for the Gaussian and one for light at every sigma, of trials under the photonic mechanism: test accuracy at
+    the last epoch over seeds (`SUMMARY`, percent), `epsilon` (label; the largest over seeds), `photons` and
+    `effective_sigma` of light, and `paper`, where trials have its data set, network, batch size and epochs.
+
+    Raises:
+        ReportError: for light whose effective sigma is none of the Gaussian's, or as `Metric.of` and `envelope.best`.
+    """
+    shown = runs[(runs["mechanism"] == "photonic") & runs["projector"].isin(LABELS)]
+    sigmas = sorted(shown.loc[shown["projector"] == GAUSSIAN, "sigma"].unique())
+    own = shown["sigma"].where(shown["projector"] == GAUSSIAN, shown.get(SIGMA, math.nan)).astype(float)
+    columns = own.map(lambda sigma: column_of(sigma, sigmas))
+    if shown.empty or columns.isna().any():
+        raise ReportError("table1_light: needs light whose effective sigma is, to 1%, a sigma of projector "
+                          f"'opu_simulated', got {', '.join(f'{s:.4g}' for s in sorted(set(own)))}")
+    shown = best(shown.assign(sigma=columns, tracked=own), ["projector", "sigma", "photons"])
+    shown = shown.assign(value=METRICS["accuracy"].of(shown), epsilon=tightest(shown, "label"))
+    published = paper.is_setting(shown)
+    rows = []
+    for (projector, sigma), cell in shown.groupby(["projector", "sigma"], sort=True):
+        first = cell.iloc[0]
+        rows.append({"projector": projector, "sigma": sigma, "photons": first["photons"],
+                     "effective_sigma": first["tracked"], **METRICS["accuracy"].summarize(cell["value"]),
+                     "epsilon": cell["epsilon"].max(skipna=False),
+                     "paper": paper.TABLE1.get(("pdfa", f"{sigma:g}"), math.nan) if published else math.nan,
+                     "chosen": first["chosen"], "choices": first["choices"]})
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def body(table: pd.DataFrame) -> tuple[str, Table]:
+    """A caption above the table with sigmas as columns: accuracy, published and by model, light, and label epsilon."""
+    models = {projector: table[table["projector"] == projector].set_index("sigma") for projector in LABELS}
+    sigmas = sorted(set(table["sigma"]))
+    rows = []
+    if table["paper"].notna().any():
+        rows.append([paper.SOURCE, *(_value(models.values(), sigma, "paper", ".2f") for sigma in sigmas)])
+    rows += [[f"{LABELS[projector]}, test %", *(_accuracy(rows_of, sigma) for sigma in sigmas)]
+             for projector, rows_of in models.items()]
+    rows.append(["photons per pixel and exposure",
+                 *(_value([models[PHYSICAL]], sigma, "photons", ".3g") for sigma in sigmas)])
+    rows += [[f"{LABELS[projector]}, label ε", *(_value([rows_of], sigma, "epsilon", ".4g") for sigma in sigmas)]
+             for projector, rows_of in models.items()]
+    return caption(table), Table.of(["PDFA", *(f"σ = {sigma:g}" for sigma in sigmas)], rows)
+
+
+def caption(table: pd.DataFrame) -> str:
+    """What a reader must know of the table."""
+    compared = table["paper"].notna().any()
+    most = table["choices"].max()
+    return " ".join([
+        "PDFA with the Gaussian of a published σ, and with counted photons, of which there are so many per pixel and "
+        "exposure (reference and all mirrors on) that the effective σ of the camera is that σ; both are released in "
+        "the same way.",
+        *([f"{paper.SOURCE}, is of an optical processor with Gaussian noise of that σ."] if compared else []),
+        ONE_SEED if table["n"].max() == 1 else f"Mean over {n_seeds(table['n'])} ± half the 95% t interval.",
+        *([f"Best of up to {most} settings by validation accuracy; no ε covers that choice."] if most > 1 else []),
+        "σ is a noise level and not a privacy level. Label ε protects labels alone, and is that of a simulation."])
+
+
+def _accuracy(rows: pd.DataFrame, sigma: float) -> str:
+    return METRICS["accuracy"].text(*rows.loc[sigma, ["mean", "half_width"]]) if sigma in rows.index else NO_VALUE
+
+
+def _value(models: Iterable[pd.DataFrame], sigma: float, column: str, form: str) -> str:
+    """The first known value of a column, as text."""
+    known = [rows.loc[sigma, column] for rows in models if sigma in rows.index and pd.notna(rows.loc[sigma, column])]
+    return format(known[0], form) if known else NO_VALUE

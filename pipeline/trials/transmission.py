@@ -1,0 +1,26 @@
+"""The complex matrix by which light reaches the pixels of an optical processor that is simulated."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+
+@lru_cache(maxsize=4)
+def transmission(seed: int, n_inputs: int, n_pixels: int) -> np.ndarray:
+    """The complex matrix of a device, parts N(0, 1): that of lightonml's simulated device for this seed, rescaled.
+
+    Args:
+        seed: of the matrix, 32 bits: `streams.integer_seed(trial.seed, "feedback")`.
+
+    Returns:
+        complex64 [n_inputs, n_pixels], read-only.
+    """
+    rng = np.random.RandomState(seed)
+    scale = 1 / np.sqrt(n_inputs)
+    real, imaginary = (rng.normal(0.0, scale, (n_inputs, n_pixels)).astype(np.float32) for _ in range(2))
+    matrix = (real + 1j * imaginary) * np.float32(math.sqrt(n_inputs))
+    matrix.setflags(write=False)
+    return matrix
