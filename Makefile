@@ -1,4 +1,5 @@
-# Everything runs in a virtual environment of its own, .venv, which `make` creates when it is missing or out of date.
+# Everything runs in a virtual environment of its own, .venv, which `make` creates when it is missing or out of date;
+# but `make gpu`, for machines without a network, takes the PYTHON that has torch.
 PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
@@ -13,7 +14,7 @@ endif
 SWEEP_OPTIONS := $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep table1 report results ui test test-slow faults bench lint clean
+.PHONY: help install sweep table1 report results ui test test-slow faults bench gpu lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +67,9 @@ faults: $(READY) ## injects every fault into sweeps and writes the table of docs
 
 bench: $(READY) ## times a step, Opacus, accounting, tracking and a sweep; writes reports/bench.json
 	@PYTHONPATH=. $(BIN)/python tests/benchmarks/bench.py
+
+gpu: ## checks and times a GPU with the packages at hand, nothing installed; writes reports/gpu.json
+	@PYTHONPATH=. $(PYTHON) tests/benchmarks/gpu.py
 
 lint: $(READY) ## style, common errors, and known vulnerabilities of the pinned packages
 	@$(BIN)/ruff check .

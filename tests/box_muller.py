@@ -23,7 +23,7 @@ def box_muller_31_bits(out: torch.Tensor, sigma: float) -> None:
 
 def with_box_muller_noise(training: Training) -> Training:
     """A training of a research trial, the noise of whose release is drawn that way."""
-    mechanism, block = training.mechanism, torch.empty_like(training.mechanism.noise.flat)
+    mechanism, block = training.mechanism, torch.empty_like(training.mechanism.source.next())
 
     def next_noise() -> torch.Tensor:
         box_muller_31_bits(block, mechanism.source.sigmas[0])

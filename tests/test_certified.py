@@ -145,7 +145,7 @@ def halved(config):
 
 def quiet_output_layer(config):
     mechanism = built(config)
-    loud, last = mechanism.source.next, mechanism.noise.layers[-1].shape[1]
+    loud, last = mechanism.source.next, mechanism.net.parameters.layers[-1].shape[1]
 
     def next_noise():
         noise = loud()
@@ -165,7 +165,7 @@ def noise_per_record_after_the_clip(config):
         deltas, activations = bounded(deltas, activations)
         return [d + sigma * torch.randn_like(d) for d in deltas], activations
 
-    mechanism.bounded, mechanism.source.next = noisy, lambda: torch.zeros_like(mechanism.noise.flat)
+    mechanism.bounded, mechanism.source.next = noisy, lambda: torch.zeros_like(mechanism.net.parameters.flat)
     return mechanism
 
 

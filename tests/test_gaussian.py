@@ -62,7 +62,6 @@ def test_per_example_clipping_of_bp_is_dp_sgd():
 
     c = norms.median().item()
     mechanism = PerExample([dataclasses.replace(DPSGD, clipping_norm=c)], net, CPU)
-    mechanism.noise = Parameters(SIZES, 1, dtype=torch.float64)
     out = Parameters(SIZES, 1, dtype=torch.float64)
     mechanism.update(deltas, activations, out)
     factor = (c / norms).clamp(max=1)

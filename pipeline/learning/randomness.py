@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from pipeline.learning import rounded_gaussian
 from pipeline.trials.streams import STREAMS, integer_seed, sequence
 
 __all__ = ["STREAMS", "GaussianNoise", "Noise", "SecretNoise", "StepGenerators", "integer_seed", "numpy_generator",
@@ -39,6 +38,8 @@ def torch_generator(seed: int, stream: str, device: torch.device | str = "cpu", 
 
 def secret_integers(n: int) -> np.ndarray:
     """n independent integers of 64 bits, uint64 [n], that nobody can draw again."""
+    from pipeline.learning import rounded_gaussian  # here, and below: only secrets need a package of ciphers
+
     return np.frombuffer(rounded_gaussian.secret_bits()(8 * n), dtype=np.uint64, count=n)
 
 
@@ -107,6 +108,8 @@ class SecretNoise:
 
     def next(self) -> torch.Tensor:
         """Noise of the next step [R, *shape], float64; it may be overwritten by the caller."""
+        from pipeline.learning import rounded_gaussian
+
         drawn = rounded_gaussian.draw(math.prod(self.shape))
         return torch.from_numpy(drawn).view(self.shape).to(self.device)
 

@@ -15,12 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from rounds import Times, keep_freed_memory, machine, quotient, take_turns
+from rounds import keep_freed_memory, machine, markdown, milliseconds, quotient, take_turns
 from steps import floor, records, training_step
 
 from pipeline.learning.training import Training
@@ -33,18 +33,6 @@ BASE = {"alignment_batches": 0, "mechanism": "photonic", "sigma": 0.1, "algorith
 WIDTHS, BATCHES, REPLICAS = (128, 256, 512, 1024, 2048), (64, 256, 1024), (1, 2, 4, 8)
 TRIALS, WORKERS = (250, 1000), (1, 2)
 SMALL = {"dataset": "digits", "hidden": (64, 64), "batch_size": 32}
-
-
-def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table; numbers with three digits."""
-    lines = ["| " + " | ".join(header) + " |", "| " + " | ".join("---:" for _ in header) + " |"]
-    return "\n".join([*lines, *("| " + " | ".join(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row) + " |"
-                                for row in rows)])
-
-
-def milliseconds(times: Times, name: str) -> float:
-    """Median of a contender, in ms."""
-    return 1e3 * statistics.median(times[name])
 
 
 def steps_table(rounds: int, visit_seconds: float) -> str:

@@ -20,22 +20,31 @@ Shape = tuple[int, int, int]  # (m, k, n) of a product [m, k] @ [k, n]
 
 
 def records(dataset: str) -> Dataset:
-    """digits, or as many random pixels and labels as the data set has records: a step's time is that of any values."""
-    if dataset == "digits":
-        return load(dataset)
+    """digits, or `random_records`: a step's time is that of any values."""
+    return load(dataset) if dataset == "digits" else random_records(dataset)
+
+
+def random_records(dataset: str, device: torch.device | str = "cpu") -> Dataset:
+    """As many random pixels and labels as the data set has records."""
     spec, generator = DATASETS[dataset], torch.Generator().manual_seed(0)
 
     def part(n: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return (torch.randint(0, 256, (n, spec.n_features), dtype=torch.uint8, generator=generator),
-                torch.randint(0, spec.n_classes, (n,), generator=generator))
+        return (torch.randint(int(spec.scale) + 1, (n, spec.n_features), dtype=torch.uint8,
+                              generator=generator).to(device),
+                torch.randint(spec.n_classes, (n,), generator=generator).to(device))
 
     return Dataset(spec, *part(spec.n_train), *part(spec.n_test))
 
 
+def training_of(config: TrialConfig, data: Dataset, replicas: int = 1) -> Training:
+    """A pack of `replicas` seeds, on the device of the data."""
+    return Training(Pack(tuple(dataclasses.replace(config, seed=s) for s in range(replicas))), data,
+                    data.train_x.device)
+
+
 def training_step(config: TrialConfig, data: Dataset, replicas: int = 1) -> Step:
-    """One `Training.step` of a pack of `replicas` seeds per call, on the batches of an epoch in turn."""
-    training = Training(Pack(tuple(dataclasses.replace(config, seed=s) for s in range(replicas))), data,
-                        torch.device("cpu"))
+    """One `Training.step` of `training_of` per call, on the batches of an epoch in turn."""
+    training = training_of(config, data, replicas)
     batches = itertools.cycle(training.sampler.epoch())
     return lambda: training.step(next(batches))
 
@@ -54,26 +63,31 @@ def products(config: TrialConfig) -> list[tuple[Shape, bool, bool]]:
     return [*forward, *feedback, *update]
 
 
-def floor(config: TrialConfig, replicas: int = 1) -> Step:
-    """Those products alone, for every replica, in the trial's precision and into tensors that exist already."""
+def floor(config: TrialConfig, replicas: int = 1, device: torch.device | str = "cpu") -> Step:
+    """Those products alone, for every replica, in the trial's precision and into tensors that exist already; on a CPU
+    one after the other, elsewhere as stacks, as `layers.matmul` multiplies."""
     dtype = getattr(torch, config.matmul_precision)
+    one_by_one = torch.device(device).type == "cpu"
+    stack, multiply = ((), torch.mm) if one_by_one else ((replicas,), torch.bmm)
 
     def factor(rows: int, columns: int, transposed: bool) -> torch.Tensor:
-        return (torch.randn(columns, rows).T if transposed else torch.randn(rows, columns)).to(dtype)
+        shape = (columns, rows) if transposed else (rows, columns)
+        numbers = torch.randn(*stack, *shape, device=device).to(dtype)
+        return numbers.mT if transposed else numbers
 
-    prepared = [(factor(m, k, left), factor(k, n, right), torch.empty(m, n, dtype=dtype))
-                for _ in range(replicas) for (m, k, n), left, right in products(config)]
+    prepared = [(factor(m, k, left), factor(k, n, right), torch.empty(*stack, m, n, dtype=dtype, device=device))
+                for _ in range(replicas if one_by_one else 1) for (m, k, n), left, right in products(config)]
 
     def run() -> None:
         for left, right, out in prepared:
-            torch.mm(left, right, out=out)
+            multiply(left, right, out=out)
 
     return run
 
 
 def opacus_step(config: TrialConfig, data: Dataset, mode: str) -> Step:
     """One step of Opacus' DP-SGD on the trial's network, batch size, clipping norm and noise, its batch made of floats
-    beforehand; `mode` as Opacus names it, "hooks" or "ghost"."""
+    beforehand, on the device of the data; `mode` as Opacus names it, "hooks" or "ghost"."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from opacus import PrivacyEngine
@@ -81,7 +95,7 @@ def opacus_step(config: TrialConfig, data: Dataset, mode: str) -> Step:
     sizes, m = config.layer_sizes, config.batch_size
     layers = [module for n_in, n_out in zip(sizes, sizes[1:], strict=False)
               for module in (torch.nn.Linear(n_in, n_out), torch.nn.Tanh())][:-1]
-    model, criterion = torch.nn.Sequential(*layers), torch.nn.CrossEntropyLoss()
+    model, criterion = torch.nn.Sequential(*layers).to(data.train_x.device), torch.nn.CrossEntropyLoss()
     x, y = data.train_x[:m].float() / data.spec.scale, data.train_y[:m]
     optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=m)

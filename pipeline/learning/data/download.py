@@ -9,10 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-import requests
 from filelock import FileLock
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from pipeline.trials.fields import UserError
 
@@ -74,6 +71,8 @@ def fetch(url: str, target: Path, read: Callable[[Path], Content]) -> Content:
 
 def _download(url: str, part: Path) -> None:
     """Complete `part`, attempt by attempt."""
+    import requests  # here, and below: records that are at hand need none of it
+
     while True:
         before = _size(part)
         try:
@@ -90,6 +89,8 @@ def _transfer(url: str, part: Path, offset: int) -> None:
     Raises:
         requests.RequestException: also for fewer bytes than announced.
     """
+    import requests
+
     # identity: a server that compresses on the fly would make lengths and ranges mean something else
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={offset}-"} if offset else {})
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
@@ -118,6 +119,9 @@ def _size(path: Path) -> int:
 @contextmanager
 def _progress(url: str, start: int, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal, otherwise one line; both on stderr."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
     console = Console(stderr=True)
     if not console.is_terminal:
         size = f" ({total / 1e6:.1f} MB)" if total else ""

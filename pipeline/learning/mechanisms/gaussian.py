@@ -97,9 +97,8 @@ class GaussianMechanism(Mechanism):
             self.release = FixedPointRelease(enlarged, self.total.flat.shape[1:], device)
             self.source: Noise = self.release.noise
         else:
-            self.noise = blank(len(trials), device, torch.float32)
-            self.source = GaussianNoise([t.seed for t in trials], self.deviations, self.noise.flat.shape[1:], device,
-                                        stream="release")
+            shape = blank(len(trials), "meta", torch.float32).flat.shape[1:]
+            self.source = GaussianNoise([t.seed for t in trials], self.deviations, shape, device, stream="release")
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
         """The device's noise on what an OPU projects; it buys nothing here, and is bounded with all else."""
@@ -139,8 +138,8 @@ class GaussianMechanism(Mechanism):
                 block.copy_(number)
         else:
             self.add_up(deltas, activations, released)
-            self.noise.flat.copy_(self.source.next())
-            for block, noise in zip(_blocks(released), _blocks(self.noise), strict=True):
+            weights, biases = released.views(self.source.next())
+            for block, noise in zip(_blocks(released), weights + biases, strict=True):
                 block.add_(noise).div_(self.batch_size)
         if self.space:
             self.space.write_outside(released, out)

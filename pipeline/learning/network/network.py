@@ -35,14 +35,17 @@ class Parameters:
 
     def __init__(self, sizes: Sequence[int], replicas: int, device: torch.device | str = "cpu",
                  dtype: torch.dtype = torch.float32, shapes: Sequence[tuple[int, int]] | None = None) -> None:
-        shapes = shapes or [shape.weight_shape for shape in dense_shapes(sizes)]
-        blocks = [(_padded(n_out * n_in), _padded(n_out)) for n_out, n_in in shapes]
-        self.flat = torch.zeros(replicas, sum(map(sum, blocks)), device=device, dtype=dtype)
-        self.layers = list(self.flat.split([sum(block) for block in blocks], dim=1))
-        self.weights = [layer[:, : n_out * n_in].view(replicas, n_out, n_in)
-                        for layer, (n_out, n_in) in zip(self.layers, shapes, strict=True)]
-        self.biases = [layer[:, block[0]: block[0] + n_out]
-                       for layer, block, (n_out, _) in zip(self.layers, blocks, shapes, strict=True)]
+        self.shapes = shapes or [shape.weight_shape for shape in dense_shapes(sizes)]
+        self._lengths = [_padded(n_out * n_in) + _padded(n_out) for n_out, n_in in self.shapes]
+        self.flat = torch.zeros(replicas, sum(self._lengths), device=device, dtype=dtype)
+        self.layers = list(self.flat.split(self._lengths, dim=1))
+        self.weights, self.biases = self.views(self.flat)
+
+    def views(self, flat: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Weights and biases as they lie in a tensor [R, P] that is laid out as `flat` is."""
+        layers = list(zip(flat.split(self._lengths, dim=1), self.shapes, strict=True))
+        weights = [layer[:, : n_out * n_in].unflatten(1, (n_out, n_in)) for layer, (n_out, n_in) in layers]
+        return weights, [layer[:, (start := _padded(n_out * n_in)): start + n_out] for layer, (n_out, n_in) in layers]
 
 
 def _padded(n: int) -> int:
