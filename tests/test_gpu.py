@@ -1,6 +1,7 @@
 """`make gpu`, dry on a CPU: it runs where little is installed, and a replayed step is the step."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -111,11 +112,10 @@ def test_steps_that_differ_by_more_than_what_is_in_the_buffers_are_not_replayed(
         Replayed(training_of(trial, random_records("digits")))
 
 
-def test_a_check_fails_for_what_is_too_far_or_no_number(monkeypatch, tmp_path, capsys):
-    assert not gpu.Check("", float("nan"), 1.0).holds and gpu.Check("", 1.0, 1.0).holds
+def test_a_check_fails_for_what_is_too_far_or_no_number(monkeypatch):
+    assert not gpu.Check("", math.nan, 1.0).holds and gpu.Check("", 1.0, 1.0).holds
     assert gpu.apart(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 0.0])) == pytest.approx(4 / 3)
-    monkeypatch.setattr(gpu, "GaussianNoise", lambda seeds, *rest: GaussianTwin([seeds[0]] * 2, *rest))
+    assert math.isnan(gpu.farthest([torch.ones(1), torch.full((1,), math.nan)], [torch.zeros(1) + 2, torch.ones(1)]))
+    noise = gpu.GaussianNoise
+    monkeypatch.setattr(gpu, "GaussianNoise", lambda seeds, *rest: noise([seeds[0]] * 2, *rest))
     assert [check.holds for check in gpu.law_of_noise(torch.device("cpu"))] == [True, True, False]
-
-
-GaussianTwin = gpu.GaussianNoise
