@@ -18,7 +18,7 @@ GUARANTEE = ("dataset", "mechanism", "sampler", "delta")  # trials that differ i
 
 def contents(experiment: Experiment) -> dict[str, str]:
     """Tags that say what an experiment is about: data sets, algorithms and mechanisms."""
-    trials = experiment.candidates or experiment.trials
+    trials = experiment.possible
     return {f"{field}s": ", ".join(dict.fromkeys(getattr(trial, field) for trial in trials))
             for field in ("dataset", "algorithm", "mechanism")}
 

@@ -96,8 +96,9 @@ def line_of(text: str, message: str) -> str:
 def entries(top: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of the file, by their place."""
     parts = [("", top), *((f"cases[{number}].", case) for number, case in enumerate(top.get("cases") or ()))]
-    return {f"{prefix}{key}.{field}": value for prefix, part in parts for key in ("base", "grid")
-            for field, value in part.get(key, {}).items()}
+    found = {f"{prefix}{key}.{field}": value for prefix, part in parts for key in ("base", "grid")
+             for field, value in part.get(key, {}).items()}
+    return found | {f"search.space.{field}": value for field, value in top.get("search", {}).get("space", {}).items()}
 
 
 def combine(top: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, TrialConfig, dict[str, str]]]:
