@@ -17,7 +17,7 @@ it, so that an epoch costs the larger. A trial is started if all of its epochs f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.evaluations import evaluation_noise, is_noisy
 from pipeline.accounting.event import PrivacyEvent
 from pipeline.accounting.finite_precision import accounted_delta, within_delta
+from pipeline.accounting.noise import noise_statement, sentence
 from pipeline.accounting.selected import RELATIONS, dp_event
 from pipeline.trials.budget import Budget
 from pipeline.trials.choices import relation_of
@@ -52,6 +53,11 @@ class Filter(NamedTuple):
     order: int
     delta: float
 
+    @property
+    def kept(self) -> list[float]:
+        """What a store keeps, for `begun`."""
+        return [self.budget.epsilon, self.budget.delta, self.order, self.delta]
+
     def spent(self, released: Iterable[Release]) -> float:
         """Renyi divergence of all epochs that were released: the exact sum of theirs, rounded once.
 
@@ -72,13 +78,23 @@ class Filter(NamedTuple):
         return self.epsilon(self.spent(released)) <= self.budget.epsilon
 
     def stated(self, released: Sequence[Release]) -> Epsilon:
-        """The budget as the epsilon of all that was released, the choice of the best trial included."""
+        """The budget as the epsilon of all that was released, the choice of the best trial included.
+
+        Args:
+            released: at least something.
+        """
         first = released[0].trial
         note = (f"a Renyi filter of order {self.order}, fixed beforehand, let trials start whose whole cost fitted; "
                 f"{self.epsilon(self.spent(released)):.4g} of it was spent; that trials were asked for by the scores "
                 "of those before is covered, and so is the choice of the best by them")
         return Epsilon(self.budget.epsilon, "selected", "budget", relation_of(first.sampler), first.sampler,
                        self.budget.delta, "improved", note)
+
+
+def begun(kept: Sequence[float]) -> Filter:
+    """The filter with which a sweep began."""
+    epsilon, delta, order, accounted = kept
+    return Filter(Budget(epsilon, delta), int(order), accounted)
 
 
 def make_filter(experiment: Experiment, order: int | None = None) -> Filter:
@@ -154,3 +170,18 @@ def epochs_released(released: Iterable[Release]) -> Iterable[tuple[TrialConfig, 
         trial, before = found.get(release.trial.trial_key, (release.trial, 0))
         found[trial.trial_key] = trial, before + release.epochs if trial.secure else max(before, release.epochs)
     return found.values()
+
+
+def budget_lines(experiment: Experiment) -> Iterator[str]:
+    """What the budget of a search is kept by, and what its cheapest and its dearest trial cost; nothing without one."""
+    if not experiment.budget:
+        return
+    filter = make_filter(experiment)
+    whole = sorted(filter.spent([Release(trial, trial.epochs)]) for trial in experiment.corners)
+    most = filter.budget.epsilon - (filter.epsilon(1.0) - 1.0)
+    low, high = (int(most / cost) for cost in (whole[-1], whole[0]))
+    yield (f"budget: epsilon {filter.budget.epsilon:g} at delta {filter.budget.delta:g} for all that the sweep "
+           f"releases, by a Renyi filter of order {filter.order}")
+    yield (f"  the cheapest trial alone is epsilon {filter.epsilon(whole[0]):.4g}, the dearest "
+           f"{filter.epsilon(whole[-1]):.4g}; {low} of the dearest fit, or {high} of the cheapest")
+    yield f"  {sentence(noise_statement(trial.noise for trial in experiment.corners))}"

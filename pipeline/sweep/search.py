@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from pipeline.accounting.budget import Filter, make_filter
-from pipeline.tracking.artifacts import BUDGET, DONE, Suggestion
+from pipeline.tracking.artifacts import BUDGET, DONE, Suggestion, started
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -55,7 +55,7 @@ class Rounds:
     @property
     def trials(self) -> tuple[TrialConfig, ...]:
         """Those that were let start, each once."""
-        return tuple({s.trial.trial_key: s.trial for s in self.suggestions if s.started}.values())
+        return started(self.suggestions)
 
     @property
     def passed_over(self) -> int:
@@ -75,9 +75,7 @@ class Rounds:
     @property
     def tags(self) -> dict[str, str]:
         """Of the sweep: its budget, and the order of its filter."""
-        if not self.filter:
-            return {}
-        return {BUDGET: json.dumps([self.filter.budget.epsilon, self.filter.budget.delta, self.filter.order])}
+        return {BUDGET: json.dumps(self.filter.kept)} if self.filter else {}
 
     def next(self, done: Mapping[str, str]) -> list[TrialConfig]:
         """The trials of the last round that are not done or, where all are, of the first round after it that has any;
@@ -115,9 +113,9 @@ class Rounds:
         for trial in asked:
             whole = [*(r for r in released if r.trial.trial_key == trial.trial_key and r.deleted),
                      Release(trial, trial.epochs)]
-            started = not self.filter or trial.trial_key in done or self.filter.admits([*planned, *whole])
-            planned += whole if started else ()
-            self.suggestions.append(Suggestion(trial, started))
+            fits = not self.filter or trial.trial_key in done or self.filter.admits([*planned, *whole])
+            planned += whole if fits else ()
+            self.suggestions.append(Suggestion(trial, fits))
 
 
 class Odometer:
@@ -166,7 +164,7 @@ def filter_of(experiment: Experiment, store: Reader) -> Filter | None:
             that it cannot cover.
     """
     before = store.budget() if store.is_open else None
-    now = (experiment.budget.epsilon, experiment.budget.delta) if experiment.budget else None
+    now = [experiment.budget.epsilon, experiment.budget.delta] if experiment.budget else None
     if before and before[:2] != now:
         raise ConfigError(f"budget: must be that with which the sweep began, epsilon {before[0]:g} at delta "
                           f"{before[1]:g}, as one that results have changed covers nothing, got "
@@ -185,6 +183,6 @@ def filter_of(experiment: Experiment, store: Reader) -> Filter | None:
             if getattr(trial, name) not in known:
                 raise ConfigError(f"{name}: must be that of all trials under a budget, got {getattr(trial, name)} of "
                                   f"trial {trial.trial_key}, which the sweep has; give the experiment another name")
-    filter = make_filter(experiment, before[2] if before else None)
+    filter = make_filter(experiment, int(before[2]) if before else None)
     filter.spent(released)  # of each it must know the cost
     return filter

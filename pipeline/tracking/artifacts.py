@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from pipeline.trials.records import Outcome
 STATUSES = ("running", "finished", "diverged", "failed", "interrupted")
 DONE = ("finished", "diverged")  # need no more training
 EXPERIMENT = "experiment.yaml"  # of a sweep's parent run: the experiment file as it was swept last
-BUDGET = "budget"  # its tag with epsilon, delta and order of a privacy budget, as JSON
+BUDGET = "budget"  # its tag with what a privacy budget began with, as JSON
 SUGGESTIONS = "search.json"  # of a sweep's parent run: what its search has asked for
 
 
@@ -67,6 +67,11 @@ def suggestions_text(suggestions: Sequence[Suggestion]) -> str:
     """Suggestions in their order, as JSON."""
     return json.dumps([{"trial_key": s.trial.trial_key, "started": s.started, "settings": s.trial.used()}
                        for s in suggestions], indent=1) + "\n"
+
+
+def started(suggestions: Iterable[Suggestion]) -> tuple[TrialConfig, ...]:
+    """The trials that were let start, each once."""
+    return tuple({s.trial.trial_key: s.trial for s in suggestions if s.started}.values())
 
 
 def suggestions_of(text: str) -> list[Suggestion]:

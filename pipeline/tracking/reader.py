@@ -23,6 +23,7 @@ from pipeline.tracking.artifacts import (
     Suggestion,
     TrackedRun,
     config_of,
+    started,
     suggestions_of,
 )
 from pipeline.tracking.backend import (
@@ -37,6 +38,7 @@ from pipeline.tracking.backend import (
     shown,
     tracked,
 )
+from pipeline.trials.experiment import Experiment, asked_for
 from pipeline.trials.records import CLOCK, Release
 
 
@@ -147,11 +149,15 @@ class Reader:
         """Whether a sweep is open, and was found."""
         return self._parent_id is not None
 
+    def as_swept(self, experiment: Experiment) -> Experiment:
+        """The experiment of the open sweep; a search with the trials that it has asked for so far."""
+        return asked_for(experiment, started(self.suggestions())) if experiment.search else experiment
+
     @reports_errors
-    def budget(self) -> tuple[float, float, int] | None:
-        """(epsilon, delta, order of the filter) of the open sweep as it began; None of one without a budget."""
+    def budget(self) -> list[float] | None:
+        """What the budget of the open sweep began with (`accounting.budget.Filter.kept`); None of one without."""
         text = self._client.get_run(self._parent()).data.tags.get(BUDGET)
-        return tuple(json.loads(text)) if text else None
+        return json.loads(text) if text else None
 
     @reports_errors
     def released(self) -> list[Release]:
