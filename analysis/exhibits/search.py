@@ -84,8 +84,8 @@ def caption(experiment: Experiment, rows: pd.DataFrame, filter: Filter | None) -
         sentences.append(f"{counted(over, 'suggestion')} passed over: beyond the budget, or asked for before.")
     if filter:
         sources = [trial.noise for trial in experiment.trials]
-        sentences += [f"ε spent at δ = {filter.budget.delta:g} is that of all epochs released until then, of a budget of "
-                      f"{filter.budget.epsilon:g}, by a Renyi filter of order {filter.order} that was fixed "
+        sentences += [f"ε spent at δ = {filter.budget.delta:g} is that of all epochs released until then, of a budget "
+                      f"of {filter.budget.epsilon:g}, by a Renyi filter of order {filter.order} that was fixed "
                       "beforehand; no trial started whose whole cost did not fit. "
                       f"The guarantee is {standing(sources)}.", sentence(noise_statement(sources))]
     else:
