@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
 from dp_accounting.rdp import RdpAccountant
 
 from pipeline.accounting.budget import epoch_cost, make_filter
@@ -19,14 +20,19 @@ from pipeline.accounting.evaluations import evaluation_noise
 from pipeline.sweep.search import Odometer, filter_of, released_by
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
-from pipeline.trials.records import CLOCK, Release
+from pipeline.trials.records import Release
 
 sys.path.insert(0, str(Path(__file__).parent))
-from search_tools import FILE, parse, records, rounds, train  # noqa: E402
+from search_tools import by_hand, parse, records, rounds, train  # noqa: E402
 
-BUDGET = FILE.replace("noise_multiplier: 2", "noise_multiplier: 2, private_metrics: noisy").replace(
-    "trials: 7", "trials: 12").replace("epochs: 2, ", "").replace("momentum: {uniform: [0, 0.9]}",
-                                                                 "epochs: {randint: [2, 13]}") + """
+BUDGET = """
+name: search
+base: {dataset: digits, hidden: [8], mechanism: per_example, sampler: shuffled, noise_multiplier: 20,
+       private_metrics: noisy}
+search:
+  algorithm: random
+  trials: 12
+  space: {learning_rate: {loguniform: [0.05, 5]}, batch_size: {choice: [64, 128]}, epochs: {randint: [2, 13]}}
 budget: {epsilon: 4, delta: 1.0e-5}
 """
 SECURE = ("private_metrics: noisy", "noise: secure")
@@ -49,37 +55,19 @@ class Dearest:
         pass
 
 
-def by_hand(store, order):
-    """Renyi divergence of every epoch that the database has, deleted runs too, added up exactly."""
-    found = {}
-    for run in store._client.search_runs([store._experiment_id], run_view_type=3):
-        if "trial_key" not in run.data.tags:
-            continue
-        steps = {point.step for point in store._client.get_metric_history(run.info.run_id, CLOCK)}
-        n = run.data.tags["trial_key"]
-        own = found.setdefault(n, [run.data.params, set()])[1]
-        own |= {(run.info.run_id if run.data.params["noise"] == "secure" else "", step) for step in steps}
-    trials = {release.trial.trial_key: release.trial for release in released_by(store)}
-    return float(sum((Fraction(epoch_cost(trials[key], order)) for key, (_, events) in found.items() for _ in events),
-                     Fraction(0)))
-
-
-@pytest.mark.parametrize("change", [("poisson", "poisson"), ("poisson", "without_replacement"),
-                                    ("poisson", "shuffled")])
-def test_an_epoch_costs_what_dp_accounting_says_of_its_steps_and_of_its_evaluation(change):
+@pytest.mark.parametrize("sampler", ["poisson", "without_replacement", "shuffled"])
+def test_an_epoch_costs_what_dp_accounting_says_of_its_steps_and_of_its_evaluation(sampler):
     """By the events themselves; at order alpha a Gaussian of multiplier z costs alpha/(2 z^2)."""
-    experiment = budgeted(change, ("noise_multiplier: 2", "noise_multiplier: 20"))
+    experiment = budgeted(("shuffled", sampler))
     trial, order = experiment.corners[0], 5
     n, m, steps = trial.split_sizes[0], trial.batch_size, trial.steps_per_epoch
     scored = order / (2 * evaluation_noise(trial) ** 2)
-    if change[1] == "poisson":
+    if sampler == "poisson":
         event = SelfComposedDpEvent(PoissonSampledDpEvent(m / n, GaussianDpEvent(20)), steps)
         trained = RdpAccountant([order], NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event).rdp[0]
-    elif change[1] == "shuffled":
+    elif sampler == "shuffled":
         trained = order / (2 * (20 / 2) ** 2)
     else:
-        from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
-
         event = SelfComposedDpEvent(SampledWithoutReplacementDpEvent(n, m, GaussianDpEvent(10)), steps)
         trained = RdpAccountant([order], NeighboringRelation.REPLACE_ONE).compose(event).rdp[0]
     assert epoch_cost(trial, order) == pytest.approx(max(trained, scored), rel=1e-9)
@@ -136,8 +124,8 @@ def test_the_filter_judges_exactly_what_was_released():
 
 
 def test_a_trial_of_research_noise_is_paid_once_and_one_of_secret_noise_as_often_as_it_was_released():
-    for change, times in ((("epochs", "epochs"), 1), (SECURE, 2)):
-        experiment = budgeted(change) if change == SECURE else budgeted()
+    for changes, times in (([], 1), ([SECURE], 2)):
+        experiment = budgeted(*changes)
         filter, trial = make_filter(experiment), experiment.corners[0]
         once = filter.spent([Release(trial, 2)])
         assert filter.spent([Release(trial, 2, deleted=True), Release(trial, 2)]) == pytest.approx(times * once)
@@ -191,10 +179,10 @@ def test_a_trial_that_was_half_trained_goes_on_and_is_counted_once(tmp_path):
     ([("delta: 1.0e-5", "delta: 1")], "budget.delta: must be a number > 0 and < 1, got 1"),
     ([(", delta: 1.0e-5", "")], "budget: needs delta, got"),
     ([("delta: 1.0e-5", "delta: 1.0e-6")], "budget.delta: must be the delta of the trials, 1e-05, .*got 1e-06"),
-    ([(", private_metrics: noisy", "")], "private_metrics: must be 'noisy' under a budget, .*got 'plain'"),
-    ([("noise_multiplier: 2, private_metrics: noisy", "private_metrics: plain")],
+    ([(",\n       private_metrics: noisy", "")], "private_metrics: must be 'noisy' under a budget, .*got 'plain'"),
+    ([("noise_multiplier: 20,\n       private_metrics: noisy", "private_metrics: plain")],
      "mechanism: every trial under a budget must have a certified, finite epsilon .*noise_multiplier 0"),
-    ([("batch_size: {choice: [64, 128]}", "sampler: {choice: [poisson, shuffled]}"), ("sampler: poisson, ", "")],
+    ([("batch_size: {choice: [64, 128]}", "sampler: {choice: [poisson, shuffled]}"), ("sampler: shuffled, ", "")],
      "sampler: must be one for all trials under a budget, got poisson, shuffled"),
     ([("search:", "selection: {rule: composition}\nsearch:")], "selection: must not stand beside a search"),
 ])
@@ -219,9 +207,8 @@ def test_a_budget_too_small_for_one_trial_is_refused_with_what_the_cheapest_cost
 
 def test_a_budget_is_that_with_which_the_sweep_began(tmp_path):
     store = Store(root=tmp_path)
-    began = rounds(budgeted(), store)
-    other = budgeted(("multiplier: 2", "multiplier: 0.9"))
-    assert filter_of(other, store).order == began.filter.order != make_filter(other).order, "fixed beforehand"
+    store.open_sweep("search", tags={"budget": "[4.0, 1e-05, 9, 1e-05]"})
+    assert filter_of(budgeted(), store).order == 9 != make_filter(budgeted()).order, "fixed beforehand"
     for change, got in ((("epsilon: 4", "epsilon: 5"), "got epsilon 5 at delta 1e-05"),
                         (("budget: {epsilon: 4, delta: 1.0e-5}", ""), "got none")):
         with pytest.raises(ConfigError, match=f"budget: must be that with which the sweep began, epsilon 4 .*{got}"):
@@ -239,8 +226,8 @@ def test_trials_that_the_sweep_has_already_must_be_covered(tmp_path):
     train(store, [other], epochs=1)
     with pytest.raises(ConfigError, match=f"budget: trial {other.trial_key} of this sweep has no finite cost"):
         filter_of(experiment, store)
-    store, other = Store(root=tmp_path / "third"), replace(experiment.corners[0], sampler="shuffled")
+    store, other = Store(root=tmp_path / "third"), replace(experiment.corners[0], sampler="poisson")
     rounds(experiment, store)
     train(store, [other], epochs=1)
-    with pytest.raises(ConfigError, match="sampler: must be that of all trials under a budget, got shuffled of trial"):
+    with pytest.raises(ConfigError, match="sampler: must be that of all trials under a budget, got poisson of trial"):
         filter_of(experiment, store)

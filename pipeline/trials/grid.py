@@ -63,10 +63,9 @@ def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, 
     said = " ".join(f"--set {field}={value}" for field, value in changes.items())
     for field, value in of_file.items():
         path = field.split(".")
-        try:
-            content = _placed(content, path if path[0] in ("name", "search", "budget") else ["", ""], value)
-        except KeyError:
-            raise ConfigError(f"--set {field}: must be an entry of the file's search or budget, got {value!r}") from None
+        if path[0] not in ("name", "search", "budget") or (put := _placed(content, path, value)) is None:
+            raise ConfigError(f"--set {field}: must be an entry of its search or budget, got {value!r}")
+        content = put
     changes = {field: value for field, value in changes.items() if field not in of_file}
     base, grid, cases = _settings(content, "base"), _settings(content, "grid"), content.get("cases") or []
     parts = {"grid": grid} | {f"cases[{number}].{key}": case.get(key) for number, case in enumerate(cases)
@@ -85,14 +84,12 @@ def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, 
     return content, f"# {path.name} with {said}\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}"
 
 
-def _placed(content: Any, path: Sequence[str], value: Any) -> Any:
-    """A mapping with another value at a path of keys, all of which but the last it must have."""
-    if not path:
-        return value
+def _placed(content: Any, path: Sequence[str], value: Any) -> dict[str, Any] | None:
+    """A mapping with another value at a path of keys; None where it lacks one of them but the last."""
     first, *rest = path
-    if not isinstance(content, Mapping) or rest and first not in content:
-        raise KeyError(first)
-    return {**content, first: _placed(content.get(first), rest, value)}
+    if not isinstance(content, Mapping) or rest and (value := _placed(content.get(first), rest, value)) is None:
+        return None
+    return {**content, first: value}
 
 
 def line_of(text: str, message: str) -> str:
