@@ -17,7 +17,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from pipeline.accounting.budget import epoch_cost, make_filter
 from pipeline.accounting.evaluations import evaluation_noise
-from pipeline.sweep.search import Odometer, filter_of, released_by
+from pipeline.sweep.search import Odometer, Rounds, filter_of, released_by
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
 from pipeline.trials.records import Release
@@ -46,10 +46,10 @@ class Dearest:
     """Always asks for the most expensive trial of the space, another one every time."""
 
     def __init__(self, search):
-        self._numbers = itertools.count()
+        self._numbers, self._epochs = itertools.count(), search.space["epochs"].ends[-1]
 
     def ask(self):
-        return {"learning_rate": 0.05 + 0.01 * next(self._numbers), "batch_size": 128, "epochs": 12}
+        return {"learning_rate": 0.05 + 0.01 * next(self._numbers), "batch_size": 128, "epochs": self._epochs}
 
     def tell(self, number, score):
         pass
@@ -111,6 +111,13 @@ def test_whoever_always_asks_for_the_most_expensive_trial_never_gets_past_the_bu
     assert 0 < spent <= 4 and len(search.suggestions) == 24 and 0 < len(search.trials) < 24
     assert filter.spent(released) == by_hand(store, filter.order)
     assert not filter.admits([*released, *one]), "another one would have been too much"
+
+
+def test_a_first_round_that_does_not_fit_is_passed_over_before_there_is_a_sweep(tmp_path):
+    """The dearest alone is beyond this budget, the cheapest is not."""
+    experiment, store = budgeted(("epsilon: 4", "epsilon: 1.2"), ("[2, 13]", "[1, 200]")), Store(root=tmp_path)
+    search = Rounds(experiment, store, Dearest, filter_of(experiment, store))
+    assert search.next({}) == [] and search.passed_over == 12 and not store.is_open
 
 
 def test_the_filter_judges_exactly_what_was_released():

@@ -102,11 +102,11 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         name, short = (functools.partial(form, also=experiment.varied) for form in (run_name, short_name))
         progress = SweepProgress(missing, result.skipped, quiet, name=name, later=rounds.later)
         if missing:
+            check_evaluations(missing)
             possible = experiment.corners or missing
             with progress, running_ray(possible, experiment.resources, address, workers, progress.say):
                 at_once, trainer, checkpoints = _prepared(experiment, possible, root, data_folder, trainer,
                                                           local=address == "local")
-                check_evaluations(missing)
                 lease.require_as_found(done)
                 store.be_patient(experiment.resources.store_patience_seconds, progress.say)
                 tags = {"git_commit": commit or git_commit(), "versions": versions(),

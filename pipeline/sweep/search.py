@@ -96,7 +96,8 @@ class Rounds:
         if self._told == len(self.suggestions):
             return
         metric = self._experiment.search.metric
-        scores = {run.trial_key: run.metrics.get(metric) for run in self._store.runs() if run.status in DONE}
+        runs = self._store.runs() if self._store.is_open else []  # it is not before the first trial
+        scores = {run.trial_key: run.metrics.get(metric) for run in runs if run.status in DONE}
         for number in range(self._told, len(self.suggestions)):
             self._searcher.tell(number, scores.get(self.suggestions[number].trial.trial_key))
         self._told = len(self.suggestions)
