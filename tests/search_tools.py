@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.budget import epoch_cost
 from pipeline.sweep.search import Rounds, filter_of
 from pipeline.sweep.tuning import make_searcher
@@ -23,7 +24,7 @@ from pipeline.trials.records import ACCURACY, CLOCK, EpochRecord, Outcome
 
 FILE = """
 name: search
-base: {dataset: digits, hidden: [8], epochs: 2, mechanism: per_example, sampler: poisson, noise_multiplier: 2}
+base: {dataset: digits, hidden: [8], epochs: 2, mechanism: per_example, sampler: shuffled, noise_multiplier: 20}
 search:
   algorithm: random
   trials: 7
@@ -49,8 +50,10 @@ def score(trial: TrialConfig) -> float:
 def records(trial: TrialConfig, epochs: int, status: str = "") -> list[EpochRecord]:
     """Of the first `epochs`; the last with an outcome, if there is a status."""
     outcome = Outcome(status, {"layer_1.bias": np.zeros(3, np.float32)}, ()) if status else None
-    found = [EpochRecord(trial.trial_key, epoch, {CLOCK: 0.1, ACCURACY: score(trial) + 0.001 * epoch})
-             for epoch in range(1, epochs + 1)]
+    found = [EpochRecord(trial.trial_key, epoch, {
+        CLOCK: 0.1, ACCURACY: score(trial) + 0.001 * epoch,
+        **{epsilon.metric_name: epsilon.value for epsilon in account(trial, epoch)}}, privacy_tags(trial))
+        for epoch in range(1, epochs + 1)]
     if outcome:
         found[-1] = replace(found[-1], metrics={**found[-1].metrics, "test/accuracy": score(trial)}, outcome=outcome)
     return found

@@ -62,8 +62,8 @@ def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, 
     of_file = {field: value for field, value in changes.items() if field == "name" or "." in field}
     said = " ".join(f"--set {field}={value}" for field, value in changes.items())
     for field, value in of_file.items():
-        path = field.split(".")
-        if path[0] not in ("name", "search", "budget") or (put := _placed(content, path, value)) is None:
+        keys = field.split(".")
+        if keys[0] not in ("name", "search", "budget") or (put := _placed(content, keys, value)) is None:
             raise ConfigError(f"--set {field}: must be an entry of its search or budget, got {value!r}")
         content = put
     changes = {field: value for field, value in changes.items() if field not in of_file}
@@ -84,9 +84,9 @@ def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, 
     return content, f"# {path.name} with {said}\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}"
 
 
-def _placed(content: Any, path: Sequence[str], value: Any) -> dict[str, Any] | None:
-    """A mapping with another value at a path of keys; None where it lacks one of them but the last."""
-    first, *rest = path
+def _placed(content: Any, keys: Sequence[str], value: Any) -> dict[str, Any] | None:
+    """A mapping with another value below these keys; None where it lacks one of them but the last."""
+    first, *rest = keys
     if not isinstance(content, Mapping) or rest and (value := _placed(content.get(first), rest, value)) is None:
         return None
     return {**content, first: value}
