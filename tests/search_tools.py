@@ -51,11 +51,12 @@ def records(trial: TrialConfig, epochs: int, status: str = "") -> list[EpochReco
     """Of the first `epochs`; the last with an outcome, if there is a status."""
     outcome = Outcome(status, {"layer_1.bias": np.zeros(3, np.float32)}, ()) if status else None
     found = [EpochRecord(trial.trial_key, epoch, {
-        CLOCK: 0.1, ACCURACY: score(trial) + 0.001 * epoch,
+        CLOCK: 0.1, ACCURACY: score(trial) + 0.001 * epoch, "alignment/layer_1": 0.5, "alignment/layer_2": 1.0,
         **{epsilon.metric_name: epsilon.value for epsilon in account(trial, epoch)}}, privacy_tags(trial))
         for epoch in range(1, epochs + 1)]
     if outcome:
-        found[-1] = replace(found[-1], metrics={**found[-1].metrics, "test/accuracy": score(trial)}, outcome=outcome)
+        tested = {"test/accuracy": score(trial), "test/worst_class_accuracy": score(trial) / 2}
+        found[-1] = replace(found[-1], metrics={**found[-1].metrics, **tested}, outcome=outcome)
     return found
 
 
