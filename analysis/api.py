@@ -47,7 +47,7 @@ def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = 
         store.attach(experiment)
         return tracked.load_runs(store)
     store.attach(experiment.name)
-    return tracked.load_runs(store, experiment.trials, experiment.source)
+    return tracked.load_runs(store, tracked.searched(store, experiment).trials, experiment.source)
 
 
 def load_history(runs: pd.DataFrame, metric: str, store: Reader | str | Path = "mlruns") -> pd.DataFrame:

@@ -13,6 +13,7 @@ from pipeline.tracking.reader import Reader
 from pipeline.trials.choices import ALGORITHM_LABELS, MECHANISMS
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASET_LABELS
+from pipeline.trials.experiment import Experiment
 from pipeline.trials.features import FEATURES
 from pipeline.trials.fields import UserError
 from pipeline.trials.naming import noise_setting, run_name
@@ -77,6 +78,18 @@ def load_runs(store: Reader, trials: Sequence[TrialConfig] | None = None, source
     frame = pd.DataFrame([_row(run) for run in runs])
     others = [name for name in sorted(frame.columns) if name not in first]
     return frame.reindex(columns=first + others)
+
+
+def searched(store: Reader, experiment: Experiment) -> Experiment:
+    """The experiment of the sweep that `store` has open; a search with the trials that it has asked for.
+
+    Raises:
+        MissingTrials: for a search that has not asked for all of its trials.
+    """
+    if experiment.search and (later := experiment.planned - len(store.suggestions())):
+        raise MissingTrials(f"{later} of {experiment.planned} suggestions of the search are not asked for yet (run "
+                            f"`photonic sweep {experiment.source}`)")
+    return store.as_swept(experiment)
 
 
 def load_history(store: Reader, runs: pd.DataFrame, key: str) -> pd.DataFrame:

@@ -161,7 +161,18 @@ def _assignments(option: str, texts: Sequence[str]) -> dict[str, object]:
 
 
 def _swept(target: str, store: Reader, changes: Mapping[str, object] = MappingProxyType({})) -> Experiment:
-    """The experiment of a file or, where there is none, of the sweep of that name, as it was swept last."""
+    """The experiment of a file or, where there is none, of the sweep of that name, as it was swept last; a search with
+    the trials that it has asked for."""
+    experiment = _of_file_or_sweep(target, store, changes)
+    if experiment.search:
+        from analysis.runs import searched
+
+        store.attach(experiment.name)
+        experiment = searched(store, experiment)
+    return experiment
+
+
+def _of_file_or_sweep(target: str, store: Reader, changes: Mapping[str, object]) -> Experiment:
     if Path(target).exists() or Path(target).suffix in (".yaml", ".yml"):
         return load_experiment(target, changes)
     if not store.find(target):

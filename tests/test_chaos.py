@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,25 +40,30 @@ from pipeline.trials.experiment import load_experiment
 from pipeline.sweep.run import run_sweep
 cloudpickle.register_pickle_by_value(fault_trainer)
 root = Path({root!r})
-trainer = functools.partial(fault_trainer.train, root=root, name="chaos", pause=0.15)
-result = run_sweep(load_experiment(root / "chaos.yaml"), root=root, workers=2, trainer=trainer)
+trainer = functools.partial(fault_trainer.train, root=root, name={name!r}, pause=0.15)
+result = run_sweep(load_experiment(root / "{name}.yaml"), root=root, workers=2, trainer=trainer)
 sys.exit(130 if result.remaining else 1 if result.failed else 0)
 """
 
 
 class Chaos:
-    """One sweep, the command that runs it, and what is done to it."""
+    """One sweep, the command that runs it, and what is done to it.
 
-    def __init__(self, root: Path) -> None:
-        self.root, self.log, self.starts = root, root / "output.txt", 0
+    Args:
+        root: of its store, with its experiment file `<name>.yaml`.
+    """
+
+    def __init__(self, root: Path, name: str = "chaos") -> None:
+        self.root, self.name, self.log, self.starts = root, name, root / "output.txt", 0
         self.process: subprocess.Popen | None = None
 
     def start(self) -> None:
         self.starts += 1
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", DRIVER.format(tests=str(Path(__file__).parent), root=str(self.root))],
-                cwd=ROOT, stdout=log, stderr=log, start_new_session=True, env=environment())
+                [sys.executable, "-c",
+                 DRIVER.format(tests=str(Path(__file__).parent), root=str(self.root), name=self.name)], cwd=ROOT,
+                stdout=log, stderr=log, start_new_session=True, env=environment())
 
     def wait_for_checkpoint(self) -> None:
         """Until a pack saves one, so that every fault meets a sweep that trains; a sweep that failed is run again."""
@@ -69,7 +76,7 @@ class Chaos:
             time.sleep(0.02)
 
     def _checkpoints(self) -> list[Path]:
-        return list((self.root / "checkpoints" / "chaos").glob("*.safetensors"))
+        return list((self.root / "checkpoints" / self.name).glob("*.safetensors"))
 
     def inject(self, fault: str, chance: random.Random) -> None:
         what, _, name = fault.partition(" ")
@@ -86,6 +93,22 @@ class Chaos:
         elif what == "driver":
             self.process.wait(timeout=120)
 
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """While the block runs; no process is left behind."""
+        try:
+            yield
+        finally:
+            if self.process:
+                self.process.kill()
+                self.process.wait()
+
+    def finish(self, most: int) -> None:
+        """Run the command until all is done, `most` times in all."""
+        while self.process.wait(timeout=600) != 0:
+            assert self.starts < most, self.log.read_text()
+            self.start()
+
     def _worker(self, chance: random.Random) -> int:
         """A process that trains."""
         while not (workers := children(self.process.pid, "ray::PackTrainable")):
@@ -100,16 +123,11 @@ def test_twenty_faults(tmp_path):
     chance, chaos = random.Random(SEED), Chaos(tmp_path)
     faults = chance.choices(list(FAULTS), list(FAULTS.values()), k=COUNT)
     assert set(faults) == set(FAULTS)
-    try:
+    with chaos.running():
         for fault in faults:
             chaos.wait_for_checkpoint()
             chaos.inject(fault, chance)
-        while chaos.process.wait(timeout=120) != 0:
-            assert chaos.starts < COUNT, chaos.log.read_text()
-            chaos.start()
-    finally:
-        chaos.process.kill()
-        chaos.process.wait()
+        chaos.finish(COUNT)
     assert "resumed from epoch " in chaos.log.read_text()
     counts = ", ".join(f"{count} {fault}" for fault, count in sorted(Counter(faults).items()))
     assert_as_if_undisturbed(tmp_path, load_experiment(tmp_path / "chaos.yaml"), "twenty, drawn by a seed",

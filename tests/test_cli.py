@@ -440,7 +440,7 @@ def test_set_changes_what_is_accounted_for_and_refuses_what_the_grid_has(tmp_pat
     assert main(["account", str(file), "--set", "epochs=2", "--set", "delta=1e-6"]) == 0
     assert capsys.readouterr().out.count("  1e-06  ") == 2
     assert main(["account", str(file), "--set", "noise_multiplier=3"]) == 2
-    assert "--set noise_multiplier: must be a field that neither grid nor a case sets" in capsys.readouterr().err
+    assert "--set noise_multiplier: must be a field that no grid, case or space sets" in capsys.readouterr().err
     for arguments in (["status", "--set", "epochs=2"], ["account", str(file), "--set", "epochs"]):
         assert main(arguments) == 2 and capsys.readouterr().err.startswith("error: --set: ")
 

@@ -19,7 +19,7 @@ def load(tmp_path, text):
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_shipped_file_loads(path):
     experiment = load_experiment(path)
-    assert experiment.name == path.stem and experiment.trials and experiment.description
+    assert experiment.name == path.stem and experiment.possible and experiment.description
 
 
 def test_table1_has_the_28_cells_of_the_paper():
@@ -200,7 +200,7 @@ def test_a_setting_in_place_of_that_of_base_is_another_experiment_text():
 
 
 @pytest.mark.parametrize(("changes", "says"), [
-    ({"seed": 1}, "--set seed: must be a field that neither grid nor a case sets, got one of grid; edit the file"),
+    ({"seed": 1}, "--set seed: must be a field that no grid, case or space sets, got one of grid; edit the file"),
     ({"sigma": 1}, "--set sigma: must be a field that neither .*, got one of cases[0].base; edit the file"),
     ({"nose": 1}, "--set nose: unknown field, got 1; "), ({"epochs": "many"}, "epochs: must be a whole number"),
 ])

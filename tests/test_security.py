@@ -21,6 +21,7 @@ from pipeline.sweep.lock import Lease
 from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.recorder import Recorder, SweepResult
 from pipeline.sweep.run import recorded
+from pipeline.sweep.search import Rounds
 from pipeline.sweep.worker import epochs, train_pack
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
@@ -59,7 +60,7 @@ def track(file: Path, root: Path) -> Store:
     progress = SweepProgress(experiment.trials, 0, quiet=True)
     trainer = functools.partial(train_pack, device="cpu", threads=1, data_folder=None,
                                 checkpoints=Kept(root / "checkpoints", 0))
-    with recorded(store, Lease(store, experiment.name), experiment, result, "0123abcd"):
+    with recorded(store, Lease(store, experiment.name), Rounds(experiment, store), result, "0123abcd"):
         recorder = Recorder(store, progress, result, root / "failures.log", {})
         for pack in plan(experiment.trials, experiment.resources, 1):
             recorder.start(pack)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -12,9 +13,11 @@ from analysis.exhibits.table import Table
 from analysis.runs import require_accuracy
 from analysis.text import NO_VALUE
 from pipeline.accounting import Epsilon, account
+from pipeline.accounting.certified import event_of, with_noise
 from pipeline.accounting.evaluations import scores_are_covered, selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.exhibits import certified_trials
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import run_name
@@ -73,11 +76,12 @@ class Choice:
                                  "infinite: no guarantee"}
 
 
-def choose(experiment: Experiment, runs: pd.DataFrame) -> Choice:
+def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = None) -> Choice:
     """The best certified trial of an experiment with at least one.
 
     Args:
         runs: from `load_runs`, with one row for each of the experiment's trials.
+        paid: the epsilon of all of them by a budget, if they had one.
 
     Raises:
         ReportError: for a certified trial without validation or test accuracy.
@@ -92,7 +96,7 @@ def choose(experiment: Experiment, runs: pd.DataFrame) -> Choice:
     looked_at = experiment.candidates or experiment.trials
     scores = SCORES_COVERED if scores_are_covered(looked_at) else SCORES
     try:
-        epsilon, reason = selected_epsilon(looked_at, experiment.selection), ""
+        epsilon, reason = paid or _price(experiment, looked_at), ""
         noise = choice_statement(looked_at, experiment.selection)
     except UnsupportedAccounting as error:
         epsilon, reason = None, str(error)
@@ -101,6 +105,23 @@ def choose(experiment: Experiment, runs: pd.DataFrame) -> Choice:
                   float(best["test/accuracy"]), alone, epsilon, reason,
                   None if experiment.candidates else len(trials), len(experiment.trials) - len(trials), noise,
                   standing(other.noise for other in certified_trials(looked_at)), scores)
+
+
+def _price(experiment: Experiment, looked_at: Sequence[TrialConfig]) -> Epsilon:
+    """By the rule of the file.
+
+    Raises:
+        UnsupportedAccounting: also for trials that were asked for by scores, unless noise covers these and all trials
+            have one cost: composition is of costs that no result has changed.
+    """
+    if experiment.search and experiment.search.adaptive:
+        if not scores_are_covered(looked_at):
+            raise UnsupportedAccounting("private_metrics: must be 'noisy' where trials are asked for by validation "
+                                        "accuracy, or training goes by scores that nothing covers")
+        if len({event_of(with_noise(trial), trial.epochs) for trial in certified_trials(looked_at)}) > 1:
+            raise UnsupportedAccounting("search: trials whose costs differ were asked for by scores, so that costs "
+                                        "depend on results, which a budget covers and composition does not")
+    return selected_epsilon(looked_at, experiment.selection)
 
 
 def draw(choice: Choice) -> Exhibit:
@@ -146,6 +167,9 @@ def caption(choice: Choice) -> str:
 
 
 def _covered(choice: Choice) -> str:
+    if choice.selected.variant == "budget":
+        return (f"It is the budget of the sweep, which covers all weights of all steps of its {choice.trials} trials, "
+                f"whichever of them is published: {choice.selected.note}.")
     if choice.trials is not None:
         return (f"It composes all {choice.trials} trials, seeds included: all weights of all their steps, whichever "
                 "of them is published.")

@@ -19,6 +19,7 @@ from analysis.exhibits import (
     main_effects,
     means,
     parallel_coordinates,
+    search,
     selection,
     sweeps,
     table1,
@@ -29,7 +30,7 @@ from analysis.exhibits.frontier import exhibit as frontier
 from analysis.exhibits.frontier import slices
 from analysis.report.overview import NOISE, compose, file_name, manifest, shown, tracked_runs
 from analysis.report.page import render
-from analysis.runs import FIELDS, load_runs
+from analysis.runs import FIELDS, load_runs, searched
 from pipeline.accounting.certified import with_noise
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
@@ -86,14 +87,18 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         TrackingError: if the store has no such sweep.
     """
     store.attach(experiment.name)
+    if not where:
+        experiment = searched(store, experiment)
     runs = load_runs(store, experiment.trials, source=experiment.source)
     exhibits = [_draw(name, experiment, runs, store) for name in experiment.report]
     choice, certified = None, certified_trials(experiment.trials)
     scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in certified)
     if certified and scored and not where:
-        choice = selection.choose(experiment, runs)
+        choice = selection.choose(experiment, runs, search.paid(store) if experiment.budget else None)
         store.log_sweep(choice.metrics, choice.tags)  # the epsilon of the choice
         exhibits.append(selection.draw(choice))
+    if experiment.search and not where:
+        exhibits.insert(0, search.draw(experiment, runs, store))
     lists = {name: runs[name].map(_json) for name, kind in FIELDS.items() if kind is tuple}
     contents = {"runs.csv": to_csv(runs.assign(**lists, **_noise(runs, experiment, store))).encode()}
     for exhibit in exhibits:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.accounting.budget import budget_lines
 from pipeline.accounting.certified import with_noise
 from pipeline.accounting.claimed import Assumption, assumptions
 from pipeline.accounting.epsilon import GUARANTEES, Epsilon
@@ -27,7 +28,7 @@ class Statement:
 
     Attributes:
         name: of the setting, without a seed.
-        trial_keys: of its trials, of random stopping of its candidates.
+        trial_keys: of its trials, of random stopping of its candidates, of a search of the corners of its space.
         noise: sigma, or the noise multiplier; those that are calibrated included.
         epsilons: after every epoch, from the first; the last are those of the whole run.
         assumptions: of the formulas printed in Ohana et al.
@@ -50,7 +51,7 @@ def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement
         by_epoch: also after every epoch before the last.
     """
     settings: dict[TrialConfig, list[TrialConfig]] = {}
-    for trial in experiment.candidates or experiment.trials:
+    for trial in experiment.possible:
         of_all_seeds = trial if _counts_photons(trial) else dataclasses.replace(trial, seed=0)
         settings.setdefault(of_all_seeds, []).append(trial)
     return [_statement(trials, experiment, by_epoch) for trials in settings.values()]
@@ -79,7 +80,8 @@ def as_json(experiment: Experiment, by_epoch: bool = False) -> str:
     found = statements(experiment, by_epoch)
     return json.dumps({"experiment": experiment.name, "settings": [
         {**dataclasses.asdict(s), "epsilons": [[_plain(e) for e in epsilons] for epsilons in s.epsilons]}
-        for s in found], "best": list(price_lines(experiment))}, indent=2)
+        for s in found], "best": list(price_lines(experiment)),
+        "budget": list(budget_lines(experiment))}, indent=2)
 
 
 def _plain(epsilon: Epsilon) -> Mapping[str, Any]:
@@ -88,9 +90,10 @@ def _plain(epsilon: Epsilon) -> Mapping[str, Any]:
 
 def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
     """For people: a table of every epsilon, what its kinds mean, what they rest on, and what the best trial costs."""
-    found, trials = statements(experiment, by_epoch), experiment.candidates or experiment.trials
+    found, trials = statements(experiment, by_epoch), experiment.possible
     epochs = {trial.trial_key: trial.epochs for trial in trials}
-    yield f"{experiment.name}: {counted(len(found), 'setting')}, whatever the seed, of {counted(len(trials), 'trial')}"
+    what = "corner" if experiment.search else "trial"
+    yield f"{experiment.name}: {counted(len(found), 'setting')}, whatever the seed, of {counted(len(trials), what)}"
     rows: dict[tuple[str, ...], list[str]] = {}
     for statement in found:
         for row in _rows(statement.epsilons[-1]) or [("none", *[""] * 4)]:
@@ -108,6 +111,7 @@ def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
         f"{'holds' if a.holds else 'FAILS'}  {a.name}: {a.reason}" for a in s.assumptions] for s in found})
     yield from _listed("rests on:", found, {s.name: _clauses(s.notes) for s in found})
     yield from price_lines(experiment)
+    yield from budget_lines(experiment)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

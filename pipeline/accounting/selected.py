@@ -37,7 +37,7 @@ COARSEST = 1e-3  # interval of the grid of losses, where trials of several kinds
 _NAMES = {LOGARITHMIC: "logarithmic", GEOMETRIC: "geometric", POISSON: "Poisson"}
 _SCORES = "scores must come from public data or be private themselves"
 _COVERED = "the noisy validation scores of all trials are covered"
-_RELATION = {"add/remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace-one": NeighboringRelation.REPLACE_ONE}
+RELATIONS = {"add/remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace-one": NeighboringRelation.REPLACE_ONE}
 
 
 def selected_by_composition(events: Sequence[PrivacyEvent], delta: float, scores: Sequence[float] = (),
@@ -109,7 +109,7 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
         raise ValueError(f"shape: must be >= 0, got {shape}")
     value = math.inf
     if all(_noise(event) > 0 for event in events):
-        spent = [RdpAccountant(neighboring_relation=_RELATION[relation]).compose(_dp_event(e)) for e in Counter(events)]
+        spent = [RdpAccountant(neighboring_relation=RELATIONS[relation]).compose(dp_event(e)) for e in Counter(events)]
         orders = spent[0].orders
         scored = np.asarray(orders) * max(scores, default=0.0) ** 2 / 2
         trial = np.max([scored, *(accountant.rdp for accountant in spent)], axis=0)
@@ -157,7 +157,8 @@ def _interval(runs: Sequence[PrivacyEvent]) -> float:
     return min(max(math.sqrt(0.008 * variance / steps), DISCRETIZATION), COARSEST)
 
 
-def _dp_event(event: PrivacyEvent) -> SelfComposedDpEvent:
+def dp_event(event: PrivacyEvent) -> SelfComposedDpEvent:
+    """A run as `dp_accounting` has it."""
     gaussian = GaussianDpEvent(event.noise_multiplier)
     if event.sampler == "shuffled":
         return SelfComposedDpEvent(gaussian, event.epochs)

@@ -45,7 +45,7 @@ class Finding:
 
 def audit_experiment(experiment: Experiment, number: int | None = None, data_folder: Path | None = None,
                      steps: int = 1) -> Iterator[Finding]:
-    """Attack every trial of an experiment, whatever its seed, or the one of a number from 1.
+    """Attack every trial of an experiment, of a search every corner, whatever its seed, or the one of a number from 1.
 
     Args:
         steps: of training, whose updates the row space attack is given.
@@ -53,7 +53,7 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
     Raises:
         ConfigError: for a number that no trial has, more steps than an epoch has, or a trial without held-out records.
     """
-    trials = distinct(experiment.trials)
+    trials = distinct(experiment.trials or experiment.corners)
     if number is not None and not 1 <= number <= len(trials):
         raise ConfigError(f"--trial: must be at least 1 and at most the {len(trials)} of the experiment (seeds apart), "
                           f"got {number}")

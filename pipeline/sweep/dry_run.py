@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 
+from pipeline.accounting.budget import budget_lines, make_filter
 from pipeline.accounting.overview import aligned
 from pipeline.accounting.statement import bound_lines, price_lines
 from pipeline.learning.opu import check_opu
 from pipeline.sweep.estimate import estimate_seconds
 from pipeline.sweep.resources import bundle, check_resources, local_offer, slots
 from pipeline.trials.config import TrialConfig, settings
-from pipeline.trials.experiment import Experiment
+from pipeline.trials.experiment import Experiment, asked_for
 from pipeline.trials.fields import plain
 from pipeline.trials.naming import counted, duration
 from pipeline.trials.packs import Pack, plan
+from pipeline.trials.records import Release
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class DryRun:
     """What `photonic sweep` would do on this machine.
 
     Attributes:
+        experiment: a search with trials that are drawn at random from its space, as many as fit its budget.
         seconds: an estimate of all training, without start-up and tracking.
         at_once: packs that train at the same time.
         packs: in the order in which they start.
@@ -46,6 +50,7 @@ def preview(experiment: Experiment, workers: int | None) -> DryRun:
         ResourceError: if this machine cannot give what a pack asks for.
         OpuUnavailable: if a trial needs an OPU and there is none.
     """
+    experiment = _drawn(experiment)
     asked, offer = experiment.resources, {**local_offer(workers), "GPU": torch.cuda.device_count()}
     check_resources(experiment.trials, asked, [offer])
     if any(trial.on_hardware for trial in experiment.trials):
@@ -57,6 +62,22 @@ def preview(experiment: Experiment, workers: int | None) -> DryRun:
     return DryRun(experiment, seconds, at_once, tuple(packs))
 
 
+def _drawn(experiment: Experiment) -> Experiment:
+    """A search with trials as it may ask for; any other experiment as it is."""
+    if not experiment.search:
+        return experiment
+    from pipeline.sweep.tuning import make_searcher  # here, as Ray takes seconds
+
+    search = dataclasses.replace(experiment.search, algorithm="random")
+    searcher, filter, trials = make_searcher(search), None, []
+    if experiment.budget:
+        filter = make_filter(experiment)
+    for trial in (search.trial(searcher.ask()) for _ in range(search.trials)):
+        if not filter or filter.admits(Release(t, t.epochs) for t in (*trials, trial)):
+            trials.append(trial)
+    return asked_for(experiment, list(dict.fromkeys(trials)))
+
+
 def as_json(plan: DryRun) -> str:
     """For scripts: every pack with its trials."""
     experiment, varied = plan.experiment, _varied(plan.experiment)
@@ -65,7 +86,7 @@ def as_json(plan: DryRun) -> str:
         "packs": [{"resources": bundle(experiment.resources, pack.needs_opu),
                    "trials": [{"trial_key": trial.trial_key, **_own(trial, varied)} for trial in pack.trials]}
                   for pack in plan.packs],
-        "ignored": experiment.ignored, "best": list(_prices(experiment)),
+        "ignored": experiment.ignored, "best": list(_prices(experiment)), "search": list(_search_lines(experiment)),
         "epsilons": list(bound_lines(experiment.trials))}, indent=2)
 
 
@@ -92,6 +113,15 @@ def as_lines(plan: DryRun) -> Iterator[str]:
         yield f"ignored: {experiment.ignored}"
     yield from bound_lines(experiment.trials)
     yield from _prices(experiment)
+    yield from _search_lines(experiment)
+
+
+def _search_lines(experiment: Experiment) -> Iterator[str]:
+    if search := experiment.search:
+        rounds = f" in rounds of {search.max_concurrent}" if search.adaptive or experiment.budget else ""
+        yield (f"search: {search.algorithm} asks for up to {counted(search.trials, 'trial')}{rounds}; those above are "
+               "drawn at random from its space")
+    yield from budget_lines(experiment)
 
 
 def _prices(experiment: Experiment) -> Iterator[str]:

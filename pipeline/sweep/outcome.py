@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from pipeline.tracking.artifacts import STATUSES, TrackedRun
 from pipeline.tracking.store import Store
+from pipeline.trials.budget import Budget
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.factors import differing
 from pipeline.trials.naming import counted, noise_setting
@@ -18,7 +19,7 @@ GUARANTEE = ("dataset", "mechanism", "sampler", "delta")  # trials that differ i
 
 def contents(experiment: Experiment) -> dict[str, str]:
     """Tags that say what an experiment is about: data sets, algorithms and mechanisms."""
-    trials = experiment.candidates or experiment.trials
+    trials = experiment.possible
     return {f"{field}s": ", ".join(dict.fromkeys(getattr(trial, field) for trial in trials))
             for field in ("dataset", "algorithm", "mechanism")}
 
@@ -35,7 +36,7 @@ def closed(store: Store, experiment: Experiment, status: str) -> None:
     counts = Counter(runs[t.trial_key].status if t.trial_key in runs else "missing" for t in experiment.trials)
     told = ", ".join(f"{counts[s]} {s}" for s in (*STATUSES, "missing") if counts[s])
     trials = counted(len(experiment.trials), "trial")
-    store.describe(experiment.description, f"{headline(best)}\n\n{trials}: {told}.".strip())
+    store.describe(experiment.description, f"{headline(best, experiment.budget)}\n\n{trials}: {told}.".strip())
 
 
 def best_accuracies(experiment: Experiment, runs: Mapping[str, TrackedRun]) -> dict[tuple[str, str], float]:
@@ -61,8 +62,12 @@ def best_accuracies(experiment: Experiment, runs: Mapping[str, TrackedRun]) -> d
     return best
 
 
-def headline(best: Mapping[tuple[str, str], float]) -> str:
-    """Markdown: who is best at which noise, and a table with a row for each noise; empty for nothing."""
+def headline(best: Mapping[tuple[str, str], float], budget: Budget | None = None) -> str:
+    """Markdown: who is best at which noise, and a table with a row for each noise; empty for nothing.
+
+    Args:
+        budget: of the sweep, if it has one, which covers the choice.
+    """
     if not best:
         return ""
     algorithms, noises = (list(dict.fromkeys(key)) for key in zip(*best, strict=True))
@@ -74,5 +79,6 @@ def headline(best: Mapping[tuple[str, str], float]) -> str:
         algorithm = max((a for a in algorithms if (a, noise) in best), key=lambda a: best[a, noise])
         winners.setdefault(algorithm, []).append(noise)
     first = "; ".join(f"{algorithm} at {', '.join(of)}" for algorithm, of in winners.items())
+    covered = f"the budget of epsilon {budget.epsilon:g} covers" if budget else "no epsilon covers"
     return "\n".join([f"Highest validation accuracy: {first}.", "", "In %, mean over seeds, of each algorithm's best "
-                      "setting; no epsilon covers that choice:", "", *(f"| {' | '.join(row)} |" for row in rows)])
+                      f"setting; {covered} that choice:", "", *(f"| {' | '.join(row)} |" for row in rows)])

@@ -18,21 +18,23 @@ class SweepProgress:
     """Progress of a sweep, on stderr so that stdout stays free for results.
 
     Args:
-        trials: the trials that this sweep trains.
+        trials: the trials that this sweep trains; of a search those of its first round.
         already_done: trials of the grid that an earlier sweep has trained; they count, but take no time.
         quiet: say nothing at all.
         console: where to write; stderr by default.
         name: what to call a trial.
+        later: trials that may come in later rounds.
     """
 
     def __init__(self, trials: Sequence[TrialConfig], already_done: int = 0, quiet: bool = False,
-                 console: Console | None = None, name: Callable[[TrialConfig], str] = run_name) -> None:
-        self._configs = {t.trial_key: t for t in trials}
-        self._names = {t.trial_key: name(t) for t in trials}
-        self._total, self._ended = already_done + len(trials), already_done
-        self._epochs_left = {t.trial_key: t.epochs for t in trials}
+                 console: Console | None = None, name: Callable[[TrialConfig], str] = run_name,
+                 later: int = 0) -> None:
+        self._name, self._ended = name, already_done
+        self._configs: dict[str, TrialConfig] = {}
+        self._names: dict[str, str] = {}
+        self._epochs_left: dict[str, int] = {}
+        self._noise: dict[str, str] = {}
         self._started: dict[str, float] = {}
-        self._noise = {t.trial_key: noise_setting(t.canonical()) for t in trials}
         self._best: dict[str, tuple[float, str]] = {}  # accuracy and algorithm, by how much noise there is
         self._seen = ""  # the noise of the trial whose epoch came last
         self._begin = time.monotonic()
@@ -41,7 +43,8 @@ class SweepProgress:
             bars.BarColumn(bar_width=6), _text("trials"), _text("eta"),
             _text("best", Column(no_wrap=True, overflow="ellipsis", ratio=1)), bars.TimeElapsedColumn(),
             console=self._console, disable=not self._console.is_terminal, expand=True)
-        self._task = self._bar.add_task("", total=sum(self._epochs_left.values()), trials="", eta="", best="")
+        self._task = self._bar.add_task("", total=0, trials="", eta="", best="")
+        self.add(trials, later)
 
     def __enter__(self) -> SweepProgress:
         self._refresh()
@@ -54,6 +57,20 @@ class SweepProgress:
     def say(self, text: str) -> None:
         """A line of text, above the live line if there is one."""
         self._bar.console.print(text, markup=False, soft_wrap=True)
+
+    def add(self, trials: Sequence[TrialConfig], later: int) -> None:
+        """Trials of the next round.
+
+        Args:
+            later: trials that may come in the rounds after it.
+        """
+        for trial in trials:
+            key = trial.trial_key
+            self._configs[key], self._names[key], self._epochs_left[key] = trial, self._name(trial), trial.epochs
+            self._noise[key] = noise_setting(trial.canonical())
+        self._total = self._ended + later + sum(left > 0 for left in self._epochs_left.values())
+        self._later = later * sum(t.epochs for t in self._configs.values()) / max(1, len(self._configs))
+        self._bar.update(self._task, total=sum(t.epochs for t in self._configs.values()) + self._later)
 
     def start(self, config: TrialConfig) -> None:
         """A trial starts to train."""
@@ -83,7 +100,7 @@ class SweepProgress:
         """Seconds left, by epochs done and epochs to do; None before the first epoch."""
         left = sum(self._epochs_left.values())
         done = sum(t.epochs for t in self._configs.values()) - left
-        return (time.monotonic() - self._begin) * left / done if done else None
+        return (time.monotonic() - self._begin) * (left + self._later) / done if done else None
 
     def _end(self, key: str, text: str, always: bool = False) -> None:
         self._ended += 1
@@ -98,7 +115,7 @@ class SweepProgress:
         if self._seen:  # accuracies under different noise have different guarantees, and no best
             accuracy, algorithm = self._best[self._seen]
             best = f"best at {self._seen}: {accuracy:.1%} {algorithm}"
-        left = sum(self._epochs_left.values())
+        left = sum(self._epochs_left.values()) + self._later
         self._bar.update(self._task, completed=self._bar.tasks[self._task].total - left, best=best,
                          trials=f"{self._ended}/{self._total} trials",
                          eta="" if eta is None else f"{duration(eta)} left,")

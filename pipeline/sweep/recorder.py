@@ -8,7 +8,7 @@ import platform
 import subprocess
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +32,8 @@ class SweepResult:
     Attributes:
         planned: trials of the grid.
         skipped: of them, trials that were done before.
+        passed_over: of a search, suggestions that are no trial of their own.
+        held_back: of a search, suggestions that are asked for once a trial that failed is done.
         finished, diverged: trials that this sweep trained.
         failed: trial_key -> reason in one line.
         wall_seconds: duration of the sweep.
@@ -43,26 +45,33 @@ class SweepResult:
     finished: int = 0
     diverged: int = 0
     failed: dict[str, str] = field(default_factory=dict)
+    passed_over: int = 0
+    held_back: int = 0
     wall_seconds: float = 0.0
     compute_seconds: float = 0.0
 
     @property
     def remaining(self) -> int:
         """Trials that were not trained to an end, because the sweep was interrupted."""
-        return self.planned - self.skipped - self.finished - self.diverged - len(self.failed)
+        no_trial = self.passed_over + self.held_back
+        return self.planned - no_trial - self.skipped - self.finished - self.diverged - len(self.failed)
 
     def summary(self, failure_log: Path) -> str:
         """A line for people."""
-        if self.skipped == self.planned:
-            done = "the trial is" if self.planned == 1 else f"all {self.planned} trials are"
+        if self.skipped + self.passed_over == self.planned:
+            if not self.skipped:
+                return f"nothing to do: none of {counted(self.planned, 'suggestion')} fits the budget"
+            done = "the trial is" if self.skipped == 1 else f"all {self.skipped} trials are"
             return f"nothing to do: {done} done"
         counts = {"done before": self.skipped, "finished": self.finished, "diverged": self.diverged,
-                  "failed": len(self.failed)}
+                  "failed": len(self.failed), "passed over": self.passed_over}
         ended = ", ".join(f"{n} {what}" for what, n in counts.items() if n) or "none ended"
         text = (f"{counted(self.planned, 'trial')}: {ended}, in {duration(self.wall_seconds)} "
                 f"({duration(self.compute_seconds)} of training)")
         if self.failed:
             text += f"; tracebacks are in {failure_log}; run the same command again to try the failed trials again"
+        if self.held_back:
+            text += f", and then to ask for the {self.held_back} suggestions that depend on them"
         if self.remaining:
             text += f"; interrupted with {self.remaining} left: run the same command again to continue"
         return text
@@ -81,13 +90,16 @@ class Recorder:
         name: what to call a trial in messages.
         done: trial_keys of trials that were done before; what their packs still hand in of them is passed over.
         short: what to call a trial in the store.
+        written: takes the epochs that the store was given.
     """
 
     def __init__(self, store: Store, progress: SweepProgress, result: SweepResult, failure_log: Path,
                  tags: Mapping[str, str], name: Callable[[TrialConfig], str] = run_name,
-                 done: Iterable[str] = (), short: Callable[[TrialConfig], str] = short_name) -> None:
+                 done: Iterable[str] = (), short: Callable[[TrialConfig], str] = short_name,
+                 written: Callable[[Sequence[EpochRecord]], object] | None = None) -> None:
         self._store, self._progress, self._result = store, progress, result
         self._failure_log, self._tags, self._name, self._short = failure_log, tags, name, short
+        self._given_to = written
         self._started: set[str] = set()
         self._ended: set[str] = set(done)
         self._waiting: dict[Pack, list[EpochRecord]] = {}
@@ -148,7 +160,10 @@ class Recorder:
 
     def _write(self, pack: Pack) -> None:
         self._written[pack] = time.monotonic()
-        self._store.log(self._waiting.pop(pack, ()))
+        records = self._waiting.pop(pack, ())
+        self._store.log(records)
+        if self._given_to:
+            self._given_to(records)
 
     def fail(self, pack: Pack, reason: str, text: str) -> None:
         """Mark the trials of a pack that have not ended as failed, and keep the traceback `text`."""

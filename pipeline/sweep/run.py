@@ -2,8 +2,8 @@
 
 `cluster` and `tuning` import Ray, and nothing else does. Workers hand `EpochRecord`s to this
 process, the driver, which is the only writer of the tracking store. Resuming needs nothing of Ray's own: the plan of a
-sweep is the grid minus what the store has, and packs that have a checkpoint stay together and go on from it, so that
-the same command goes on where it was ended.
+sweep is the grid, or what a search asks for, minus what the store has, and packs that have a checkpoint stay together
+and go on from it, so that the same command goes on where it was ended.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from pipeline.sweep.outcome import closed, contents
 from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.recorder import Recorder, SweepResult, git_commit, versions
 from pipeline.sweep.resources import ResourceError, Watchdog, bundle, check_resources, slots
-from pipeline.sweep.tuning import Driver, fit
+from pipeline.sweep.search import Odometer, Rounds, filter_of
+from pipeline.sweep.tuning import Driver, fit, make_searcher
 from pipeline.sweep.worker import Trainer, train_pack
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import run_name, short_name
-from pipeline.trials.packs import Pack, plan
+from pipeline.trials.packs import plan
 from pipeline.trials.plugins import LOADED, load_plugins
 from pipeline.trials.unused import check_used
 
@@ -67,8 +68,8 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
             is needed was lost.
         TrackingError: the tracking store failed; what it holds by then stays, and the next sweep takes it up.
         SweepRunning: another process is running this sweep.
-        ConfigError: `workers` together with a cluster, an address that cannot be used, or a setting that none of the
-            trials uses (`pipeline.trials.unused`).
+        ConfigError: `workers` together with a cluster, an address that cannot be used, a setting that none of the
+            trials uses (`pipeline.trials.unused`), or a budget that cannot be kept (`pipeline.sweep.search.filter_of`).
         DataError: a data set that cannot be had, found before anything is trained.
 
     Example:
@@ -77,7 +78,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         (4, 4, 0)
     """
     begin = time.monotonic()
-    check_used(experiment.candidates or experiment.trials)
+    check_used(experiment.possible)
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if address.startswith(CLIENT):
         if workers is not None:
@@ -94,58 +95,86 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         lease = Lease(store, experiment.name)
         lease.wait_until_free()
         done = lease.done()
-        missing = [trial for trial in experiment.trials if trial.trial_key not in done]
-        result = SweepResult(len(experiment.trials), skipped=len(experiment.trials) - len(missing))
+        rounds = Rounds(experiment, store, make_searcher, filter_of(experiment, store))
+        missing = rounds.next(done)
+        result = SweepResult(experiment.planned, skipped=len(done.keys() & {t.trial_key for t in rounds.trials}),
+                             passed_over=rounds.passed_over)
         name, short = (functools.partial(form, also=experiment.varied) for form in (run_name, short_name))
-        progress = SweepProgress(missing, result.skipped, quiet, name=name)
+        progress = SweepProgress(missing, result.skipped, quiet, name=name, later=rounds.later)
         if missing:
             check_evaluations(missing)
-            with progress, running_ray(missing, experiment.resources, address, workers, progress.say):
-                packs, at_once, trainer = _planned(experiment, missing, done, root, data_folder, trainer, progress,
-                                                   local=address == "local")
+            possible = experiment.corners or missing
+            with progress, running_ray(possible, experiment.resources, address, workers, progress.say):
+                at_once, trainer, checkpoints = _prepared(experiment, possible, root, data_folder, trainer,
+                                                          local=address == "local")
                 lease.require_as_found(done)
                 store.be_patient(experiment.resources.store_patience_seconds, progress.say)
                 tags = {"git_commit": commit or git_commit(), "versions": versions(),
                         **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
                 with (contextlib.suppress(KeyboardInterrupt),  # that trials remain is seen in the result
-                      recorded(store, lease, experiment, result, tags["git_commit"])):
-                    recorder = Recorder(store, progress, result, failure_log, tags, name, done, short)
+                      recorded(store, lease, rounds, result, tags["git_commit"])):
+                    odometer = Odometer(rounds.filter, store) if rounds.filter else None
+                    recorder = Recorder(store, progress, result, failure_log, tags, name, done, short,
+                                        odometer and odometer.add)
                     watchdog = Watchdog(lambda: check_resources(recorder.left(missing), experiment.resources, offers()),
                                         idle_seconds)
-                    driver = Driver(packs, recorder, watchdog, lease)
                     with afterwards(recorder.write_all):
-                        fit(packs, at_once, experiment.resources, trainer, plugins, driver, root / "ray")
+                        while missing:
+                            if odometer:
+                                odometer.begin(missing)
+                            kept = checkpoints.resumable(rounds.trials, lease.done(), progress.say)
+                            packs = plan(missing, experiment.resources, at_once, kept)
+                            driver = Driver(packs, recorder, watchdog, lease)
+                            fit(packs, at_once, experiment.resources, trainer, plugins, driver, root / "ray")
+                            recorder.write_all()
+                            missing = _next(rounds, store, result, progress, lease.done())
+        elif experiment.search and store.is_open:
+            store.log_suggestions(rounds.suggestions)  # its driver may have died before it could
     result.wall_seconds = time.monotonic() - begin
     progress.say(result.summary(failure_log))
     return result
 
 
-def _planned(experiment: Experiment, missing: Sequence[TrialConfig], done: Mapping[str, str], root: Path,
-             data_folder: Path | None, trainer: Trainer | None, progress: SweepProgress,
-             local: bool) -> tuple[list[Pack], int, Trainer]:
-    """(packs, how many train at the same time, their trainer), after checks of resources and data sets."""
+def _prepared(experiment: Experiment, possible: Sequence[TrialConfig], root: Path, data_folder: Path | None,
+              trainer: Trainer | None, local: bool) -> tuple[int, Trainer, Checkpoints]:
+    """(packs that train at the same time, their trainer, checkpoints), after checks of resources and data sets."""
     resources = experiment.resources
-    check_resources(missing, resources, offers())
+    check_resources(possible, resources, offers())
     checkpoints = Checkpoints(root / "checkpoints" / experiment.name, resources.checkpoint_seconds)
     if trainer is None:
-        prepare_nodes(missing, resources, data_folder, checkpoints, local)
+        prepare_nodes(possible, resources, data_folder, checkpoints, local)
         trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
                                     threads=max(1, int(resources.cpu)), data_folder=data_folder,
                                     checkpoints=checkpoints)
-    at_once = slots(bundle(resources, False), everything())
-    kept = checkpoints.resumable(experiment.trials, done, progress.say)
-    return plan(missing, resources, at_once, kept), at_once, trainer
+    return slots(bundle(resources, False), everything()), trainer, checkpoints
+
+
+def _next(rounds: Rounds, store: Store, result: SweepResult, progress: SweepProgress,
+          done: Mapping[str, str]) -> list[TrialConfig]:
+    """The trials of the next round; none after one in which trials failed, on which depends what is asked for next."""
+    if result.failed:
+        result.held_back = rounds.later
+        return []
+    missing = rounds.next(done)
+    result.passed_over = rounds.passed_over
+    if rounds.experiment.search:
+        check_evaluations(missing)
+        store.log_suggestions(rounds.suggestions)
+        progress.add(missing, rounds.later)
+    return missing
 
 
 @contextlib.contextmanager
-def recorded(store: Store, lease: Lease, experiment: Experiment, result: SweepResult, commit: str) -> Iterator[None]:
+def recorded(store: Store, lease: Lease, rounds: Rounds, result: SweepResult, commit: str) -> Iterator[None]:
     """The sweep's parent run, open while trials run and closed with how they ended."""
-    status = "FAILED"
-    store.open_sweep(experiment.name, experiment.description, params={"trials": len(experiment.trials)},
-                     tags={"git_commit": commit}, contents=contents(experiment))
+    status, experiment = "FAILED", rounds.experiment
+    store.open_sweep(experiment.name, experiment.description, params={"trials": experiment.planned},
+                     tags={"git_commit": commit, **rounds.tags}, contents=contents(experiment))
     if experiment.public_text:
         store.log_experiment(experiment.public_text)
-    with afterwards(lambda: status and closed(store, experiment, status)):
+    if experiment.search:
+        store.log_suggestions(rounds.suggestions)
+    with afterwards(lambda: status and closed(store, rounds.experiment, status)):
         try:
             lease.confirm()
             yield

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.accounting.noise import standing
 from pipeline.sweep.checkpoints import Checkpoints, Found
 from pipeline.sweep.lock import BEAT_SECONDS, MISSED_BEATS, held_elsewhere, place, swept_by
-from pipeline.tracking.artifacts import DONE, STATUSES, TrackedRun
+from pipeline.tracking.artifacts import DONE, STATUSES, Suggestion, TrackedRun, started
 from pipeline.tracking.reader import Reader
-from pipeline.trials.experiment import Experiment
+from pipeline.trials.experiment import Experiment, asked_for
 from pipeline.trials.naming import counted, run_name
 from pipeline.trials.records import CLOCK
 
@@ -54,6 +55,9 @@ class SweepState:
         go_on: the command that trains what is left; empty if nothing is, or while a process runs it.
         elsewhere: host and folder of the process that runs it, if they are others than these.
         beat: the last sign of life of that process that the store has: a count, empty for none yet.
+        search: of a search, how far it is; empty for a grid.
+        budget: of one with a privacy budget, `epsilon` and `delta`, what is `spent` of epsilon by the epochs in the
+            store, and how the guarantee stands (`simulated` with noise from a recorded seed).
         nodes: of each node of a sweep that runs what is taken and what there is of CPU, GPU and OPU; None if unknown.
     """
 
@@ -65,6 +69,8 @@ class SweepState:
     go_on: str
     elsewhere: str = ""
     beat: str = ""
+    search: str = ""
+    budget: dict[str, Any] | None = None
     nodes: list[dict[str, Any]] | None = None
 
     @property
@@ -84,7 +90,11 @@ def read(store: Reader, name: str, experiment: Experiment | None = None) -> Swee
     if not driver and (holder := held_elsewhere(store, name)):
         driver, beat = holder
         elsewhere = place(driver)
-    runs = {run.trial_key: run for run in store.runs()} if store.find(name) else {}
+    found_it = store.find(name)
+    runs = {run.trial_key: run for run in store.runs()} if found_it else {}
+    suggestions = store.suggestions() if found_it else []
+    if experiment and experiment.search:
+        experiment = asked_for(experiment, started(suggestions))
     found = Checkpoints(store.root / "checkpoints" / name, 0.0).found()
     epochs = {key: checkpoint.epoch for checkpoint in found if not checkpoint.problem
               for key in checkpoint.trial_keys}
@@ -93,16 +103,35 @@ def read(store: Reader, name: str, experiment: Experiment | None = None) -> Swee
         trials = [_state(store, runs[t.trial_key], names[t.trial_key], driver, epochs) if t.trial_key in runs else
                   TrialState(t.trial_key, names[t.trial_key], "missing", 0, t.epochs, epochs.get(t.trial_key, 0))
                   for t in experiment.trials]
-        unknown = 0
+        unknown = experiment.search.trials - len(suggestions) if experiment.search else 0
     else:
         trials = [_state(store, run, run.tags.get("mlflow.runName", run.trial_key), driver, epochs)
                   for run in runs.values()]
-        unknown = max(0, (store.planned() or 0) - len(trials))
+        unknown = max(0, (store.planned() or 0) - (len(suggestions) or len(trials)))
     left = unknown or any(trial.status not in DONE for trial in trials)
     go_on = f"photonic sweep {experiment.source if experiment else 'FILE'}" if left and not driver else ""
     refused = tuple(_refusal(f) for f in found if f.problem)
-    nodes = store.nodes(driver) if driver and store.find(name) else None
-    return SweepState(name, bool(driver), tuple(trials), unknown, refused, go_on, elsewhere, beat, nodes)
+    nodes = store.nodes(driver) if driver and found_it else None
+    return SweepState(name, bool(driver), tuple(trials), unknown, refused, go_on, elsewhere, beat,
+                      _search(suggestions, unknown) if suggestions else "", _budget(store) if found_it else None, nodes)
+
+
+def _search(suggestions: Sequence[Suggestion], later: int) -> str:
+    asked, trials = len(suggestions), len(started(suggestions))
+    more = f", {asked - trials} passed over (beyond the budget, or asked for before)" if asked > trials else ""
+    return f"{asked} of {asked + later} suggestions asked for{more}"
+
+
+def _budget(store: Reader) -> dict[str, Any] | None:
+    """What is spent, by the events in the store."""
+    if not (kept := store.budget()):
+        return None
+    from pipeline.accounting.budget import begun  # here, as most sweeps have none, and its libraries take a second
+
+    filter, released = begun(kept), store.released()
+    return {"epsilon": filter.budget.epsilon, "delta": filter.budget.delta,
+            "spent": filter.epsilon(filter.spent(released)),
+            "standing": standing(release.trial.noise for release in released)}
 
 
 def _state(store: Reader, run: TrackedRun, name: str, driver: str, checkpoints: dict[str, int]) -> TrialState:
@@ -161,6 +190,11 @@ def _text(state: SweepState) -> str:
     if state.running:
         lines += [f"  node {node['node']}: {_taken(node)}" for node in state.nodes or ()] or [
             f"  nodes: unknown; the driver notes them every {BEAT_SECONDS:g} s while packs train"]
+    if state.search:
+        lines.append(f"  search: {state.search}")
+    if state.budget:
+        lines.append("  budget: epsilon {spent:.4g} of {epsilon:g} spent at delta {delta:g}, {standing}".format(
+            **state.budget))
     for trial in _listed(state.trials):
         seen = f", epoch {trial.epoch} of {trial.epochs}" if trial.epoch else ""
         saved = f", checkpoint of epoch {trial.checkpoint}" if trial.checkpoint else ""

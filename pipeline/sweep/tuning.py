@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler
 
@@ -20,11 +21,13 @@ from pipeline.sweep.cluster import in_use
 from pipeline.sweep.lock import Lease
 from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.resources import Watchdog, bundle
+from pipeline.sweep.search import Searcher
 from pipeline.sweep.worker import Trainer, epochs
 from pipeline.trials.experiment import Resources
 from pipeline.trials.packs import Pack
 from pipeline.trials.plugins import load_plugins
 from pipeline.trials.records import EpochRecord
+from pipeline.trials.search import Domain, Search
 
 MAX_WORKER_DEATHS = 2  # of one pack; an exception in training is not tried again
 
@@ -69,6 +72,62 @@ def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trai
         except KeyboardInterrupt:
             order.kill_workers()
             raise
+
+
+def make_searcher(search: Search) -> Searcher:
+    """What suggests the settings of a search, by Ray Tune's own domains and searchers."""
+    return {"random": RandomSearcher, "optuna": OptunaSearcher}[search.algorithm](search)
+
+
+class RandomSearcher:
+    """Draws every suggestion independently."""
+
+    def __init__(self, search: Search) -> None:
+        self._space, self._generator = search.space, np.random.default_rng(search.seed)
+
+    def ask(self) -> dict[str, Any]:
+        return {name: chosen(domain, tune_domain(domain).sample(random_state=self._generator))
+                for name, domain in self._space.items()}
+
+    def tell(self, number: int, score: float | None) -> None:
+        pass
+
+
+class OptunaSearcher:
+    """Ray Tune's `OptunaSearch` with Optuna's tree-structured Parzen estimator, to which trials of one round that have
+    no score yet count as bad ones (constant liar), so that it asks for different ones."""
+
+    def __init__(self, search: Search) -> None:
+        import optuna  # here, as few sweeps need it
+        from ray.tune.search.optuna import OptunaSearch
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        space = OptunaSearch.convert_search_space({name: tune_domain(domain) for name, domain in search.space.items()})
+        sampler = optuna.samplers.TPESampler(seed=search.seed, constant_liar=True)
+        self._search, self._asked = search, 0
+        self._searcher = OptunaSearch(space, metric=search.metric, mode="max", sampler=sampler)
+
+    def ask(self) -> dict[str, Any]:
+        values = self._searcher.suggest(str(self._asked))
+        self._asked += 1
+        return {name: chosen(domain, values[name]) for name, domain in self._search.space.items()}
+
+    def tell(self, number: int, score: float | None) -> None:
+        result = None if score is None else {self._search.metric: score}
+        self._searcher.on_trial_complete(str(number), result, error=score is None)
+
+
+def tune_domain(domain: Domain) -> Any:
+    """A domain as Ray Tune has it; choices by their number, as they may be lists."""
+    if domain.kind == "choice":
+        return tune.choice(range(len(domain.values)))
+    kinds = {"uniform": tune.uniform, "loguniform": tune.loguniform, "randint": tune.randint}
+    return kinds[domain.kind](*domain.values)
+
+
+def chosen(domain: Domain, value: Any) -> Any:
+    """A value of `tune_domain` as a setting."""
+    return domain.values[value] if domain.kind == "choice" else domain.tidy(value)
 
 
 class PackTrainable(tune.Trainable):

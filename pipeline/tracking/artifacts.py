@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from pipeline.trials.records import Outcome
 STATUSES = ("running", "finished", "diverged", "failed", "interrupted")
 DONE = ("finished", "diverged")  # need no more training
 EXPERIMENT = "experiment.yaml"  # of a sweep's parent run: the experiment file as it was swept last
+BUDGET = "budget"  # its tag with what a privacy budget began with, as JSON
+SUGGESTIONS = "search.json"  # of a sweep's parent run: what its search has asked for
 
 
 class Kinds(Mapping):
@@ -51,6 +53,34 @@ class TrackedRun:
     status: str
     start_ms: int
     end_ms: int | None
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """What a search has asked for: a trial, and whether it was let start, or its cost did not fit the budget."""
+
+    trial: TrialConfig
+    started: bool
+
+
+def suggestions_text(suggestions: Sequence[Suggestion]) -> str:
+    """Suggestions in their order, as JSON."""
+    return json.dumps([{"trial_key": s.trial.trial_key, "started": s.started, "settings": s.trial.used()}
+                       for s in suggestions], indent=1) + "\n"
+
+
+def started(suggestions: Iterable[Suggestion]) -> tuple[TrialConfig, ...]:
+    """The trials that were let start, each once."""
+    return tuple({s.trial.trial_key: s.trial for s in suggestions if s.started}.values())
+
+
+def suggestions_of(text: str) -> list[Suggestion]:
+    """The inverse of `suggestions_text`.
+
+    Raises:
+        ConfigError: for settings that are not, or no longer, those of a trial.
+    """
+    return [Suggestion(TrialConfig.from_mapping(entry["settings"]), entry["started"]) for entry in json.loads(text)]
 
 
 def param_text(value: Any) -> str:

@@ -142,11 +142,13 @@ def is_set_up(path: Path) -> bool:
         return not str(error).startswith("no such table")
 
 
-def search(client: Any, experiments: Sequence[str], condition: str = "") -> Iterator[Any]:
-    """All matching runs, page by page, in an order to which new runs only append."""
-    token = None
+def search(client: Any, experiments: Sequence[str], condition: str = "", deleted: bool = False) -> Iterator[Any]:
+    """All matching runs, with `deleted` those in the trash too, page by page, in an order to which new ones append."""
+    from mlflow.entities import ViewType
+
+    view, token = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY, None
     while True:
-        page = client.search_runs(list(experiments), condition, max_results=PAGE_SIZE,
+        page = client.search_runs(list(experiments), condition, view, max_results=PAGE_SIZE,
                                   order_by=["attributes.start_time ASC"], page_token=token)
         yield from page
         token = page.token

@@ -15,7 +15,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.tracking.artifacts import DONE, EXPERIMENT, TrackedRun
+from pipeline.tracking.artifacts import (
+    BUDGET,
+    DONE,
+    EXPERIMENT,
+    SUGGESTIONS,
+    Suggestion,
+    TrackedRun,
+    config_of,
+    started,
+    suggestions_of,
+)
 from pipeline.tracking.backend import (
     TrackingError,
     connect,
@@ -28,6 +38,8 @@ from pipeline.tracking.backend import (
     shown,
     tracked,
 )
+from pipeline.trials.experiment import Experiment, asked_for
+from pipeline.trials.records import CLOCK, Release
 
 
 class Reader:
@@ -122,11 +134,52 @@ class Reader:
         Raises:
             TrackingError: if the sweep was tracked without it.
         """
-        if EXPERIMENT not in {file.path for file in self._client.list_artifacts(self._parent())}:
+        if (text := self._text(EXPERIMENT)) is None:
             raise TrackingError(f"tracking store {shown(self.uri)}: the sweep has no experiment file (random stopping "
                                 "keeps its seed secret, and older versions kept none); name the file itself")
+        return text
+
+    @reports_errors
+    def suggestions(self) -> list[Suggestion]:
+        """What the search of the open sweep has asked for so far, in its order."""
+        return suggestions_of(self._text(SUGGESTIONS) or "[]")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a sweep is open, and was found."""
+        return self._parent_id is not None
+
+    def as_swept(self, experiment: Experiment) -> Experiment:
+        """The experiment of the open sweep; a search with the trials that it has asked for so far."""
+        return asked_for(experiment, started(self.suggestions())) if experiment.search else experiment
+
+    @reports_errors
+    def budget(self) -> list[float] | None:
+        """What the budget of the open sweep began with (`accounting.budget.Filter.kept`); None of one without."""
+        text = self._client.get_run(self._parent()).data.tags.get(BUDGET)
+        return json.loads(text) if text else None
+
+    @reports_errors
+    def released(self) -> list[Release]:
+        """What every run of the open sweep has released, those in MLflow's trash included.
+
+        Raises:
+            ConfigError: as `config_of`.
+        """
+        found = []
+        for info in search(self._client, [self._experiment()], deleted=True):
+            if "trial_key" in info.data.tags:
+                run = tracked(info)
+                if epochs := max((epoch for epoch, _ in self.history(run.run_id, CLOCK)), default=0):
+                    found.append(Release(config_of(run), epochs, info.info.lifecycle_stage == "deleted"))
+        return found
+
+    def _text(self, name: str) -> str | None:
+        """An artifact of the parent run."""
+        if name not in {file.path for file in self._client.list_artifacts(self._parent())}:
+            return None
         with tempfile.TemporaryDirectory() as folder:
-            path = self._client.download_artifacts(self._parent(), EXPERIMENT, folder)
+            path = self._client.download_artifacts(self._parent(), name, folder)
             return Path(path).read_text(encoding="utf-8")
 
     @reports_errors

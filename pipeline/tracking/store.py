@@ -19,7 +19,16 @@ from typing import Any
 
 from filelock import FileLock
 
-from pipeline.tracking.artifacts import DONE, EXPERIMENT, STATUSES, param_text, write_artifacts
+from pipeline.tracking.artifacts import (
+    DONE,
+    EXPERIMENT,
+    STATUSES,
+    SUGGESTIONS,
+    Suggestion,
+    param_text,
+    suggestions_text,
+    write_artifacts,
+)
 from pipeline.tracking.backend import (
     MAX_TAG_LENGTH,
     Listing,
@@ -295,8 +304,16 @@ class Store(Reader):
         self._client.log_text(self._parent(), text, EXPERIMENT)
 
     @reports_errors
-    def log_sweep(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
+    def log_suggestions(self, suggestions: Sequence[Suggestion]) -> None:
+        """What the search of the open sweep has asked for, to the parent run."""
+        self._client.log_text(self._parent(), suggestions_text(suggestions), SUGGESTIONS)
+
+    @reports_errors
+    def log_sweep(self, metrics: Mapping[str, float], tags: Mapping[str, str], step: int = 0) -> None:
         """Numbers and tags of the sweep as a whole, to the parent run.
+
+        Args:
+            step: of the metrics; 0 for what is of the whole sweep.
 
         Raises:
             ValueError: for a metric that is not finite, or is none of a sweep (`trials.disclosure`); then nothing at
@@ -305,7 +322,7 @@ class Store(Reader):
         check_metrics(metrics, SWEEP_METRICS)
         for name, value in metrics.items():
             require_finite(name, value, "the sweep")
-        write(self._client, self._parent(), [(name, float(value), 0) for name, value in metrics.items()], tags=tags)
+        write(self._client, self._parent(), [(name, float(value), step) for name, value in metrics.items()], tags=tags)
 
     def _without_echoes(self, found: Sequence[Any]) -> list[Any]:
         """Runs of one trial, but those that hold nothing while another does: the call that created them was made again

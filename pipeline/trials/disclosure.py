@@ -23,6 +23,7 @@ METRICS = {  # by beginning of the name
 SWEEP_METRICS = {  # of a sweep as a whole
     "best/": "means of validation accuracies that its trials log, and so as well covered as those",
     "epsilon/selected/": "settings alone",
+    "epsilon/spent": "settings of trials, and how many of their epochs were released",
 }
 ARTIFACTS = {
     "weights.safetensors": "the last released iterate, or an average of released iterates",

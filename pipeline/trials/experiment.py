@@ -8,9 +8,14 @@
       - base: {mechanism: photonic}
         grid: {sigma: {logspace: [0.01, 0.1, 3]}}
     selection: {rule: random_stopping, mean: 9, shape: 1, seed: 0}   # optional: see `pipeline.trials.stopping`
+    search: {algorithm: random, trials: 20, space: {...}}   # optional, in place of grid and cases, see
+                                                 # `pipeline.trials.search`
+    budget: {epsilon: 8, delta: 1.0e-5}          # optional, of a search: see `pipeline.trials.budget`
     plugins: [my_feedback]                       # optional: modules of extensions, beside the file or installed
     references:                                  # optional: published results, marked in the frontier
       - {source: Tramer and Boneh 2021, epsilon: 3, delta: 1.0e-5, accuracy: 89.7}
+
+With a search the trials are not known before it runs; `Experiment.possible` stands for them.
 
 With random stopping the combinations are candidates, from which the trials are drawn, each under a seed of its own; the
 file then has no seed among its settings.
@@ -29,16 +34,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pipeline.trials.budget import Budget, read_budget
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.exhibits import EXHIBITS, misfit, varied_fields
 from pipeline.trials.fields import plain
 from pipeline.trials.grid import changed, combine, entries, line_of, parse_yaml, read_mapping
 from pipeline.trials.plugins import LOADED, load_plugins
 from pipeline.trials.references import Reference, read_references
+from pipeline.trials.search import Search, read_search
 from pipeline.trials.stopping import Selection, check_candidates, draw
 from pipeline.trials.unused import check_written, ignored, used
 
-ENTRIES = ("name", "description", "base", "grid", "cases", "resources", "report", "selection", "plugins", "references")
+ENTRIES = ("name", "description", "base", "grid", "cases", "resources", "report", "selection", "search", "budget",
+           "plugins", "references")
 UNUSED = ("fields that its algorithm or mechanism does not use make no difference (sigma and tau need `mechanism: "
           "photonic`)")
 
@@ -94,6 +102,9 @@ class Experiment:
         plugins: modules of extensions, which every worker imports (`pipeline.trials.plugins`).
         references: results that others published, which a frontier marks.
         ignored: which trials make no use of which entries of the file, for people; empty where all use all.
+        search: how trials are asked for; then `trials` are those that were, none in a file (see `asked_for`).
+        budget: what all trials of the search may cost together.
+        corners: of the space of the search.
 
     Example:
         >>> grid = [TrialConfig(dataset="digits", batch_size=m, seed=seed) for m in (64, 128) for seed in (0, 1)]
@@ -113,11 +124,24 @@ class Experiment:
     plugins: tuple[str, ...] = ()
     references: tuple[Reference, ...] = ()
     ignored: str = ""
+    search: Search | None = None
+    budget: Budget | None = None
+    corners: tuple[TrialConfig, ...] = ()
+
+    @property
+    def possible(self) -> tuple[TrialConfig, ...]:
+        """All trials; where chance or results decide which there are, those that stand for them."""
+        return self.candidates or self.corners or self.trials
+
+    @property
+    def planned(self) -> int:
+        """The number of trials; of a search the most that there can be."""
+        return self.search.trials if self.search else len(self.trials)
 
     @property
     def varied(self) -> tuple[str, ...]:
         """Fields, but the seed, in which trials of one algorithm and noise differ: they belong in a trial's name."""
-        return varied_fields(self.candidates or self.trials)
+        return varied_fields(self.possible)
 
     @property
     def public_text(self) -> str:
@@ -195,6 +219,12 @@ def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
     return dataclasses.replace(experiment, trials=trials, report=tuple(e for e in EXHIBITS if not misfit(e, trials)))
 
 
+def asked_for(experiment: Experiment, trials: Sequence[TrialConfig]) -> Experiment:
+    """A search with the trials that it has asked for so far, and the exhibits that they fit."""
+    report = tuple(exhibit for exhibit in EXHIBITS if trials and not misfit(exhibit, trials))
+    return dataclasses.replace(experiment, trials=tuple(trials), report=report)
+
+
 def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
@@ -211,20 +241,24 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
                           f"{', '.join(sorted(absent))}; name the experiment file itself")
     load_plugins(plugins, path.parent)
     resources = read_mapping(top.get("resources") or {}, "resources", [f.name for f in dataclasses.fields(Resources)])
-    trials = list(combine(top, path.parent))
-    configs, written = [used(config) for _, config, _ in trials], [(config, places) for _, config, places in trials]
     given = Resources(**resources)
+    search = read_search(top, path.parent)
+    combined = [] if search else list(combine(top, path.parent))
+    trials = list(search.corners()) if search else [(config, places) for _, config, places in combined]
+    configs = list(dict.fromkeys(used(config) for config, _ in trials))
     if given.opu < 1 and any(c.on_hardware for c in configs):
         raise ConfigError(f"resources.opu: must be at least 1 for trials on a real OPU, which one process holds, got "
                           f"{given.opu}")
     selection = _selection(top, configs)
     if not stored:  # what a store has was swept
-        check_written(entries(top), written)
-    _check_distinct(trials)
+        check_written(entries(top), trials)
+    _check_distinct(combined)
+    budget = read_budget(top, search, configs)
     drawn = draw(configs, selection) if selection.is_random else ()
-    return Experiment(name, str(top.get("description", "")).strip(), drawn or tuple(configs), given,
+    return Experiment(name, str(top.get("description", "")).strip(), () if search else drawn or tuple(configs), given,
                       _report(top, configs, selection), path, selection, tuple(configs) if drawn else (),
-                      plugins=plugins, references=read_references(top), ignored=ignored(written))
+                      plugins=plugins, references=read_references(top), ignored=ignored(trials), search=search,
+                      budget=budget, corners=tuple(configs) if search else ())
 
 
 def _check_distinct(trials: Sequence[tuple[str, TrialConfig, Mapping[str, str]]]) -> None:
@@ -259,7 +293,12 @@ def _selection(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> Select
 
 
 def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: Selection) -> tuple[str, ...]:
-    """The exhibits that the file lists or, where it is silent, those that its trials fit."""
+    """The exhibits that the file lists or, where it is silent, those that its trials fit; of a search none yet."""
+    if "search" in top:
+        if "report" in top:
+            raise ConfigError(f"report: must be left out beside a search, whose trials are not known before it ran; "
+                              f"every exhibit that they fit is drawn, got {top['report']!r}")
+        return ()
     if "report" not in top:
         return () if selection.is_random else tuple(exhibit for exhibit in EXHIBITS if not misfit(exhibit, configs))
     report = top["report"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,23 +51,45 @@ def parse_yaml(text: str, path: Path) -> Any:
 def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, str]:
     """An experiment file's content with other settings in its base, and a text that says the same.
 
+    Args:
+        changes: by field; `name` is the experiment's, and `search.seed` or `budget.epsilon` an entry of what the file
+            has of these.
+
     Raises:
-        ConfigError: for a field that a grid or a case sets, which would win over the base, or that does not exist.
+        ConfigError: for a field that a grid, a case or a space sets, which would win over the base, or that does not
+            exist.
     """
+    of_file = {field: value for field, value in changes.items() if field == "name" or "." in field}
+    said = " ".join(f"--set {field}={value}" for field, value in changes.items())
+    for field, value in of_file.items():
+        keys = field.split(".")
+        if keys[0] not in ("name", "search", "budget") or (put := _placed(content, keys, value)) is None:
+            raise ConfigError(f"--set {field}: must be an entry of its search or budget, got {value!r}")
+        content = put
+    changes = {field: value for field, value in changes.items() if field not in of_file}
     base, grid, cases = _settings(content, "base"), _settings(content, "grid"), content.get("cases") or []
     parts = {"grid": grid} | {f"cases[{number}].{key}": case.get(key) for number, case in enumerate(cases)
                               if isinstance(case, Mapping) for key in ("base", "grid")}
+    if isinstance(content.get("search"), Mapping):
+        parts["search.space"] = content["search"].get("space")
     for place, part in parts.items():
         if both := [field for field in changes if isinstance(part, Mapping) and field in part]:
-            raise ConfigError(f"--set {both[0]}: must be a field that neither grid nor a case sets, got one of "
+            raise ConfigError(f"--set {both[0]}: must be a field that no grid, case or space sets, got one of "
                               f"{place}; edit the file")
     names = [f.name for f in settings()]
     for field, value in changes.items():
         if field not in names and not content.get("plugins"):
             raise ConfigError(f"--set {field}: unknown field, got {value!r}; {accepted(field, names, 'the fields')}")
     content = {**content, "base": {**base, **changes}}
-    said = " ".join(f"--set {field}={value}" for field, value in changes.items())
     return content, f"# {path.name} with {said}\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}"
+
+
+def _placed(content: Any, keys: Sequence[str], value: Any) -> dict[str, Any] | None:
+    """A mapping with another value below these keys; None where it lacks one of them but the last."""
+    first, *rest = keys
+    if not isinstance(content, Mapping) or rest and (value := _placed(content.get(first), rest, value)) is None:
+        return None
+    return {**content, first: value}
 
 
 def line_of(text: str, message: str) -> str:
@@ -96,8 +118,9 @@ def line_of(text: str, message: str) -> str:
 def entries(top: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of the file, by their place."""
     parts = [("", top), *((f"cases[{number}].", case) for number, case in enumerate(top.get("cases") or ()))]
-    return {f"{prefix}{key}.{field}": value for prefix, part in parts for key in ("base", "grid")
-            for field, value in part.get(key, {}).items()}
+    found = {f"{prefix}{key}.{field}": value for prefix, part in parts for key in ("base", "grid")
+             for field, value in part.get(key, {}).items()}
+    return found | {f"search.space.{field}": value for field, value in top.get("search", {}).get("space", {}).items()}
 
 
 def combine(top: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, TrialConfig, dict[str, str]]]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
+    from pipeline.trials.config import TrialConfig
+
 CLOCK = "time/epoch_seconds"  # a metric that every epoch has
 ACCURACY = "validation/accuracy"  # what settings are chosen by
 DESCRIPTION = "description"  # the tag of a trial's text for people, Markdown
@@ -59,3 +61,16 @@ class EpochRecord:
     metrics: Mapping[str, float]
     tags: Mapping[str, str] = field(default_factory=dict)
     outcome: Outcome | None = None
+
+
+@dataclass(frozen=True)
+class Release:
+    """Epochs of a trial that a tracked run has made known.
+
+    Attributes:
+        deleted: whether the run was deleted since; what it released stays released.
+    """
+
+    trial: TrialConfig
+    epochs: int
+    deleted: bool = False

@@ -97,20 +97,32 @@ def check_candidates(candidates: Sequence[TrialConfig], selection: Selection) ->
                               "got 0.0")
     if not selection.is_random:
         return
-    for c in candidates:
-        if c not in certified:
-            raise ConfigError(f"mechanism: every candidate of random stopping must have a certified, finite epsilon "
-                              f"(mechanism per_example or component with target_epsilon or noise_multiplier > 0), got "
-                              f"mechanism '{c.mechanism}', target_epsilon {c.target_epsilon:g}, noise_multiplier "
-                              f"{c.noise_multiplier:g}")
-    for name in ("dataset", "sampler", "delta"):  # the sampler fixes the neighbouring relation
-        values = list(dict.fromkeys(str(getattr(c, name)) for c in candidates))
-        if len(values) > 1:
-            raise ConfigError(f"{name}: must be one for all candidates of random stopping, got {', '.join(values)}")
+    check_alike(candidates, "candidate", "of random stopping")
     if selection.seed is None and any(c.secure for c in candidates):
         raise ConfigError("selection.seed: must be given with noise 'secure', got none; whoever knows it knows K, so "
                           "draw it (python -c 'import secrets; print(secrets.randbits(128))') and keep it as private "
                           "as the trials that are not published")
+
+
+def check_alike(trials: Sequence[TrialConfig], noun: str, of: str) -> None:
+    """Check that all trials have a certified epsilon, of one data set, neighbouring relation and delta.
+
+    Args:
+        noun, of: what messages call them, `candidate` and `of random stopping`.
+
+    Raises:
+        ConfigError: naming the field that stands against it.
+    """
+    for c in trials:
+        if not certified_trials([c]):
+            raise ConfigError(f"mechanism: every {noun} {of} must have a certified, finite epsilon "
+                              f"(mechanism per_example or component with target_epsilon or noise_multiplier > 0), got "
+                              f"mechanism '{c.mechanism}', target_epsilon {c.target_epsilon:g}, noise_multiplier "
+                              f"{c.noise_multiplier:g}")
+    for name in ("dataset", "sampler", "delta"):  # the sampler fixes the neighbouring relation
+        values = list(dict.fromkeys(str(getattr(c, name)) for c in trials))
+        if len(values) > 1:
+            raise ConfigError(f"{name}: must be one for all {noun}s {of}, got {', '.join(values)}")
 
 
 def draw(candidates: Sequence[TrialConfig], selection: Selection) -> tuple[TrialConfig, ...]:

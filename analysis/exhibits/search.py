@@ -1,0 +1,133 @@
+"""What a search asked for, how good that was, and what of its privacy budget was spent by then."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from analysis.exhibits.exhibit import Exhibit
+from analysis.exhibits.selection import SCORE
+from analysis.exhibits.table import Table
+from analysis.style import look, theme
+from analysis.text import NO_VALUE
+from pipeline.accounting.budget import Filter, begun
+from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.noise import noise_statement, sentence, standing
+from pipeline.tracking.reader import Reader
+from pipeline.trials.experiment import Experiment
+from pipeline.trials.naming import counted, run_name
+from pipeline.trials.records import Release
+
+GREY = "0.4"
+
+
+def paid(store: Reader) -> Epsilon:
+    """The budget of the sweep that `store` has open, as the epsilon of the choice of its best trial."""
+    return begun(store.budget()).stated(store.released())
+
+
+def draw(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
+    """Suggestions in the order in which they were asked for, with scores and, under a budget, epsilon spent.
+
+    Args:
+        experiment: as it was swept, with a search.
+        runs: from `load_runs`, of its trials.
+        store: with its sweep open.
+    """
+    filter = begun(store.budget()) if experiment.budget else None
+    rows = table(experiment, runs, store, filter)
+    shown = [column for column in ("number", "trial", "status", "epochs", "validation %", "ε spent")
+             if column in rows.columns]
+    texts = rows[shown].astype(object).where(rows[shown].notna(), NO_VALUE)
+    body = Table.of(shown, [[_text(name, value) for name, value in zip(shown, row, strict=True)]
+                            for row in texts.itertuples(index=False)])
+    return Exhibit("search", "What the search asked for", (caption(experiment, rows, filter), body), rows,
+                   plot(rows, filter))
+
+
+def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, filter: Filter | None) -> pd.DataFrame:
+    """A row per suggestion: number, trial, trial_key, algorithm, status (`passed over` for one that was not trained, or
+    before), epochs that were released, validation in %, and epsilon spent on this and all before, were they alone."""
+    of_run = runs.set_index("trial_key")
+    released, by_key, rows, seen = store.released(), {}, [], set()
+    for release in released:
+        by_key.setdefault(release.trial.trial_key, []).append(release)
+    asked = {s.trial.trial_key for s in store.suggestions()}
+    spent = [release for release in released if release.trial.trial_key not in asked]  # of what the file had before
+    for number, suggestion in enumerate(store.suggestions(), start=1):
+        trial, key = suggestion.trial, suggestion.trial.trial_key
+        trained = suggestion.started and key not in seen and key in of_run.index
+        seen.add(key)
+        spent += by_key.pop(key, [])
+        row = {"number": number, "trial": run_name(trial, experiment.varied), "trial_key": key,
+               "algorithm": trial.algorithm, "status": of_run.loc[key, "status"] if trained else "passed over",
+               "epochs": _epochs(released, key) if trained else 0,
+               "validation %": 100 * of_run.loc[key, SCORE] if trained else np.nan}
+        rows.append({**row, "ε spent": filter.epsilon(filter.spent(spent))} if filter else row)
+    return pd.DataFrame(rows)
+
+
+def _epochs(released: list[Release], key: str) -> int:
+    return max((release.epochs for release in released if release.trial.trial_key == key), default=0)
+
+
+def caption(experiment: Experiment, rows: pd.DataFrame, filter: Filter | None) -> str:
+    """Who asked, how, and what the budget means."""
+    search, over = experiment.search, int((rows["status"] == "passed over").sum())
+    sentences = [f"Validation accuracy at the last epoch of the trials that {search.algorithm} search asked for, in "
+                 "its order; the line is the best so far."]
+    if over:
+        sentences.append(f"{counted(over, 'suggestion')} passed over: beyond the budget, or asked for before.")
+    if filter:
+        sources = [trial.noise for trial in experiment.trials]
+        sentences += [f"ε spent at δ = {filter.budget.delta:g} is that of all epochs released until then, of a budget "
+                      f"of {filter.budget.epsilon:g}, by a Renyi filter of order {filter.order} that was fixed "
+                      "beforehand; no trial started whose whole cost did not fit. "
+                      f"The guarantee is {standing(sources)}.", sentence(noise_statement(sources))]
+    else:
+        sentences.append("No budget covers the search.")
+    return " ".join(sentences)
+
+
+def plot(rows: pd.DataFrame, filter: Filter | None) -> Figure:
+    """Scores and, under a budget, epsilon spent below them, by suggestion; 7.2 inches wide."""
+    with theme():
+        figure = Figure(figsize=(7.2, 4.8 if filter else 2.8), layout="constrained")
+        axes = figure.subplots(2 if filter else 1, 1, sharex=True, squeeze=False)[:, 0]
+        scores(rows, axes[0])
+        if filter:
+            odometer(rows, filter.budget.epsilon, axes[1])
+        axes[-1].set_xlabel("Suggestion")
+        axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
+def scores(rows: pd.DataFrame, ax: Axes) -> Axes:
+    """Validation accuracy in % by suggestion, and the best so far."""
+    trained = rows[rows["validation %"].notna()]
+    for name, group in trained.groupby("algorithm", sort=False):
+        ax.plot(group["number"], group["validation %"], **{**look(name), "linestyle": "none"})
+    ax.step(trained["number"], trained["validation %"].cummax(), where="post", color=GREY, linewidth=1)
+    ax.set_ylabel("Validation accuracy (%)")
+    ax.legend()
+    sns.despine(ax=ax)
+    return ax
+
+
+def odometer(rows: pd.DataFrame, budget: float, ax: Axes) -> Axes:
+    """Epsilon spent by suggestion, with a line at the budget."""
+    ax.step([0, *rows["number"]], [0, *rows["ε spent"]], where="post", color=GREY)
+    ax.axhline(budget, color="0", linestyle=(0, (4, 2)), linewidth=1)
+    ax.annotate(f"budget {budget:g}", (1, budget), xycoords=("axes fraction", "data"), ha="right", va="bottom")
+    ax.set(ylabel="ε spent", ylim=(0, 1.15 * budget))
+    sns.despine(ax=ax)
+    return ax
+
+
+def _text(name: str, value: object) -> str:
+    digits = {"validation %": ".2f", "ε spent": ".4g"}.get(name)
+    return f"{value:{digits}}" if digits and isinstance(value, float) else str(value)

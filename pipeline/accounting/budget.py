@@ -1,0 +1,187 @@
+"""One epsilon for all that a sweep releases, whatever decided what is trained next: a filter, and its odometer.
+
+A search chooses a trial by what trials before it released, and so its privacy loss, too: a fully adaptive composition.
+Feldman & Zrnic 2021, "Individual privacy accounting via a Renyi filter" (of all records at once: Lecuyer 2021,
+"Practical privacy filters and odometers with Renyi differential privacy"): mechanisms M_1, M_2, ..., each chosen from
+the outputs of those before, with Renyi divergences rho_1, rho_2, ... at one order alpha, are together (alpha, B)-Renyi
+private if none is run with which rho_1 + ... + rho_t would exceed B. alpha and B are fixed beforehand. Their epsilon at
+delta is that of B (Canonne, Kamath & Steinke 2020, Proposition 12):
+
+    epsilon = B + log((alpha - 1)/alpha) - (log delta + log alpha)/(alpha - 1)
+
+The mechanism is an epoch of a trial. One whose trial is in training pays for its steps; one in validation pays
+alpha/(2 s^2) for the count with noise s (`evaluations`); which of the two a record is in was drawn without looking at
+it, so that an epoch costs the larger. A trial is started if all of its epochs fit, and costs those that were released.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from dp_accounting.rdp import RdpAccountant
+
+from pipeline.accounting.certified import event_of, with_noise
+from pipeline.accounting.curves import ORDERS, improved_conversion, without_replacement_rdp
+from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.evaluations import evaluation_noise, is_noisy
+from pipeline.accounting.event import PrivacyEvent
+from pipeline.accounting.finite_precision import accounted_delta, within_delta
+from pipeline.accounting.noise import noise_statement, sentence
+from pipeline.accounting.selected import RELATIONS, dp_event
+from pipeline.trials.budget import Budget
+from pipeline.trials.choices import relation_of
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.exhibits import certified_trials
+from pipeline.trials.experiment import Experiment
+from pipeline.trials.records import Release
+
+
+class Filter(NamedTuple):
+    """What may still be released.
+
+    Attributes:
+        budget: (epsilon, delta) of all.
+        order: alpha, one of `curves.ORDERS`.
+        delta: that the accountant may use; of secure trials less than the budget's (`finite_precision`).
+    """
+
+    budget: Budget
+    order: int
+    delta: float
+
+    @property
+    def kept(self) -> list[float]:
+        """What a store keeps, for `begun`."""
+        return [self.budget.epsilon, self.budget.delta, self.order, self.delta]
+
+    def spent(self, released: Iterable[Release]) -> float:
+        """Renyi divergence of all epochs that were released: the exact sum of theirs, rounded once.
+
+        Raises:
+            ConfigError: for a trial whose epochs have no such divergence.
+        """
+        return math.fsum(cost for trial, epochs in epochs_released(released)
+                         for cost in [epoch_cost(trial, self.order)] * epochs)
+
+    def epsilon(self, divergence: float) -> float:
+        """Epsilon at `delta` of what was spent; 0 of nothing."""
+        if divergence == 0:
+            return 0.0
+        return improved_conversion((self.order,), np.array([divergence]), self.delta)[0]
+
+    def admits(self, released: Iterable[Release]) -> bool:
+        """Whether so much is within the budget."""
+        return self.epsilon(self.spent(released)) <= self.budget.epsilon
+
+    def stated(self, released: Sequence[Release]) -> Epsilon:
+        """The budget as the epsilon of all that was released, the choice of the best trial included.
+
+        Args:
+            released: at least something.
+        """
+        first = released[0].trial
+        note = (f"a Renyi filter of order {self.order}, fixed beforehand, let trials start whose whole cost fitted; "
+                f"{self.epsilon(self.spent(released)):.4g} of it was spent; that trials were asked for by the scores "
+                "of those before is covered, and so is the choice of the best by them")
+        return Epsilon(self.budget.epsilon, "selected", "budget", relation_of(first.sampler), first.sampler,
+                       self.budget.delta, "improved", note)
+
+
+def begun(kept: Sequence[float]) -> Filter:
+    """The filter with which a sweep began."""
+    epsilon, delta, order, accounted = kept
+    return Filter(Budget(epsilon, delta), int(order), accounted)
+
+
+def make_filter(experiment: Experiment, order: int | None = None) -> Filter:
+    """The filter of a search with a budget.
+
+    Args:
+        order: that with which the sweep began; None chooses the one at which a trial takes the least share of the
+            budget, as a mean over the corners of the space.
+
+    Raises:
+        ConfigError: for a budget that is less than the cheapest corner costs, or that secret noise cannot state.
+    """
+    budget, corners = experiment.budget, experiment.corners
+    delta = min(accounted_delta(trial) for trial in corners)
+    for trial in corners:
+        if not within_delta(trial, budget.epsilon, experiment.search.trials):
+            raise ConfigError("budget.epsilon: must be at most some 130 with noise 'secure', above which the sampler "
+                              f"of the noise takes more than its share of delta, got {budget.epsilon:g}")
+    whole = np.array([trial.epochs * _curve(trial) for trial in corners])
+    orders = np.array(ORDERS)
+    fixed = np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)  # of the conversion
+    least = np.min(whole, axis=0) + fixed
+    if least.min() > budget.epsilon:
+        raise ConfigError(f"budget.epsilon: must be at least {least.min():.4g}, which the cheapest trial of the search "
+                          f"costs, got {budget.epsilon:g}")
+    if order is None:
+        possible = least <= budget.epsilon
+        shares = np.mean(whole[:, possible] / (budget.epsilon - fixed[possible]), axis=0)
+        order = int(orders[possible][np.argmin(shares)])
+    return Filter(budget, order, delta)
+
+
+@lru_cache(maxsize=4096)
+def epoch_cost(trial: TrialConfig, order: int) -> float:
+    """Renyi divergence of one epoch of a trial, its evaluation included: the larger of what training and what
+    validation records pay.
+
+    Raises:
+        ConfigError: for a trial whose epochs have none, or that logs what they do not cover.
+    """
+    if not certified_trials([trial]) or not is_noisy(trial):
+        raise ConfigError(f"budget: trial {trial.trial_key} of this sweep has no finite cost (mechanism "
+                          f"'{trial.mechanism}', private_metrics '{trial.disclosure}'), so that nothing covers the "
+                          "sweep; give the experiment another name")
+    return float(_curve(trial)[ORDERS.index(order)])
+
+
+def _curve(trial: TrialConfig) -> np.ndarray:
+    """`epoch_cost` at all `ORDERS`."""
+    of_training = renyi(event_of(with_noise(trial), 1))
+    return np.maximum(of_training, np.array(ORDERS) / (2 * evaluation_noise(trial) ** 2))
+
+
+@lru_cache(maxsize=1024)
+def renyi(event: PrivacyEvent) -> np.ndarray:
+    """Renyi divergence [len(ORDERS)] of an event, read-only."""
+    if event.sampler == "without_replacement":  # for which `dp_accounting` takes seconds
+        curve = event.steps * without_replacement_rdp(event.q, event.noise_multiplier)
+    else:
+        curve = np.array(RdpAccountant(ORDERS, RELATIONS[event.relation]).compose(dp_event(event)).rdp)
+    curve.setflags(write=False)
+    return curve
+
+
+def epochs_released(released: Iterable[Release]) -> Iterable[tuple[TrialConfig, int]]:
+    """(trial, epochs) of every trial.
+
+    A trial that is trained again draws the same noise from its seed, and releases the same again; with secret noise it
+    is a release of its own.
+    """
+    found: dict[str, tuple[TrialConfig, int]] = {}
+    for release in released:
+        trial, before = found.get(release.trial.trial_key, (release.trial, 0))
+        found[trial.trial_key] = trial, before + release.epochs if trial.secure else max(before, release.epochs)
+    return found.values()
+
+
+def budget_lines(experiment: Experiment) -> Iterator[str]:
+    """What the budget of a search is kept by, and what its cheapest and its dearest trial cost; nothing without one."""
+    if not experiment.budget:
+        return
+    filter = make_filter(experiment)
+    whole = sorted(filter.spent([Release(trial, trial.epochs)]) for trial in experiment.corners)
+    most = filter.budget.epsilon - (filter.epsilon(1.0) - 1.0)
+    low, high = (int(most / cost) for cost in (whole[-1], whole[0]))
+    yield (f"budget: epsilon {filter.budget.epsilon:g} at delta {filter.budget.delta:g} for all that the sweep "
+           f"releases, by a Renyi filter of order {filter.order}")
+    yield (f"  the cheapest trial alone is epsilon {filter.epsilon(whole[0]):.4g}, the dearest "
+           f"{filter.epsilon(whole[-1]):.4g}; {low} of the dearest fit, or {high} of the cheapest")
+    yield f"  {sentence(noise_statement(trial.noise for trial in experiment.corners))}"

@@ -1,0 +1,69 @@
+"""The privacy budget of a search: one epsilon for everything that its sweep releases.
+
+    budget: {epsilon: 8, delta: 1.0e-5}
+
+`pipeline.accounting.budget` spends it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.grid import read_mapping
+from pipeline.trials.search import Search
+from pipeline.trials.stopping import check_alike
+
+
+@dataclass(frozen=True)
+class Budget:
+    """(epsilon, delta) of all trials of a sweep together, whatever each of them was chosen by.
+
+    Raises:
+        ConfigError: unless 0 < epsilon < infinity and 0 < delta < 1.
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        for name, high in (("epsilon", math.inf), ("delta", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < high:
+                raise ConfigError(f"budget.{name}: must be a number > 0 and {'finite' if high > 1 else '< 1'}, got "
+                                  f"{value!r}")
+            object.__setattr__(self, name, float(value))
+
+
+def read_budget(top: Mapping[str, Any], search: Search | None, corners: Sequence[TrialConfig]) -> Budget | None:
+    """The `budget` of an experiment file, if it has one.
+
+    Args:
+        search: that of the file, and its corners.
+
+    Raises:
+        ConfigError: also for trials of which something is logged that no epsilon covers, or that a sum of epsilons is
+            not defined for.
+    """
+    if "budget" not in top:
+        return None
+    if search is None:
+        raise ConfigError(f"budget: is spent by a search, which asks for its trials one round after the other, got "
+                          f"{top['budget']!r} without one; the price of a fixed grid is `selected`")
+    given = read_mapping(top["budget"], "budget", ("epsilon", "delta"))
+    if missing := [name for name in ("epsilon", "delta") if name not in given]:
+        raise ConfigError(f"budget: needs {', '.join(missing)}, got {dict(given)!r}")
+    budget = Budget(**given)
+    check_alike(corners, "trial", "under a budget")
+    for trial in corners:
+        if trial.delta != budget.delta:
+            raise ConfigError(f"budget.delta: must be the delta of the trials, {trial.delta:g}, as there is one delta "
+                              f"for all, got {budget.delta:g}")
+        if trial.disclosure != "noisy":
+            raise ConfigError(f"private_metrics: must be 'noisy' under a budget, as validation accuracy without noise "
+                              f"is not private, and without validation accuracy nothing can be chosen, got "
+                              f"'{trial.disclosure}'")
+    return budget

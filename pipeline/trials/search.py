@@ -1,0 +1,190 @@
+"""Searches: trials that an algorithm asks for, in place of a grid, from a space of settings.
+
+    search:
+      algorithm: optuna                    # or random
+      trials: 40                           # most suggestions
+      space:
+        learning_rate: {loguniform: [0.05, 5]}
+        clipping_norm: {uniform: [0.5, 4]}
+        epochs: {randint: [5, 21]}         # stop excluded
+        batch_size: {choice: [1024, 2048]}
+      seed: 1
+      max_concurrent: 4                    # suggestions of one round, asked for before any of its results is known
+
+Ranges are called as in Ray Tune, whose searchers draw from them (`pipeline.sweep.tuning`). What is asked for depends on
+the seed and on the results of the rounds before, and on nothing else: not on which trial ended first, nor on where.
+
+A space has corners: every combination of choices and of ends of ranges. They stand for the trials that nobody knows yet
+where a file is checked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.trials.config import ConfigError, TrialConfig, settings
+from pipeline.trials.feature_file import located
+from pipeline.trials.fields import accepted
+from pipeline.trials.grid import read_mapping
+from pipeline.trials.records import ACCURACY
+from pipeline.trials.unused import used
+
+ALGORITHMS = ("random", "optuna")
+RANGES = ("uniform", "loguniform", "randint")
+MOST_CORNERS = 1024
+DIGITS = 4  # of a suggested number: more say nothing, and make names long
+ENTRIES = ("algorithm", "trials", "metric", "space", "seed", "max_concurrent")
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What a setting may be: one of `choices`, or a number of the range `kind` from low to high.
+
+    Raises:
+        ConfigError: for a range without numbers in it.
+    """
+
+    kind: str
+    values: tuple[Any, ...]
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """All choices, or both ends of a range."""
+        if self.kind == "randint":
+            return tuple(dict.fromkeys((self.values[0], self.values[1] - 1)))
+        return self.values
+
+    def tidy(self, value: float) -> float:
+        """A number of the range: whole, or of `DIGITS` digits."""
+        if self.kind == "randint":
+            return int(value)
+        low, high = self.values
+        return min(max(float(f"{value:.{DIGITS}g}"), low), high)
+
+
+@dataclass(frozen=True)
+class Search:
+    """How the trials of a sweep are asked for.
+
+    Attributes:
+        algorithm: `random`: drawn independently; `optuna`: Optuna's tree-structured Parzen estimator, by all results.
+        trials: most suggestions.
+        base: settings that all trials share.
+        space: by setting what it may be.
+        metric: what is to be large at a trial's last epoch.
+        seed: of the algorithm.
+        max_concurrent: suggestions of one round.
+    """
+
+    algorithm: str
+    trials: int
+    base: Mapping[str, Any]
+    space: Mapping[str, Domain]
+    metric: str = ACCURACY
+    seed: int = 0
+    max_concurrent: int = 4
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether what is asked for depends on results."""
+        return self.algorithm != "random"
+
+    def trial(self, values: Mapping[str, Any]) -> TrialConfig:
+        """The trial of one suggestion, with every field that it does not use at its default.
+
+        Args:
+            values: one for every setting of the space.
+        """
+        return used(TrialConfig.from_mapping({**self.base, **values}))
+
+    def corners(self) -> Iterator[tuple[TrialConfig, dict[str, str]]]:
+        """(trial, place of every field that was given) of every combination of choices and ends of ranges.
+
+        Raises:
+            ConfigError: for one that cannot be run, with the place of the field that it names.
+        """
+        places = {name: f"base.{name}" for name in self.base} | {name: f"search.space.{name}" for name in self.space}
+        for values in itertools.product(*(domain.ends for domain in self.space.values())):
+            try:
+                trial = TrialConfig.from_mapping({**self.base, **dict(zip(self.space, values, strict=True))})
+            except ConfigError as error:
+                place = places.get(str(error).partition(":")[0])
+                raise ConfigError(f"{error}{f', at {place}' if place else ''}") from None
+            for name, value in (("validation_fraction", trial.validation_fraction), ("private_metrics",
+                                                                                     trial.disclosure)):
+                if value in (0, "withheld"):
+                    raise ConfigError(f"{name}: must leave a validation accuracy, which a search asks by, got {value}, "
+                                      f"at {places.get(name, 'base')}")
+            yield trial, places
+
+
+def read_search(top: Mapping[str, Any], folder: Path) -> Search | None:
+    """The `search` of an experiment file, if it has one.
+
+    Args:
+        folder: from which relative paths of settings are.
+
+    Raises:
+        ConfigError: naming the entry, its value and what is accepted.
+    """
+    if "search" not in top:
+        return None
+    for entry in ("grid", "cases", "selection"):
+        if entry in top:
+            raise ConfigError(f"{entry}: must not stand beside a search, whose space says what varies, got "
+                              f"{top[entry]!r}; leave one of them out")
+    given = read_mapping(top["search"], "search", ENTRIES)
+    if missing := [name for name in ("algorithm", "trials", "space") if name not in given]:
+        raise ConfigError(f"search: needs {', '.join(missing)}, got {dict(given)!r}")
+    if given["algorithm"] not in ALGORITHMS:
+        raise ConfigError(f"search.algorithm: must be one of {', '.join(ALGORITHMS)}, got {given['algorithm']!r}")
+    for name, low in (("trials", 1), ("seed", 0), ("max_concurrent", 1)):
+        value = given.get(name, low)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value < 2**32:
+            raise ConfigError(f"search.{name}: must be a whole number >= {low}, got {value!r}")
+    if given.get("metric", ACCURACY) != ACCURACY:
+        raise ConfigError(f"search.metric: must be {ACCURACY}, which noise can cover and settings may be chosen by, "
+                          f"got {given['metric']!r}")
+    base = top.get("base") or {}
+    space = _space(given["space"], base)
+    return Search(**{**given, "base": located(dict(base), folder), "space": space})
+
+
+def _space(given: Any, base: Mapping[str, Any]) -> dict[str, Domain]:
+    names = [f.name for f in settings()]
+    if not isinstance(given, Mapping) or not given:
+        raise ConfigError(f"search.space: must be a mapping from settings to what they may be, got {given!r}")
+    for name in given:
+        if name not in names:
+            raise ConfigError(f"search.space.{name}: unknown field, got {given[name]!r}; "
+                              f"{accepted(name, names, 'the fields')}")
+        if name in base:
+            raise ConfigError(f"search.space.{name}: also stands in base; give it once")
+    space = {name: _domain(f"search.space.{name}", given[name]) for name in sorted(given)}
+    if (many := math.prod(len(domain.ends) for domain in space.values())) > MOST_CORNERS:
+        raise ConfigError(f"search.space: must have at most {MOST_CORNERS} combinations of choices and ends of ranges, "
+                          f"all of which are checked, got {many}")
+    return space
+
+
+def _domain(place: str, given: Any) -> Domain:
+    kind, values = next(iter(given.items())) if isinstance(given, Mapping) and len(given) == 1 else (None, None)
+    if kind not in (*RANGES, "choice"):
+        raise ConfigError(f"{place}: must be one of {', '.join((*RANGES, 'choice'))} with its values, got {given!r}")
+    if kind == "choice":
+        if not isinstance(values, list) or not values:
+            raise ConfigError(f"{place}.choice: must be a list of at least one value, got {values!r}")
+        return Domain(kind, tuple(values))
+    whole = kind == "randint"
+    numbers = isinstance(values, list) and len(values) == 2 and all(
+        isinstance(v, int if whole else int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
+    if not numbers or not values[0] < values[1] or kind == "loguniform" and values[0] <= 0:
+        wanted = ("[start, stop], whole, stop excluded" if whole else "[low, high]") + ", the first below the second"
+        raise ConfigError(f"{place}.{kind}: must be {wanted}{' and above 0' if kind == 'loguniform' else ''}, got "
+                          f"{values!r}")
+    return Domain(kind, tuple(values) if whole else tuple(map(float, values)))

@@ -1,0 +1,122 @@
+"""What people see of a search and its budget: before it runs, while it runs, and in its report."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.api import load_runs
+from analysis.report.report import write
+from analysis.runs import MissingTrials
+from pipeline.accounting.budget import budget_lines, make_filter
+from pipeline.cli import main
+from pipeline.sweep import dry_run, status
+from pipeline.tracking.store import Store
+from pipeline.trials.experiment import load_experiment
+
+sys.path.insert(0, str(Path(__file__).parent))
+from search_tools import rounds, score, train  # noqa: E402
+from test_budget import BUDGET, budgeted  # noqa: E402
+
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """(experiment, store, rounds) of a search that its budget ended, and that is done."""
+    store = Store(root=tmp_path_factory.mktemp("swept"))
+    experiment = budgeted(("trials: 12", "trials: 24"))
+    search = rounds(experiment, store)
+    store._client.log_param(store._parent(), "trials", 24)
+    while missing := search.next(store.done()):
+        train(store, missing[:1], epochs=1, status="diverged")
+        train(store, missing[1:])
+        store.log_suggestions(search.suggestions)
+    store.log_suggestions(search.suggestions)
+    return experiment, store, search
+
+
+def test_status_says_how_far_search_and_budget_are(swept):
+    experiment, store, search = swept
+    for known in (experiment, None):
+        state = status.read(store, "search", known)
+        spent = search.filter.epsilon(search.filter.spent(store.released()))
+        assert state.budget == {"epsilon": 4.0, "delta": 1e-5, "spent": spent, "standing": "simulated"}
+        assert state.counts["done"] == len(search.trials) and state.counts["missing"] == 0 and not state.go_on
+        text = status.as_text([state])
+        assert f"  search: 24 of 24 suggestions asked for, {24 - len(search.trials)} passed over" in text
+        assert f"  budget: epsilon {spent:.4g} of 4 spent at delta 1e-05, simulated" in text
+        assert json.loads(status.as_json([state]))[0]["budget"]["spent"] == spent
+
+
+def test_status_of_a_search_that_has_more_to_ask_for(tmp_path):
+    experiment, store = budgeted(), Store(root=tmp_path)
+    search = rounds(experiment, store)
+    train(store, search.next({})[:1])
+    store.log_suggestions(search.suggestions)
+    state = status.read(store, "search", experiment)
+    assert (state.counts["finished"], state.counts["missing"]) == (1, 11) and state.go_on
+    with pytest.raises(MissingTrials, match="8 of 12 suggestions of the search are not asked for yet"):
+        load_runs(experiment, store)
+
+
+def test_the_report_draws_search_and_budget_and_publishes_the_best_at_the_budget(swept, tmp_path):
+    experiment, store, search = swept
+    report = write(experiment, store, tmp_path)
+    rows = pd.read_csv(tmp_path / "search.csv")
+    assert list(rows["number"]) == list(range(1, 25)) and rows["ε spent"].is_monotonic_increasing
+    assert rows["ε spent"].iloc[-1] == pytest.approx(search.filter.epsilon(search.filter.spent(store.released())))
+    assert (rows["status"] == "passed over").sum() == search.passed_over > 0
+    text = (tmp_path / "search.md").read_text(encoding="utf-8")
+    assert "The guarantee is simulated." in text and f"Renyi filter of order {search.filter.order}" in text
+    assert "budget 4" in (tmp_path / "search.svg").read_text(encoding="utf-8")
+    best = pd.read_csv(tmp_path / "selection.csv").iloc[0]
+    assert (best["selected_epsilon"], best["selected_rule"], best["selected_delta"]) == (4, "budget", 1e-5)
+    trials = {trial.trial_key: trial for trial in search.trials}
+    assert best["test/accuracy"] == score(trials[best["trial_key"]])
+    chosen = (tmp_path / "selection.md").read_text(encoding="utf-8")
+    assert "It is the budget of the sweep" in chosen and "simulate the guarantee" in chosen
+    assert report.exhibits[0].name == "search"
+    assert store._client.get_run(store._parent()).data.metrics["epsilon/selected/budget"] == 4
+
+
+def test_what_fits_is_told_before_anything_is_trained():
+    experiment = budgeted()
+    filter = make_filter(experiment)
+    first, second, third = budget_lines(experiment)
+    assert first == ("budget: epsilon 4 at delta 1e-05 for all that the sweep releases, by a Renyi filter of order "
+                     f"{filter.order}")
+    assert "of the dearest fit" in second and "simulate the guarantee" in third
+    drawn = dry_run._drawn(experiment)
+    assert 0 < len(drawn.trials) <= 12 and drawn.report
+    optuna = dry_run._drawn(budgeted(("algorithm: random", "algorithm: optuna")))
+    assert drawn.trials == optuna.trials, "nobody knows what Optuna will ask for"
+
+
+def test_another_name_seed_and_budget_are_another_sweep_of_the_file(tmp_path, capsys):
+    file = tmp_path / "file.yaml"
+    file.write_text(BUDGET)
+    changes = {"name": "other", "search.seed": 5, "budget.epsilon": 3, "search.space.epochs": {"choice": [4, 8]},
+               "momentum": 0.5}
+    experiment = load_experiment(file, changes)
+    assert (experiment.name, experiment.search.seed, experiment.budget.epsilon) == ("other", 5, 3)
+    assert {(t.epochs, t.momentum) for t in experiment.corners} == {(4, 0.5), (8, 0.5)}
+    assert "--set name=other --set search.seed=5" in experiment.text
+    for wrong, says in (("budgets.epsilon=3", "--set budgets.epsilon: must be an entry of its search or budget, got 3"),
+                        ("search.spice.epochs=3", "--set search.spice.epochs: must be an entry of its search or budg"),
+                        ("epochs=3", "--set epochs: must be a field that no grid, case or space sets, got one of sear"),
+                        ("search.sead=3", "search: unknown entry 'sead'")):
+        assert main(["account", str(file), "--set", wrong]) == 2
+        assert says in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["search", "budget_fashion", "budget_fashion_bp"])
+def test_a_dry_run_of_a_shipped_search_says_what_fits(name, capsys):
+    assert main(["sweep", str(EXPERIMENTS / f"{name}.yaml"), "--dry-run", "--workers", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "search: optuna asks for up to" in told and "budget: epsilon 8 at delta 1e-05" in told
