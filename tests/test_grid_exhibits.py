@@ -130,7 +130,7 @@ def test_the_price_is_of_all_that_was_compared_seeds_included(monkeypatch):
     for (algorithm, setting), trials in compared.items():
         assert trials == [c for c in GRID if (c.algorithm, f"epsilon={c.target_epsilon:g}") == (algorithm, setting)]
     text = markdown(*exhibit.body(frontiers.frontiers(runs), runs))
-    assert "| DFA | ε ≤ 3 | clipping_norm 2, batch_size 64 | 4 | 309 |" in text
+    assert "| DFA | ε ≤ 3 | b: clipping_norm 2, batch_size 64 | 4 | 309 |" in text
     assert "does not cover that choice" in text
 
 
@@ -147,6 +147,18 @@ def test_letters_beside_the_points_name_what_was_chosen():
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels[-2:] == ["clipping_norm 0.5,\nbatch_size 64", "clipping_norm 2,\nbatch_size 64"]
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "3"]  # what was asked for, not 0.995
+
+
+def test_letters_are_of_choices_alone_and_explained_beside_the_figure_only_where_there_is_room():
+    points = frontiers.frontiers(tracked(GRID))
+    declared = [frame.assign(choices=1) for frame in points]
+    assert not frontier_figure.plot(declared).axes[0].texts
+    text = markdown(*exhibit.body(declared, tracked(GRID)))
+    assert "none was chosen by these trials" in text and "| DFA | ε ≤ 3 | clipping_norm 2, batch_size 64 |" in text
+    many = pd.concat([points[0].iloc[[0]].assign(chosen=f"batch_size {n}", epsilon=float(n)) for n in range(1, 10)])
+    figure = frontier_figure.plot([many])
+    assert [t.get_text() for t in figure.axes[0].texts] == list("abcdefghi")
+    assert figure.legends[0].get_texts()[-1].get_text() == "letters: settings,\nsee the table"
 
 
 def test_a_cell_keeps_one_setting_and_all_of_its_seeds():

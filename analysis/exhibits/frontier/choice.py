@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from string import ascii_lowercase
 
 import numpy as np
 import pandas as pd
@@ -88,17 +89,29 @@ def price(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return points.assign(selected_epsilon=costs)
 
 
-def table(points: pd.DataFrame, columns: Sequence[str]) -> Table:
-    """What was chosen at every point, of how many settings, and what epsilon covers the choice.
+def letters(points: pd.DataFrame) -> dict[str, str]:
+    """A letter for every text in `chosen`, in order of appearance; {} of points of which none was chosen."""
+    if points["choices"].max() == 1:
+        return {}
+    return {text: ascii_lowercase[place] if place < 26 else str(place - 25)
+            for place, text in enumerate(dict.fromkeys(points["chosen"])) if text}
+
+
+def table(points: pd.DataFrame, columns: Sequence[str], letters: Mapping[str, str]) -> Table:
+    """Settings at every point; where some were chosen, of how many, and what epsilon covers the choice.
 
     Args:
+        letters: of settings, as the figure has them.
         points: with `selected_epsilon` of `price`, if it is known.
         columns: what to call the epsilon of every point.
     """
-    priced = "selected_epsilon" in points
-    header = ["algorithm", "ε", "chosen", "of settings", *(["selected ε"] if priced else [])]
+    compared, priced = points["choices"].max() > 1, "selected_epsilon" in points
+    header = ["algorithm", "ε", *(["chosen", "of settings"] if compared else ["settings"]),
+              *(["selected ε"] if priced else [])]
     rows = []
     for name, row in zip(columns, points.itertuples(), strict=True):
         cost = [f"{row.selected_epsilon:.3g}" if np.isfinite(row.selected_epsilon) else NO_VALUE] if priced else []
-        rows.append([ALGORITHM_LABELS[row.algorithm], name, row.chosen or NO_VALUE, f"{row.choices}", *cost])
+        mark = f"{letters[row.chosen]}: " if row.chosen in letters else ""
+        rows.append([ALGORITHM_LABELS[row.algorithm], name, f"{mark}{row.chosen}" or NO_VALUE,
+                     *([f"{row.choices}"] if compared else []), *cost])
     return Table.of(header, rows, texts=(0, 1, 2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -75,10 +75,10 @@ def body(points: Sequence[pd.DataFrame], runs: pd.DataFrame,
          references: Sequence[Reference] = ()) -> tuple[str | Table, ...]:
     """Per kind a caption, a table with algorithms as rows, epsilons as columns and means as cells, published results,
     and the dominated areas."""
-    volumes = hypervolumes(points, runs)
+    volumes, letters = hypervolumes(points, runs), choice.letters(pd.concat(points))
     parts = []
     for frame, (_, areas) in zip(points, volumes.groupby(["kind", "formula"], sort=False), strict=True):
-        parts += [caption(frame, runs), _means(frame), *_published(frame, references), *_chosen(frame),
+        parts += [caption(frame, runs), _means(frame), *_published(frame, references), *_chosen(frame, letters),
                   *_areas(areas)]
     return tuple(parts)
 
@@ -144,17 +144,19 @@ def _published(points: pd.DataFrame, references: Sequence[Reference]) -> list[st
         f"{r.source}, {r.accuracy:g}% at ε = {r.epsilon:g}, δ = {r.delta:g}" for r in marked) + "."]
 
 
-def _chosen(points: pd.DataFrame) -> list[str | Table]:
-    """What stands for the settings that are not shown, where there are any."""
+def _chosen(points: pd.DataFrame, letters: Mapping[str, str]) -> list[str | Table]:
+    """The settings in which points of a curve differ, and whether they stand for others that are not shown."""
     if not points["chosen"].any():
         return []
     text = "What was chosen at every point, by mean validation accuracy over seeds."
+    if points["choices"].max() == 1:
+        text = "Settings in which the points of a curve differ; none was chosen by these trials."
     if PRICE in points:
         text += (" Selected ε covers the choice as well: it composes all trials that were compared for a point, "
                  "seeds included. It does not cover the validation scores unless they were released with noise, nor "
                  "the choice among algorithms. Trials of one recorded seed share noise and batches, which composing "
                  "them as independent does not describe.")
-    return [text, choice.table(points, [_column(row) for row in points.itertuples()])]
+    return [text, choice.table(points, [_column(row) for row in points.itertuples()], letters)]
 
 
 def _areas(volumes: pd.DataFrame) -> tuple[str, Table]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from string import ascii_lowercase
 from textwrap import fill
 from types import MappingProxyType
 
@@ -17,6 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.transforms import ScaledTranslation
 
 from analysis import style, svg
+from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.points import asked, title
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ReportError
@@ -26,6 +26,7 @@ MARKS = "*PXDv^"  # of published results, in their order
 PUBLISHED = {"color": "black", "linestyle": "none", "markersize": 7, "markeredgewidth": 0.5, "markerfacecolor": "gold"}
 NO_MARKS: Mapping[Reference, str] = MappingProxyType({})
 LEGEND_WIDTH = 22  # characters of a line
+MOST_LETTERS = 8  # that a legend explains
 FRONT = {"facecolor": "0.965", "edgecolor": "0.75", "linewidth": 0.7, "linestyle": ":"}
 
 
@@ -41,7 +42,7 @@ def plot(points: Sequence[pd.DataFrame], references: Sequence[Reference] = ()) -
     with style.theme():
         figure, axes = style.panels(len(points), 2, 4.2, 3.8, beside=(1.8, 0.0))
         figure.get_layout_engine().set(w_pad=0.1)
-        letters, marked = _letters(together), {}
+        letters, marked = choice.letters(together), {}
         for frame, ax in zip(points, axes, strict=True):
             _panel(frame, ax, letters, marks := _marks(frame, references))
             marked |= marks
@@ -67,7 +68,7 @@ def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
         >>> frontier_axes(frontier(load_runs("example")), Figure().subplots()).get_ylabel()
         'Test accuracy (%)'
     """
-    letters = _letters(points)
+    letters = choice.letters(points)
     _panel(points, ax, letters)
     head = title(points).partition(",")[0].splitlines()[0]
     ax.legend(handles=_handles(points, letters), title=f"{head}\n{style.seeds(points['n'])}", loc="center left",
@@ -80,7 +81,7 @@ def draw_curves(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str] | Non
     for algorithm, shift in style.shifts(points).items():
         own = points[points["algorithm"] == algorithm]
         style.curve(ax, own, "epsilon", algorithm, shift, hollow=~own["on_front"])
-        for row in own.itertuples() if letters else ():
+        for row in own[own["chosen"].isin(letters or ())].itertuples():
             above = ax.transData + ScaledTranslation(shift / 72, 4 / 72, ax.figure.dpi_scale_trans)
             letter = ax.text(row.epsilon, row.mean, letters[row.chosen], color=style.PALETTE[algorithm],
                              fontsize="x-small", ha="center", va="bottom", zorder=5, transform=above)
@@ -138,19 +139,14 @@ def front(points: pd.DataFrame, ax: Axes) -> None:
     ax.set(xlim=(left, right), ylim=(bottom, top))
 
 
-def _letters(points: pd.DataFrame) -> dict[str, str]:
-    """A letter for everything that was chosen, in order of appearance; {} where nothing was."""
-    if not points["chosen"].any():
-        return {}
-    chosen = list(dict.fromkeys(points["chosen"]))
-    return {text: ascii_lowercase[place] if place < 26 else str(place - 25) for place, text in enumerate(chosen)}
-
-
 def _handles(points: pd.DataFrame, letters: Mapping[str, str] | None) -> list:
     handles = [*style.handles(points), Patch(label="below the Pareto\nfront of all", **FRONT)]
     if not points["on_front"].all():
         handles.append(Line2D([], [], color="black", linestyle="none", marker="o", markersize=4.5,
                               markerfacecolor="white", label="beaten by its own\nat a smaller ε"))
+    if len(letters or ()) > MOST_LETTERS:
+        handles.append(Patch(alpha=0, label="letters: settings,\nsee the table"))
+        return handles
     handles += [Line2D([], [], color="black", linestyle="none", marker=rf"$\mathrm{{{letter}}}$", markersize=4.5,
                        markeredgewidth=0, label=text.replace(", ", ",\n")) for text, letter in (letters or {}).items()]
     return handles
