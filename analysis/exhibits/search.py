@@ -44,7 +44,7 @@ def draw(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
              if column in rows.columns]
     texts = rows[shown].astype(object).where(rows[shown].notna(), NO_VALUE)
     body = Table.of(shown, [[_text(name, value) for name, value in zip(shown, row, strict=True)]
-                            for row in texts.itertuples(index=False)])
+                            for row in texts.itertuples(index=False)], texts=(1, 2))
     return Exhibit("search", "What the search asked for", (caption(experiment, rows, filter), body), rows,
                    plot(rows, filter))
 
