@@ -81,6 +81,9 @@ def test_the_report_draws_search_and_budget_and_publishes_the_best_at_the_budget
     chosen = (tmp_path / "selection.md").read_text(encoding="utf-8")
     assert "It is the budget of the sweep" in chosen and "simulate the guarantee" in chosen
     assert report.exhibits[0].name == "search"
+    (said,) = report.headline  # and not of a trial that looked best in the test, at an epsilon of its own
+    assert said.startswith("For ε = 4 at δ = 1e-05, of all that it released") and "simulated" in said
+    assert f"test accuracy {100 * best['test/accuracy']:.2f}%" in said
     assert store._client.get_run(store._parent()).data.metrics["epsilon/selected/budget"] == 4
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 
 from analysis.exhibits.frontier.points import GUARANTEED, PROTECTED, asked, shown, summarized, tightest
 from analysis.exhibits.metrics import METRICS
+from analysis.exhibits.selection import Choice
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, MixedTrials, ReportError
 from analysis.statistics import difference_of
 
@@ -30,6 +31,14 @@ def compose(runs: pd.DataFrame) -> list[str]:
             except (MixedTrials, ReportError) as error:
                 sentences.append(f"No frontier of {kind} ε{place}: {error}.")
     return sentences or ["No trial has an ε that guarantees anything; what noise there is, is a noise level."]
+
+
+def published(choice: Choice) -> str:
+    """A sentence on what a search publishes within its budget, which single trials would be cheaper than."""
+    paid = choice.selected
+    return (f"For ε = {paid.value:g} at δ = {paid.delta:g}, of all that it released ({PROTECTED['certified']}; "
+            f"{choice.standing}), the search publishes {choice.name}: test accuracy {100 * choice.test:.2f}%, chosen "
+            f"by its validation accuracy of {100 * choice.validation:.2f}%.")
 
 
 def _of_kind(runs: pd.DataFrame, kind: str, place: str) -> list[str]:

@@ -150,7 +150,7 @@ def _chosen(points: pd.DataFrame, letters: Mapping[str, str]) -> list[str | Tabl
         return []
     text = "What was chosen at every point, by mean validation accuracy over seeds."
     if points["choices"].max() == 1:
-        text = "Settings in which the points of a curve differ; none was chosen by these trials."
+        text = "Settings in which the points of a curve differ, one of them at a point: none stands for others."
     if PRICE in points:
         text += (" Selected ε covers the choice as well: it composes all trials that were compared for a point, "
                  "seeds included. It does not cover the validation scores unless they were released with noise, nor "
