@@ -90,8 +90,8 @@ def test_random_stopping_is_cheaper_than_composing_a_hundred():
 
 @STOPPED
 def test_stopping_of_one_candidate_is_dp_accountings(event, shape):
-    accountant = RdpAccountant(neighboring_relation=se._RELATION[event.relation])
-    accountant.compose(RepeatAndSelectDpEvent(se._dp_event(event), 7.0, shape))
+    accountant = RdpAccountant(neighboring_relation=se.RELATIONS[event.relation])
+    accountant.compose(RepeatAndSelectDpEvent(se.dp_event(event), 7.0, shape))
     found = se.selected_by_random_stopping([event, event], 1e-5, mean=7.0, shape=shape).value
     assert found == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-6)
 
@@ -106,7 +106,7 @@ def test_the_least_private_candidate_counts_order_by_order():
     strong = dataclasses.replace(POISSON, noise_multiplier=1.0)
     weak = dataclasses.replace(POISSON, noise_multiplier=3.0, sampling_rate=0.03, steps=3000)
     orders, curves = zip(*((a.orders, a.rdp) for a in (
-        RdpAccountant().compose(se._dp_event(event)) for event in (weak, strong))), strict=True)
+        RdpAccountant().compose(se.dp_event(event)) for event in (weak, strong))), strict=True)
     assert (curves[0] > curves[1]).any() and (curves[0][orders[0] > 1] < curves[1][orders[0] > 1]).any()
     both = se.repeated(orders[0], np.maximum(*curves), 4.0, 1.0)
     assert cost(weak, strong) == improved_conversion(orders[0], both, 1e-5)[0] >= max(cost(weak), cost(strong))

@@ -159,6 +159,17 @@ def test_training_stops_when_all_trials_have_diverged(digits):
     assert records[-1].outcome.status == "diverged" and records[-1].epoch < 50
 
 
+def test_only_inputs_that_are_passing_are_overwritten_by_the_next(digits):
+    inputs = Inputs(digits.train_x, TrialConfig(dataset="digits", batch_size=8), digits)
+    one, other = torch.tensor([3, 5]), torch.tensor([7, 1])
+    kept, passing = inputs.batch(one), inputs.batch(one, passing=True)
+    expected = kept.clone()
+    inputs.batch(other)
+    assert torch.equal(kept, expected) and torch.equal(passing, expected)
+    assert torch.equal(inputs.batch(other, passing=True), inputs.batch(other)) and torch.equal(kept, expected)
+    assert torch.equal(passing, inputs.batch(other))
+
+
 def test_inputs_are_scaled_per_channel_and_the_same_for_every_way_of_indexing(digits):
     config = TrialConfig(dataset="digits", batch_size=8, inputs="standardized")
     inputs = Inputs(digits.train_x, config, digits)

@@ -70,7 +70,7 @@ class Evaluation:
             labels = self.data.test_y
             indices = torch.arange(len(labels), device=labels.device).expand(replicas, -1)
         for chunk in indices.split(EVALUATION_BATCH, dim=1):
-            _, logits = net.forward(self._inputs[part].batch(chunk))
+            _, logits = net.forward(self._inputs[part].batch(chunk, passing=True))
             y = labels[chunk]
             right = (logits.argmax(dim=-1) == y) & torch.isfinite(logits).all(dim=-1)
             counts[:, 0].scatter_add_(1, y, torch.ones_like(y))

@@ -195,7 +195,7 @@ class Training:
         of_test = measure_alignment and self.pack.shared.disclosure != "plain"
         if of_test:  # before the private batch goes forward: convolutions belong to the last that did
             self._gradient_on_test_records()
-        activations, logits = self.net.forward(self.train_inputs.batch(indices))
+        activations, logits = self.net.forward(self.train_inputs.batch(indices, passing=True))
         labels = self.canaries.labels_of(indices) if self.canaries else self.data.train_y[indices]
         error, loss = output_error(logits, labels, present)
         if measure_alignment and not of_test:
@@ -212,7 +212,7 @@ class Training:
         places = torch.arange(self._measured * m, (self._measured + 1) * m, device=self.device)
         places = (places % len(self.data.test_y)).expand(len(self.pack.trials), -1)
         self._measured += 1
-        activations, logits = self.net.forward(self.test_inputs.batch(places))
+        activations, logits = self.net.forward(self.test_inputs.batch(places, passing=True))
         error, _ = output_error(logits, self.data.test_y[places])
         true_gradient(self.net, error, activations, self.gradient)
 

@@ -14,7 +14,7 @@ CHUNK_ELEMENTS = {"cpu": 2**18, "cuda": 2**28}
 
 class Inputs:
     """Records resident on the device, handed out as float batches: uint8 pixels on the trial's input scale, features as
-    they are. A batch lies in memory that the next one overwrites."""
+    they are."""
 
     def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
         self.records, self.norm = records, config.input_norm
@@ -28,12 +28,19 @@ class Inputs:
         columns = [torch.tensor(v, device=records.device).repeat_interleave(per_channel) for v in (mean, std)]
         self.factor, self.shift = 1 / (data.spec.scale * columns[1]), -columns[0] / columns[1]
 
-    def batch(self, indices: torch.Tensor) -> torch.Tensor:
-        """Float inputs [..., n_0] of the records at `indices` [...]; they hold until the next call."""
+    def batch(self, indices: torch.Tensor, passing: bool = False) -> torch.Tensor:
+        """Float inputs [..., n_0] of the records at `indices` [...].
+
+        Args:
+            passing: put them where the next ones that are passing overwrite them: large memory is slow to get.
+        """
         places = indices.flatten()
-        if len(self._room) < len(places):
-            self._room = self._room.new_empty(len(places), self._room.shape[1])
-        inputs = self._room[: len(places)]
+        room = self._room
+        if not passing or len(room) < len(places):
+            room = room.new_empty(len(places), room.shape[1])
+        if passing:
+            self._room = room
+        inputs = room[: len(places)]
         rows = max(1, CHUNK_ELEMENTS[inputs.device.type] // inputs.shape[1])
         for part, some in zip(inputs.split(rows), places.split(rows), strict=True):
             self._write(some, part)
