@@ -16,9 +16,10 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe")
 SECONDS = 30.0  # for one answer
-# Chromium reads its file descriptor 3 and writes 4; a process of its own puts the pipes there.
-PLUG = "import os, sys; r, w = map(int, sys.argv[1:3]); os.dup2(r, 103); os.dup2(w, 104); os.dup2(103, 3); " \
-       "os.dup2(104, 4); os.closerange(5, 256); os.execv(sys.argv[3], sys.argv[3:])"
+# Chromium reads its file descriptor 3 and writes 4; a process of its own puts the pipes there, by way of numbers that
+# neither of them has.
+PLUG = "import os, sys; r, w = map(int, sys.argv[1:3]); a = max(r, w) + 1; os.dup2(r, a); os.dup2(w, a + 1); " \
+       "os.dup2(a, 3); os.dup2(a + 1, 4); os.closerange(5, a + 2); os.execv(sys.argv[3], sys.argv[3:])"
 
 
 def chromium() -> str | None:
