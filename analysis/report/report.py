@@ -107,9 +107,10 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         contents[file_name(experiment)] = experiment.public_text.encode()
     public = shown(experiment, runs, choice)
     tracked = tracked_runs(public, store)
-    said = [] if experiment.candidates else headline.compose(runs)
     if experiment.budget and choice:
         said = [headline.published(choice)]
+    else:
+        said = [] if experiment.candidates else headline.compose(runs)
     absent = [] if experiment.candidates else left_out(experiment.trials, experiment.report)
     page = compose(experiment, public, tracked, store=store, choice=choice, exhibits=exhibits,
                    data=contents["runs.csv"], headline=said, left_out=absent)

@@ -101,9 +101,9 @@ def table(points: pd.DataFrame, columns: Sequence[str], letters: Mapping[str, st
     """Settings at every point; where some were chosen, of how many, and what epsilon covers the choice.
 
     Args:
-        letters: of settings, as the figure has them.
         points: with `selected_epsilon` of `price`, if it is known.
         columns: what to call the epsilon of every point.
+        letters: of settings, as the figure has them.
     """
     compared, priced = points["choices"].max() > 1, "selected_epsilon" in points
     header = ["algorithm", "ε", *(["chosen", "of settings"] if compared else ["settings"]),
