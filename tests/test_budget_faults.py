@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -57,12 +56,7 @@ def test_what_is_spent_is_what_was_released_whatever_is_killed(tmp_path):
     chance, chaos, spent = random.Random(SEED), Chaos(tmp_path, "paid"), Spent(tmp_path)
     kills = chance.choices(list(KILLS), list(KILLS.values()), k=COUNT)
     assert set(kills) == set(KILLS)
-    with chaos.running():
-        for kill in kills:
-            chaos.wait_for_checkpoint()
-            chaos.inject(kill, chance)
-            spent.read()
-        chaos.finish(COUNT)
+    injected = chaos.endure(kills, chance, after=spent.read)
     spent.read()
     assert spent.values == sorted(spent.values) and 0 < spent.values[0] < spent.values[-1] <= 2.4
     store = Reader(root=tmp_path)
@@ -75,6 +69,4 @@ def test_what_is_spent_is_what_was_released_whatever_is_killed(tmp_path):
     assert points == sorted(points) and points[-1] == whole, "what was logged as the sweep went"
     assert sum(release.epochs for release in store.released()) == 24 * len(experiment.trials), "each epoch once"
     assert 0 < len(experiment.trials) < 8, "the budget ended it"
-    counts = ", ".join(f"{count} {kill}" for kill, count in sorted(Counter(kills).items()))
-    assert_as_if_undisturbed(tmp_path, experiment, "ten kills of a search with a budget",
-                             f"{counts}; the same command {chaos.starts} times")
+    assert_as_if_undisturbed(tmp_path, experiment, "ten kills of a search with a budget", injected)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -109,6 +109,18 @@ class Chaos:
             assert self.starts < most, self.log.read_text()
             self.start()
 
+    def endure(self, faults: list[str], chance: random.Random, after: Callable[[], object] = lambda: None) -> str:
+        """Run the command until all is done, with these faults on the way, each followed by `after`; what was injected,
+        in words."""
+        with self.running():
+            for fault in faults:
+                self.wait_for_checkpoint()
+                self.inject(fault, chance)
+                after()
+            self.finish(len(faults))
+        counts = ", ".join(f"{count} {fault}" for fault, count in sorted(Counter(faults).items()))
+        return f"{counts}; the same command {self.starts} times"
+
     def _worker(self, chance: random.Random) -> int:
         """A process that trains."""
         while not (workers := children(self.process.pid, "ray::PackTrainable")):
@@ -123,12 +135,6 @@ def test_twenty_faults(tmp_path):
     chance, chaos = random.Random(SEED), Chaos(tmp_path)
     faults = chance.choices(list(FAULTS), list(FAULTS.values()), k=COUNT)
     assert set(faults) == set(FAULTS)
-    with chaos.running():
-        for fault in faults:
-            chaos.wait_for_checkpoint()
-            chaos.inject(fault, chance)
-        chaos.finish(COUNT)
+    injected = chaos.endure(faults, chance)
     assert "resumed from epoch " in chaos.log.read_text()
-    counts = ", ".join(f"{count} {fault}" for fault, count in sorted(Counter(faults).items()))
-    assert_as_if_undisturbed(tmp_path, load_experiment(tmp_path / "chaos.yaml"), "twenty, drawn by a seed",
-                             f"{counts}; the same command {chaos.starts} times")
+    assert_as_if_undisturbed(tmp_path, load_experiment(tmp_path / "chaos.yaml"), "twenty, drawn by a seed", injected)
