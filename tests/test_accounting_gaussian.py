@@ -308,3 +308,15 @@ def test_every_sampler_has_one_relation_and_accountants_for_it():
 def test_the_least_noise_over_c_is_the_least_over_every_sensitivity():
     assert min(LEAST_NOISE_OVER_C / ga.sensitivity(1.0, relation) for relation in RELATIONS) == (
         ga.LEAST_NOISE_OVER_SENSITIVITY) == 0.1
+
+
+@pytest.mark.parametrize("kind", [dict(sampler="poisson", relation="add/remove", sampling_rate=0.01),
+                                  dict(sampler="without_replacement", relation="replace-one", N=6000, m=60)])
+def test_with_little_noise_a_coarse_grid_has_the_same_epsilon(kind):
+    event = ga.PrivacyEvent(noise_multiplier=0.3, steps=200, epochs=2, **kind)
+    assert ga.interval_of(event) == 10 * curves.DISCRETIZATION
+    assert ga.interval_of(dataclasses.replace(event, noise_multiplier=ga.LITTLE_NOISE)) == curves.DISCRETIZATION
+    fine = ga.pld_epsilon(ga.loss_distribution(event, curves.DISCRETIZATION), 1e-5, event.steps)
+    assert ga.epsilon(event, 1e-5, "pld").value == pytest.approx(fine, rel=1e-5)
+    rough = ga.pld_epsilon(ga.loss_distribution(event, 0.5), 1e-5, event.steps)
+    assert rough > 1.001 * fine, "a coarse grid is not always harmless"

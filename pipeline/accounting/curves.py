@@ -20,6 +20,7 @@ from scipy import optimize, special
 LossDistribution = pld.PrivacyLossDistribution
 
 DISCRETIZATION = 1e-4  # interval of the grid to which privacy losses are rounded, always pessimistically
+COARSEST = 1e-3  # interval where losses of single steps are large, or trials of several kinds are composed
 ORDERS = tuple(range(2, 200))  # Theorem 27 of Wang et al. holds at integer orders
 
 

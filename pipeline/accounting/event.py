@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pipeline.accounting.curves import (
+    COARSEST,
     DISCRETIZATION,
     ORDERS,
     LossDistribution,
@@ -41,6 +42,7 @@ _OF_SAMPLER = {"poisson": ("pld",), "without_replacement": ("pld", "rdp/improved
 ACCOUNTANTS = {(sampler, relation_of(sampler)): names for sampler, names in _OF_SAMPLER.items()}
 CONVERSIONS = {"pld": "pld", "rdp/improved": "improved", "rdp/classic": "classic", "gdp": "exact"}
 LEAST_NOISE_OVER_SENSITIVITY = LEAST_NOISE_OVER_C / 2  # of 2 C, under replace-one
+LITTLE_NOISE = 0.4  # noise multipliers below it spread the loss of a step over tens, and the grid is the coarsest
 _WHY_NOT = {
     ("poisson", "replace-one"): "Poisson batches are accounted for under add/remove only",
     ("without_replacement", "add/remove"): "batches of fixed size take the number of records as public; "
@@ -236,16 +238,24 @@ def _value(event: PrivacyEvent, delta: float, accountant: str) -> float:
     return convert(ORDERS, curve, delta)[0]
 
 
-def loss_distribution(event: PrivacyEvent, interval: float = DISCRETIZATION) -> LossDistribution:
+def interval_of(event: PrivacyEvent) -> float:
+    """Interval of the grid on which the losses of a run are composed, by its noise."""
+    little = event.noise_multiplier is not None and event.noise_multiplier < LITTLE_NOISE
+    return COARSEST if little else DISCRETIZATION
+
+
+def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> LossDistribution:
     """Privacy-loss distribution of the whole run; shuffled epochs are Gaussians of sensitivity 1 and noise z/sqrt(E).
 
     Args:
-        interval: of the grid of losses; a coarse one is fast, and its epsilon holds too, but is larger.
+        interval: of the grid of losses, by default `interval_of` the run; epsilon holds on any, and a coarse one is
+            fast, but gives a larger one.
 
     Raises:
         UnsupportedAccounting: as `accountants`, and for a noise multiplier below `LEAST_NOISE_OVER_SENSITIVITY`.
     """
     check_losses(event)
+    interval = interval or interval_of(event)
     if event.sampler == "shuffled":
         return gaussian_losses(event.noise_multiplier / math.sqrt(event.epochs), interval)
     one_step = {"poisson": poisson_losses, "without_replacement": without_replacement_losses}[event.sampler]

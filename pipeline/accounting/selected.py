@@ -18,13 +18,14 @@ from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
 from dp_accounting.rdp import RdpAccountant
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 
-from pipeline.accounting.curves import DISCRETIZATION, gaussian_losses, gdp_eps, improved_conversion
+from pipeline.accounting.curves import COARSEST, DISCRETIZATION, gaussian_losses, gdp_eps, improved_conversion
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.event import (
     PrivacyEvent,
     UnsupportedAccounting,
     accountants,
     check_losses,
+    interval_of,
     loss_distribution,
     pld_epsilon,
 )
@@ -33,7 +34,6 @@ from pipeline.trials.stopping import GEOMETRIC, LOGARITHMIC, POISSON, gamma_of
 
 logging.getLogger("absl").setLevel(logging.ERROR)  # dp_accounting warns of every order that it leaves out
 
-COARSEST = 1e-3  # interval of the grid of losses, where trials of several kinds are composed
 _NAMES = {LOGARITHMIC: "logarithmic", GEOMETRIC: "geometric", POISSON: "Poisson"}
 _SCORES = "scores must come from public data or be private themselves"
 _COVERED = "the noisy validation scores of all trials are covered"
@@ -150,7 +150,7 @@ def _interval(runs: Sequence[PrivacyEvent]) -> float:
     most 0.2% of the steps' own, of which q^2 (e^(1/z^2) - 1) is a measure.
     """
     if len(runs) == 1:
-        return DISCRETIZATION
+        return interval_of(runs[0])
     shares = [(1, e.epochs / _noise(e) ** 2) if e.sampler == "shuffled" else
               (e.steps, e.steps * e.q**2 * math.expm1(1 / _noise(e) ** 2)) for e in runs]
     steps, variance = (sum(column) for column in zip(*shares, strict=True))
