@@ -13,6 +13,7 @@ from pipeline.accounting import privacy_tags
 from pipeline.learning.data import features as maps
 from pipeline.learning.data import maps as computing
 from pipeline.learning.data.dataset import load
+from pipeline.learning.data.dead_leaves import dead_leaves
 from pipeline.learning.data.scattering import scattering
 from pipeline.learning.training import Training
 from pipeline.sweep.estimate import estimate_seconds
@@ -66,6 +67,26 @@ def test_a_record_s_features_depend_on_no_other_record(digits):
     plain = maps.compute([digits.train_x[:9]], digits, dataclasses.replace(TRIAL, feature_groups=0))[0].float()
     expected = scattering(digits.train_x[:9].view(9, 8, 8) / 16, 1)
     assert torch.allclose(plain, expected.flatten(1), rtol=2**-8)
+
+
+def test_channels_are_standardised_over_public_images(digits):
+    by_leaves = dataclasses.replace(TRIAL, feature_reference="dead_leaves", feature_groups=0)
+    images = dead_leaves(maps.REFERENCES, 1, 8)
+    (found,) = maps.compute([(images * 16).round().to(torch.uint8).flatten(1)], digits, by_leaves)
+    found = found.double().view(-1, 9, 16)
+    assert found.mean((0, 2)).abs().max() < 5e-3 and (found.std((0, 2)) - 1).abs().max() < 5e-3
+    (of_digits,) = maps.compute([digits.train_x[:300]], digits, by_leaves)
+    assert of_digits.double().view(-1, 9, 16).mean((0, 2)).abs().max() > 0.3, "nothing is measured on the records"
+    assert dataclasses.replace(by_leaves, feature_groups=-1).canonical()["feature_groups"] == 1
+
+
+def test_dead_leaves_are_images_of_many_scales_and_always_the_same():
+    images = dead_leaves(200, 3, 32)
+    assert images.shape == (200, 3, 32, 32) and 0 <= images.min() and images.max() <= 1
+    assert torch.equal(images, dead_leaves(200, 3, 32)) and (images == 0.5).all(1).double().mean() < 0.01
+    power = torch.fft.rfft2(images - images.mean((2, 3), keepdim=True)).abs().square().mean((0, 1))[0, 1:]
+    slope = np.polyfit(np.log(np.arange(2, 13)), np.log(power[1:12].numpy()), 1)[0]
+    assert -3 < slope < -1.5, "as 1/f^2, like photographs"
 
 
 def test_features_are_computed_once_and_a_damaged_cache_anew(digits, tmp_path, monkeypatch, capsys):
@@ -128,8 +149,13 @@ def test_the_notes_say_that_features_are_public_and_the_key_has_them():
     fields = TRIAL.canonical()
     assert fields["features"] == "scattering" and fields["scattering_scales"] == 1 and "inputs" not in fields
     assert "features" not in TrialConfig().canonical()
-    changes = ({}, {"scattering_angles": 4, "feature_groups": 5}, {"feature_groups": 9}, {"features": "pixels"})
-    assert len({dataclasses.replace(TRIAL, **change).trial_key for change in changes}) == 4
+    by_leaves = dataclasses.replace(private, feature_reference="dead_leaves")
+    assert "over synthetic images of dead leaves, a map of" in privacy_tags(by_leaves)["privacy.notes"]
+    changes = ({}, {"scattering_angles": 4, "feature_groups": 5}, {"feature_groups": 9}, {"features": "pixels"},
+               {"feature_reference": "dead_leaves"})
+    trials = [dataclasses.replace(TRIAL, **change) for change in changes]
+    assert len({trial.trial_key for trial in trials}) == 5
+    assert len({maps.feature_key(trial) for trial in trials}) == 5
 
 
 def test_an_estimate_computes_no_features(monkeypatch):
@@ -140,6 +166,7 @@ def test_an_estimate_computes_no_features(monkeypatch):
 @pytest.mark.parametrize(("change", "message"), [
     ({"scattering_scales": 4}, r"scattering_scales: averages over 2\^J pixels, of which images of digits have 8"),
     ({"feature_groups": 2}, "feature_groups: must divide the 9 channels of the features, got 2"),
+    ({"feature_reference": "faces"}, "feature_reference: must be one of none, dead_leaves, got 'faces'"),
     ({"features": "fourier"}, "features: must be one of pixels, scattering, optical, file, got 'fourier'"),
     ({"hidden": ()}, r"hidden: without hidden layers .* got \[\] with algorithm 'dfa'"),
 ])

@@ -35,7 +35,7 @@ from pipeline.trials.choices import (
 )
 from pipeline.trials.combinations import check_combinations
 from pipeline.trials.datasets import DATASETS
-from pipeline.trials.features import FEATURES, OPTICAL_DEVICES, record_shape, settled
+from pipeline.trials.features import FEATURE_REFERENCES, FEATURES, OPTICAL_DEVICES, record_shape, settled
 from pipeline.trials.fields import ConfigError, accepted, check, coerce, digest, plain, setting
 from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
 
@@ -122,8 +122,12 @@ class TrialConfig:
     feature_width: int = setting(0, "d of that file; by default as found", low=0, applies=_of_a_map)
     feature_groups: int = setting(
         -1, "channels (of flat features, components) of a record's features are normalised in so many groups, each to "
-        "mean 0 and variance 1; 0 leaves them; -1 takes 27 for scattering, 1 for optical, 0 for file", low=-1,
-        applies=_of_a_map)
+        "mean 0 and variance 1; 0 leaves them; -1 takes 27 for scattering (1 with a reference), 1 for optical, 0 for "
+        "file", low=-1, applies=_of_a_map)
+    feature_reference: str = setting(
+        "none", "images over which every channel of the scattering coefficients has mean 0 and variance 1 before it "
+        "is normalised in groups: none, or synthetic ones (dead leaves; Lee, Mumford and Huang 2001)",
+        choices=FEATURE_REFERENCES, applies=_of_a_map)
     inputs: str = setting(
         "centered", "pixels on [0, 1] (`unit`), on [-1, 1] (`centered`), or shifted and scaled by published constants",
         choices=INPUTS, applies=lambda c: c.features == "pixels")

@@ -14,6 +14,7 @@ from pipeline.trials.fields import ConfigError
 
 CROPPED = 2  # rows and columns of scattering coefficients that stand for the padding, and are left out
 OPTICAL_DEVICES = ("simulated", "hardware")
+FEATURE_REFERENCES = ("none", "dead_leaves")
 OF_ONE_RECORD = "a map of each record alone that no private record had a part in, which costs nothing"
 
 
@@ -72,7 +73,7 @@ def settled(c: Any) -> dict[str, Any]:
     """
     values = known_of_file(c) if c.features == "file" else {}
     if c.features != "pixels" and c.feature_groups < 0:
-        values["feature_groups"] = FEATURES[c.features].groups
+        values["feature_groups"] = FEATURES[c.features].groups if c.feature_reference == "none" else 1
     return values
 
 
@@ -102,6 +103,16 @@ def _scattering_shape(c: Any) -> tuple[int, ...]:
     channels, *sizes = DATASETS[c.dataset].shape
     rows, columns = (padded_size(size, c.scattering_scales) // 2**c.scattering_scales - CROPPED for size in sizes)
     return channels * coefficients(c.scattering_scales, c.scattering_angles), rows, columns
+
+
+def _scattering_settings(c: Any) -> tuple[str, ...]:
+    fixed = ("scattering_scales", "scattering_angles", "feature_groups")
+    return fixed if c.feature_reference == "none" else (*fixed, "feature_reference")
+
+
+def _scattering_note(c: Any) -> str:
+    standard = "" if c.feature_reference == "none" else ", standardised over synthetic images of dead leaves"
+    return f"scattering coefficients{standard}, {OF_ONE_RECORD}"
 
 
 def _check_scattering(c: Any) -> None:
@@ -136,8 +147,7 @@ def _check_optical(c: Any) -> None:
 FEATURES: dict[str, FeatureMap] = {
     "pixels": FeatureMap(lambda c: DATASETS[c.dataset].shape, lambda c: "the records themselves", lambda c: ()),
     "scattering": FeatureMap(
-        _scattering_shape, lambda c: f"scattering coefficients, {OF_ONE_RECORD}",
-        lambda c: ("scattering_scales", "scattering_angles", "feature_groups"), groups=27, check=_check_scattering),
+        _scattering_shape, _scattering_note, _scattering_settings, groups=27, check=_check_scattering),
     "optical": FeatureMap(
         lambda c: (c.optical_width,), _optical_note, _optical_settings, groups=1, check=_check_optical),
     "file": FeatureMap(
