@@ -227,9 +227,10 @@ def _trials_note(runs: pd.DataFrame, links: Sequence[str]) -> str:
 
 
 def _problems(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> list[str]:
-    diverged = runs[runs["status"] == "diverged"]
+    diverged, stopped = runs[runs["status"] == "diverged"], int((runs["status"] == "stopped").sum())
     if diverged.empty:
-        return [f"None: {'the trial' if len(runs) == 1 else f'all {len(runs)} trials'} finished."]
+        early = f" or were stopped early ({stopped})" if stopped else ""
+        return [f"None: {'the trial' if len(runs) == 1 else f'all {len(runs)} trials'} finished{early}."]
     sentences = []
     for row in diverged.to_dict("records"):
         last = max((epoch for epoch, _ in store.history(row["run_id"], CLOCK)), default=0)

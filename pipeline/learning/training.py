@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -47,8 +48,8 @@ class Keeper:
         """Whoever asked for the records has all of them."""
 
 
-def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu",
-          keeper: Keeper | None = None) -> Iterator[list[EpochRecord]]:
+def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu", keeper: Keeper | None = None,
+          rungs: Collection[int] = ()) -> Iterator[list[EpochRecord]]:
     """Train every trial of a pack, epoch by epoch.
 
     Args:
@@ -56,12 +57,13 @@ def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu",
         data: the pack's data set, resident on `device`.
         device: where to train.
         keeper: what goes on from where another training was left, and is left in its turn.
+        rungs: epochs after which a trial may be stopped; its records of them say what it then has to report.
 
     Yields:
         The records of one epoch, one for each trial that was active at its start. A trial's last record carries its
         outcome; a trial whose weights stop being finite ends there as `diverged`, and the others go on.
     """
-    keeper, training = keeper or Keeper(), Training(pack, data, torch.device(device))
+    keeper, training = keeper or Keeper(), Training(pack, data, torch.device(device), rungs)
     try:
         yield from keeper.resume(training)
         while not training.ended:
@@ -80,9 +82,9 @@ class Training:
         evaluation: what counts records that are classified right.
     """
 
-    def __init__(self, pack: Pack, data: Dataset, device: torch.device) -> None:
+    def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
         c, trials = pack.shared, pack.trials
-        self.pack, self.data, self.device = pack, data, device
+        self.pack, self.data, self.device, self.rungs = pack, data, device, rungs
         seeds = [t.seed for t in trials]
         parts = [split(data.spec.n_train, c.split_sizes[1], seed, sum(c.split_sizes)) for seed in seeds]
         self.validation = torch.from_numpy(np.stack([part[1] for part in parts])).to(device)
@@ -130,10 +132,10 @@ class Training:
         losses, alignment = self._train_epoch()
         self.epoch += 1
         finite = self._weights_finite()  # of what is released; the loss of private records decides nothing
-        last = self.epoch == self.pack.shared.epochs
+        last, on_rung = self.epoch == self.pack.shared.epochs, self.epoch in self.rungs
         ended = [r for r in self.active if last or not finite[r]]
         with self.average.applied() if self.average else contextlib.nullcontext():
-            parts = dict.fromkeys(filter(None, (self.evaluation.followed, "test" if ended else "")))
+            parts = dict.fromkeys(filter(None, (self.evaluation.followed, "test" if ended or on_rung else "")))
             counts = {part: self.evaluation.count(self.net, part) for part in parts}
             accuracies = {part: self.evaluation.accuracy(part, of_all) for part, of_all in counts.items()}
             scores = self._canary_scores() if last and self.canaries else None
@@ -141,12 +143,17 @@ class Training:
             records = []
             for r in self.active:
                 metrics = {"time/epoch_seconds": seconds} | self._metrics(r, losses, alignment, accuracies)
-                outcome = None
-                if r in ended:
-                    metrics |= {"test/accuracy": accuracies["test"][r],
-                                "test/worst_class_accuracy": worst_class(counts["test"][r])}
-                    outcome = self._outcome(r, "finished" if finite[r] else "diverged", counts)
-                records.append(self._record(r, metrics, bool(finite[r]), outcome, scores))
+                if r not in ended and not on_rung:
+                    records.append(self._record(r, metrics, self.epoch))
+                    continue
+                tested = metrics | {"test/accuracy": accuracies["test"][r],
+                                    "test/worst_class_accuracy": worst_class(counts["test"][r])}
+                # When to stop was seen in what was released: a trial that ends early costs what all of it would.
+                status = "stopped" if r not in ended else "finished" if finite[r] else "diverged"
+                end = self._record(r, tested, self.pack.shared.epochs, self._outcome(r, status, counts),
+                                   scores if finite[r] else None)
+                records.append(end if r in ended else dataclasses.replace(self._record(r, metrics, self.epoch),
+                                                                          if_stopped=end))
         self.active = [r for r, record in zip(self.active, records, strict=True) if record.outcome is None]
         return records
 
@@ -244,16 +251,15 @@ class Training:
         """[R], on the CPU."""
         return torch.isfinite(self.net.parameters.flat).all(dim=1).cpu()
 
-    def _record(self, r: int, metrics: dict[str, float], finite: bool, outcome: Outcome | None,
-                scores: np.ndarray | None) -> EpochRecord:
-        """What trial r has to report: what was measured, and what it has cost."""
+    def _record(self, r: int, measured: Mapping[str, float], paid: int, outcome: Outcome | None = None,
+                scores: np.ndarray | None = None) -> EpochRecord:
+        """What trial r has to report: what was measured, and the cost of `paid` epochs."""
         trial, tags = self.pack.trials[r], {}
         if self.epoch == 1:
             tags = {**privacy_tags(trial), **calibrated(trial), **_optical_tags(trial), DESCRIPTION: describe(trial),
                     "device": _device_name(self.device)}
-        # When to stop was seen in what was released, so that a trial that ends early costs what all of it would.
-        metrics |= {e.metric_name: e.value for e in account(trial, self.epoch if finite else trial.epochs)}
-        if finite and scores is not None:
+        metrics = measured | {e.metric_name: e.value for e in account(trial, paid)}
+        if scores is not None:
             epsilon, metrics["audit/canary_auc"] = self.canaries.audit(r, scores[r])
             metrics[epsilon.metric_name] = epsilon.value
         metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}

@@ -82,7 +82,7 @@ class Checkpoints:
         """Replace the pack's checkpoint, as a whole or not at all."""
         arrays, records = dict(checkpoint.arrays), []
         for number, record in enumerate(checkpoint.records):
-            entry = dataclasses.asdict(dataclasses.replace(record, outcome=None))
+            entry = dataclasses.asdict(dataclasses.replace(record, outcome=None, if_stopped=None))
             if record.outcome:
                 arrays |= {f"outcome_{number}.{name}": array for name, array in record.outcome.weights.items()}
                 entry["outcome"] = {"status": record.outcome.status,

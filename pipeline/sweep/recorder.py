@@ -34,7 +34,7 @@ class SweepResult:
         skipped: of them, trials that were done before.
         passed_over: of a search, suggestions that are no trial of their own.
         held_back: of a search, suggestions that are asked for once a trial that failed is done.
-        finished, diverged: trials that this sweep trained.
+        finished, diverged, stopped: trials that this sweep trained.
         failed: trial_key -> reason in one line.
         wall_seconds: duration of the sweep.
         compute_seconds: duration of the training alone, summed over packs.
@@ -44,6 +44,7 @@ class SweepResult:
     skipped: int = 0
     finished: int = 0
     diverged: int = 0
+    stopped: int = 0
     failed: dict[str, str] = field(default_factory=dict)
     passed_over: int = 0
     held_back: int = 0
@@ -54,7 +55,8 @@ class SweepResult:
     def remaining(self) -> int:
         """Trials that were not trained to an end, because the sweep was interrupted."""
         no_trial = self.passed_over + self.held_back
-        return self.planned - no_trial - self.skipped - self.finished - self.diverged - len(self.failed)
+        ended = self.finished + self.diverged + self.stopped + len(self.failed)
+        return self.planned - no_trial - self.skipped - ended
 
     def summary(self, failure_log: Path) -> str:
         """A line for people."""
@@ -64,7 +66,7 @@ class SweepResult:
             done = "the trial is" if self.skipped == 1 else f"all {self.skipped} trials are"
             return f"nothing to do: {done} done"
         counts = {"done before": self.skipped, "finished": self.finished, "diverged": self.diverged,
-                  "failed": len(self.failed), "passed over": self.passed_over}
+                  "stopped early": self.stopped, "failed": len(self.failed), "passed over": self.passed_over}
         ended = ", ".join(f"{n} {what}" for what, n in counts.items() if n) or "none ended"
         text = (f"{counted(self.planned, 'trial')}: {ended}, in {duration(self.wall_seconds)} "
                 f"({duration(self.compute_seconds)} of training)")
@@ -145,6 +147,7 @@ class Recorder:
                 self._ended.add(record.trial_key)
                 self._result.finished += record.outcome.status == "finished"
                 self._result.diverged += record.outcome.status == "diverged"
+                self._result.stopped += record.outcome.status == "stopped"
             self._progress.record(record)
 
     def write_due(self) -> None:

@@ -24,7 +24,7 @@ from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.recorder import Recorder, SweepResult, git_commit, versions
 from pipeline.sweep.resources import ResourceError, Watchdog, bundle, check_resources, slots
 from pipeline.sweep.search import Odometer, Rounds, filter_of
-from pipeline.sweep.tuning import Driver, fit, make_searcher
+from pipeline.sweep.tuning import Driver, Rungs, fit, make_searcher
 from pipeline.sweep.worker import Trainer, train_pack
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
@@ -118,6 +118,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                                         odometer and odometer.add)
                     watchdog = Watchdog(lambda: check_resources(recorder.left(missing), experiment.resources, offers()),
                                         idle_seconds)
+                    rungs = _rungs(experiment, rounds)
                     with afterwards(recorder.write_all):
                         while missing:
                             if odometer:
@@ -125,7 +126,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                             kept = checkpoints.resumable(rounds.trials, lease.done(), progress.say)
                             packs = plan(missing, experiment.resources, at_once, kept)
                             driver = Driver(packs, recorder, watchdog, lease)
-                            fit(packs, at_once, experiment.resources, trainer, plugins, driver, root / "ray")
+                            fit(packs, at_once, experiment.resources, trainer, plugins, driver, root / "ray", rungs)
                             recorder.write_all()
                             missing = _next(rounds, store, result, progress, lease.done())
         elif experiment.search and store.is_open:
@@ -133,6 +134,16 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     result.wall_seconds = time.monotonic() - begin
     progress.say(result.summary(failure_log))
     return result
+
+
+def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:
+    """What stops trials of a search early, as it stands after those that ended."""
+    if not experiment.stop:
+        return None
+    rungs = Rungs(experiment.stop, experiment.search.metric)
+    for trial_key, epoch, score in rounds.scores(experiment.stop):
+        rungs.goes_on(trial_key, epoch, {rungs.metric: score})
+    return rungs
 
 
 def _prepared(experiment: Experiment, possible: Sequence[TrialConfig], root: Path, data_folder: Path | None,
@@ -145,7 +156,7 @@ def _prepared(experiment: Experiment, possible: Sequence[TrialConfig], root: Pat
         prepare_nodes(possible, resources, data_folder, checkpoints, local)
         trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
                                     threads=max(1, int(resources.cpu)), data_folder=data_folder,
-                                    checkpoints=checkpoints)
+                                    checkpoints=checkpoints, stop=experiment.stop)
     return slots(bundle(resources, False), everything()), trainer, checkpoints
 
 

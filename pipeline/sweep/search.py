@@ -8,7 +8,7 @@ trials and finds those that are done in the store; nothing else is kept for that
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from pipeline.accounting.budget import Filter, make_filter
@@ -17,6 +17,7 @@ from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.experiment import Experiment, asked_for
+from pipeline.trials.halving import Halving
 from pipeline.trials.naming import counted
 from pipeline.trials.records import EpochRecord, Release
 from pipeline.trials.search import Search
@@ -101,6 +102,15 @@ class Rounds:
         for number in range(self._told, len(self.suggestions)):
             self._searcher.tell(number, scores.get(self.suggestions[number].trial.trial_key))
         self._told = len(self.suggestions)
+
+    def scores(self, stop: Halving) -> Iterator[tuple[str, int, float]]:
+        """(trial_key, epoch, score) of trials that ended, on every rung that they came to, in the order asked for."""
+        runs = {run.trial_key: run for run in self._store.runs() if run.status in DONE} if self._store.is_open else {}
+        for trial in self.trials:
+            if trial.trial_key in runs:
+                scores = dict(self._store.history(runs[trial.trial_key].run_id, self._experiment.search.metric))
+                yield from ((trial.trial_key, rung, scores[rung])
+                            for rung in stop.rungs(trial.epochs) if rung in scores)
 
     def _ask(self, done: Mapping[str, str]) -> None:
         """The next round: trials are let start, one after the other, as long as all of their epochs fit."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from ray import tune
-from ray.tune.schedulers import FIFOScheduler
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 from pipeline.sweep.checkpoints import SOFTWARE
 from pipeline.sweep.cluster import in_use
@@ -24,6 +25,7 @@ from pipeline.sweep.resources import Watchdog, bundle
 from pipeline.sweep.search import Searcher
 from pipeline.sweep.worker import Trainer, epochs
 from pipeline.trials.experiment import Resources
+from pipeline.trials.halving import Halving
 from pipeline.trials.packs import Pack
 from pipeline.trials.plugins import load_plugins
 from pipeline.trials.records import EpochRecord
@@ -33,7 +35,7 @@ MAX_WORKER_DEATHS = 2  # of one pack; an exception in training is not tried agai
 
 
 def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trainer,
-        plugins: tuple[Sequence[str], Path], driver: Driver, folder: Path) -> None:
+        plugins: tuple[Sequence[str], Path], driver: Driver, folder: Path, rungs: Rungs | None = None) -> None:
     """Train all packs with Ray Tune; what they hand in goes to `driver`.
 
     Args:
@@ -41,6 +43,7 @@ def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trai
         trainer: trains a pack, in a worker.
         plugins: names of modules that every worker imports, and the folder where they may lie.
         folder: for files of Tune, as long as it runs.
+        rungs: decide which trials are stopped early; their packs have one trial each.
 
     Raises:
         Exception: what the driver's recorder, lease or watchdog raised.
@@ -53,7 +56,7 @@ def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trai
                         in bundle(resources, packs[config["pack"]].needs_opu).items()})
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the recorder says what failed, and once
     folder.mkdir(parents=True, exist_ok=True)
-    order = PackOrder(at_once)
+    order = PackOrder(at_once, rungs)
     with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as storage:
         tuner = tune.Tuner(
             trainable,
@@ -130,6 +133,27 @@ def chosen(domain: Domain, value: Any) -> Any:
     return domain.values[value] if domain.kind == "choice" else domain.tidy(value)
 
 
+class Rungs:
+    """Ray Tune's asynchronous successive halving, which goes on over the rounds of a search.
+
+    Args:
+        stop: where the rungs are.
+        metric: that is compared, to be large.
+    """
+
+    def __init__(self, stop: Halving, metric: str) -> None:
+        self.stop, self.metric = stop, metric
+        self._rule = ASHAScheduler("epoch", metric, "max", max_t=2**31, grace_period=stop.grace,
+                                   reduction_factor=stop.factor)
+
+    def goes_on(self, trial_key: str, epoch: int, metrics: Mapping[str, float]) -> bool:
+        """Whether a trial that comes to a rung is one of the best there so far."""
+        trial = SimpleNamespace(trial_id=trial_key)
+        self._rule.on_trial_add(None, trial)
+        result = {"epoch": epoch, self.metric: metrics[self.metric]}
+        return self._rule.on_trial_result(None, trial, result) != self._rule.STOP
+
+
 class PackTrainable(tune.Trainable):
     """Trains one pack after the other in a worker process; a step is an epoch of all trials of a pack."""
 
@@ -166,14 +190,19 @@ class PackOrder(FIFOScheduler):
     none ever starts, and the cores that the last OPU pack leaves stay idle. Here it gets a pack further down.
     """
 
-    def __init__(self, starting: int) -> None:
+    def __init__(self, starting: int, rungs: Rungs | None = None) -> None:
         super().__init__()
-        self._starting = starting  # workers that may be starting at the same time
+        self._starting, self._rungs = starting, rungs  # workers that may be starting at the same time
         self._freed: Any = None
         self._controller: Any = None
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         self._controller = tune_controller
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        offered = [record for record in result["records"] if record.if_stopped]
+        on = self._rungs is None or all(self._rungs.goes_on(r.trial_key, r.epoch, r.metrics) for r in offered)
+        return self.CONTINUE if on else self.STOP
 
     def kill_workers(self) -> None:
         """At once, and give back what they occupy; Tune's own way would wait for every one of them to end its epoch."""
@@ -207,6 +236,8 @@ class Driver(tune.Callback):
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any) -> None:
         records = result.pop("records")  # or Tune would keep the weights in them, and snapshot them
         with self._keeping_error():
+            if result["done"]:
+                records = [record.if_stopped or record for record in records]
             self._recorder.record(self._pack(trial), records, result["time_this_iter_s"])
             if "error" in result:
                 self._recorder.fail(self._pack(trial), result["error"], result["traceback"])

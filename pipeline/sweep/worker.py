@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.halving import Halving
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import EpochRecord
 
@@ -64,8 +65,8 @@ def prepare_elsewhere(trials: Sequence[TrialConfig], data_folder: Path | None, c
     prepare(trials, data_folder, checkpoints)
 
 
-def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | None,
-               checkpoints: Checkpoints) -> Iterator[list[EpochRecord]]:
+def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | None, checkpoints: Checkpoints,
+               stop: Halving | None = None) -> Iterator[list[EpochRecord]]:
     """The default trainer: `pipeline.learning.training.train` on the pack's dataset, from and to checkpoints.
 
     Yields:
@@ -78,7 +79,8 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
 
     torch.set_num_threads(threads)
     data = _dataset(pack.shared.dataset, data_folder, device)
-    return train(pack, data, device, CheckpointKeeper(pack, device, checkpoints))
+    rungs = stop.rungs(pack.shared.epochs) if stop else ()
+    return train(pack, data, device, CheckpointKeeper(pack, device, checkpoints), rungs)
 
 
 class CheckpointKeeper:

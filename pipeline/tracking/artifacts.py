@@ -15,8 +15,8 @@ from safetensors.numpy import save_file
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.records import Outcome
 
-STATUSES = ("running", "finished", "diverged", "failed", "interrupted")
-DONE = ("finished", "diverged")  # need no more training
+STATUSES = ("running", "finished", "diverged", "stopped", "failed", "interrupted")
+DONE = ("finished", "diverged", "stopped")  # need no more training
 EXPERIMENT = "experiment.yaml"  # of a sweep's parent run: the experiment file as it was swept last
 BUDGET = "budget"  # its tag with what a privacy budget began with, as JSON
 SUGGESTIONS = "search.json"  # of a sweep's parent run: what its search has asked for

@@ -202,7 +202,7 @@ class Reader:
         return self._experiment()
 
     def done(self) -> dict[str, str]:
-        """trial_key -> status of the trials that need no more training (finished or diverged)."""
+        """trial_key -> status of the trials that need no more training (finished, diverged or stopped)."""
         return {run.trial_key: run.status for run in self.runs() if run.status in DONE}
 
     @reports_errors

@@ -10,6 +10,7 @@
     selection: {rule: random_stopping, mean: 9, shape: 1, seed: 0}   # optional: see `pipeline.trials.stopping`
     search: {algorithm: random, trials: 20, space: {...}}   # optional, in place of grid and cases, see
                                                  # `pipeline.trials.search`
+    stop: {rule: asha, grace: 3, factor: 3}      # optional, of a search: see `pipeline.trials.halving`
     budget: {epsilon: 8, delta: 1.0e-5}          # optional, of a search: see `pipeline.trials.budget`
     plugins: [my_feedback]                       # optional: modules of extensions, beside the file or installed
     references:                                  # optional: published results, marked in the frontier
@@ -39,14 +40,15 @@ from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.exhibits import EXHIBITS, misfit, varied_fields
 from pipeline.trials.fields import plain
 from pipeline.trials.grid import changed, combine, entries, line_of, parse_yaml, read_mapping
+from pipeline.trials.halving import Halving, read_halving
 from pipeline.trials.plugins import LOADED, load_plugins
 from pipeline.trials.references import Reference, read_references
 from pipeline.trials.search import Search, read_search
 from pipeline.trials.stopping import Selection, check_candidates, draw
 from pipeline.trials.unused import check_written, ignored, used
 
-ENTRIES = ("name", "description", "base", "grid", "cases", "resources", "report", "selection", "search", "budget",
-           "plugins", "references")
+ENTRIES = ("name", "description", "base", "grid", "cases", "resources", "report", "selection", "search", "stop",
+           "budget", "plugins", "references")
 UNUSED = ("fields that its algorithm or mechanism does not use make no difference (sigma and tau need `mechanism: "
           "photonic`)")
 
@@ -103,6 +105,7 @@ class Experiment:
         references: results that others published, which a frontier marks.
         ignored: which trials make no use of which entries of the file, for people; empty where all use all.
         search: how trials are asked for; then `trials` are those that were, none in a file (see `asked_for`).
+        stop: when trials of the search are stopped early.
         budget: what all trials of the search may cost together.
         corners: of the space of the search.
 
@@ -125,6 +128,7 @@ class Experiment:
     references: tuple[Reference, ...] = ()
     ignored: str = ""
     search: Search | None = None
+    stop: Halving | None = None
     budget: Budget | None = None
     corners: tuple[TrialConfig, ...] = ()
 
@@ -253,12 +257,14 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
     if not stored:  # what a store has was swept
         check_written(entries(top), trials)
     _check_distinct(combined)
+    if stop := read_halving(top, search, configs, given.pack_size):
+        given = dataclasses.replace(given, pack_size=1)
     budget = read_budget(top, search, configs)
     drawn = draw(configs, selection) if selection.is_random else ()
     return Experiment(name, str(top.get("description", "")).strip(), () if search else drawn or tuple(configs), given,
                       _report(top, configs, selection), path, selection, tuple(configs) if drawn else (),
                       plugins=plugins, references=read_references(top), ignored=ignored(trials), search=search,
-                      budget=budget, corners=tuple(configs) if search else ())
+                      stop=stop, budget=budget, corners=tuple(configs) if search else ())
 
 
 def _check_distinct(trials: Sequence[tuple[str, TrialConfig, Mapping[str, str]]]) -> None:

@@ -34,7 +34,7 @@ class Outcome:
     """How a trial ended.
 
     Attributes:
-        status: `finished`, or `diverged` (a weight stopped being finite; metrics until then are kept).
+        status: `finished`, `diverged` (a weight stopped being finite; metrics until then are kept), or `stopped` early.
         weights: final parameters by name (`layer_1.weight` [n_out, n_in], `layer_1.bias` [n_out], ...).
         per_class: accuracy by class, on validation and test.
     """
@@ -54,6 +54,7 @@ class EpochRecord:
         metrics: finite numbers by MLflow name (`validation/accuracy`, `epsilon/claimed/second/iterations`, ...).
         tags: what is not a number: privacy labels, the reason why an epsilon is not logged, the device.
         outcome: only on a trial's last record.
+        if_stopped: what takes the place of this record if the trial is stopped after it, where it may be.
     """
 
     trial_key: str
@@ -61,6 +62,7 @@ class EpochRecord:
     metrics: Mapping[str, float]
     tags: Mapping[str, str] = field(default_factory=dict)
     outcome: Outcome | None = None
+    if_stopped: EpochRecord | None = None
 
 
 @dataclass(frozen=True)

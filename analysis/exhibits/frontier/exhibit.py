@@ -95,7 +95,7 @@ def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
             f"(relation {first['relation']}, sampler {samplers}).")
     meaning = MEANINGS[first["kind"]].format(neighbours=neighbours, formula=first["formula"],
                                              noise=noise_statement(noise_sources(kept).dropna()))
-    return " ".join([head, meaning, _uncertainty(points), *_unmeasured(metric, kept), *_diverged(kept),
+    return " ".join([head, meaning, _uncertainty(points), *_unmeasured(metric, kept), *_ended_early(kept),
                      *_envelope(points), *_left_out(runs, kept, first["kind"]), _front(points)])
 
 
@@ -191,9 +191,15 @@ def _cut(points: pd.DataFrame) -> str:
                                       "cut there and printed: so few seeds say little.")
 
 
-def _diverged(runs: pd.DataFrame) -> list[str]:
-    diverged = runs[runs["status"] == "diverged"]
-    return [] if diverged.empty else [f"Diverged trials count with the weights they ended with: {_settings(diverged)}."]
+def _ended_early(runs: pd.DataFrame) -> list[str]:
+    diverged, stopped = (runs[runs["status"] == status] for status in ("diverged", "stopped"))
+    found = []
+    if len(diverged):
+        found.append(f"Diverged trials count with the weights they ended with: {_settings(diverged)}.")
+    if len(stopped):
+        found.append(f"{counted(len(stopped), 'trial')} stopped early, as others were better; each counts with the "
+                     "weights it ended with and with the ε of all its epochs, as accuracies decided when it ends.")
+    return found
 
 
 def _front(points: pd.DataFrame) -> str:

@@ -1,0 +1,82 @@
+"""Successive halving: trials of a search that are stopped early, because others were better after as many epochs.
+
+    stop: {rule: asha, grace: 3, factor: 3}
+
+After grace, grace factor, grace factor^2, ... epochs, the rungs, a trial goes on if it is among the best 1/factor of
+those that have come there so far (ASHA; Li et al. 2020, "A system for massively parallel hyperparameter tuning").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.grid import read_mapping
+from pipeline.trials.search import Search
+
+RULES = ("asha",)
+
+
+@dataclass(frozen=True)
+class Halving:
+    """When trials of a search are stopped.
+
+    Attributes:
+        rule: `asha`.
+        grace: epochs that every trial gets.
+        factor: of the trials on a rung one in so many goes on.
+
+    Raises:
+        ConfigError: unless grace >= 1 and factor >= 2 are whole.
+    """
+
+    rule: str = "asha"
+    grace: int = 1
+    factor: int = 3
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise ConfigError(f"stop.rule: must be one of {', '.join(RULES)}, got {self.rule!r}")
+        for name, low in (("grace", 1), ("factor", 2)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < low:
+                raise ConfigError(f"stop.{name}: must be a whole number >= {low}, got {value!r}")
+
+    def rungs(self, epochs: int) -> tuple[int, ...]:
+        """Epochs after which a trial of so many may be stopped."""
+        found, rung = [], self.grace
+        while rung < epochs:
+            found.append(rung)
+            rung *= self.factor
+        return tuple(found)
+
+
+def read_halving(top: Mapping[str, Any], search: Search | None, corners: Sequence[TrialConfig],
+                 pack_size: int) -> Halving | None:
+    """The `stop` of an experiment file, if it has one.
+
+    Args:
+        search: that of the file, and its corners.
+        pack_size: of the file's resources.
+
+    Raises:
+        ConfigError: naming the entry, its value and what is accepted.
+    """
+    if "stop" not in top:
+        return None
+    if search is None:
+        raise ConfigError(f"stop: stops trials of a search, whose accuracies are compared as they come, got "
+                          f"{top['stop']!r} without one")
+    given = read_mapping(top["stop"], "stop", ("rule", "grace", "factor"))
+    if missing := [name for name in ("rule", "grace") if name not in given]:
+        raise ConfigError(f"stop: needs {', '.join(missing)}, got {dict(given)!r}")
+    stop = Halving(**given)
+    if stop.grace >= (most := max(trial.epochs for trial in corners)):
+        raise ConfigError(f"stop.grace: must be less than the {most} epochs of a trial, or none is ever stopped, got "
+                          f"{stop.grace}")
+    if pack_size > 1:
+        raise ConfigError(f"resources.pack_size: must be 1 with `stop`, as trials of a pack cannot end one by one, got "
+                          f"{pack_size}; leave it out")
+    return stop

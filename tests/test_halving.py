@@ -1,0 +1,142 @@
+"""Trials of a search that are stopped early: by whom, what they report, and what they cost."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from ray import cloudpickle
+
+from pipeline.accounting import account
+from pipeline.accounting.budget import Release, epoch_cost
+from pipeline.learning.data.dataset import load
+from pipeline.learning.training import train as train_pack
+from pipeline.sweep.run import run_sweep
+from pipeline.sweep.tuning import Rungs
+from pipeline.tracking.store import Store
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.halving import Halving
+from pipeline.trials.packs import Pack
+from pipeline.trials.records import ACCURACY
+
+sys.path.insert(0, str(Path(__file__).parent))
+import search_tools  # noqa: E402
+import sweep_stub  # noqa: E402
+from search_tools import parse, rounds, score, train  # noqa: E402
+
+cloudpickle.register_pickle_by_value(search_tools)
+cloudpickle.register_pickle_by_value(sweep_stub)  # workers cannot import from the folder of the tests
+STOP = ("resources: {cpu: 2, pack_size: 4}", "stop: {rule: asha, grace: 1, factor: 2}\nresources: {cpu: 1}")
+LONG = ("epochs: 2", "epochs: 5")
+
+
+def test_rungs_lie_at_powers_of_the_factor_and_below_the_last_epoch():
+    assert Halving("asha", 3, 3).rungs(81) == (3, 9, 27) and Halving("asha", 3, 3).rungs(82) == (3, 9, 27, 81)
+    assert Halving("asha", 5, 2).rungs(5) == ()
+
+
+def test_on_a_rung_one_in_factor_goes_on():
+    rungs = Rungs(Halving("asha", 1, 4), ACCURACY)
+    came = [(f"trial {k}", accuracy) for k, accuracy in enumerate((0.5, 0.4, 0.6, 0.55, 0.7, 0.3))]
+    assert [rungs.goes_on(key, 1, {ACCURACY: a}) for key, a in came] == [
+        True, False, True, True, True, False], "against the upper quartile of those before"
+    assert rungs.goes_on("trial 0", 4, {ACCURACY: 0.1}), "the first on the next rung, with whatever"
+    assert not rungs.goes_on("trial 2", 4, {ACCURACY: 0.05})
+    again = Rungs(Halving("asha", 1, 4), ACCURACY)
+    for key, accuracy in came[:-1]:
+        again.goes_on(key, 1, {ACCURACY: accuracy})
+    assert not again.goes_on(*("trial 5", 1, {ACCURACY: 0.3})), "those of rounds before count"
+
+
+@pytest.mark.parametrize("algorithm", ["bp", "dfa"])
+def test_on_a_rung_a_trial_says_what_it_would_end_with(algorithm):
+    trial = TrialConfig(dataset="digits", algorithm=algorithm, hidden=(8,), epochs=4, batch_size=64, sampler="poisson",
+                        mechanism="per_example", noise_multiplier=2.0, private_metrics="noisy", momentum=0.0)
+    data = load("digits")
+    undisturbed = [r for (r,) in train_pack(Pack((trial,)), data)]
+    on_rungs = [r for (r,) in train_pack(Pack((trial,)), data, rungs=(1, 2, 4))]
+    assert [bool(r.if_stopped) for r in on_rungs] == [True, True, False, False]
+    for record, as_before in zip(on_rungs, undisturbed, strict=True):
+        same = {name: v for name, v in record.metrics.items() if not name.startswith("time/")}
+        assert same == {name: v for name, v in as_before.metrics.items() if not name.startswith("time/")}
+    end = on_rungs[1].if_stopped
+    assert (end.epoch, end.outcome.status, end.trial_key) == (2, "stopped", trial.trial_key)
+    assert end.metrics[ACCURACY] == on_rungs[1].metrics[ACCURACY] and 0 <= end.metrics["test/accuracy"] <= 1
+    shorter = [r for (r,) in train_pack(Pack((replace(trial, epochs=2),)), data)][-1]
+    assert all(torch.equal(torch.tensor(a), torch.tensor(b)) for a, b in zip(
+        end.outcome.weights.values(), shorter.outcome.weights.values(), strict=True)), "the weights after two epochs"
+    assert end.metrics["test/accuracy"] == shorter.metrics["test/accuracy"]
+    paid = {e.metric_name: e.value for e in account(trial, 4)}
+    assert {name: end.metrics[name] for name in paid} == paid, "when it ends was chosen by what it released"
+    assert on_rungs[1].metrics.items() & paid.items() == set()
+
+
+def test_a_stopped_trial_is_a_result_and_the_sweep_has_nothing_more_to_do(tmp_path, two_cores, said):
+    experiment = parse(STOP, LONG)
+    trainer = functools.partial(sweep_stub.train, folder=tmp_path, seconds=0.02, rungs=(1, 2, 4), score=score)
+    result = run_sweep(experiment, root=tmp_path, trainer=trainer)
+    assert result.stopped >= 2 and result.finished >= 1 and result.stopped + result.finished == 7
+    assert f"{result.stopped} stopped early" in said[-1]
+    store = Store(root=tmp_path)
+    store.attach("search")
+    runs = {run.trial_key: run for run in store.runs()}
+    assert {run.status for run in runs.values()} == {"finished", "stopped"} and len(store.done()) == 7
+    for release in store.released():
+        stopped = runs[release.trial.trial_key].status == "stopped"
+        assert release.epochs in (1, 2, 4) if stopped else release.epochs == 5
+    best = max(runs.values(), key=lambda run: run.metrics[ACCURACY])
+    assert best.status == "finished", "what is best on every rung is not stopped"
+    again = run_sweep(experiment, root=tmp_path, trainer=trainer)
+    assert (again.skipped, again.stopped, again.remaining) == (7, 0, 0)
+
+
+BUDGET = ("search:\n", "budget: {epsilon: EPSILON, delta: 1.0e-5}\nsearch:\n")
+
+
+def test_a_stopped_trial_costs_what_it_released_and_a_resumed_search_asks_for_the_same(tmp_path):
+    private = ("epochs: 2", "epochs: 4, private_metrics: noisy")
+    stop = (STOP[0], "stop: {rule: asha, grace: 1, factor: 2}\nresources: {cpu: 2}")
+    experiment = parse(private, stop, ("seed: 3", "seed: 3\n  max_concurrent: 2"),
+                       (BUDGET[0], BUDGET[1].replace("EPSILON", "1.4")))
+    store = Store(root=tmp_path)
+    search = rounds(experiment, store)
+    began = {}
+    while missing := search.next(store.done()):
+        for trial in missing:
+            began[trial.trial_key] = len(began)
+            train(store, [trial], epochs=1 if len(began) % 2 else 0, status="stopped" if len(began) % 2 else "finished")
+        store.log_suggestions(search.suggestions)
+    kept = [(s.trial.trial_key, s.started) for s in search.suggestions]
+    assert search.passed_over, "the budget is spent"
+    released = store.released()
+    assert sorted({release.epochs for release in released}) == [1, 4]
+    order = search.filter.order
+    spent = sum(r.epochs * epoch_cost(r.trial, order) for r in released)
+    assert search.filter.spent(released) == pytest.approx(spent, rel=1e-12)
+    assert search.filter.spent(released) < search.filter.spent([Release(r.trial, 4) for r in released])
+    again = rounds(experiment, store)
+    assert again.next(store.done()) == [] and [(s.trial.trial_key, s.started) for s in again.suggestions] == kept
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    (("rule: asha", "rule: median"), "stop.rule: must be one of asha, got 'median'"),
+    (("grace: 1", "grace: 0"), "stop.grace: must be a whole number >= 1, got 0"),
+    (("grace: 1", "grace: 5"), "stop.grace: must be less than the 5 epochs of a trial, or none is ever stopped, got 5"),
+    (("grace: 1, ", ""), "stop: needs grace, got"),
+    (("factor: 2", "factor: 1"), "stop.factor: must be a whole number >= 2, got 1"),
+    (("factor: 2", "brackets: 2"), "stop: unknown entry 'brackets'"),
+    (("{cpu: 1}", "{cpu: 1, pack_size: 4}"), "resources.pack_size: must be 1 with `stop`, .*got 4; leave it out"),
+])
+def test_a_rule_that_cannot_be_is_refused_in_one_line(change, says):
+    with pytest.raises(ConfigError, match=says) as error:
+        parse(LONG, STOP, change)
+    assert "\n" not in str(error.value)
+
+
+def test_without_a_search_nothing_is_stopped():
+    with pytest.raises(ConfigError, match="stop: stops trials of a search, .*without one"):
+        parse(text="base: {dataset: digits}\nstop: {rule: asha, grace: 1}\n")
