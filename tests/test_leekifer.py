@@ -11,6 +11,7 @@ import pytest
 
 from analysis.exhibits.figure2 import MissingSeries
 from analysis.exhibits.leekifer import body, plot, tabulate
+from analysis.exhibits.leekifer import number as number_text
 from analysis.exhibits.table import markdown
 from analysis.report.report import write
 from analysis.runs import MixedTrials, load_runs
@@ -105,11 +106,37 @@ def test_a_panel_per_sigma_with_the_published_epsilon_on_top(store):
     figure.canvas.draw()
     panels = [ax for ax in figure.axes if ax.get_title()]
     assert [ax.get_title().rpartition("σ = ")[2] for ax in panels] == ["0.1", "0.2"]
-    assert {line.get_label() for line in panels[0].lines} >= {"DP-BP", "DP-DFA", "BP, non-private"}
-    assert "DP-DFA" not in {line.get_label() for line in panels[1].lines}
+    tight = max(e.value for e in account(BP, 3) if e.variant == "pld")
+    labels = [{line.get_label() for line in panel.lines} for panel in panels]
+    assert labels[0] >= {f"DP-BP: ε = {tight:.2f}", f"DP-DFA: ε = {tight:.2f}", "BP, non-private"}
+    assert not any("DP-DFA" in label for label in labels[1])
     top = panels[0].child_axes[0]
     after_three = max(e.value for e in account(BP, 3) if e.variant == "rdp/classic")
     assert top.get_xticks()[-1] == 3 and top.get_xticklabels()[-1].get_text() == f"{after_three:.2f}"
+
+
+def test_readings_have_curves_of_their_own_with_their_own_epsilon(tmp_path):
+    readings = [replace(DFA, error_clip=False), replace(DFA, bounding="scale"), replace(DFA, activation="sigmoid")]
+    trials = [*TRIALS, *readings]
+    assert misfit("leekifer", trials) == ""
+    store = Store(root=tmp_path)
+    store.open_sweep("readings")
+    for t in trials:
+        store.start(t)
+        metrics = [{e.metric_name: e.value for e in account(t, epoch)} | {"validation/accuracy": 0.1 * epoch}
+                   for epoch in (1, 2)]
+        store.log([EpochRecord(t.trial_key, 1, metrics[0]), EpochRecord(
+            t.trial_key, 2, {**metrics[1], "test/accuracy": 0.5}, {}, Outcome("finished", {}, ()))])
+    table = tabulate(load_runs(store, trials), store)
+    assert set(table["reading"]) == {"", "error_clip false", "bounding scale", "activation sigmoid"}
+    spent = table[(table["sigma"] > 0) & (table["epoch"] == 2)].groupby("reading")["epsilon_published"].max()
+    assert spent["error_clip false"] > 100 * spent["bounding scale"] and spent["bounding scale"] == spent[""]
+    (panel, _) = (ax for ax in plot(table).axes if ax.get_title())
+    labels = {line.get_label() for line in panel.lines}
+    off = min(e.value for e in account(readings[0], 2) if e.variant in ("pld", "rdp/improved"))
+    assert f"DP-DFA, error_clip false: ε = {number_text(off)}" in labels and len(labels) == 6
+    printed = max(e.value for e in account(DFA, 2) if e.variant == "rdp/classic")
+    assert panel.child_axes[0].get_xticklabels()[-1].get_text() == f"{printed:.2f}", "not that of the loudest reading"
 
 
 def test_the_report_ranks_methods_and_names_both_epsilons(store, tmp_path):

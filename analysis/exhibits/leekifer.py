@@ -1,4 +1,5 @@
-"""Figures 2 to 4 of Lee & Kifer 2020: accuracy by epoch of each method, a panel per noise, with epsilon on top."""
+"""Figures 2 to 4 of Lee & Kifer 2020: accuracy by epoch of each method and reading of the algorithm, a panel per noise,
+with the epsilon of the paper on top and that of every curve beside it."""
 
 from __future__ import annotations
 
@@ -19,10 +20,13 @@ from analysis.style import MARKERS, PALETTE, seeds, theme
 from analysis.text import NO_VALUE
 from pipeline.accounting.noise import noise_statement
 from pipeline.tracking.reader import Reader
-from pipeline.trials.exhibits import update_sigma
+from pipeline.trials.config import settings
+from pipeline.trials.exhibits import READINGS, update_sigma
 
 PUBLISHED = "epsilon/certified/rdp/classic"  # the paper's accounting
-TIGHT = "epsilon/certified/pld"
+TIGHT = ("epsilon/certified/pld", "epsilon/certified/rdp/improved")  # the first that a trial has
+CURVES = ["dataset", "algorithm", "reading", "sigma"]
+STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (5, 1.5, 1, 1.5)), (0, (9, 2)))  # of readings, in turn
 TICKS = 4  # of epsilon
 ACCURACIES = ("validation/accuracy", "test/accuracy")  # by epoch, the first that the trials have
 
@@ -34,80 +38,105 @@ def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
 
 
 def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
-    """Accuracy by epoch: columns dataset, algorithm, sigma, seed, delta, noise (its source), epoch, accuracy (%),
-    accuracy_of, epsilon_published, epsilon_tight; a row per trial and epoch.
+    """Accuracy by epoch: columns dataset, algorithm, reading, sigma, seed, delta, noise (its source), epoch, accuracy
+    (%), accuracy_of, epsilon_published, epsilon_tight; a row per trial and epoch.
 
     sigma is the standard deviation of the noise on every coordinate of the mean update (Algorithm 1); 0 where a trial
-    is not private. The epsilons and `noise` are empty there.
+    is not private. The epsilons and `noise` are empty there. A reading is what `reading_of` calls it. The epsilons are
+    of the most that a record can contribute under it.
 
     Raises:
-        MixedTrials: if trials of one data set, algorithm and noise differ in more than their seed.
+        MixedTrials: if trials of one data set, algorithm, reading and noise differ in more than their seed.
         MissingSeries: if a trial has no accuracy of more than one epoch, or no epsilon of the published accounting.
     """
+    runs = runs.assign(reading=reading_of(runs))
     for _, part in runs.groupby("dataset"):
-        require_replicates(part)
+        require_replicates(part, ["reading"])
     found = next((h for h in (load_history(store, runs, key).assign(accuracy_of=key.partition("/")[0])
                               for key in ACCURACIES) if set(h["trial_key"]) == set(runs["trial_key"])), None)
     if found is None or found["epoch"].nunique() < 2:
         raise MissingSeries(f"leekifer: needs {' or '.join(ACCURACIES)} of every trial by epoch")
     table = found.assign(accuracy=found["value"] * 100)[["trial_key", "epoch", "accuracy", "accuracy_of"]]
-    for column, key in (("epsilon_published", PUBLISHED), ("epsilon_tight", TIGHT)):
-        history = load_history(store, runs, key)[["trial_key", "epoch", "value"]].rename(columns={"value": column})
+    for column, keys in (("epsilon_published", (PUBLISHED,)), ("epsilon_tight", TIGHT)):
+        by_key = [load_history(store, runs, key)[["trial_key", "epoch", "value"]] for key in keys]
+        history = pd.concat(by_key).drop_duplicates(["trial_key", "epoch"]).rename(columns={"value": column})
         table = table.merge(history, how="left", on=["trial_key", "epoch"])
     kept = runs.assign(sigma=[update_sigma(row) for row in runs.to_dict("records")], noise=noise_sources(runs))
-    table = kept[["trial_key", "dataset", "algorithm", "sigma", "seed", "delta", "noise"]].merge(table, on="trial_key")
+    table = kept[["trial_key", *CURVES, "seed", "delta", "noise"]].merge(table, on="trial_key")
     lost = table[(table["sigma"] > 0) & table["epsilon_published"].isna()]
     if len(lost):
         raise MissingSeries(f"leekifer: needs {PUBLISHED} of every private trial (sampler without_replacement), trial "
                             f"{lost['trial_key'].iloc[0]} has none")
-    return table.drop(columns="trial_key").sort_values(["dataset", "algorithm", "sigma", "seed", "epoch"],
-                                                       ignore_index=True)
+    return table.drop(columns="trial_key").sort_values([*CURVES, "seed", "epoch"], ignore_index=True)
+
+
+def reading_of(runs: pd.DataFrame) -> pd.Series:
+    """Of every run the fields of `READINGS` in which it is not as most of its algorithm are, such as `bounding scale`;
+    empty where there is none."""
+    texts = pd.Series("", index=runs.index)
+    for f in (f for f in settings() if f.name in READINGS):
+        text = runs[f.name].map(lambda v, f=f: str(f.default if pd.isna(v) else v).lower())
+        for _, values in text.groupby(runs["algorithm"]):
+            for place, value in values[values != values.mode().iloc[0]].items():
+                texts[place] += f"{', ' if texts[place] else ''}{f.name} {value}"
+    return texts
 
 
 def plot(table: pd.DataFrame) -> Figure:
-    """A row per data set and a column per sigma, 3.6 x 3.2 inches each, from `tabulate`."""
+    """A row per data set and a column per sigma, 4.2 x 4.4 inches each, from `tabulate`."""
     datasets = [d for d in DATASET_LABELS if d in set(table["dataset"])]
     sigmas = sorted(s for s in table["sigma"].unique() if s > 0)
     if not sigmas:
         raise MissingSeries("leekifer: needs private trials, found none")
     with theme():
-        figure = Figure(figsize=(3.6 * len(sigmas) + 1.2, 3.2 * len(datasets)), layout="constrained")
+        figure = Figure(figsize=(4.2 * len(sigmas), 4.4 * len(datasets)), layout="constrained")
         axes = figure.subplots(len(datasets), len(sigmas), squeeze=False, sharey="row")
         for dataset, row in zip(datasets, axes, strict=True):
             for sigma, ax in zip(sigmas, row, strict=True):
                 panel(table[(table["dataset"] == dataset) & table["sigma"].isin([0, sigma])], ax)
                 ax.set_title(f"{DATASET_LABELS[dataset]}, σ = {sigma:.3g}")
             row[0].set_ylabel(f"{table['accuracy_of'].iloc[0].capitalize()} accuracy (%)")
-        handles = {text: handle for ax in axes.flat
-                   for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)}
-        figure.legend(handles.values(), handles.keys(), loc="outside right center",
-                      title=seeds(table.groupby(["dataset", "algorithm", "sigma"])["seed"].nunique(), "mean, min–max"))
     return figure
 
 
 def panel(table: pd.DataFrame, ax: Axes) -> Axes:
-    """Accuracy by epoch at one sigma, non-private references dashed; the published epsilon of every epoch on top."""
-    for (algorithm, sigma), cell in table.groupby(["algorithm", "sigma"]):
+    """Accuracy by epoch at one sigma, non-private references dashed; on top the published epsilon of every epoch, in
+    the legend that of every curve after its last."""
+    readings = ["", *sorted(set(table["reading"]) - {""})]
+    for (algorithm, reading, sigma), cell in table.groupby(CURVES[1:]):
         by_epoch = cell.groupby("epoch")["accuracy"].agg(["mean", "min", "max"])
+        spent = cell["epsilon_tight"].max()
+        label = method(algorithm, sigma, reading) + (f": ε = {number(spent)}" if sigma else "")
+        style = STYLES[readings.index(reading) % len(STYLES)] if sigma else "--"
         ax.plot(by_epoch.index, by_epoch["mean"], color=PALETTE[algorithm], marker=MARKERS[algorithm], markersize=3,
-                markeredgewidth=0, linestyle="-" if sigma else "--", label=method(algorithm, sigma))
+                markevery=max(1, len(by_epoch) // 12), markeredgewidth=0, linestyle=style, label=label)
         if cell["seed"].nunique() > 1:
             ax.fill_between(by_epoch.index, by_epoch["min"], by_epoch["max"], color=PALETTE[algorithm], alpha=0.15,
                             linewidth=0)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=TICKS + 1, integer=True))
     ax.set_xlabel("Epoch")
-    spent = table.dropna(subset="epsilon_published").groupby("epoch")["epsilon_published"].max()
+    spent = table.dropna(subset="epsilon_published").groupby("epoch")["epsilon_published"].min()
     chosen = spent.iloc[np.unique(np.linspace(0, len(spent) - 1, TICKS + 1).round().astype(int)[1:])]
     top = ax.secondary_xaxis("top")
     top.set_xticks(chosen.index, [f"{value:.2f}" for value in chosen])
-    top.set_xlabel(f"certified ε: replace-one, without replacement,\nδ = {deltas(table)}, published conversion")
+    top.set_xlabel(f"ε as printed: replace-one, without replacement,\nδ = {deltas(table)}, published conversion")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize="small",
+              title=seeds(table.groupby(CURVES)["seed"].nunique(), "mean, min–max"))
     sns.despine(ax=ax)
     return ax
 
 
-def method(algorithm: str, sigma: float) -> str:
-    """`DP-DFA`, or `BP, non-private`."""
-    return f"DP-{ALGORITHM_LABELS[algorithm]}" if sigma else f"{ALGORITHM_LABELS[algorithm]}, {NON_PRIVATE}"
+def method(algorithm: str, sigma: float, reading: str = "") -> str:
+    """`DP-DFA`, `DP-DFA, bounding scale`, or `BP, non-private`."""
+    name = f"DP-{ALGORITHM_LABELS[algorithm]}" if sigma else f"{ALGORITHM_LABELS[algorithm]}, {NON_PRIVATE}"
+    return f"{name}, {reading}" if reading else name
+
+
+def number(epsilon: float) -> str:
+    """Two decimals; of a large one no decimals, or three digits."""
+    if math.isnan(epsilon):
+        return NO_VALUE
+    return f"{epsilon:.2f}" if epsilon < 1000 else f"{epsilon:,.0f}" if epsilon < 1e5 else f"{epsilon:.2e}"
 
 
 def deltas(table: pd.DataFrame) -> str:
@@ -117,21 +146,22 @@ def deltas(table: pd.DataFrame) -> str:
 
 def body(table: pd.DataFrame) -> tuple[str, Table]:
     """Accuracy after the last epoch and both epsilons: a row per data set, sigma and method, best method first."""
-    last = table[table["epoch"] == table.groupby(["dataset", "algorithm", "sigma"])["epoch"].transform("max")]
-    cells = last.groupby(["dataset", "sigma", "algorithm"], as_index=False).agg(
+    last = table[table["epoch"] == table.groupby(CURVES)["epoch"].transform("max")]
+    cells = last.groupby(CURVES, as_index=False).agg(
         accuracy=("accuracy", "mean"), n=("seed", "nunique"), epochs=("epoch", "max"),
         published=("epsilon_published", "max"), tight=("epsilon_tight", "max"))
     cells = cells.sort_values(["dataset", "sigma", "accuracy"], ascending=[True, True, False])
     of = table["accuracy_of"].iloc[0]
-    trials = last[last["sigma"] > 0].drop_duplicates(["dataset", "algorithm", "sigma", "seed"])
+    trials = last[last["sigma"] > 0].drop_duplicates([*CURVES, "seed"])
     header = ("data set", "σ", "method", f"{of} accuracy (%)", "n", "epochs", "ε published", "ε tight")
     rows = []
     for row in cells.itertuples():
-        epsilons = [NO_VALUE if math.isnan(value) else f"{value:.2f}" for value in (row.published, row.tight)]
-        rows.append([DATASET_LABELS[row.dataset], f"{row.sigma:.3g}", method(row.algorithm, row.sigma),
-                     f"{row.accuracy:.2f}", f"{row.n}", f"{row.epochs}", *epsilons])
+        rows.append([DATASET_LABELS[row.dataset], f"{row.sigma:.3g}", method(row.algorithm, row.sigma, row.reading),
+                     f"{row.accuracy:.2f}", f"{row.n}", f"{row.epochs}", number(row.published), number(row.tight)])
     text = (f"Accuracy ({of} records) by method after the last epoch. ε is certified of the whole run at δ = "
             f"{deltas(table)}, replace-one, batches drawn without replacement: `published` by the RDP bound and "
-            "classic conversion of Lee & Kifer 2020, `tight` by privacy loss distributions. It covers one trial each, "
+            "classic conversion of Lee & Kifer 2020, `tight` by privacy loss distributions or, where there is too "
+            "little noise for them, by the improved conversion. Both are of the most that a record can contribute, "
+            "which under some readings is more than the paper's formula takes. It covers one trial each, "
             f"not the choice among them; {noise_statement(trials['noise'])}.")
     return text, Table.of(header, rows, texts=(0, 2))

@@ -20,6 +20,8 @@ LIGHT = ("light", "effective_sigma")
 EXHIBITS = ("table1", "figure2", *FRONTIERS, "frontier_slices", "frontier_claimed", *HEATMAPS, *SWEPT, *LIGHT,
             "table1_light", "main_effects", "parallel_coordinates", "means", "leekifer")
 MOST_PANELS = 12  # of small multiples
+# Fields by which Lee and Kifer's algorithm is read in one way or another; each combination has a curve.
+READINGS = ("activation", "bounding", "conv_clip", "conv_error", "error_clip", "init", "init_gain", "tau_h_rule")
 # What may differ between the points of one algorithm on a frontier: the noise that sets epsilon, by kind of epsilon.
 FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"),
                   "label": ("target_label_epsilon", "sigma", "photons"),
@@ -144,8 +146,9 @@ def _leekifer_misfit(configs: Sequence[TrialConfig]) -> str:
             return ("shows trials without privacy, and trials with noise_multiplier > 0 and sampler "
                     "without_replacement under per_example clipping, or component clipping with target_norm; there is "
                     f"one of mechanism {c.mechanism}, sampler {c.sampler}, noise_multiplier {c.noise_multiplier:g}")
-    if varied := _differing(configs, lambda f: (f["dataset"], f["algorithm"], update_sigma(f))):
-        return ("has one curve for each data set, algorithm and noise, but trials there also differ in "
+    if varied := _differing(configs, lambda f: (f["dataset"], f["algorithm"], update_sigma(f),
+                                                *(f.get(name) for name in READINGS))):
+        return ("has one curve for each data set, algorithm, reading and noise, but trials there also differ in "
                 f"{', '.join(varied)}")
     return ""
 
