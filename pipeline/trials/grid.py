@@ -48,6 +48,9 @@ def parse_yaml(text: str, path: Path) -> Any:
         raise ConfigError(f"{path}:{where} not valid YAML: {getattr(error, 'problem', error)}") from None
 
 
+PARTS = ("selection", "search", "stop", "budget")  # of a file, of which single entries can be changed
+
+
 def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, str]:
     """An experiment file's content with other settings in its base, and a text that says the same.
 
@@ -63,8 +66,8 @@ def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, 
     said = " ".join(f"--set {field}={value}" for field, value in changes.items())
     for field, value in of_file.items():
         keys = field.split(".")
-        if keys[0] not in ("name", "search", "budget") or (put := _placed(content, keys, value)) is None:
-            raise ConfigError(f"--set {field}: must be an entry of its search or budget, got {value!r}")
+        if keys[0] not in ("name", *PARTS) or (put := _placed(content, keys, value)) is None:
+            raise ConfigError(f"--set {field}: must be an entry of its {', '.join(PARTS)}, got {value!r}")
         content = put
     changes = {field: value for field, value in changes.items() if field not in of_file}
     base, grid, cases = _settings(content, "base"), _settings(content, "grid"), content.get("cases") or []
