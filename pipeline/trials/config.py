@@ -369,10 +369,14 @@ class TrialConfig:
     def canonical(self) -> dict[str, Any]:
         """The fields that affect this trial's result, as JSON values, sorted by name."""
         identity = {f.name for f in settings() if f.metadata["identity"]}
-        return {name: value for name, value in self.used().items() if name in identity}
+        return {name: value for name, value in self._used.items() if name in identity}
 
     def used(self) -> dict[str, Any]:
         """The fields that this trial uses, as JSON values, sorted by name: `canonical()`, and paths."""
+        return dict(self._used)
+
+    @functools.cached_property
+    def _used(self) -> dict[str, Any]:
         values = {f.name: plain(getattr(self, f.name)) for f in sorted(settings(), key=lambda f: f.name)
                   if uses(self, f)}
         return values | ({"private_metrics": self.disclosure} if "private_metrics" in values else {})
