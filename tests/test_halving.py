@@ -11,15 +11,18 @@ import pytest
 import torch
 from ray import cloudpickle
 
+from analysis.report.report import write
 from pipeline.accounting import account
 from pipeline.accounting.budget import Release, epoch_cost
 from pipeline.learning.data.dataset import load
 from pipeline.learning.training import train as train_pack
 from pipeline.sweep.run import run_sweep
 from pipeline.sweep.tuning import Rungs
+from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.halving import Halving
+from pipeline.trials.naming import counted
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import ACCURACY
 
@@ -92,6 +95,29 @@ def test_a_stopped_trial_is_a_result_and_the_sweep_has_nothing_more_to_do(tmp_pa
     assert best.status == "finished", "what is best on every rung is not stopped"
     again = run_sweep(experiment, root=tmp_path, trainer=trainer)
     assert (again.skipped, again.stopped, again.remaining) == (7, 0, 0)
+
+
+def test_a_stopped_trial_has_weights_and_accuracies_and_leaves_no_checkpoint(tmp_path, two_cores):
+    """Real training, tracking and report."""
+    changes = ("epochs: 2", "epochs: 4, private_metrics: noisy"), ("trials: 7", "trials: 5")
+    resources = "stop: {rule: asha, grace: 1, factor: 2}\nresources: {cpu: 1, checkpoint_seconds: 0}"
+    experiment = parse(*changes, (STOP[0], resources))
+    result = run_sweep(experiment, root=tmp_path)
+    assert result.stopped >= 1 and result.stopped + result.finished == 5
+    assert not list((tmp_path / "checkpoints").rglob("*.safetensors"))
+    store = Store(root=tmp_path)
+    store.attach("search")
+    runs = [run for run in store.runs() if run.status == "stopped"]
+    for run in runs:
+        assert 0 < run.metrics["test/accuracy"] < 1
+        assert run.metrics[ACCURACY] == store.history(run.run_id, ACCURACY)[-1][1]
+        whole = {e.metric_name: e.value for e in account(config_of(run), 4)}
+        assert {name: run.metrics[name] for name in whole} == whole
+        assert {"weights.safetensors"} <= {file.path for file in store._client.list_artifacts(run.run_id)}
+    report = write(store.as_swept(experiment), store, tmp_path / "report")
+    text = (tmp_path / "report" / "search.md").read_text(encoding="utf-8")
+    assert f"{counted(result.stopped, 'trial')} stopped early, by successive halving after 1 epoch, " in text
+    assert "| stopped | " in text and report.headline
 
 
 BUDGET = ("search:\n", "budget: {epsilon: EPSILON, delta: 1.0e-5}\nsearch:\n")

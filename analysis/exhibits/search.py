@@ -84,7 +84,7 @@ def caption(experiment: Experiment, rows: pd.DataFrame, filter: Filter | None) -
         sentences.append(f"{counted(over, 'suggestion')} passed over: beyond the budget, or asked for before.")
     if experiment.stop and (stopped := int((rows["status"] == "stopped").sum())):
         sentences.append(f"{counted(stopped, 'trial')} stopped early, by successive halving after "
-                         f"{experiment.stop.grace} epochs, {experiment.stop.factor} times as many, and so on: of those "
+                         f"{counted(experiment.stop.grace, 'epoch')}, {experiment.stop.factor} times as many, and so on: of those "
                          f"that came so far one in {experiment.stop.factor} went on.")
     if filter:
         sources = [trial.noise for trial in experiment.trials]

@@ -129,6 +129,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                             fit(packs, at_once, experiment.resources, trainer, plugins, driver, root / "ray", rungs)
                             recorder.write_all()
                             missing = _next(rounds, store, result, progress, lease.done())
+                        checkpoints.resumable(rounds.trials, lease.done(), progress.say)  # stopped trials leave theirs
         elif experiment.search and store.is_open:
             store.log_suggestions(rounds.suggestions)  # its driver may have died before it could
     result.wall_seconds = time.monotonic() - begin
