@@ -83,9 +83,10 @@ def caption(experiment: Experiment, rows: pd.DataFrame, filter: Filter | None) -
     if over:
         sentences.append(f"{counted(over, 'suggestion')} passed over: beyond the budget, or asked for before.")
     if experiment.stop and (stopped := int((rows["status"] == "stopped").sum())):
+        grace, factor = experiment.stop.grace, experiment.stop.factor
         sentences.append(f"{counted(stopped, 'trial')} stopped early, by successive halving after "
-                         f"{counted(experiment.stop.grace, 'epoch')}, {experiment.stop.factor} times as many, and so on: of those "
-                         f"that came so far one in {experiment.stop.factor} went on.")
+                         f"{counted(grace, 'epoch')}, {factor} times as many, and so on: of those that came so far "
+                         f"one in {factor} went on.")
     if filter:
         sources = [trial.noise for trial in experiment.trials]
         sentences += [f"ε spent at δ = {filter.budget.delta:g} is that of all epochs released until then, of a budget "
