@@ -522,7 +522,7 @@ readers.DIGESTS["mnist"] = settings["digests"]
 readers.BASE_URLS["mnist"] = settings["url"]
 child = os.fork()  # what is imported is imported once
 dataset = data.load("mnist")
-print(int(dataset.train_x.sum()), int(dataset.test_y.sum()), flush=True)
+os.write(1, b"%d %d\\n" % (dataset.train_x.sum(), dataset.test_y.sum()))  # in one piece
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)
 """
 

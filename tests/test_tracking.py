@@ -296,7 +296,7 @@ def test_records_of_unknown_trials_and_statuses_are_refused(store):
     with pytest.raises(TrackingError, match="cannot fail"):
         store.fail(BP.trial_key, "reason")
     store.start(BP)
-    with pytest.raises(ValueError, match="status: must be one of finished, diverged, got 'done'"):
+    with pytest.raises(ValueError, match="status: must be one of finished, diverged, stopped, got 'done'"):
         store.log([epoch(BP, 1, Outcome("done", {}, ()))])
     with pytest.raises(ValueError, match="got 'OK'"):
         store.close_sweep("OK")
@@ -494,7 +494,7 @@ def test_closing_counts_the_trials(store, client):
     assert parent.info.status == "FAILED"
     counts = {k: v for k, v in parent.data.tags.items() if k.startswith("trials.")}
     assert counts == {"trials.finished": "1", "trials.diverged": "1", "trials.failed": "1", "trials.running": "0",
-                      "trials.interrupted": "1"}
+                      "trials.stopped": "0", "trials.interrupted": "1"}
     left = next(run for run in store.runs() if run.trial_key == fourth.trial_key)
     assert left.status == "interrupted" and client.get_run(left.run_id).info.status == "KILLED"
     assert store.start(fourth) == left.run_id, "an interrupted trial is taken up again"

@@ -1,4 +1,4 @@
-"""The comparison of ways to choose settings (`experiments/tuning.py`): each costs in total what it says."""
+"""The comparison of ways to choose settings (`docs/tuning.py`): each costs in total what it says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.accounting.evaluations import selected_epsilon
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "experiments"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "docs"))
 from tuning import METHODS, Way, table, ways  # noqa: E402
 
 

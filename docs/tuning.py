@@ -1,6 +1,6 @@
 """What honest tuning costs on Fashion-MNIST: what four ways of choosing settings publish at one total epsilon.
 
-    python experiments/tuning.py --seeds 3 --out reports/tuning
+    python docs/tuning.py --seeds 3 --out reports/tuning
 
 A grid pays for all of its trials by composition, random stopping for the one that it publishes, a search by a budget
 that it spends, and a search that also stops trials early gets more of them for it. All have about as much time. Each is
@@ -25,7 +25,7 @@ from pipeline.tracking.reader import Reader
 from pipeline.trials.experiment import Experiment, parse_experiment
 from pipeline.trials.records import CLOCK
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent.parent / "experiments"
 STOP = "stop: {rule: asha, grace: 5, factor: 2}\n"
 METHODS = {"grid": "a grid of 9, composed", "stopping": "random stopping, 9 on average",
            "search": "a search with a budget", "halving": "a search with a budget, trials stopped early"}
