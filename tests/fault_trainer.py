@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.worker import train_pack
+from pipeline.trials.halving import Halving
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import EpochRecord
 
@@ -24,7 +25,7 @@ class EveryOther(Checkpoints):
 
 
 def train(pack: Pack, *, root: Path, kill_after: Mapping[str, int] = MappingProxyType({}), pause: float = 0.0,
-          hold: Path | None = None, name: str = "faults") -> Iterator[list[EpochRecord]]:
+          hold: Path | None = None, name: str = "faults", stop: Halving | None = None) -> Iterator[list[EpochRecord]]:
     """Train with checkpoints in `root`.
 
     Args:
@@ -33,6 +34,7 @@ def train(pack: Pack, *, root: Path, kill_after: Mapping[str, int] = MappingProx
         pause: seconds to sleep before every epoch.
         hold: a file that must exist before the fourth epoch begins.
         name: of the sweep.
+        stop: when its trials may be stopped.
     """
     from pipeline.learning.training import Training
 
@@ -56,6 +58,6 @@ def train(pack: Pack, *, root: Path, kill_after: Mapping[str, int] = MappingProx
     Training.step, Training.run_epoch = disturbed, slow
     try:
         yield from train_pack(pack, device="cpu", threads=1, data_folder=None,
-                              checkpoints=EveryOther(root / "checkpoints" / name, 0))
+                              checkpoints=EveryOther(root / "checkpoints" / name, 0), stop=stop)
     finally:
         Training.step, Training.run_epoch = step, epoch

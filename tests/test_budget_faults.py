@@ -1,4 +1,4 @@
-"""Ten kills, drawn by a seed, over a search with a budget: spent is what the store has, and it never goes down."""
+"""Kills, drawn by a seed, over a search with a budget: spent is what the store has, and it never goes down."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from search_tools import by_hand  # noqa: E402
 from test_chaos import Chaos  # noqa: E402
 
 KILLS = {"worker SIGKILL": 7, "driver SIGKILL": 3}  # weights
-SEED, COUNT = 4, 10
 FILE = """
 name: paid
 base: {dataset: digits, hidden: [16, 16], batch_size: 128, epochs: 24, mechanism: per_example, sampler: shuffled,
@@ -32,6 +31,7 @@ search:
 budget: {epsilon: 2.4, delta: 1.0e-5}
 resources: {pack_size: 1}
 """
+STOP = "stop: {rule: asha, grace: 1, factor: 4}\n"
 
 
 class Spent:
@@ -51,10 +51,11 @@ class Spent:
 
 
 @pytest.mark.slow
-def test_what_is_spent_is_what_was_released_whatever_is_killed(tmp_path):
-    (tmp_path / "paid.yaml").write_text(FILE)
-    chance, chaos, spent = random.Random(SEED), Chaos(tmp_path, "paid"), Spent(tmp_path)
-    kills = chance.choices(list(KILLS), list(KILLS.values()), k=COUNT)
+@pytest.mark.parametrize(("stop", "seed", "count"), [("", 4, 10), (STOP, 1, 5)], ids=["all epochs", "stopped early"])
+def test_what_is_spent_is_what_was_released_whatever_is_killed(tmp_path, stop, seed, count):
+    (tmp_path / "paid.yaml").write_text(FILE + stop)
+    chance, chaos, spent = random.Random(seed), Chaos(tmp_path, "paid"), Spent(tmp_path)
+    kills = chance.choices(list(KILLS), list(KILLS.values()), k=count)
     assert set(kills) == set(KILLS)
     injected = chaos.endure(kills, chance, after=spent.read)
     spent.read()
@@ -67,6 +68,11 @@ def test_what_is_spent_is_what_was_released_whatever_is_killed(tmp_path):
     points = [point.value for point in sorted(store._client.get_metric_history(store._parent(), "epsilon/spent"),
                                               key=lambda point: (point.step, point.timestamp))]
     assert points == sorted(points) and points[-1] == whole, "what was logged as the sweep went"
-    assert sum(release.epochs for release in store.released()) == 24 * len(experiment.trials), "each epoch once"
-    assert 0 < len(experiment.trials) < 8, "the budget ended it"
-    assert_as_if_undisturbed(tmp_path, experiment, "ten kills of a search with a budget", injected)
+    epochs = {release.trial.trial_key: release.epochs for release in store.released()}
+    assert len(epochs) == len(store.released()) == len(experiment.trials)
+    if not stop:
+        assert set(epochs.values()) == {24} and len(epochs) < 8, "each epoch once, and the budget ended it"
+        assert_as_if_undisturbed(tmp_path, experiment, "ten kills of a search with a budget", injected)
+    for run in store.runs():  # which trials are stopped depends on when they come to a rung
+        assert epochs[run.trial_key] in ((1, 4, 16) if run.status == "stopped" else (24,))
+    assert bool(stop) == ("stopped" in store.done().values())

@@ -40,8 +40,9 @@ from pipeline.trials.experiment import load_experiment
 from pipeline.sweep.run import run_sweep
 cloudpickle.register_pickle_by_value(fault_trainer)
 root = Path({root!r})
-trainer = functools.partial(fault_trainer.train, root=root, name={name!r}, pause=0.15)
-result = run_sweep(load_experiment(root / "{name}.yaml"), root=root, workers=2, trainer=trainer)
+experiment = load_experiment(root / "{name}.yaml")
+trainer = functools.partial(fault_trainer.train, root=root, name={name!r}, pause=0.15, stop=experiment.stop)
+result = run_sweep(experiment, root=root, workers=2, trainer=trainer)
 sys.exit(130 if result.remaining else 1 if result.failed else 0)
 """
 

@@ -55,7 +55,8 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
             has initialised is used, and left running. With `ray://host:port` the sweep is driven from the cluster's
             head, and `root` is a folder there (see `pipeline.sweep.cluster.on_head`).
         workers: cores to use on this machine; all by default.
-        trainer: trains a pack; `train_pack` by default.
+        trainer: trains a pack; `train_pack` by default. Trials are stopped early where its records say what they would
+            then report (`EpochRecord.if_stopped`).
         quiet: show no progress.
         idle_seconds: time without a running pack after which the resources are checked again.
         commit: of this code, where it was started; by default that of the repository in which it lies.
