@@ -53,10 +53,8 @@ def read_budget(top: Mapping[str, Any], search: Search | None, corners: Sequence
     if search is None:
         raise ConfigError(f"budget: is spent by a search, which asks for its trials one round after the other, got "
                           f"{top['budget']!r} without one; the price of a fixed grid is `selected`")
-    given = read_mapping(top["budget"], "budget", ("epsilon", "delta"))
-    if missing := [name for name in ("epsilon", "delta") if name not in given]:
-        raise ConfigError(f"budget: needs {', '.join(missing)}, got {dict(given)!r}")
-    budget = Budget(**given)
+    names = ("epsilon", "delta")
+    budget = Budget(**read_mapping(top["budget"], "budget", names, needed=names))
     check_alike(corners, "trial", "under a budget")
     for trial in corners:
         if trial.delta != budget.delta:

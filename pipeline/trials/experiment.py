@@ -38,7 +38,7 @@ from typing import Any
 from pipeline.trials.budget import Budget, read_budget
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.exhibits import EXHIBITS, misfit, varied_fields
-from pipeline.trials.fields import plain
+from pipeline.trials.fields import check_whole, plain
 from pipeline.trials.grid import changed, combine, entries, line_of, parse_yaml, read_mapping
 from pipeline.trials.halving import Halving, read_halving
 from pipeline.trials.plugins import LOADED, load_plugins
@@ -85,8 +85,7 @@ class Resources:
             raise ConfigError(f"resources.opu: must be > 0, got {self.opu!r}; packs without pdfa take none anyway")
         if self.cpu + self.gpu == 0:
             raise ConfigError(f"resources.cpu: must be > 0 where gpu is 0, got {self.cpu!r}")
-        if not isinstance(self.pack_size, int) or isinstance(self.pack_size, bool) or self.pack_size < 0:
-            raise ConfigError(f"resources.pack_size: must be a whole number >= 0, got {self.pack_size!r}")
+        check_whole("resources.pack_size", self.pack_size, 0)
 
 
 @dataclass(frozen=True)

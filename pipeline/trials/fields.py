@@ -104,6 +104,14 @@ def _origin(entry: Callable) -> str:
     return f"{entry.__module__}.{entry.__qualname__}"
 
 
+def check_whole(place: str, value: Any, low: int, below: float = math.inf) -> None:
+    """Raises:
+        ConfigError: unless an entry of a file, at `place`, is a whole number from low on and less than `below`.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value < below:
+        raise ConfigError(f"{place}: must be a whole number >= {low}, got {value!r}")
+
+
 def plain(value: Any) -> Any:
     """`value` as JSON has it."""
     return list(value) if isinstance(value, tuple) else value

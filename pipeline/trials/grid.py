@@ -15,6 +15,8 @@ from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import located
 from pipeline.trials.fields import accepted
 
+PARTS = ("selection", "search", "stop", "budget")  # of a file, of which single entries can be changed
+
 
 class ExperimentLoader(yaml.SafeLoader):
     """YAML's safe loader, but 1e-5 is a number, and a key that a mapping has twice is refused instead of kept last."""
@@ -46,9 +48,6 @@ def parse_yaml(text: str, path: Path) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
         raise ConfigError(f"{path}:{where} not valid YAML: {getattr(error, 'problem', error)}") from None
-
-
-PARTS = ("selection", "search", "stop", "budget")  # of a file, of which single entries can be changed
 
 
 def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, str]:
@@ -172,8 +171,8 @@ def _locate(message: str, prefix: str, case: Mapping, top: Mapping, indices: Map
     return message
 
 
-def read_mapping(value: Any, place: str, names: Collection[str]) -> Mapping[str, Any]:
-    """`value`, if it is a mapping with none but these names.
+def read_mapping(value: Any, place: str, names: Collection[str], needed: Collection[str] = ()) -> Mapping[str, Any]:
+    """`value`, if it is a mapping with none but these names, and with those that are needed.
 
     Raises:
         ConfigError: otherwise; `place` is where in the file it stands.
@@ -183,6 +182,8 @@ def read_mapping(value: Any, place: str, names: Collection[str]) -> Mapping[str,
     for key in value:
         if key not in names:
             raise ConfigError(f"{place}: unknown entry {key!r}; {accepted(key, names, 'accepted')}")
+    if missing := [name for name in needed if name not in value]:
+        raise ConfigError(f"{place}: needs {', '.join(missing)}, got {dict(value)!r}")
     return value
 
 

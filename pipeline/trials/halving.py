@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.fields import check_whole
 from pipeline.trials.grid import read_mapping
 from pipeline.trials.search import Search
 
@@ -39,10 +40,8 @@ class Halving:
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise ConfigError(f"stop.rule: must be one of {', '.join(RULES)}, got {self.rule!r}")
-        for name, low in (("grace", 1), ("factor", 2)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < low:
-                raise ConfigError(f"stop.{name}: must be a whole number >= {low}, got {value!r}")
+        check_whole("stop.grace", self.grace, 1)
+        check_whole("stop.factor", self.factor, 2)
 
     def rungs(self, epochs: int) -> tuple[int, ...]:
         """Epochs after which a trial of so many may be stopped."""
@@ -69,10 +68,7 @@ def read_halving(top: Mapping[str, Any], search: Search | None, corners: Sequenc
     if search is None:
         raise ConfigError(f"stop: stops trials of a search, whose accuracies are compared as they come, got "
                           f"{top['stop']!r} without one")
-    given = read_mapping(top["stop"], "stop", ("rule", "grace", "factor"))
-    if missing := [name for name in ("rule", "grace") if name not in given]:
-        raise ConfigError(f"stop: needs {', '.join(missing)}, got {dict(given)!r}")
-    stop = Halving(**given)
+    stop = Halving(**read_mapping(top["stop"], "stop", ("rule", "grace", "factor"), needed=("rule", "grace")))
     if stop.grace >= (most := max(trial.epochs for trial in corners)):
         raise ConfigError(f"stop.grace: must be less than the {most} epochs of a trial, or none is ever stopped, got "
                           f"{stop.grace}")

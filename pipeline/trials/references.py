@@ -49,8 +49,5 @@ def read_references(top: Mapping[str, Any]) -> tuple[Reference, ...]:
     names = [f.name for f in dataclasses.fields(Reference)]
     references = []
     for number, entry in enumerate(found):
-        values = read_mapping(entry, f"references[{number}]", names)
-        if missing := [name for name in names if name not in values]:
-            raise ConfigError(f"references[{number}]: needs {', '.join(missing)}, got {dict(values)!r}")
-        references.append(Reference(**values))
+        references.append(Reference(**read_mapping(entry, f"references[{number}]", names, needed=names)))
     return tuple(references)

@@ -29,7 +29,7 @@ from typing import Any
 
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import located
-from pipeline.trials.fields import accepted
+from pipeline.trials.fields import accepted, check_whole
 from pipeline.trials.grid import read_mapping
 from pipeline.trials.records import ACCURACY
 from pipeline.trials.unused import used
@@ -138,15 +138,11 @@ def read_search(top: Mapping[str, Any], folder: Path) -> Search | None:
         if entry in top:
             raise ConfigError(f"{entry}: must not stand beside a search, whose space says what varies, got "
                               f"{top[entry]!r}; leave one of them out")
-    given = read_mapping(top["search"], "search", ENTRIES)
-    if missing := [name for name in ("algorithm", "trials", "space") if name not in given]:
-        raise ConfigError(f"search: needs {', '.join(missing)}, got {dict(given)!r}")
+    given = read_mapping(top["search"], "search", ENTRIES, needed=("algorithm", "trials", "space"))
     if given["algorithm"] not in ALGORITHMS:
         raise ConfigError(f"search.algorithm: must be one of {', '.join(ALGORITHMS)}, got {given['algorithm']!r}")
     for name, low in (("trials", 1), ("seed", 0), ("max_concurrent", 1)):
-        value = given.get(name, low)
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value < 2**32:
-            raise ConfigError(f"search.{name}: must be a whole number >= {low}, got {value!r}")
+        check_whole(f"search.{name}", given.get(name, low), low, below=2**32)
     if given.get("metric", ACCURACY) != ACCURACY:
         raise ConfigError(f"search.metric: must be {ACCURACY}, which noise can cover and settings may be chosen by, "
                           f"got {given['metric']!r}")

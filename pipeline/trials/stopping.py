@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.exhibits import certified_trials
+from pipeline.trials.fields import check_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,8 +70,8 @@ class Selection:
         if not _is_number(self.shape) or not (self.shape == LOGARITHMIC or self.shape >= LEAST_SHAPE):
             raise ConfigError(f"selection.shape: must be 0 (logarithmic), a number >= {LEAST_SHAPE} (1 is geometric) "
                               f"or .inf (Poisson), got {self.shape!r}")
-        if self.seed is not None and (not isinstance(self.seed, int) or isinstance(self.seed, bool) or self.seed < 0):
-            raise ConfigError(f"selection.seed: must be a whole number >= 0, got {self.seed!r}")
+        if self.seed is not None:
+            check_whole("selection.seed", self.seed, 0)
 
     @property
     def is_random(self) -> bool:
