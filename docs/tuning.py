@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.exhibits.search import paid
 from analysis.exhibits.selection import choose
 from analysis.runs import ALGORITHM_LABELS, load_runs
 from analysis.statistics import mean_interval, plus_minus
 from pipeline import run_sweep
-from pipeline.accounting.budget import begun
 from pipeline.tracking.reader import Reader
 from pipeline.trials.experiment import Experiment, parse_experiment
 from pipeline.trials.records import CLOCK
@@ -61,16 +61,15 @@ class Way:
 
     def row(self, root: Path) -> dict[str, object]:
         """Its sweep, if need be trained, and what that publishes; accuracies in %."""
-        experiment, store = self.experiment(), Reader(root=root) if (root / "mlflow.db").exists() else None
+        experiment = self.experiment()
         result = run_sweep(experiment, root=root)
         if result.remaining or result.failed:
             raise SystemExit(result.summary(root / "failures"))
-        store = store or Reader(root=root)
+        store = Reader(root=root)
         store.attach(experiment.name)
         experiment = store.as_swept(experiment)
         runs = load_runs(store, experiment.trials)
-        paid = begun(store.budget()).stated(store.released()) if experiment.budget else None
-        choice = choose(experiment, runs, paid)
+        choice = choose(experiment, runs, paid(store) if experiment.budget else None)
         seconds = sum(value for run in store.runs() for _, value in store.history(run.run_id, CLOCK))
         return {**vars(self), "test %": 100 * choice.test, "validation %": 100 * choice.validation,
                 "epsilon of the choice": choice.selected.value, "trials": len(runs), "core minutes": seconds / 60,

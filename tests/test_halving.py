@@ -45,14 +45,14 @@ def test_rungs_lie_at_powers_of_the_factor_and_below_the_last_epoch():
 def test_on_a_rung_one_in_factor_goes_on():
     rungs = Rungs(Halving("asha", 1, 4), ACCURACY)
     came = [(f"trial {k}", accuracy) for k, accuracy in enumerate((0.5, 0.4, 0.6, 0.55, 0.7, 0.3))]
-    assert [rungs.goes_on(key, 1, {ACCURACY: a}) for key, a in came] == [
+    assert [rungs.goes_on(key, 1, a) for key, a in came] == [
         True, False, True, True, True, False], "against the upper quartile of those before"
-    assert rungs.goes_on("trial 0", 4, {ACCURACY: 0.1}), "the first on the next rung, with whatever"
-    assert not rungs.goes_on("trial 2", 4, {ACCURACY: 0.05})
+    assert rungs.goes_on("trial 0", 4, 0.1), "the first on the next rung, with whatever"
+    assert not rungs.goes_on("trial 2", 4, 0.05)
     again = Rungs(Halving("asha", 1, 4), ACCURACY)
     for key, accuracy in came[:-1]:
-        again.goes_on(key, 1, {ACCURACY: accuracy})
-    assert not again.goes_on(*("trial 5", 1, {ACCURACY: 0.3})), "those of rounds before count"
+        again.goes_on(key, 1, accuracy)
+    assert not again.goes_on("trial 5", 1, 0.3), "those of rounds before count"
 
 
 @pytest.mark.parametrize("algorithm", ["bp", "dfa"])
@@ -130,11 +130,9 @@ def test_a_stopped_trial_costs_what_it_released_and_a_resumed_search_asks_for_th
                        (BUDGET[0], BUDGET[1].replace("EPSILON", "1.4")))
     store = Store(root=tmp_path)
     search = rounds(experiment, store)
-    began = {}
     while missing := search.next(store.done()):
-        for trial in missing:
-            began[trial.trial_key] = len(began)
-            train(store, [trial], epochs=1 if len(began) % 2 else 0, status="stopped" if len(began) % 2 else "finished")
+        train(store, missing[:1], epochs=1, status="stopped")
+        train(store, missing[1:])
         store.log_suggestions(search.suggestions)
     kept = [(s.trial.trial_key, s.started) for s in search.suggestions]
     assert search.passed_over, "the budget is spent"

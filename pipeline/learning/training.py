@@ -143,17 +143,16 @@ class Training:
             records = []
             for r in self.active:
                 metrics = {"time/epoch_seconds": seconds} | self._metrics(r, losses, alignment, accuracies)
-                if r not in ended and not on_rung:
-                    records.append(self._record(r, metrics, self.epoch))
-                    continue
-                tested = metrics | {"test/accuracy": accuracies["test"][r],
-                                    "test/worst_class_accuracy": worst_class(counts["test"][r])}
-                # When to stop was seen in what was released: a trial that ends early costs what all of it would.
-                status = "stopped" if r not in ended else "finished" if finite[r] else "diverged"
-                end = self._record(r, tested, self.pack.shared.epochs, self._outcome(r, status, counts),
-                                   scores if finite[r] else None)
-                records.append(end if r in ended else dataclasses.replace(self._record(r, metrics, self.epoch),
-                                                                          if_stopped=end))
+                end = None
+                if r in ended or on_rung:
+                    tested = metrics | {"test/accuracy": accuracies["test"][r],
+                                        "test/worst_class_accuracy": worst_class(counts["test"][r])}
+                    status = "stopped" if r not in ended else "finished" if finite[r] else "diverged"
+                    # When to stop was seen in what was released: a trial that ends early costs what all of it would.
+                    end = self._record(r, tested, self.pack.shared.epochs, self._outcome(r, status, counts),
+                                       scores if finite[r] else None)
+                records.append(end if r in ended else
+                               dataclasses.replace(self._record(r, metrics, self.epoch), if_stopped=end))
         self.active = [r for r, record in zip(self.active, records, strict=True) if record.outcome is None]
         return records
 

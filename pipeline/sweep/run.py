@@ -129,8 +129,9 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                             driver = Driver(packs, recorder, watchdog, lease)
                             fit(packs, at_once, experiment.resources, trainer, plugins, driver, root / "ray", rungs)
                             recorder.write_all()
-                            missing = _next(rounds, store, result, progress, lease.done())
-                        checkpoints.resumable(rounds.trials, lease.done(), progress.say)  # stopped trials leave theirs
+                            done = lease.done()
+                            missing = _next(rounds, store, result, progress, done)
+                        checkpoints.resumable(rounds.trials, done, progress.say)  # stopped trials leave theirs
         elif experiment.search and store.is_open:
             store.log_suggestions(rounds.suggestions)  # its driver may have died before it could
     result.wall_seconds = time.monotonic() - begin
@@ -143,8 +144,8 @@ def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:
     if not experiment.stop:
         return None
     rungs = Rungs(experiment.stop, experiment.search.metric)
-    for trial_key, epoch, score in rounds.scores(experiment.stop):
-        rungs.goes_on(trial_key, epoch, {rungs.metric: score})
+    for came in rounds.scores(experiment.stop):
+        rungs.goes_on(*came)
     return rungs
 
 

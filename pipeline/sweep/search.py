@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from pipeline.accounting.budget import Filter, make_filter
-from pipeline.tracking.artifacts import BUDGET, DONE, Suggestion, started
+from pipeline.tracking.artifacts import BUDGET, DONE, Suggestion, TrackedRun, started
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -96,19 +96,23 @@ class Rounds:
         """The scores of the last round."""
         if self._told == len(self.suggestions):
             return
-        metric = self._experiment.search.metric
-        runs = self._store.runs() if self._store.is_open else []  # it is not before the first trial
-        scores = {run.trial_key: run.metrics.get(metric) for run in runs if run.status in DONE}
+        metric, ended = self._experiment.search.metric, self._ended()
         for number in range(self._told, len(self.suggestions)):
-            self._searcher.tell(number, scores.get(self.suggestions[number].trial.trial_key))
+            run = ended.get(self.suggestions[number].trial.trial_key)
+            self._searcher.tell(number, run and run.metrics.get(metric))
         self._told = len(self.suggestions)
+
+    def _ended(self) -> dict[str, TrackedRun]:
+        """Runs of trials that need no more training, by trial_key."""
+        runs = self._store.runs() if self._store.is_open else []  # it is not before the first trial
+        return {run.trial_key: run for run in runs if run.status in DONE}
 
     def scores(self, stop: Halving) -> Iterator[tuple[str, int, float]]:
         """(trial_key, epoch, score) of trials that ended, on every rung that they came to, in the order asked for."""
-        runs = {run.trial_key: run for run in self._store.runs() if run.status in DONE} if self._store.is_open else {}
+        ended = self._ended()
         for trial in self.trials:
-            if trial.trial_key in runs:
-                scores = dict(self._store.history(runs[trial.trial_key].run_id, self._experiment.search.metric))
+            if trial.trial_key in ended:
+                scores = dict(self._store.history(ended[trial.trial_key].run_id, self._experiment.search.metric))
                 yield from ((trial.trial_key, rung, scores[rung])
                             for rung in stop.rungs(trial.epochs) if rung in scores)
 

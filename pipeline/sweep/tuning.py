@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -142,16 +142,19 @@ class Rungs:
     """
 
     def __init__(self, stop: Halving, metric: str) -> None:
-        self.stop, self.metric = stop, metric
-        self._rule = ASHAScheduler("epoch", metric, "max", max_t=2**31, grace_period=stop.grace,
+        self._metric = metric
+        self._rule = ASHAScheduler("epoch", "score", "max", max_t=2**31, grace_period=stop.grace,
                                    reduction_factor=stop.factor)
 
-    def goes_on(self, trial_key: str, epoch: int, metrics: Mapping[str, float]) -> bool:
+    def goes_on(self, trial_key: str, epoch: int, score: float) -> bool:
         """Whether a trial that comes to a rung is one of the best there so far."""
         trial = SimpleNamespace(trial_id=trial_key)
         self._rule.on_trial_add(None, trial)
-        result = {"epoch": epoch, self.metric: metrics[self.metric]}
-        return self._rule.on_trial_result(None, trial, result) != self._rule.STOP
+        return self._rule.on_trial_result(None, trial, {"epoch": epoch, "score": score}) != self._rule.STOP
+
+    def all_go_on(self, records: Iterable[EpochRecord]) -> bool:
+        """Whether no trial of these records is on a rung where it is not."""
+        return all(self.goes_on(r.trial_key, r.epoch, r.metrics[self._metric]) for r in records if r.if_stopped)
 
 
 class PackTrainable(tune.Trainable):
@@ -200,9 +203,7 @@ class PackOrder(FIFOScheduler):
         self._controller = tune_controller
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        offered = [record for record in result["records"] if record.if_stopped]
-        on = self._rungs is None or all(self._rungs.goes_on(r.trial_key, r.epoch, r.metrics) for r in offered)
-        return self.CONTINUE if on else self.STOP
+        return self.CONTINUE if self._rungs is None or self._rungs.all_go_on(result["records"]) else self.STOP
 
     def kill_workers(self) -> None:
         """At once, and give back what they occupy; Tune's own way would wait for every one of them to end its epoch."""

@@ -19,8 +19,8 @@ def dead_leaves(n: int, channels: int, size: int) -> torch.Tensor:
     side = FINER * size
     places = torch.arange(side)
     images, free = torch.full((n, channels, side, side), 0.5), torch.ones(n, side, side, dtype=torch.bool)
+    low, high = (FINER * SMALLEST) ** -2, side**-2
     for _ in range(DISKS):
-        low, high = (FINER * SMALLEST) ** -2, side**-2
         radii = (low + (high - low) * torch.rand(n, 1, 1, generator=generator)) ** -0.5
         rows, columns = (1.5 * torch.rand(2, n, 1, 1, generator=generator) - 0.25) * side
         lightness, differing = torch.rand(n, 1, generator=generator), torch.randn(n, channels, generator=generator)
