@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import platform
 import subprocess
 import time
@@ -82,9 +81,9 @@ class SweepResult:
 class Recorder:
     """Hands every epoch of every trial to the store, whatever workers do; the store takes each once.
 
-    MLflow takes as long for one epoch as for many, so that the epochs of a pack wait for each other, `WRITE_SECONDS` at
-    most. A pack's first epoch and one in which a trial ends do not wait. What waits when this process is killed is
-    handed in again, or trained again, by whoever goes on.
+    MLflow takes as long for one epoch as for many, so that the epochs of a pack wait for each other, until `WRITE_SECONDS`
+    after the store last got something of it. One in which a trial ends does not wait. What waits when this process is
+    killed is handed in again, or trained again, by whoever goes on.
 
     Args:
         failure_log: file for the tracebacks of failed packs; written only if there are any.
@@ -112,6 +111,7 @@ class Recorder:
         for config in pack.trials:
             if config.trial_key not in self._started and config.trial_key not in self._ended:
                 self._store.start(config, tags=self._tags, name=self._short(config))
+                self._written[pack] = time.monotonic()
                 self._started.add(config.trial_key)
                 self._progress.start(config)
 
@@ -153,7 +153,7 @@ class Recorder:
     def write_due(self) -> None:
         """Write the epochs of packs of which nothing was written for `WRITE_SECONDS`."""
         now = time.monotonic()
-        for pack in [p for p in self._waiting if now - self._written.get(p, -math.inf) >= WRITE_SECONDS]:
+        for pack in [p for p in self._waiting if now - self._written[p] >= WRITE_SECONDS]:
             self._write(pack)
 
     def write_all(self) -> None:
