@@ -23,6 +23,7 @@ PROMISED = {"dfa_private_step_over_floor_fp32", "pdfa_private_step_over_floor_fp
             "dfa_private_step_over_floor_reduced", "pdfa_private_step_over_floor_reduced",
             "dfa_private_pack16_step_over_floor_fp32", "bp_per_example_step_over_floor_fp32",
             "tdfa_component_step_over_floor_fp32", "bp_plain_step_over_floor_reduced", "small_pack4_speedup",
+            "dfa_private_speedup_over_hand_written_reduced",
             "dpsgd_speedup_over_opacus_ghost", "dpsgd_speedup_over_opacus_hooks", "pld_3000_steps_seconds",
             "pld_3000_steps_cached_seconds", "mlflow_trial_seconds", "table1_wall_over_compute",
             "stub_trials_per_second", "stub_driver_memory_ratio", "pld_without_replacement_seconds",
@@ -63,6 +64,22 @@ def test_the_floor_has_all_products_of_a_step_and_no_more():
         config = TrialConfig.from_mapping({**base.canonical(), "algorithm": algorithm, "projector": ""})
         multiplications = sum(m * k * n for (m, k, n), *_ in steps.products(config))
         assert multiplications == 32 * (2 * forward + feedback)
+
+
+def test_dfa_that_is_written_by_hand_is_dfa():
+    config = TrialConfig(dataset="digits", hidden=(24, 16), batch_size=32, algorithm="dfa", activation="tanh",
+                         inputs="unit", alignment_batches=0)
+    training = steps.training_of(config, steps.records("digits"))
+    by_hand = steps.HandWritten(steps.training_of(config, training.data))
+    start = by_hand.layers[0].weight.clone()
+    for indices in training.sampler.epoch()[:3]:
+        training.step(indices)
+        by_hand()
+    for layer, weight, bias in zip(by_hand.layers, training.net.parameters.weights, training.net.parameters.biases,
+                                   strict=True):
+        torch.testing.assert_close(layer.weight, weight[0], rtol=0, atol=1e-6)
+        torch.testing.assert_close(layer.bias, bias[0], rtol=0, atol=1e-6)
+    assert (by_hand.layers[0].weight - start).abs().max() > 1e-3
 
 
 def test_a_quotient_is_taken_within_each_round():

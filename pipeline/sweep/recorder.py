@@ -81,9 +81,9 @@ class SweepResult:
 class Recorder:
     """Hands every epoch of every trial to the store, whatever workers do; the store takes each once.
 
-    MLflow takes as long for one epoch as for many, so that the epochs of a pack wait for each other, until `WRITE_SECONDS`
-    after the store last got something of it. One in which a trial ends does not wait. What waits when this process is
-    killed is handed in again, or trained again, by whoever goes on.
+    MLflow takes as long for one epoch as for many, so that the epochs of a pack wait for each other, until
+    `WRITE_SECONDS` after the store last got something of it. One in which a trial ends does not wait. What waits when
+    this process is killed is handed in again, or trained again, by whoever goes on.
 
     Args:
         failure_log: file for the tracebacks of failed packs; written only if there are any.

@@ -4,6 +4,7 @@ Prints a table and writes `bench.json` (name -> number) and `bench_machine.json`
 is that of Table 1, 784-512-512-10 at batch 256, on one thread, which is what a sweep gives a pack. Names:
 
     <algorithm>_<mechanism>[_pack<R>]_step_over_floor_<precision>   step over its products, R trials in one pack
+    dfa_<mechanism>_speedup_over_hand_written_<precision>   a step of DFA in plain torch, not private, over ours
     dpsgd_speedup_over_opacus_<mode>    Opacus' step over that of bp with per_example
     small_pack<R>_speedup               R steps over one of a pack, in the quickstart's network
     opu_simulated_speedup_over_lightonml    lightonml's simulated projection of a batch over ours
@@ -32,7 +33,7 @@ from pathlib import Path
 
 import torch
 from rounds import keep_freed_memory, machine, quotient, take_turns
-from steps import floor, opacus_step, records, training_step
+from steps import HandWritten, floor, opacus_step, records, training_of, training_step
 
 from pipeline.accounting import account, curves
 from pipeline.accounting import event as gaussian
@@ -54,6 +55,7 @@ PACKS = (4, 16)
 TARGETS = {  # name: (at most, at least)
     **{f"{algorithm}_private_step_over_floor_{precision}": (most, 0.0) for algorithm in ("dfa", "pdfa")
        for precision, most in (("fp32", 1.5), ("reduced", 2.0))},
+    "dfa_private_speedup_over_hand_written_reduced": (math.inf, 1.5),
     "dpsgd_speedup_over_opacus_ghost": (math.inf, 3.0),
     "dpsgd_speedup_over_opacus_hooks": (math.inf, 40.0),
     "pld_3000_steps_seconds": (2.0, 0.0),
@@ -129,6 +131,20 @@ def dpsgd_ratios(size: Size) -> Iterator[tuple[str, float]]:
     times = take_turns(contenders, size.rounds, size.visit_seconds)
     for mode in ("ghost", "hooks"):
         yield f"dpsgd_speedup_over_opacus_{mode}", quotient(times, mode, "ours")
+
+
+def hand_written_ratios(size: Size) -> Iterator[tuple[str, float]]:
+    """DFA as it is written by hand, over ours."""
+    ours = {f"{mechanism}_speedup_over_hand_written_{precision}":
+            TrialConfig(**{**size.base, **MECHANISMS[mechanism], "algorithm": "dfa", "activation": "tanh",
+                           "matmul_precision": dtype})
+            for mechanism in ("plain", "private") for precision, dtype in PRECISIONS.items()}
+    config = ours["plain_speedup_over_hand_written_fp32"]
+    data = records(config.dataset)
+    contenders = {"hand-written": HandWritten(training_of(config, data)),
+                  **{name: training_step(trial, data) for name, trial in ours.items()}}
+    times = take_turns(contenders, size.rounds, size.visit_seconds)
+    yield from ((f"dfa_{name}", quotient(times, "hand-written", name)) for name in ours)
 
 
 def secure_ratios(size: Size) -> Iterator[tuple[str, float]]:
@@ -262,8 +278,8 @@ def main(arguments: list[str] | None = None) -> int:
     keep_freed_memory()
     facts = machine()
     numbers: dict[str, float] = {}
-    for part in (step_ratios, dpsgd_ratios, pack_ratios, secure_ratios, accounting_seconds, projection_ratio,
-                 tracking_seconds, stub_sweep):
+    for part in (step_ratios, hand_written_ratios, dpsgd_ratios, pack_ratios, secure_ratios, accounting_seconds,
+                 projection_ratio, tracking_seconds, stub_sweep):
         numbers.update(part(size))
     facts["table1_sweep"], numbers["table1_wall_over_compute"] = table1_sweep(size)
     facts["load_average_at_end"] = os.getloadavg()

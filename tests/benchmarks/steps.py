@@ -49,6 +49,37 @@ def training_step(config: TrialConfig, data: Dataset, replicas: int = 1) -> Step
     return lambda: training.step(next(batches))
 
 
+class HandWritten:
+    """DFA without privacy as it is written by hand, in plain torch and float32 (Nokland 2016): torch's own layers,
+    optimizer and tanh, inputs made floats beforehand. One step per call, from the weights and with the feedback matrix
+    of a training, on the batches of its next epoch in turn."""
+
+    def __init__(self, training: Training) -> None:
+        self.config, data = training.pack.shared, training.data
+        self.layers = [torch.nn.Linear(*sizes) for sizes in itertools.pairwise(self.config.layer_sizes)]
+        for layer, weight, bias in zip(self.layers, training.net.parameters.weights, training.net.parameters.biases,
+                                       strict=True):
+            layer.load_state_dict({"weight": weight[0], "bias": bias[0]})
+        self.matrices = training.feedback.matrices[0].split(self.config.hidden, dim=1)
+        self.x, self.y = data.train_x.float() / data.spec.scale, data.train_y
+        self.optimizer = torch.optim.SGD([p for layer in self.layers for p in layer.parameters()],
+                                         lr=self.config.learning_rate, momentum=self.config.momentum)
+        self.batches = itertools.cycle(training.sampler.epoch()[:, 0])
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        indices = next(self.batches)
+        activations = [self.x[indices]]
+        for layer in self.layers[:-1]:
+            activations.append(torch.tanh(layer(activations[-1])))
+        error = torch.softmax(self.layers[-1](activations[-1]), dim=1)
+        error[torch.arange(len(indices)), self.y[indices]] -= 1
+        deltas = [error @ b * (1 - h**2) for b, h in zip(self.matrices, activations[1:], strict=True)] + [error]
+        for layer, delta, h in zip(self.layers, deltas, activations, strict=True):
+            layer.weight.grad, layer.bias.grad = delta.T @ h / len(indices), delta.mean(dim=0)
+        self.optimizer.step()
+
+
 def products(config: TrialConfig) -> list[tuple[Shape, bool, bool]]:
     """The matrix products of one step of a fully connected network, forward, feedback, update: (shape, whether the left
     and whether the right factor lies transposed in memory)."""
