@@ -37,9 +37,9 @@ def test_scale_shortens_long_rows_and_leaves_short_ones():
                                torch.tensor([[[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]]))
 
 
-def test_offset_and_clip_and_its_floor():
+@pytest.mark.parametrize(("nu", "c"), [(torch.full((1, 1, 1), 0.1), torch.full((1, 1, 1), 1.0)), (0.1, 1.0)])
+def test_offset_and_clip_and_its_floor(nu, c):
     h = torch.tensor([[[-3.0, -0.5, -0.1, 0.0, 0.2, 3.0]]])
-    nu, c = torch.full((1, 1, 1), 0.1), torch.full((1, 1, 1), 1.0)
     torch.testing.assert_close(offset_and_clip(h, nu, c), torch.tensor([[[-1.0, -0.4, 0.0, 0.1, 0.3, 1.0]]]))
     torch.testing.assert_close(offset_and_clip(h, nu, c, floor=True),
                                torch.tensor([[[-1.0, -0.5, -0.1, 0.1, 0.2, 1.0]]]))
@@ -88,6 +88,18 @@ def test_bounds_that_the_accounting_relies_on_hold():
         assert config.tau_h_min <= torch.linalg.vector_norm(clipped, dim=-1).min() * (1 + 1e-6)
         assert torch.linalg.vector_norm(clipped, dim=-1).max() <= config.tau_h * (1 + 1e-6)
     assert mechanism.derivative(activations[1], 1).min() >= np.float32(0.2)
+
+
+@pytest.mark.parametrize("changes", [{}, {"tau_h_min": 0.4}, {"tau_h_min": 0.4, "activation_floor": True}])
+def test_bounds_that_trials_share_clip_to_the_same_bits_as_bounds_of_their_own(changes):
+    config = dataclasses.replace(BASE, **changes)
+    net, alone = make(config)
+    mixed = make(config, dataclasses.replace(config, tau_h=2 * config.tau_h))[1]
+    activations, _ = random_step(net)
+    assert isinstance(alone.clips[0][1], float) and not isinstance(mixed.clips[0][1], float)
+    for ours, theirs in zip(alone.clipped(activations), mixed.clipped([h.expand(2, -1, -1) for h in activations]),
+                            strict=True):
+        assert torch.equal(ours[0], theirs[0]) and not torch.equal(theirs[0], theirs[1])
 
 
 def noise_samples(config, draws=40):

@@ -31,25 +31,28 @@ from pipeline.learning.network.network import Network, Parameters
 from pipeline.learning.randomness import Noise
 from pipeline.trials.config import TrialConfig
 
+Bound = torch.Tensor | float  # [R, 1, 1], or one for all
 
-def offset_and_clip(h: torch.Tensor, nu: torch.Tensor, c: torch.Tensor, floor: bool = False) -> torch.Tensor:
+
+def offset_and_clip(h: torch.Tensor, nu: Bound, c: Bound, floor: bool = False) -> torch.Tensor:
     """clip_c(offset_nu(h)), or, with `floor`, sign(h) clip(|h|, nu, c) with sign(0) = +1.
 
     Only the second makes every |h_k| >= nu: an offset moves h = -nu to 0.
 
     Args:
         h: [R, m, n].
-        nu, c: [R, 1, 1].
+        nu, c: [R, 1, 1], or one for all.
     """
     if floor:
-        return torch.where(h >= 0, 1.0, -1.0) * torch.clamp(h.abs(), nu, c)
+        return torch.where(h >= 0, 1.0, -1.0) * h.abs().clamp(nu, c)
     return clip(h + nu, c)
 
 
-def clip(h: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """clip_c(h): every component to [-c, c]; h [R, m, n], c [R, 1, 1]. (torch.clamp is slower where bounds are
-    tensors.)"""
-    return torch.minimum(torch.maximum(h, -c), c)
+def clip(h: torch.Tensor, c: Bound) -> torch.Tensor:
+    """clip_c(h): every component to [-c, c]; h [R, m, n], c [R, 1, 1], or one for all."""
+    if isinstance(c, float):
+        return h.clamp(-c, c)
+    return torch.minimum(torch.maximum(h, -c), c)  # `clamp` is slower where bounds are tensors
 
 
 class Photonic(Mechanism):
@@ -63,7 +66,7 @@ class Photonic(Mechanism):
         self.gamma_min = column(trials, "gamma_min", device) if any(t.gamma_min for t in trials) else None
         self.floor = shared.activation_floor
         low, high = (column(trials, field, device) for field in ("tau_h_min", "tau_h"))
-        self.clips = [(low / math.sqrt(n), high / math.sqrt(n)) for n in net.sizes[:-1]]
+        self.clips = [_common(low / math.sqrt(n), high / math.sqrt(n)) for n in net.sizes[:-1]]
         self.offsets = any(t.tau_h_min for t in trials)
         # BP carries one signal, the error; DFA one for every layer, the output layer's error last.
         widths = net.sizes[-1:] if shared.algorithm == "bp" else net.sizes[1:]
@@ -95,7 +98,12 @@ class Photonic(Mechanism):
         """clip_c(offset_nu(h^{l-1})) for every layer's input [R, m, n_{l-1}] (Eq. 9)."""
         return [self._clip(h, *bounds) for h, bounds in zip(activations, self.clips, strict=True)]
 
-    def _clip(self, h: torch.Tensor, nu: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    def _clip(self, h: torch.Tensor, nu: Bound, c: Bound) -> torch.Tensor:
         if self.floor or self.offsets:
             return offset_and_clip(h, nu, c, self.floor)
         return clip(h, c)
+
+
+def _common(*bounds: torch.Tensor) -> tuple[Bound, ...]:
+    """Numbers where all trials have the same: then a clip is a single pass."""
+    return tuple(b[0].item() for b in bounds) if all(bool((b == b[0]).all()) for b in bounds) else bounds
