@@ -269,7 +269,7 @@ def test_every_algorithm_has_a_colour_marker_and_line_of_its_own():
 
 @pytest.mark.parametrize(("name", "trials"), [("alignment_heatmap", GRID), ("batch_size_sweep", BY_BATCH)])
 def test_a_figure_lies_beside_its_tidy_data(name, trials):
-    exhibit = DRAW[name](tracked(trials))
+    exhibit = DRAW[name](None, tracked(trials), None)
     files = exhibit.files
     assert list(files) == [f"{name}.{extension}" for extension in ("csv", "md", "svg", "pdf", "png")]
     table = pd.read_csv(io.BytesIO(files[f"{name}.csv"]))

@@ -37,15 +37,30 @@ from pipeline.tracking.store import Store
 from pipeline.trials.exhibits import certified_trials, left_out
 from pipeline.trials.experiment import Experiment
 
-# Exhibits by name: of the last epoch of the trials, those of it that mark published results, and those of every epoch,
-# which the store has.
-DRAW: dict[str, Callable[[pd.DataFrame], Exhibit]] = {
-    "table1": table1.draw, "table1_light": table1_light.draw, "frontier_slices": slices.draw, "means": means.draw,
-    "main_effects": main_effects.draw, "parallel_coordinates": parallel_coordinates.draw,
-    **{name: partial(module.draw, name=name) for module in (heatmaps, sweeps, light) for name in module.TITLES}}
-DRAW_BESIDE: dict[str, Callable[..., Exhibit]] = {
-    name: partial(frontier.draw, name=name) for name in frontier.TITLES}
-DRAW_EPOCHS: dict[str, Callable[[pd.DataFrame, Reader], Exhibit]] = {"figure2": figure2.draw, "leekifer": leekifer.draw}
+Draw = Callable[[Experiment, pd.DataFrame, Reader], Exhibit]
+
+
+def _of_runs(draw: Callable[[pd.DataFrame], Exhibit]) -> Draw:
+    return lambda experiment, runs, store: draw(runs)
+
+
+def _of_epochs(draw: Callable[[pd.DataFrame, Reader], Exhibit]) -> Draw:
+    return lambda experiment, runs, store: draw(runs, store)
+
+
+def _frontier(name: str) -> Draw:
+    return lambda experiment, runs, store: frontier.draw(runs, name=name, references=experiment.references)
+
+
+# Exhibits by name, each drawn from the experiment, the last epoch of its trials and, for every epoch, the store.
+DRAW: dict[str, Draw] = {
+    **{name: _of_runs(module.draw) for name, module in (
+        ("table1", table1), ("table1_light", table1_light), ("frontier_slices", slices), ("means", means),
+        ("main_effects", main_effects), ("parallel_coordinates", parallel_coordinates))},
+    **{name: _of_runs(partial(module.draw, name=name)) for module in (heatmaps, sweeps, light)
+       for name in module.TITLES},
+    **{name: _of_epochs(module.draw) for name, module in (("figure2", figure2), ("leekifer", leekifer))},
+    **{name: _frontier(name) for name in frontier.TITLES}}
 
 
 class Report(NamedTuple):
@@ -90,7 +105,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     if not where:
         experiment = searched(store, experiment)
     runs = load_runs(store, experiment.trials, source=experiment.source)
-    exhibits = [_draw(name, experiment, runs, store) for name in experiment.report]
+    exhibits = [DRAW[name](experiment, runs, store) for name in experiment.report]
     choice, certified = None, certified_trials(experiment.trials)
     scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in certified)
     if certified and scored and not where:
@@ -121,12 +136,6 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     if said and not where:
         store.describe(experiment.description, "\n".join(f"- {sentence}" for sentence in said))
     return Report(files, exhibits, said, absent)
-
-
-def _draw(name: str, experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
-    if name in DRAW_BESIDE:
-        return DRAW_BESIDE[name](runs, references=experiment.references)
-    return DRAW[name](runs) if name in DRAW else DRAW_EPOCHS[name](runs, store)
 
 
 def _noise(runs: pd.DataFrame, experiment: Experiment, store: Reader) -> dict[str, pd.Series]:
