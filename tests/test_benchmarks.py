@@ -26,6 +26,7 @@ PROMISED = {"dfa_private_step_over_floor_fp32", "pdfa_private_step_over_floor_fp
             "dfa_private_speedup_over_hand_written_reduced",
             "dpsgd_speedup_over_opacus_ghost", "dpsgd_speedup_over_opacus_hooks", "pld_3000_steps_seconds",
             "pld_3000_steps_cached_seconds", "mlflow_trial_seconds", "table1_wall_over_compute",
+            "table1_driver_cpu_share",
             "stub_trials_per_second", "stub_driver_memory_ratio", "pld_without_replacement_seconds",
             "photonic_account_seconds", "opu_simulated_speedup_over_lightonml"}
 

@@ -9,6 +9,7 @@ is that of Table 1, 784-512-512-10 at batch 256, on one thread, which is what a 
     small_pack<R>_speedup               R steps over one of a pack, in the quickstart's network
     opu_simulated_speedup_over_lightonml    lightonml's simulated projection of a batch over ours
     table1_wall_over_compute            a sweep's wall time over (training time of its trials / workers)
+    table1_driver_cpu_share             CPU time of its driver over its wall time, start and end included
     stub_trials_per_second              of a sweep of trials that train nothing, from Ray's start to its end (`dry.py`)
     stub_driver_cpu_seconds_per_trial   its driver's CPU time, which other work on the machine changes little
     stub_driver_memory_ratio            its driver's memory when all trials have ended over that at a fifth of them
@@ -225,13 +226,14 @@ def tracking_seconds(size: Size) -> Iterator[tuple[str, float]]:
     yield "mlflow_trial_seconds", statistics.median(seconds)
 
 
-def table1_sweep(size: Size) -> tuple[str, float]:
-    """What was swept, and its wall time over (training time / workers), from Ray's start to its end."""
+def table1_sweep(size: Size) -> tuple[str, dict[str, float]]:
+    """What was swept; its wall time over (training time / workers), and its driver's share of a core, both from Ray's
+    start to its end."""
     real = "dataset" not in size.sweep and bool(os.environ.get("PHOTONIC_DATA"))
     settings = size.sweep if real else {**size.sweep, **DIGITS, "epochs": size.sweep["epochs"] * 5}
     experiment = load_experiment(ROOT / "experiments/table1.yaml")
     trials = tuple(dataclasses.replace(t, **settings) for t in experiment.trials[: size.trials])
-    workers = os.cpu_count() or 1
+    workers, cpu = os.cpu_count() or 1, time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         result = run_sweep(dataclasses.replace(experiment, trials=trials), root=Path(folder), workers=workers,
                            quiet=True)
@@ -239,7 +241,8 @@ def table1_sweep(size: Size) -> tuple[str, float]:
         raise RuntimeError(f"the sweep finished {result.finished} of {len(trials)} trials: {result.failed}")
     what = (f"{len(trials)} trials of experiments/table1.yaml on {trials[0].dataset}, {trials[0].epochs} epochs, "
             f"{workers} workers, {result.wall_seconds:.0f} s")
-    return what, result.wall_seconds / (result.compute_seconds / workers)
+    return what, {"table1_wall_over_compute": result.wall_seconds / (result.compute_seconds / workers),
+                  "table1_driver_cpu_share": (time.process_time() - cpu) / result.wall_seconds}
 
 
 def stub_sweep(size: Size) -> Iterator[tuple[str, float]]:
@@ -281,7 +284,8 @@ def main(arguments: list[str] | None = None) -> int:
     for part in (step_ratios, hand_written_ratios, dpsgd_ratios, pack_ratios, secure_ratios, accounting_seconds,
                  projection_ratio, tracking_seconds, stub_sweep):
         numbers.update(part(size))
-    facts["table1_sweep"], numbers["table1_wall_over_compute"] = table1_sweep(size)
+    facts["table1_sweep"], of_sweep = table1_sweep(size)
+    numbers.update(of_sweep)
     facts["load_average_at_end"] = os.getloadavg()
     print(table(numbers))
     options.out.mkdir(parents=True, exist_ok=True)
