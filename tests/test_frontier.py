@@ -22,6 +22,7 @@ from analysis.report.report import write
 from analysis.runs import MixedTrials, ReportError, by_noise, load_runs
 from pipeline.accounting.certified import with_noise
 from pipeline.tracking.store import Store
+from pipeline.trials.budget import Budget
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.exhibits import misfit
 from pipeline.trials.experiment import Experiment, Resources
@@ -278,7 +279,9 @@ def test_captions_say_what_epsilon_guarantees(runs):
     for fact in ("protects labels alone", "Features count as public", "but for the label of one record", "n = 1",
                  "TDFA (ε ≤ 1, ε ≤ 3, ε ≤ 8), PDFA (4 settings)"):
         assert fact in label, fact
-    assert "Diverged" not in certified
+    assert "Diverged" not in certified and "budget" not in certified
+    under, beside = (exhibit.caption(points, runs, Budget(8, 1e-5)) for points in frontiers.frontiers(runs))
+    assert "budget, ε = 8 at δ = 1e-05, covers all of these trials together" in under and beside == label
     assert "Diverged trials count with the weights they ended with: BP (ε ≤ 1)." in exhibit.caption(
         frontiers.frontier(runs, "certified"), runs.assign(status=["diverged"] + ["finished"] * (len(runs) - 1)))
 

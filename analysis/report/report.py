@@ -49,7 +49,8 @@ def _of_epochs(draw: Callable[[pd.DataFrame, Reader], Exhibit]) -> Draw:
 
 
 def _frontier(name: str) -> Draw:
-    return lambda experiment, runs, store: frontier.draw(runs, name=name, references=experiment.references)
+    return lambda experiment, runs, store: frontier.draw(
+        runs, name=name, references=experiment.references, budget=experiment.budget)
 
 
 # Exhibits by name, each drawn from the experiment, the last epoch of its trials and, for every epoch, the store.

@@ -27,6 +27,7 @@ from analysis.style import present
 from analysis.text import NO_VALUE, ONE_SEED, n_seeds
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import noise_statement
+from pipeline.trials.budget import Budget
 from pipeline.trials.exhibits import FRONTIERS
 from pipeline.trials.naming import counted
 from pipeline.trials.references import Reference
@@ -54,13 +55,14 @@ MEANINGS = {
 }
 
 
-def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = ()) -> Exhibit:
-    """One of `TITLES`, with the areas that its means dominate, and published results where they can be compared; errors
-    as `frontiers`."""
+def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = (),
+         budget: Budget | None = None) -> Exhibit:
+    """One of `TITLES`, with the areas that its means dominate, and published results where they can be compared; of
+    trials under a budget it says what that covers. Errors as `frontiers`."""
     claimed = name == "frontier_claimed"
     points = frontiers(runs, *(("accuracy", ["claimed"]) if claimed else (FRONTIERS[name], GUARANTEED)))
     areas = to_csv(hypervolumes(points, runs).round({"hypervolume": 4}))
-    return Exhibit(name, TITLES[name], body(points, runs, references), tidy(points), plot(points, references),
+    return Exhibit(name, TITLES[name], body(points, runs, references, budget), tidy(points), plot(points, references),
                    {f"{name}_hypervolume.csv": areas})
 
 
@@ -72,18 +74,18 @@ def tidy(points: Sequence[pd.DataFrame], also: Sequence[str] = ()) -> pd.DataFra
 
 
 def body(points: Sequence[pd.DataFrame], runs: pd.DataFrame,
-         references: Sequence[Reference] = ()) -> tuple[str | Table, ...]:
+         references: Sequence[Reference] = (), budget: Budget | None = None) -> tuple[str | Table, ...]:
     """Per kind a caption, a table with algorithms as rows, epsilons as columns and means as cells, published results,
     and the dominated areas."""
     volumes, letters = hypervolumes(points, runs), choice.letters(pd.concat(points))
     parts = []
     for frame, (_, areas) in zip(points, volumes.groupby(["kind", "formula"], sort=False), strict=True):
-        parts += [caption(frame, runs), _means(frame), *_published(frame, references), *_chosen(frame, letters),
+        parts += [caption(frame, runs, budget), _means(frame), *_published(frame, references), *_chosen(frame, letters),
                   *_areas(areas)]
     return tuple(parts)
 
 
-def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
+def caption(points: pd.DataFrame, runs: pd.DataFrame, budget: Budget | None = None) -> str:
     """What a reader must know of the points of one kind: what their epsilon guarantees, and what it does not."""
     first = points.iloc[0]
     metric = METRICS[first["metric"]]
@@ -95,8 +97,16 @@ def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
             f"(relation {first['relation']}, sampler {samplers}).")
     meaning = MEANINGS[first["kind"]].format(neighbours=neighbours, formula=first["formula"],
                                              noise=noise_statement(noise_sources(kept).dropna()))
-    return " ".join([head, meaning, _uncertainty(points), *_unmeasured(metric, kept), *_ended_early(kept),
-                     *_envelope(points), *_left_out(runs, kept, first["kind"]), _front(points)])
+    return " ".join([head, meaning, *_covered(first["kind"], budget), _uncertainty(points),
+                     *_unmeasured(metric, kept), *_ended_early(kept), *_envelope(points),
+                     *_left_out(runs, kept, first["kind"]), _front(points)])
+
+
+def _covered(kind: str, budget: Budget | None) -> list[str]:
+    if budget is None or kind != "certified":
+        return []
+    return [f"The sweep's budget, ε = {budget.epsilon:g} at δ = {budget.delta:g}, covers all of these trials together, "
+            "and every choice among them by the scores that they released."]
 
 
 def _envelope(points: pd.DataFrame) -> list[str]:
