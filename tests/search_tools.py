@@ -72,7 +72,7 @@ def rounds(experiment: Experiment, store: Store, make=make_searcher) -> Rounds:
     if store.find(experiment.name):
         return Rounds(experiment, store, make, filter_of(experiment, store))
     found = Rounds(experiment, store, make, filter_of(experiment, store))
-    store.open_sweep(experiment.name, tags=found.tags)
+    store.open_sweep(experiment.name, contents=found.tags)
     return found
 
 

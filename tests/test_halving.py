@@ -16,7 +16,9 @@ from pipeline.accounting import account
 from pipeline.accounting.budget import Release, epoch_cost
 from pipeline.learning.data.dataset import load
 from pipeline.learning.training import train as train_pack
-from pipeline.sweep.run import run_sweep
+from pipeline.sweep import worker
+from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.run import _rungs, run_sweep
 from pipeline.sweep.tuning import Rungs
 from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.store import Store
@@ -97,6 +99,22 @@ def test_a_stopped_trial_is_a_result_and_the_sweep_has_nothing_more_to_do(tmp_pa
     assert (again.skipped, again.stopped, again.remaining) == (7, 0, 0)
 
 
+def test_a_trial_that_went_on_and_is_trained_again_goes_on_again(tmp_path):
+    """Whoever came to the rungs before it by then: its epochs beyond them were released."""
+    experiment, store = parse(LONG, STOP), Store(root=tmp_path)
+    again, at_rung, *others = rounds(experiment, store).next({})
+    train(store, [again], epochs=3, status="")
+    train(store, [at_rung], epochs=2, status="")
+    train(store, others)
+    search = rounds(experiment, store)
+    assert search.next(store.done()) == [again, at_rung]
+    rungs = _rungs(experiment, search)
+    assert rungs.goes_on(again.trial_key, 1, 0.0) and rungs.goes_on(again.trial_key, 2, 0.0)
+    assert not rungs.goes_on(again.trial_key, 4, 0.0)
+    assert rungs.goes_on(at_rung.trial_key, 1, 0.0) and not rungs.goes_on(at_rung.trial_key, 2, 0.0)
+    assert not rungs.goes_on("new", 1, 0.0)
+
+
 def test_a_stopped_trial_has_weights_and_accuracies_and_leaves_no_checkpoint(tmp_path, two_cores):
     """Real training, tracking and report."""
     changes = ("epochs: 2", "epochs: 4, private_metrics: noisy"), ("trials: 7", "trials: 5")
@@ -164,3 +182,13 @@ def test_a_rule_that_cannot_be_is_refused_in_one_line(change, says):
 def test_without_a_search_nothing_is_stopped():
     with pytest.raises(ConfigError, match="stop: stops trials of a search, .*without one"):
         parse(text="base: {dataset: digits}\nstop: {rule: asha, grace: 1}\n")
+
+
+def test_a_pack_of_several_trials_passes_its_rungs(tmp_path):
+    """It would end as a whole, the best of it too; a checkpoint may hold one from before there was a rule."""
+    stop, (one, other) = Halving("asha", 1, 2), sweep_stub.grid(("dfa",), 2, epochs=3)
+    for pack, offered in ((Pack((one,)), True), (Pack((one, other)), False)):
+        checkpoints = Checkpoints(tmp_path / str(offered), 30)
+        first, *_ = worker.train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=checkpoints,
+                                        stop=stop)
+        assert [bool(record.if_stopped) for record in first] == [offered] * len(pack.trials)

@@ -10,12 +10,15 @@ import pandas as pd
 import pytest
 
 from analysis.api import load_runs
+from analysis.exhibits.frontier import exhibit as frontier
 from analysis.report.report import write
 from analysis.runs import MissingTrials
+from analysis.runs import load_runs as load_trials
 from pipeline.accounting.budget import budget_lines, make_filter
 from pipeline.cli import main
 from pipeline.sweep import dry_run, status
 from pipeline.tracking.store import Store
+from pipeline.trials.config import ConfigError
 from pipeline.trials.experiment import load_experiment
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -98,6 +101,23 @@ def test_what_fits_is_told_before_anything_is_trained():
     assert 0 < len(drawn.trials) <= 12 and drawn.report
     optuna = dry_run._drawn(budgeted(("algorithm: random", "algorithm: optuna")))
     assert drawn.trials == optuna.trials, "nobody knows what Optuna will ask for"
+
+
+def test_a_report_is_of_the_budget_with_which_the_sweep_began(swept, tmp_path):
+    _, store, search = swept
+    for changes in ([("epsilon: 4", "epsilon: 5")], [("budget: {epsilon: 4, delta: 1.0e-5}\n", "")]):
+        with pytest.raises(ConfigError, match="budget: must be that with which the sweep began, epsilon 4 at delta"):
+            write(store.as_swept(budgeted(("trials: 12", "trials: 24"), *changes)), store, tmp_path)
+
+
+def test_frontiers_of_trials_that_were_asked_for_by_scores_state_no_price_by_composition(swept, tmp_path):
+    experiment, store, search = swept
+    runs = load_trials(store, store.as_swept(experiment).trials)
+    for by_scores in (False, True):
+        found = frontier.draw(runs, name="frontier", budget=experiment.budget, by_scores=by_scores)
+        text = found.files["frontier.md"].decode()
+        assert ("Selected ε covers the choice" in text) != by_scores
+        assert "budget, ε = 4 at δ = 1e-05, covers all" in text
 
 
 def test_another_name_seed_and_budget_are_another_sweep_of_the_file(tmp_path, capsys):

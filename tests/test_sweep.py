@@ -25,6 +25,7 @@ from pipeline.sweep import cluster, recorder, tuning
 from pipeline.sweep import progress as progress_module
 from pipeline.sweep import run as sweep
 from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.lock import SweepRunning
 from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.resources import ResourceError, Watchdog, check_resources, slots
 from pipeline.sweep.run import run_sweep
@@ -117,6 +118,29 @@ def test_a_store_that_takes_no_end_hides_no_ctrl_c(error, raised):
     with pytest.raises(raised), sweep.afterwards(write):
         if error:
             raise error
+
+
+def test_a_sweep_that_another_driver_took_over_is_not_written_to():
+    with pytest.raises(SweepRunning), sweep.afterwards(lambda: pytest.fail("written")):
+        raise SweepRunning("another took it over")
+
+
+def test_a_driver_that_stood_still_looks_whose_the_sweep_is_before_it_writes():
+    """At its first event, whichever that is: what waited must not reach the store."""
+    def lost(nodes):
+        raise SweepRunning("another took it over")
+
+    recorder = SimpleNamespace(**{name: lambda *a, **k: pytest.fail("written") for name in (
+        "start", "record", "restart", "fail", "write_due")})
+    driver = tuning.Driver([None], recorder, None, SimpleNamespace(beat=lost))
+    trial = SimpleNamespace(config={"pack": 0})
+    for event in (lambda: driver.on_step_end(0, []), lambda: driver.on_trial_start(0, [], trial),
+                  lambda: driver.on_trial_result(0, [], trial, {"records": [], "done": False, "time_this_iter_s": 1.0}),
+                  lambda: driver.on_trial_recover(0, [], trial), lambda: driver.on_trial_error(0, [], trial)):
+        driver.error = None
+        with pytest.raises(SweepRunning):
+            event()
+        assert isinstance(driver.error, SweepRunning)
 
 
 def test_on_a_cluster_this_node_is_asked_too(tmp_path, two_cores, monkeypatch):
@@ -331,6 +355,23 @@ def test_epochs_wait_for_each_other_but_not_for_long_and_not_at_the_end(tmp_path
     hand_in(5)
     hand_in(6, outcome=Outcome("finished", {}, ()))
     assert written == [[1], [2, 3], [4], [5, 6]] and result.finished == 1
+
+
+def test_scores_that_a_trial_is_stopped_by_are_written_before_it(tmp_path, monkeypatch):
+    packs, written = [Pack((trial,)) for trial in grid(("dfa",), 3)], []
+    store = SimpleNamespace(start=lambda *a, **k: None, check=lambda record: None,
+                            log=lambda records: written.extend((r.trial_key, r.epoch) for r in records))
+    monkeypatch.setattr(recorder.time, "monotonic", lambda: 0.0)
+    taking = recorder.Recorder(store, SweepProgress([], quiet=True), recorder.SweepResult(3), tmp_path / "log", {})
+    monkeypatch.setattr(taking._progress, "record", lambda record: None)
+    monkeypatch.setattr(taking._progress, "start", lambda config: None)
+    (first,), (second,), (third,) = ([trial.trial_key for trial in pack.trials] for pack in packs)
+    for pack in packs:
+        taking.start(pack)
+    for pack, key, number, outcome in ((packs[0], first, 1, None), (packs[1], second, 1, None),
+                                       (packs[0], first, 2, Outcome("stopped", {}, ()))):
+        taking.record(pack, [EpochRecord(key, number, {}, {}, outcome)], 1.0)
+    assert written == [(second, 1), (first, 1), (first, 2)] and third not in dict(written)
 
 
 def test_a_pack_that_fails_keeps_the_epochs_that_waited(tmp_path):

@@ -407,11 +407,14 @@ def test_a_driver_whose_sweep_another_has_trained_since_it_looked_ends(root, tmp
 
 
 def test_an_epoch_of_a_secure_trial_is_published_with_one_noise(store):
+    """Epsilon says nothing of it: that of a trial stopped early is of all epochs, that of one which goes on is not."""
     secure = TrialConfig(dataset="digits", batch_size=64, mechanism="photonic", sigma=10.0, noise="secure")
     for trial in (secure, PDFA):
         store.start(trial)
-        store.log([epoch(trial, 1, **{"validation/accuracy": 0.1, "time/epoch_seconds": 1.0})])
-        store.check(epoch(trial, 1, **{"validation/accuracy": 0.1, "time/epoch_seconds": 2.0}))
+        first, again = ({"validation/accuracy": 0.1, "time/epoch_seconds": seconds, "epsilon/certified/pld": epsilon}
+                        for seconds, epsilon in ((1.0, 3.0), (2.0, 1.0)))
+        store.log([epoch(trial, 1, **first)])
+        store.check(epoch(trial, 1, **again))
     other = EpochRecord(secure.trial_key, 1, {"validation/accuracy": 0.3})
     with pytest.raises(ValueError, match=r"validation/accuracy: .* published with other noise \(0.1 there, 0.3 now\)"):
         store.check(other)

@@ -31,6 +31,7 @@ from analysis.exhibits.frontier import slices
 from analysis.report.overview import NOISE, compose, file_name, manifest, shown, tracked_runs
 from analysis.report.page import render
 from analysis.runs import FIELDS, load_runs, searched
+from pipeline.accounting.budget import require_as_begun
 from pipeline.accounting.certified import with_noise
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
@@ -50,7 +51,8 @@ def _of_epochs(draw: Callable[[pd.DataFrame, Reader], Exhibit]) -> Draw:
 
 def _frontier(name: str) -> Draw:
     return lambda experiment, runs, store: frontier.draw(
-        runs, name=name, references=experiment.references, budget=experiment.budget)
+        runs, name=name, references=experiment.references, budget=experiment.budget,
+        by_scores=bool(experiment.search and (experiment.search.adaptive or experiment.budget)))
 
 
 # Exhibits by name, each drawn from the experiment, the last epoch of its trials and, for every epoch, the store.
@@ -100,9 +102,12 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     Raises:
         MissingTrials: if the sweep is not complete.
         ReportError: if an exhibit lacks what it shows; the message names it.
+        ConfigError: for a budget other than that with which the sweep began.
         TrackingError: if the store has no such sweep.
     """
     store.attach(experiment.name)
+    if experiment.search:
+        require_as_begun(experiment.budget, store.budget())
     if not where:
         experiment = searched(store, experiment)
     runs = load_runs(store, experiment.trials, source=experiment.source)

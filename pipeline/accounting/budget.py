@@ -78,16 +78,20 @@ class Filter(NamedTuple):
         return self.epsilon(self.spent(released)) <= self.budget.epsilon
 
     def stated(self, released: Sequence[Release]) -> Epsilon:
-        """The budget as the epsilon of all that was released, the choice of the best trial included.
+        """The budget as the epsilon of all that was released, the choice of the best trial included; infinite where
+        more than that was released.
 
         Args:
             released: at least something.
         """
-        first = released[0].trial
-        note = (f"a Renyi filter of order {self.order}, fixed beforehand, let trials start whose whole cost fitted; "
-                f"{self.epsilon(self.spent(released)):.4g} of it was spent; that trials were asked for by the scores "
-                "of those before is covered, and so is the choice of the best by them")
-        return Epsilon(self.budget.epsilon, "selected", "budget", relation_of(first.sampler), first.sampler,
+        first, spent = released[0].trial, f"{self.epsilon(self.spent(released)):.4g}"
+        value, note = self.budget.epsilon, (
+            f"a Renyi filter of order {self.order}, fixed beforehand, let trials start whose whole cost fitted; "
+            f"{spent} of it was spent; that trials were asked for by the scores of those before is covered, and so is "
+            "the choice of the best by them")
+        if not self.admits(released):
+            value, note = math.inf, f"{spent} was spent, more than the budget of {value:g}, which then covers nothing"
+        return Epsilon(value, "selected", "budget", relation_of(first.sampler), first.sampler,
                        self.budget.delta, "improved", note)
 
 
@@ -95,6 +99,23 @@ def begun(kept: Sequence[float]) -> Filter:
     """The filter with which a sweep began."""
     epsilon, delta, order, accounted = kept
     return Filter(Budget(epsilon, delta), int(order), accounted)
+
+
+def require_as_begun(budget: Budget | None, kept: Sequence[float] | None) -> None:
+    """A budget covers what was released under it and nothing else.
+
+    Args:
+        budget: of an experiment file.
+        kept: `Filter.kept` of the sweep as it began; None of one that began without a budget.
+
+    Raises:
+        ConfigError: if they are not the same.
+    """
+    before = Budget(*kept[:2]) if kept else None
+    if budget != before:
+        raise ConfigError(f"budget: must be that with which the sweep began, {before or 'none'}, as one that results "
+                          f"have changed covers nothing, got {budget or 'none'}; give the experiment another name, "
+                          "whose budget says nothing of what this sweep released")
 
 
 def make_filter(experiment: Experiment, order: int | None = None) -> Filter:

@@ -86,8 +86,8 @@ class Lease:
     """A sweep in a store that hosts share: its parent run names the driver that runs it, and counts its signs of life.
 
     No clocks are compared: whether a driver is alive is seen by whether its count changes. A driver that was stopped
-    for longer than `MISSED_BEATS` beats, and whose sweep another took over, ends at its next beat; what both wrote in
-    between has the same values, as trials are trained to the same bits (of secure trials the store takes one draw).
+    for longer than `MISSED_BEATS` beats, and whose sweep another took over, has its beat due before it writes again,
+    and ends there: of secure trials both would write draws of their own.
 
     Args:
         store: of the driver that wants the sweep `name`, whose lock on this host it holds.
@@ -114,8 +114,9 @@ class Lease:
                                    "store; wait for it, or end it")
 
     def done(self) -> dict[str, str]:
-        """trial_key -> status of the trials that need no more training; none of a sweep that was never opened."""
-        return self._store.done() if self._store.find(self._name) else {}
+        """trial_key -> status of the trials that need no more training; none of a sweep that never began."""
+        self._store.find(self._name)
+        return self._store.done() if self._store.began else {}
 
     def require_as_found(self, done: Mapping[str, str]) -> None:
         """Before the sweep is opened: since it was found free, Ray has been started and data sets been looked for.

@@ -138,8 +138,10 @@ class Recorder:
         except ValueError as error:  # a metric that cannot be stored is the pack's failure, not the sweep's
             self.fail(pack, one_line(error), traceback.format_exc())
             return
-        self._waiting.setdefault(pack, []).extend(records)
-        if any(record.outcome for record in records):
+        self._waiting[pack] = [*self._waiting.pop(pack, ()), *records]  # the last to hand in is the last to be written
+        if any(record.outcome and record.outcome.status == "stopped" for record in records):
+            self.write_all()  # before it the scores that it was stopped by: what is in the store is paid for
+        elif any(record.outcome for record in records):
             self._write(pack)
         self.write_due()
         for record in records:

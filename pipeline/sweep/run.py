@@ -140,7 +140,8 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
 
 
 def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:
-    """What stops trials of a search early, as it stands after those that ended."""
+    """What stops trials of a search early, as it stands after what was decided: a trial that went on from a rung, and
+    is trained again, goes on from there."""
     if not experiment.stop:
         return None
     rungs = Rungs(experiment.stop, experiment.search.metric)
@@ -183,12 +184,12 @@ def recorded(store: Store, lease: Lease, rounds: Rounds, result: SweepResult, co
     """The sweep's parent run, open while trials run and closed with how they ended."""
     status, experiment = "FAILED", rounds.experiment
     store.open_sweep(experiment.name, experiment.description, params={"trials": experiment.planned},
-                     tags={"git_commit": commit, **rounds.tags}, contents=contents(experiment))
+                     tags={"git_commit": commit}, contents={**contents(experiment), **rounds.tags})
     if experiment.public_text:
         store.log_experiment(experiment.public_text)
     if experiment.search:
         store.log_suggestions(rounds.suggestions)
-    with afterwards(lambda: status and closed(store, rounds.experiment, status)):
+    with afterwards(lambda: closed(store, rounds.experiment, status)):
         try:
             lease.confirm()
             yield
@@ -196,20 +197,21 @@ def recorded(store: Store, lease: Lease, rounds: Rounds, result: SweepResult, co
         except KeyboardInterrupt:
             status = "KILLED"
             raise
-        except SweepRunning:
-            status = ""  # the sweep is another driver's now, and so are its runs
-            raise
 
 
 @contextlib.contextmanager
 def afterwards(write: Callable[[], object]) -> Iterator[None]:
-    """Call `write` in the end; after Ctrl-C a store that cannot be written to must not hide that it was Ctrl-C."""
-    passing: tuple[type[Exception], ...] = ()
+    """Call `write` in the end, unless the sweep is another driver's by now, and so are its runs. After Ctrl-C a store
+    that cannot be written to must not hide that it was Ctrl-C."""
     try:
         yield
-    except KeyboardInterrupt:
-        passing = (TrackingError,)
+    except SweepRunning:
         raise
-    finally:
-        with contextlib.suppress(*passing):
+    except KeyboardInterrupt:
+        with contextlib.suppress(TrackingError):
             write()
+        raise
+    except BaseException:
+        write()
+        raise
+    write()

@@ -2,7 +2,8 @@
 
 A round is what is asked for together. The next one is asked for when all trials of it have ended, with their scores
 told in the order in which they were asked for. So a search that is run again, whatever ended it, asks for the same
-trials and finds those that are done in the store; nothing else is kept for that.
+trials and finds those that are done in the store. What it passed over then, because it did not fit the budget, it
+passes over again, whatever would fit by now.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from pipeline.accounting.budget import Filter, make_filter
+from pipeline.accounting.budget import Filter, make_filter, require_as_begun
 from pipeline.tracking.artifacts import BUDGET, DONE, Suggestion, TrackedRun, started
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
@@ -51,6 +52,7 @@ class Rounds:
         self._experiment, self._store, self.filter = experiment, store, filter
         self._searcher = make(experiment.search) if experiment.search else None
         self.suggestions = [] if experiment.search else [Suggestion(trial, True) for trial in experiment.trials]
+        self._before = store.suggestions() if experiment.search and store.is_open else []
         self._told = 0
 
     @property
@@ -98,39 +100,55 @@ class Rounds:
             return
         metric, ended = self._experiment.search.metric, self._ended()
         for number in range(self._told, len(self.suggestions)):
-            run = ended.get(self.suggestions[number].trial.trial_key)
+            suggestion = self.suggestions[number]
+            run = ended.get(suggestion.trial.trial_key) if suggestion.started else None
             self._searcher.tell(number, run and run.metrics.get(metric))
         self._told = len(self.suggestions)
 
     def _ended(self) -> dict[str, TrackedRun]:
         """Runs of trials that need no more training, by trial_key."""
-        runs = self._store.runs() if self._store.is_open else []  # it is not before the first trial
+        runs = self._store.runs() if self._store.began else []  # it has not before the first trial
         return {run.trial_key: run for run in runs if run.status in DONE}
 
     def scores(self, stop: Halving) -> Iterator[tuple[str, int, float]]:
-        """(trial_key, epoch, score) of trials that ended, on every rung that they came to, in the order asked for."""
-        ended = self._ended()
+        """(trial_key, epoch, score) of trials on every rung where it was decided whether they go on, in the order asked
+        for: those that ended came no further, and those that did not have released epochs beyond it."""
+        runs = {run.trial_key: run for run in self._store.runs()} if self._store.began else {}
         for trial in self.trials:
-            if trial.trial_key in ended:
-                scores = dict(self._store.history(ended[trial.trial_key].run_id, self._experiment.search.metric))
+            if run := runs.get(trial.trial_key):
+                scores = dict(self._store.history(run.run_id, self._experiment.search.metric))
+                decided = max(scores, default=0) + (run.status in DONE)
                 yield from ((trial.trial_key, rung, scores[rung])
-                            for rung in stop.rungs(trial.epochs) if rung in scores)
+                            for rung in stop.rungs(trial.epochs) if rung in scores and rung < decided)
 
     def _ask(self, done: Mapping[str, str]) -> None:
         """The next round: trials are let start, one after the other, as long as all of their epochs fit."""
         search = self._experiment.search
         together = search.max_concurrent if search.adaptive or self.filter else search.trials
-        asked = [search.trial(self._searcher.ask())
-                 for _ in range(min(together, self.later))]
-        keys = {trial.trial_key for trial in asked}
-        released = released_by(self._store) if self.filter else []
-        planned = [release for release in released if release.trial.trial_key not in keys]
-        for trial in asked:
-            whole = [*(r for r in released if r.trial.trial_key == trial.trial_key and r.deleted),
-                     Release(trial, trial.epochs)]
-            fits = not self.filter or trial.trial_key in done or self.filter.admits([*planned, *whole])
-            planned += whole if fits else ()
-            self.suggestions.append(Suggestion(trial, fits))
+        planned = released_by(self._store) if self.filter else []
+        for _ in range(min(together, self.later)):
+            trial = search.trial(self._searcher.ask())
+            starts = not self._passed_over(trial)
+            if self.filter and starts and trial.trial_key not in done:
+                with_it = _with_whole(trial, planned)
+                starts = self.filter.admits(with_it)
+                planned = with_it if starts else planned
+            self.suggestions.append(Suggestion(trial, starts))
+
+    def _passed_over(self, trial: TrialConfig) -> bool:
+        """Whether the next suggestion is this trial and was passed over when the search was run before."""
+        before = self._before[len(self.suggestions):][:1]
+        return [(s.trial.trial_key, s.started) for s in before] == [(trial.trial_key, False)]
+
+
+def _with_whole(trial: TrialConfig, planned: Iterable[Release]) -> list[Release]:
+    """What is released by then if all epochs of a trial are: its run that was not deleted, if it has one, goes on."""
+    others = list(planned)
+    for release in others:
+        if release.trial.trial_key == trial.trial_key and not release.deleted:
+            others.remove(release)
+            break
+    return [*others, Release(trial, trial.epochs)]
 
 
 class Odometer:
@@ -141,10 +159,15 @@ class Odometer:
 
     def __init__(self, filter: Filter, store: Store) -> None:
         self._filter, self._store = filter, store
-        released = released_by(store)
-        self._deleted = [release for release in released if release.deleted]
-        self._epochs = {r.trial.trial_key: r.epochs for r in released if not r.deleted}
-        self._trials = {r.trial.trial_key: r.trial for r in released}
+        self._others: list[Release] = []  # of runs that do not go on
+        self._epochs: dict[str, int] = {}
+        self._trials: dict[str, TrialConfig] = {}
+        for release in released_by(store):
+            if release.deleted or release.trial.trial_key in self._epochs:
+                self._others.append(release)
+            else:
+                self._epochs[release.trial.trial_key] = release.epochs
+                self._trials[release.trial.trial_key] = release.trial
 
     def begin(self, trials: Iterable[TrialConfig]) -> None:
         """A round of these trials begins."""
@@ -161,37 +184,32 @@ class Odometer:
 
     def _log(self) -> None:
         """What is spent by now."""
-        released = [*self._deleted, *(Release(self._trials[key], epochs) for key, epochs in self._epochs.items())]
+        released = [*self._others, *(Release(self._trials[key], epochs) for key, epochs in self._epochs.items())]
         spent = self._filter.epsilon(self._filter.spent(released))
         self._store.log_sweep({"epsilon/spent": spent}, {}, step=sum(release.epochs for release in released))
 
 
 def released_by(store: Reader) -> list[Release]:
-    """What the open sweep has released; nothing of one that was never opened."""
-    return store.released() if store.is_open else []
+    """What the sweep that was looked for has released; nothing of one that never began."""
+    return store.released() if store.began else []
 
 
 def filter_of(experiment: Experiment, store: Reader) -> Filter | None:
     """The filter of a sweep with a budget: of the order with which it began.
 
     Raises:
-        ConfigError: as `make_filter`; for a budget other than that with which it began, and for trials in the store
-            that it cannot cover.
+        ConfigError: as `make_filter`; for a budget other than that with which it began, for trials in the store that it
+            cannot cover, and for more than it released.
     """
-    before = store.budget() if store.is_open else None
-    now = [experiment.budget.epsilon, experiment.budget.delta] if experiment.budget else None
-    if before and before[:2] != now:
-        raise ConfigError(f"budget: must be that with which the sweep began, epsilon {before[0]:g} at delta "
-                          f"{before[1]:g}, as one that results have changed covers nothing, got "
-                          f"{f'epsilon {now[0]:g} at delta {now[1]:g}' if now else 'none'}; give the experiment "
-                          "another name")
+    before = store.budget() if store.began else None
+    if before:
+        require_as_begun(experiment.budget, before)
     if not experiment.budget:
         return None
-    released = released_by(store)
+    budget, released = experiment.budget, released_by(store)
     if released and not before:
         raise ConfigError(f"budget: must be there from the beginning, but {counted(len(released), 'trial')} of the "
-                          f"sweep began without one, got epsilon {now[0]:g} at delta {now[1]:g}; give the experiment "
-                          "another name")
+                          f"sweep began without one, got {budget}; give the experiment another name")
     for name in ("dataset", "sampler", "delta", "noise"):
         known = {getattr(corner, name) for corner in experiment.corners}
         for trial in (release.trial for release in released):
@@ -199,5 +217,8 @@ def filter_of(experiment: Experiment, store: Reader) -> Filter | None:
                 raise ConfigError(f"{name}: must be that of all trials under a budget, got {getattr(trial, name)} of "
                                   f"trial {trial.trial_key}, which the sweep has; give the experiment another name")
     filter = make_filter(experiment, int(before[2]) if before else None)
-    filter.spent(released)  # of each it must know the cost
+    if not filter.admits(released):
+        spent = filter.epsilon(filter.spent(released))
+        raise ConfigError(f"budget: of {budget}, {spent:.4g} was spent, so that nothing covers the sweep any more; "
+                          "give the experiment another name")
     return filter

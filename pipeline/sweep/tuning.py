@@ -231,12 +231,12 @@ class Driver(tune.Callback):
         return tune.Callback, ()
 
     def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        with self._keeping_error():
+        with self._writing():
             self._recorder.start(self._pack(trial))
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any) -> None:
         records = result.pop("records")  # or Tune would keep the weights in them, and snapshot them
-        with self._keeping_error():
+        with self._writing():
             if result["done"]:
                 records = [record.if_stopped or record for record in records]
             self._recorder.record(self._pack(trial), records, result["time_this_iter_s"])
@@ -244,25 +244,28 @@ class Driver(tune.Callback):
                 self._recorder.fail(self._pack(trial), result["error"], result["traceback"])
 
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        self._recorder.restart(self._pack(trial))
+        with self._writing():
+            self._recorder.restart(self._pack(trial))
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         reason = f"its worker died, or could not start, {MAX_WORKER_DEATHS + 1} times (was there enough memory?)"
-        with self._keeping_error():
+        with self._writing():
             self._recorder.fail(self._pack(trial), reason, Path(trial.error_file).read_text(encoding="utf-8"))
 
     @contextlib.contextmanager
-    def _keeping_error(self) -> Iterator[None]:
+    def _writing(self) -> Iterator[None]:
+        """Around what writes to the store: the sweep may have been taken over while this process stood still. An error
+        is kept."""
         try:
+            self._lease.beat(in_use)
             yield
         except Exception as error:
             self.error = error
             raise
 
     def on_step_end(self, iteration: int, trials: list, **info: Any) -> None:
-        with self._keeping_error():
+        with self._writing():
             self._recorder.write_due()
-            self._lease.beat(in_use)
             self._watchdog.look([trial.status for trial in trials])
 
     def _pack(self, trial: Any) -> Pack:

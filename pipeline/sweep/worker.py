@@ -79,7 +79,7 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
 
     torch.set_num_threads(threads)
     data = _dataset(pack.shared.dataset, data_folder, device)
-    rungs = stop.rungs(pack.shared.epochs) if stop else ()
+    rungs = stop.rungs(pack.shared.epochs) if stop and len(pack.trials) == 1 else ()  # a pack ends as a whole
     return train(pack, data, device, CheckpointKeeper(pack, device, checkpoints), rungs)
 
 

@@ -149,6 +149,11 @@ class Reader:
         """Whether a sweep is open, and was found."""
         return self._parent_id is not None
 
+    @property
+    def began(self) -> bool:
+        """Whether the sweep that was looked for ever began; its parent run may have been deleted since."""
+        return self._experiment_id is not None
+
     def as_swept(self, experiment: Experiment) -> Experiment:
         """The experiment of the open sweep; a search with the trials that it has asked for so far."""
         return asked_for(experiment, started(self.suggestions())) if experiment.search else experiment
@@ -156,7 +161,9 @@ class Reader:
     @reports_errors
     def budget(self) -> list[float] | None:
         """What the budget of the open sweep began with (`accounting.budget.Filter.kept`); None of one without."""
-        text = self._client.get_run(self._parent()).data.tags.get(BUDGET)
+        text = self._client.get_experiment(self._experiment()).tags.get(BUDGET)
+        if text is None and self.is_open:  # where it was once
+            text = self._client.get_run(self._parent()).data.tags.get(BUDGET)
         return json.loads(text) if text else None
 
     @reports_errors

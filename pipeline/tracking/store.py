@@ -49,6 +49,7 @@ from pipeline.trials.disclosure import SWEEP_METRICS, check_metrics
 from pipeline.trials.naming import short_name, spelled
 from pipeline.trials.records import DESCRIPTION, EpochRecord, Outcome
 
+WITHOUT_NOISE = ("time/", "epsilon/")  # metrics that say nothing of the noise that was drawn
 _NOTE = "mlflow.note.content"  # the tag that MLflow's page shows as the description of a run or an experiment
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # for MLflow pages that go by it; that of 3.17 does not
 _PARENT_NOTE = """{description}
@@ -242,7 +243,7 @@ class Store(Reader):
         for name, value in record.metrics.items():
             require_finite(name, value, f"trial {key}, epoch {record.epoch}")
             known = logged.get((name, record.epoch), value)
-            if config.secure and known != value and not name.startswith("time/"):
+            if config.secure and known != value and not name.startswith(WITHOUT_NOISE):
                 raise ValueError(f"{name}: trial {key}, epoch {record.epoch}, was published with other noise ({known} "
                                  f"there, {value} now), and its end was lost; delete its MLflow run {info.run_id} to "
                                  "train it anew, which spends its epsilon a second time")

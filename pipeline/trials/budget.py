@@ -37,6 +37,9 @@ class Budget:
                                   f"{value!r}")
             object.__setattr__(self, name, float(value))
 
+    def __str__(self) -> str:
+        return f"epsilon {self.epsilon:g} at delta {self.delta:g}"
+
 
 def read_budget(top: Mapping[str, Any], search: Search | None, corners: Sequence[TrialConfig]) -> Budget | None:
     """The `budget` of an experiment file, if it has one.

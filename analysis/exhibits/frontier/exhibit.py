@@ -56,11 +56,17 @@ MEANINGS = {
 
 
 def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = (),
-         budget: Budget | None = None) -> Exhibit:
+         budget: Budget | None = None, by_scores: bool = False) -> Exhibit:
     """One of `TITLES`, with the areas that its means dominate, and published results where they can be compared; of
-    trials under a budget it says what that covers. Errors as `frontiers`."""
+    trials under a budget it says what that covers. Errors as `frontiers`.
+
+    Args:
+        by_scores: whether trials were asked for by the scores of others, of which composition is no price.
+    """
     claimed = name == "frontier_claimed"
     points = frontiers(runs, *(("accuracy", ["claimed"]) if claimed else (FRONTIERS[name], GUARANTEED)))
+    if by_scores:
+        points = [frame.drop(columns=PRICE, errors="ignore") for frame in points]
     areas = to_csv(hypervolumes(points, runs).round({"hypervolume": 4}))
     return Exhibit(name, TITLES[name], body(points, runs, references, budget), tidy(points), plot(points, references),
                    {f"{name}_hypervolume.csv": areas})
