@@ -92,7 +92,7 @@ def _status(options: Namespace) -> int:
     store = Reader(root=options.mlruns)
     with contextlib.suppress(KeyboardInterrupt) if options.watch else contextlib.nullcontext():
         while True:
-            states = [status.read(store, name, experiment)
+            states = [status.read(store, name, experiment, options.set)
                       for name in ([experiment.name] if experiment else store.sweeps())]
             if options.watch and sys.stdout.isatty():
                 print("\x1b[2J\x1b[H", end="")

@@ -77,6 +77,8 @@ def test_every_trial_has_a_status_an_epoch_and_a_reason(mixed, tmp_path, capsys)
         f"  to go on: photonic sweep {file}",
     ]
     assert text.splitlines()[-2].startswith("  checkpoint that cannot be used: 0.safetensors: it is damaged (")
+    changed = status(capsys, tmp_path, file, "--set", "name=mixed", "--set", "epochs=4")
+    assert changed.splitlines()[-1] == f"  to go on: photonic sweep {file} --set name=mixed --set epochs=4"
     assert before == sorted(path for path in tmp_path.rglob("*") if path.suffix not in (".db-wal", ".db-shm"))
 
 

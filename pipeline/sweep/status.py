@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -81,10 +82,13 @@ class SweepState:
                 "missing": counts["missing"] + self.unknown}
 
 
-def read(store: Reader, name: str, experiment: Experiment | None = None) -> SweepState:
+def read(store: Reader, name: str, experiment: Experiment | None = None, changes: Sequence[str] = ()) -> SweepState:
     """The state of the sweep `name`, by what the store, its checkpoints and, if it is given, its file say.
 
     Trials in the store that are no longer in the file are left out.
+
+    Args:
+        changes: what `--set` says of the file, for the command that goes on.
     """
     driver, beat, elsewhere = swept_by(store.root, name), "", ""
     if not driver and (holder := held_elsewhere(store, name)):
@@ -109,11 +113,13 @@ def read(store: Reader, name: str, experiment: Experiment | None = None) -> Swee
                   for run in runs.values()]
         unknown = max(0, (store.planned() or 0) - (len(suggestions) or len(trials)))
     left = unknown or any(trial.status not in DONE for trial in trials)
-    go_on = f"photonic sweep {experiment.source if experiment else 'FILE'}" if left and not driver else ""
+    sets = [word for change in changes for word in ("--set", change)]
+    go_on = shlex.join(["photonic", "sweep", str(experiment.source) if experiment else "FILE", *sets])
     refused = tuple(_refusal(f) for f in found if f.problem)
     nodes = store.nodes(driver) if driver and found_it else None
-    return SweepState(name, bool(driver), tuple(trials), unknown, refused, go_on, elsewhere, beat,
-                      _search(suggestions, unknown) if suggestions else "", _budget(store) if found_it else None, nodes)
+    return SweepState(name, bool(driver), tuple(trials), unknown, refused, go_on if left and not driver else "",
+                      elsewhere, beat, _search(suggestions, unknown) if suggestions else "",
+                      _budget(store) if found_it else None, nodes)
 
 
 def _search(suggestions: Sequence[Suggestion], later: int) -> str:
@@ -201,7 +207,7 @@ def _text(state: SweepState) -> str:
         lines.append(f"  {trial.status:<11} {trial.name} ({trial.trial_key}){seen}{saved}"
                      + (f": {trial.reason}" if trial.reason else ""))
     for what in SHOWN:
-        if (more := counts.get(what, 0) - MOST_LINES) > 0:
+        if (more := sum(trial.status == what for trial in state.trials) - MOST_LINES) > 0:
             lines.append(f"  {what:<11} {more} more, which --json lists")
     lines += [f"  checkpoint that cannot be used: {text}" for text in state.refused]
     if state.go_on:

@@ -66,7 +66,9 @@ def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, 
     for field, value in of_file.items():
         keys = field.split(".")
         if keys[0] not in ("name", *PARTS) or (put := _placed(content, keys, value)) is None:
-            raise ConfigError(f"--set {field}: must be an entry of its {', '.join(PARTS)}, got {value!r}")
+            lacks = keys[0] in PARTS and not (isinstance(content, Mapping) and keys[0] in content)
+            raise ConfigError(f"--set {field}: must be an entry of its {', '.join(PARTS)}, got {value!r}"
+                              + (f"; the file has no {keys[0]}, add it there" if lacks else ""))
         content = put
     changes = {field: value for field, value in changes.items() if field not in of_file}
     base, grid, cases = _settings(content, "base"), _settings(content, "grid"), content.get("cases") or []

@@ -12,7 +12,8 @@
       max_concurrent: 4                    # suggestions of one round, asked for before any of its results is known
 
 Ranges are called as in Ray Tune, whose searchers draw from them (`pipeline.sweep.tuning`). What is asked for depends on
-the seed and on the results of the rounds before, and on nothing else: not on which trial ended first, nor on where.
+the seed and on the results of the rounds before, and on nothing else: not on which trial ended first, nor on where (but
+where `stop` ends trials early, their results depend on who came to a rung first).
 
 A space has corners: every combination of choices and of ends of ranges. They stand for the trials that nobody knows yet
 where a file is checked.
