@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -113,3 +114,12 @@ def test_links_of_the_pages_lead_somewhere():
         assert len(links) > 5
         for link in links:
             assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_the_comparison_of_ways_to_tune_is_that_of_its_data_and_quoted():
+    spec = importlib.util.spec_from_file_location("docs_tuning", ROOT / "docs" / "tuning.py")
+    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+    text = (RESULTS / "tuning" / "tuning.md").read_text(encoding="utf-8")
+    rows = pd.read_csv(RESULTS / "tuning" / "tuning.csv")
+    assert module.table(rows) == text and text in QUOTED
+    assert len(rows) == 48 and (rows["epsilon of the choice"] <= rows["epsilon"]).all()
