@@ -159,6 +159,14 @@ def test_the_markdown_says_what_differs_and_what_to_make_of_it(sides):
     assert text.count("| BP | ε ≤ ") == 2
 
 
+def test_the_caption_counts_trials_that_ended_early(sides):
+    a, faster = sides["a"], sides["faster"]
+    assert "ended with" not in body(compare(a, faster))[0]
+    stopped = faster.runs.assign(status=["stopped", "diverged"] + ["finished"] * (len(faster.runs) - 2))
+    text = body(compare(a, dataclasses.replace(faster, runs=stopped)))[0]
+    assert "Stopped early or diverged, and counted with the weights they ended with: 0 trials of a, 2 of fast" in text
+
+
 def test_frontiers_are_overlaid_in_one_colour_per_algorithm(sides):
     found = compare(sides["a"], sides["faster"])
     pairs = overlay(found)

@@ -145,6 +145,10 @@ def caption(comparison: Comparison) -> str:
         sentences.append(f"What differs: {found}.")
     else:
         sentences.append("The settings of matched trials are equal.")
+    early = [int(side.runs["status"].isin(("stopped", "diverged")).sum()) for side in (comparison.a, comparison.b)]
+    if any(early):
+        sentences.append(f"Stopped early or diverged, and counted with the weights they ended with: "
+                         f"{counted(early[0], 'trial')} of {a}, {early[1]} of {b}.")
     if any(comparison.unmatched):
         one, other = comparison.unmatched
         sentences.append(f"Without a counterpart and left out: {counted(one, 'trial')} of {a}, {other} of {b}.")
