@@ -101,6 +101,12 @@ def test_what_fits_is_told_before_anything_is_trained():
     assert 0 < len(drawn.trials) <= 12 and drawn.report
     optuna = dry_run._drawn(budgeted(("algorithm: random", "algorithm: optuna")))
     assert drawn.trials == optuna.trials, "nobody knows what Optuna will ask for"
+    (search, stop, *_), (asked, *_) = (list(dry_run._search_lines(budgeted(*changes))) for changes in (
+        [("budget:", "stop: {rule: asha, grace: 2, factor: 2}\nbudget:")],
+        [("algorithm: random", "algorithm: optuna")]))
+    assert search.endswith("in rounds of 4; those above, as many as fit the budget if none ends early")
+    assert stop.startswith("stop: after 2, 4, 8 of 12 epochs one trial in 2 goes on")
+    assert "those above are drawn at random from its space, as many as fit" in asked
 
 
 def test_a_report_is_of_the_budget_with_which_the_sweep_began(swept, tmp_path):

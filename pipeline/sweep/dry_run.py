@@ -119,8 +119,14 @@ def as_lines(plan: DryRun) -> Iterator[str]:
 def _search_lines(experiment: Experiment) -> Iterator[str]:
     if search := experiment.search:
         rounds = f" in rounds of {search.max_concurrent}" if search.adaptive or experiment.budget else ""
-        yield (f"search: {search.algorithm} asks for up to {counted(search.trials, 'trial')}{rounds}; those above are "
-               "drawn at random from its space")
+        above = "those above are drawn at random from its space" if search.adaptive else "those above"
+        fitting = ", as many as fit the budget if none ends early" if experiment.budget else ""
+        yield f"search: {search.algorithm} asks for up to {counted(search.trials, 'trial')}{rounds}; {above}{fitting}"
+    if stop := experiment.stop:
+        longest = max(trial.epochs for trial in experiment.corners)
+        rungs = ", ".join(str(rung) for rung in stop.rungs(longest))
+        yield (f"stop: after {rungs} of {longest} epochs one trial in {stop.factor} goes on; the others end there, and "
+               "take less than the estimate")
     yield from budget_lines(experiment)
 
 
