@@ -321,6 +321,15 @@ def test_what_was_passed_over_stays_so_when_the_search_is_resumed(tmp_path):
     assert not again.next(store.done()) and again.suggestions == search.suggestions and asks.told[1] is None
 
 
+@pytest.mark.parametrize("text", ["", "[", '[{"trial_key": "ab"', '{"trial_key": 1}', '[{"settings": {"gone": 1}}]'])
+def test_suggestions_that_cannot_be_read_do_not_keep_a_search_from_going_on(text, tmp_path):
+    experiment, store = budgeted(), Store(root=tmp_path)
+    search = rounds(experiment, store)
+    train(store, search.next(store.done()))
+    store._client.log_text(store._parent(), text, "search.json")
+    end(rounds(experiment, store), store)
+
+
 @pytest.mark.parametrize("epsilon", [4, 6])
 def test_a_budget_outlives_the_parent_run_of_its_sweep(epsilon, tmp_path):
     asks, store = Fixed(*({"learning_rate": 1 + k / 10, "epochs": 18} for k in range(8))), Store(root=tmp_path)

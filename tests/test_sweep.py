@@ -109,20 +109,27 @@ def test_a_worker_of_another_program_trains_nothing(tmp_path, two_cores, monkeyp
     assert [record.epoch for record in step["records"]] == [1] and "error" not in step
 
 
+OWN = SimpleNamespace(require_own=lambda: None)
+
+
 @pytest.mark.parametrize(("error", "raised"), [(KeyboardInterrupt, KeyboardInterrupt), (ValueError, TrackingError),
                                                (None, TrackingError)])
 def test_a_store_that_takes_no_end_hides_no_ctrl_c(error, raised):
     def write():
         raise TrackingError("refused")
 
-    with pytest.raises(raised), sweep.afterwards(write):
+    with pytest.raises(raised), sweep.afterwards(OWN, write):
         if error:
             raise error
 
 
-def test_a_sweep_that_another_driver_took_over_is_not_written_to():
-    with pytest.raises(SweepRunning), sweep.afterwards(lambda: pytest.fail("written")):
-        raise SweepRunning("another took it over")
+@pytest.mark.parametrize("error", [SweepRunning, KeyboardInterrupt, ValueError, None])
+def test_a_sweep_that_another_driver_took_over_is_not_written_to(error):
+    """Whatever ends this driver, Ctrl-C after it stood still for one."""
+    lost = SimpleNamespace(require_own=Mock(side_effect=SweepRunning("another took it over")))
+    with pytest.raises(SweepRunning), sweep.afterwards(lost, lambda: pytest.fail("written")):
+        if error:
+            raise error
 
 
 def test_a_driver_that_stood_still_looks_whose_the_sweep_is_before_it_writes():
@@ -357,21 +364,21 @@ def test_epochs_wait_for_each_other_but_not_for_long_and_not_at_the_end(tmp_path
     assert written == [[1], [2, 3], [4], [5, 6]] and result.finished == 1
 
 
-def test_scores_that_a_trial_is_stopped_by_are_written_before_it(tmp_path, monkeypatch):
-    packs, written = [Pack((trial,)) for trial in grid(("dfa",), 3)], []
+def test_where_scores_decide_epochs_are_written_as_they_come(tmp_path, monkeypatch):
+    """What followed from a score is never there without it."""
+    packs, written = [Pack((trial,)) for trial in grid(("dfa",), 2)], []
     store = SimpleNamespace(start=lambda *a, **k: None, check=lambda record: None,
                             log=lambda records: written.extend((r.trial_key, r.epoch) for r in records))
     monkeypatch.setattr(recorder.time, "monotonic", lambda: 0.0)
-    taking = recorder.Recorder(store, SweepProgress([], quiet=True), recorder.SweepResult(3), tmp_path / "log", {})
-    monkeypatch.setattr(taking._progress, "record", lambda record: None)
-    monkeypatch.setattr(taking._progress, "start", lambda config: None)
-    (first,), (second,), (third,) = ([trial.trial_key for trial in pack.trials] for pack in packs)
+    progress = SimpleNamespace(record=lambda record: None, start=lambda config: None)
+    taking = recorder.Recorder(store, progress, recorder.SweepResult(2), tmp_path / "log", {}, wait=0.0)
+    came = [(pack, pack.shared.trial_key, epoch) for pack, epoch in (
+        (packs[0], 1), (packs[1], 1), (packs[1], 2), (packs[0], 2))]
     for pack in packs:
         taking.start(pack)
-    for pack, key, number, outcome in ((packs[0], first, 1, None), (packs[1], second, 1, None),
-                                       (packs[0], first, 2, Outcome("stopped", {}, ()))):
-        taking.record(pack, [EpochRecord(key, number, {}, {}, outcome)], 1.0)
-    assert written == [(second, 1), (first, 1), (first, 2)] and third not in dict(written)
+    for place, (pack, key, epoch) in enumerate(came, start=1):
+        taking.record(pack, [EpochRecord(key, epoch, {})], 1.0)
+        assert written == [(key, epoch) for _, key, epoch in came[:place]]
 
 
 def test_a_pack_that_fails_keeps_the_epochs_that_waited(tmp_path):

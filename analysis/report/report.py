@@ -106,8 +106,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         TrackingError: if the store has no such sweep.
     """
     store.attach(experiment.name)
-    if experiment.search:
-        require_as_begun(experiment.budget, store.budget())
+    require_as_begun(experiment.budget, store.budget())
     if not where:
         experiment = searched(store, experiment)
     runs = load_runs(store, experiment.trials, source=experiment.source)

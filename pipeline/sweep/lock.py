@@ -142,7 +142,7 @@ class Lease:
         if self._store.shared:
             time.sleep(SETTLING_SECONDS)
             self._store.attach(self._name)
-            self._require_own()
+            self.require_own()
 
     def beat(self, nodes: Callable[[], Sequence[Mapping[str, Any]]] = tuple) -> None:
         """A sign of life, if it is time for one.
@@ -155,14 +155,21 @@ class Lease:
         """
         if time.monotonic() - self._last_beat < BEAT_SECONDS:
             return
+        self.require_own()
         if self._store.shared:
-            self._require_own()
             self._beats += 1
             self._store.beat(self._beats)
         self._store.note_nodes(nodes())
         self._last_beat = time.monotonic()
 
-    def _require_own(self) -> None:
+    def require_own(self) -> None:
+        """Before something is written.
+
+        Raises:
+            SweepRunning: if another driver took the sweep over.
+        """
+        if not self._store.shared:
+            return
         driver, _ = self._store.holder() or ("nobody", "")
         if driver != self._store.driver:
             raise SweepRunning(f"sweep '{self._name}': {place(driver)} took it over, with the same tracking store; "

@@ -82,7 +82,7 @@ class Recorder:
     """Hands every epoch of every trial to the store, whatever workers do; the store takes each once.
 
     MLflow takes as long for one epoch as for many, so that the epochs of a pack wait for each other, until
-    `WRITE_SECONDS` after the store last got something of it. One in which a trial ends does not wait. What waits when
+    `wait` seconds after the store last got something of it. One in which a trial ends does not wait. What waits when
     this process is killed is handed in again, or trained again, by whoever goes on.
 
     Args:
@@ -92,15 +92,18 @@ class Recorder:
         done: trial_keys of trials that were done before; what their packs still hand in of them is passed over.
         short: what to call a trial in the store.
         written: takes the epochs that the store was given.
+        wait: seconds after which epochs are written; 0 where scores decide which trials go on, so that what followed
+            from a score is never in the store without it.
     """
 
     def __init__(self, store: Store, progress: SweepProgress, result: SweepResult, failure_log: Path,
                  tags: Mapping[str, str], name: Callable[[TrialConfig], str] = run_name,
                  done: Iterable[str] = (), short: Callable[[TrialConfig], str] = short_name,
-                 written: Callable[[Sequence[EpochRecord]], object] | None = None) -> None:
+                 written: Callable[[Sequence[EpochRecord]], object] | None = None,
+                 wait: float = WRITE_SECONDS) -> None:
         self._store, self._progress, self._result = store, progress, result
         self._failure_log, self._tags, self._name, self._short = failure_log, tags, name, short
-        self._given_to = written
+        self._given_to, self._wait = written, wait
         self._started: set[str] = set()
         self._ended: set[str] = set(done)
         self._waiting: dict[Pack, list[EpochRecord]] = {}
@@ -138,10 +141,8 @@ class Recorder:
         except ValueError as error:  # a metric that cannot be stored is the pack's failure, not the sweep's
             self.fail(pack, one_line(error), traceback.format_exc())
             return
-        self._waiting[pack] = [*self._waiting.pop(pack, ()), *records]  # the last to hand in is the last to be written
-        if any(record.outcome and record.outcome.status == "stopped" for record in records):
-            self.write_all()  # before it the scores that it was stopped by: what is in the store is paid for
-        elif any(record.outcome for record in records):
+        self._waiting.setdefault(pack, []).extend(records)
+        if any(record.outcome for record in records):
             self._write(pack)
         self.write_due()
         for record in records:
@@ -153,9 +154,9 @@ class Recorder:
             self._progress.record(record)
 
     def write_due(self) -> None:
-        """Write the epochs of packs of which nothing was written for `WRITE_SECONDS`."""
+        """Write the epochs of packs of which nothing was written for `wait` seconds."""
         now = time.monotonic()
-        for pack in [p for p in self._waiting if now - self._written[p] >= WRITE_SECONDS]:
+        for pack in [p for p in self._waiting if now - self._written[p] >= self._wait]:
             self._write(pack)
 
     def write_all(self) -> None:

@@ -21,7 +21,7 @@ from pipeline.sweep.cluster import CLIENT, WORKERS_OF_CLUSTER, everything, offer
 from pipeline.sweep.lock import Lease, SweepRunning, sweeping
 from pipeline.sweep.outcome import closed, contents
 from pipeline.sweep.progress import SweepProgress
-from pipeline.sweep.recorder import Recorder, SweepResult, git_commit, versions
+from pipeline.sweep.recorder import WRITE_SECONDS, Recorder, SweepResult, git_commit, versions
 from pipeline.sweep.resources import ResourceError, Watchdog, bundle, check_resources, slots
 from pipeline.sweep.search import Odometer, Rounds, filter_of
 from pipeline.sweep.tuning import Driver, Rungs, fit, make_searcher
@@ -116,18 +116,20 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                       recorded(store, lease, rounds, result, tags["git_commit"])):
                     odometer = Odometer(rounds.filter, store) if rounds.filter else None
                     recorder = Recorder(store, progress, result, failure_log, tags, name, done, short,
-                                        odometer and odometer.add)
+                                        odometer and odometer.add, wait=0.0 if experiment.stop else WRITE_SECONDS)
                     watchdog = Watchdog(lambda: check_resources(recorder.left(missing), experiment.resources, offers()),
                                         idle_seconds)
                     rungs = _rungs(experiment, rounds)
-                    with afterwards(recorder.write_all):
+                    with afterwards(lease, recorder.write_all):
                         while missing:
+                            lease.require_own()
                             if odometer:
                                 odometer.begin(missing)
                             kept = checkpoints.resumable(rounds.trials, lease.done(), progress.say)
                             packs = plan(missing, experiment.resources, at_once, kept)
                             driver = Driver(packs, recorder, watchdog, lease)
                             fit(packs, at_once, experiment.resources, trainer, plugins, driver, root / "ray", rungs)
+                            lease.require_own()
                             recorder.write_all()
                             done = lease.done()
                             missing = _next(rounds, store, result, progress, done)
@@ -189,7 +191,7 @@ def recorded(store: Store, lease: Lease, rounds: Rounds, result: SweepResult, co
         store.log_experiment(experiment.public_text)
     if experiment.search:
         store.log_suggestions(rounds.suggestions)
-    with afterwards(lambda: closed(store, rounds.experiment, status)):
+    with afterwards(lease, lambda: closed(store, rounds.experiment, status)):
         try:
             lease.confirm()
             yield
@@ -200,18 +202,22 @@ def recorded(store: Store, lease: Lease, rounds: Rounds, result: SweepResult, co
 
 
 @contextlib.contextmanager
-def afterwards(write: Callable[[], object]) -> Iterator[None]:
+def afterwards(lease: Lease, write: Callable[[], object]) -> Iterator[None]:
     """Call `write` in the end, unless the sweep is another driver's by now, and so are its runs. After Ctrl-C a store
     that cannot be written to must not hide that it was Ctrl-C."""
+    def end() -> None:
+        lease.require_own()
+        write()
+
     try:
         yield
     except SweepRunning:
         raise
     except KeyboardInterrupt:
         with contextlib.suppress(TrackingError):
-            write()
+            end()
         raise
     except BaseException:
-        write()
+        end()
         raise
-    write()
+    end()

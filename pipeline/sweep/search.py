@@ -52,7 +52,7 @@ class Rounds:
         self._experiment, self._store, self.filter = experiment, store, filter
         self._searcher = make(experiment.search) if experiment.search else None
         self.suggestions = [] if experiment.search else [Suggestion(trial, True) for trial in experiment.trials]
-        self._before = store.suggestions() if experiment.search and store.is_open else []
+        self._before = store.decisions() if filter and store.is_open else []
         self._told = 0
 
     @property
@@ -137,8 +137,7 @@ class Rounds:
 
     def _passed_over(self, trial: TrialConfig) -> bool:
         """Whether the next suggestion is this trial and was passed over when the search was run before."""
-        before = self._before[len(self.suggestions):][:1]
-        return [(s.trial.trial_key, s.started) for s in before] == [(trial.trial_key, False)]
+        return self._before[len(self.suggestions):][:1] == [(trial.trial_key, False)]
 
 
 def _with_whole(trial: TrialConfig, planned: Iterable[Release]) -> list[Release]:

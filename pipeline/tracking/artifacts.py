@@ -69,6 +69,15 @@ def suggestions_text(suggestions: Sequence[Suggestion]) -> str:
                        for s in suggestions], indent=1) + "\n"
 
 
+def decisions_of(text: str) -> list[tuple[str, bool]]:
+    """(trial_key, whether it was let start) of suggestions as JSON, whatever their settings; of a text that is cut off
+    or damaged none."""
+    try:
+        return [(entry["trial_key"], entry["started"]) for entry in json.loads(text)]
+    except (ValueError, TypeError, KeyError):
+        return []
+
+
 def started(suggestions: Iterable[Suggestion]) -> tuple[TrialConfig, ...]:
     """The trials that were let start, each once."""
     return tuple({s.trial.trial_key: s.trial for s in suggestions if s.started}.values())

@@ -23,6 +23,7 @@ from pipeline.tracking.artifacts import (
     Suggestion,
     TrackedRun,
     config_of,
+    decisions_of,
     started,
     suggestions_of,
 )
@@ -143,6 +144,11 @@ class Reader:
     def suggestions(self) -> list[Suggestion]:
         """What the search of the open sweep has asked for so far, in its order."""
         return suggestions_of(self._text(SUGGESTIONS) or "[]")
+
+    @reports_errors
+    def decisions(self) -> list[tuple[str, bool]]:
+        """(trial_key, whether it was let start) of what the search of the open sweep has asked for, in its order."""
+        return decisions_of(self._text(SUGGESTIONS) or "[]")
 
     @property
     def is_open(self) -> bool:
