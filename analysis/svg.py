@@ -77,6 +77,7 @@ def _readings(line: Line2D) -> list[str]:
     points = line.get_xydata()
     places = line.get_transform().transform(points)
     drawn = np.isfinite(places).all(axis=1)
+    drawn[np.arange(len(points)) % (line.get_markevery() or 1) > 0] = False
     drawn[drawn] = [line.figure.bbox.contains(*place) for place in places[drawn]]
     label = [] if line.get_label().startswith("_") else [line.get_label()]
     axes = (line.axes.xaxis, line.axes.yaxis)

@@ -201,7 +201,8 @@ def test_released_numbers_lie_on_the_grid_and_hold_what_was_rounded():
         assert step == (3.0, 0.5)[r] / STEPS_PER_SIGMA
         integers = released[r].numpy() / step
         assert (np.abs(integers - np.round(integers)) < 1e-3).all()
-        assert np.array_equal(np.round(integers) - drawn[r].numpy(), np.round(numbers[r].numpy() / step))
+        assert np.array_equal(np.round(integers) - drawn[r].numpy(), np.round(numbers[r].numpy() * (1 / step))), \
+            "halfway, a quotient may round to the other side"
 
 
 def test_sums_are_exact_where_those_of_float32_are_not(digits):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
+from analysis import svg
 from analysis.exhibits.figure2 import MissingSeries
-from analysis.exhibits.leekifer import body, plot, tabulate
+from analysis.exhibits.leekifer import body, plot, reading_of, tabulate
 from analysis.exhibits.leekifer import number as number_text
 from analysis.exhibits.table import markdown
 from analysis.report.report import write
@@ -137,6 +140,21 @@ def test_readings_have_curves_of_their_own_with_their_own_epsilon(tmp_path):
     assert f"DP-DFA, error_clip false: ε = {number_text(off)}" in labels and len(labels) == 6
     printed = max(e.value for e in account(DFA, 2) if e.variant == "rdp/classic")
     assert panel.child_axes[0].get_xticklabels()[-1].get_text() == f"{printed:.2f}", "not that of the loudest reading"
+
+
+def test_of_as_many_the_default_is_the_one_without_a_name():
+    runs = pd.DataFrame([vars(replace(DFA, error_clip=clip)) for clip in (False, True, False, True)])
+    assert list(reading_of(runs)) == ["error_clip false", "", "error_clip false", ""]
+
+
+def test_every_marker_of_a_long_curve_can_be_read():
+    """Only some of its points have one."""
+    figure = Figure()
+    figure.subplots().plot(range(30), range(30), marker="o", markevery=4, label="a")
+    names, drawn = svg.name(figure), io.BytesIO()
+    figure.savefig(drawn, format="svg")
+    text = svg.annotate(drawn.getvalue(), figure, names).decode()
+    assert text.count("title>a\n") == 8 and "28" in text
 
 
 def test_the_report_ranks_methods_and_names_both_epsilons(store, tmp_path):

@@ -71,13 +71,14 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
 
 
 def reading_of(runs: pd.DataFrame) -> pd.Series:
-    """Of every run the fields of `READINGS` in which it is not as most of its algorithm are, such as `bounding scale`;
-    empty where there is none."""
+    """Of every run the fields of `READINGS` in which it is not as most of its algorithm are (of as many, as those with
+    the default), such as `bounding scale`; empty where there is none."""
     texts = pd.Series("", index=runs.index)
     for f in (f for f in settings() if f.name in READINGS):
         text = runs[f.name].map(lambda v, f=f: str(f.default if pd.isna(v) else v).lower())
         for _, values in text.groupby(runs["algorithm"]):
-            for place, value in values[values != values.mode().iloc[0]].items():
+            modes, usual = list(values.mode()), str(f.default).lower()
+            for place, value in values[values != (usual if usual in modes else modes[0])].items():
                 texts[place] += f"{', ' if texts[place] else ''}{f.name} {value}"
     return texts
 
@@ -105,7 +106,7 @@ def panel(table: pd.DataFrame, ax: Axes) -> Axes:
     readings = ["", *sorted(set(table["reading"]) - {""})]
     for (algorithm, reading, sigma), cell in table.groupby(CURVES[1:]):
         by_epoch = cell.groupby("epoch")["accuracy"].agg(["mean", "min", "max"])
-        spent = cell["epsilon_tight"].max()
+        spent = cell.loc[cell["epoch"] == cell["epoch"].max(), "epsilon_tight"].max()
         label = method(algorithm, sigma, reading) + (f": ε = {number(spent)}" if sigma else "")
         style = STYLES[readings.index(reading) % len(STYLES)] if sigma else "--"
         ax.plot(by_epoch.index, by_epoch["mean"], color=PALETTE[algorithm], marker=MARKERS[algorithm], markersize=3,
