@@ -111,10 +111,10 @@ class Recorder:
 
     def start(self, pack: Pack) -> None:
         """A worker starts to train a pack, for the first time or, after a worker died, again."""
+        self._written[pack] = time.monotonic()
         for config in pack.trials:
             if config.trial_key not in self._started and config.trial_key not in self._ended:
                 self._store.start(config, tags=self._tags, name=self._short(config))
-                self._written[pack] = time.monotonic()
                 self._started.add(config.trial_key)
                 self._progress.start(config)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from pipeline.accounting.budget import Filter, make_filter, require_as_begun
@@ -98,22 +99,21 @@ class Rounds:
         """The scores of the last round."""
         if self._told == len(self.suggestions):
             return
-        metric, ended = self._experiment.search.metric, self._ended()
+        metric, runs = self._experiment.search.metric, self._runs()
         for number in range(self._told, len(self.suggestions)):
             suggestion = self.suggestions[number]
-            run = ended.get(suggestion.trial.trial_key) if suggestion.started else None
-            self._searcher.tell(number, run and run.metrics.get(metric))
+            run = runs.get(suggestion.trial.trial_key) if suggestion.started else None
+            self._searcher.tell(number, run.metrics.get(metric) if run and run.status in DONE else None)
         self._told = len(self.suggestions)
 
-    def _ended(self) -> dict[str, TrackedRun]:
-        """Runs of trials that need no more training, by trial_key."""
-        runs = self._store.runs() if self._store.began else []  # it has not before the first trial
-        return {run.trial_key: run for run in runs if run.status in DONE}
+    def _runs(self) -> dict[str, TrackedRun]:
+        """Runs of the sweep by trial_key; none before the first trial."""
+        return {run.trial_key: run for run in self._store.runs()} if self._store.began else {}
 
     def scores(self, stop: Halving) -> Iterator[tuple[str, int, float]]:
         """(trial_key, epoch, score) of trials on every rung where it was decided whether they go on, in the order asked
         for: those that ended came no further, and those that did not have released epochs beyond it."""
-        runs = {run.trial_key: run for run in self._store.runs()} if self._store.began else {}
+        runs = self._runs()
         for trial in self.trials:
             if run := runs.get(trial.trial_key):
                 scores = dict(self._store.history(run.run_id, self._experiment.search.metric))
@@ -125,13 +125,13 @@ class Rounds:
         """The next round: trials are let start, one after the other, as long as all of their epochs fit."""
         search = self._experiment.search
         together = search.max_concurrent if search.adaptive or self.filter else search.trials
-        planned = released_by(self._store) if self.filter else []
+        planned, others = _apart(released_by(self._store)) if self.filter else ({}, [])
         for _ in range(min(together, self.later)):
             trial = search.trial(self._searcher.ask())
             starts = not self._passed_over(trial)
             if self.filter and starts and trial.trial_key not in done:
-                with_it = _with_whole(trial, planned)
-                starts = self.filter.admits(with_it)
+                with_it = {**planned, trial.trial_key: Release(trial, trial.epochs)}
+                starts = self.filter.admits([*with_it.values(), *others])
                 planned = with_it if starts else planned
             self.suggestions.append(Suggestion(trial, starts))
 
@@ -140,14 +140,17 @@ class Rounds:
         return self._before[len(self.suggestions):][:1] == [(trial.trial_key, False)]
 
 
-def _with_whole(trial: TrialConfig, planned: Iterable[Release]) -> list[Release]:
-    """What is released by then if all epochs of a trial are: its run that was not deleted, if it has one, goes on."""
-    others = list(planned)
-    for release in others:
-        if release.trial.trial_key == trial.trial_key and not release.deleted:
-            others.remove(release)
-            break
-    return [*others, Release(trial, trial.epochs)]
+def _apart(released: Iterable[Release]) -> tuple[dict[str, Release], list[Release]]:
+    """What was released by runs that go on if their trial does, by trial_key, and by all others: those that were
+    deleted, and what was restored beside another run of its trial."""
+    live: dict[str, Release] = {}
+    others = []
+    for release in released:
+        if release.deleted or release.trial.trial_key in live:
+            others.append(release)
+        else:
+            live[release.trial.trial_key] = release
+    return live, others
 
 
 class Odometer:
@@ -158,32 +161,26 @@ class Odometer:
 
     def __init__(self, filter: Filter, store: Store) -> None:
         self._filter, self._store = filter, store
-        self._others: list[Release] = []  # of runs that do not go on
-        self._epochs: dict[str, int] = {}
-        self._trials: dict[str, TrialConfig] = {}
-        for release in released_by(store):
-            if release.deleted or release.trial.trial_key in self._epochs:
-                self._others.append(release)
-            else:
-                self._epochs[release.trial.trial_key] = release.epochs
-                self._trials[release.trial.trial_key] = release.trial
+        self._live, self._others = _apart(released_by(store))
 
     def begin(self, trials: Iterable[TrialConfig]) -> None:
         """A round of these trials begins."""
-        self._trials |= {trial.trial_key: trial for trial in trials}
+        for trial in trials:
+            self._live.setdefault(trial.trial_key, Release(trial, 0))
         self._log()
 
     def add(self, records: Iterable[EpochRecord]) -> None:
         """Epochs that the store has now, perhaps not for the first time."""
-        before = sum(self._epochs.values())
+        before = dict(self._live)
         for record in records:
-            self._epochs[record.trial_key] = max(record.epoch, self._epochs.get(record.trial_key, 0))
-        if sum(self._epochs.values()) > before:
+            release = self._live[record.trial_key]
+            self._live[record.trial_key] = replace(release, epochs=max(release.epochs, record.epoch))
+        if self._live != before:
             self._log()
 
     def _log(self) -> None:
         """What is spent by now."""
-        released = [*self._others, *(Release(self._trials[key], epochs) for key, epochs in self._epochs.items())]
+        released = [*self._others, *self._live.values()]
         spent = self._filter.epsilon(self._filter.spent(released))
         self._store.log_sweep({"epsilon/spent": spent}, {}, step=sum(release.epochs for release in released))
 
