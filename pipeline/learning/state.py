@@ -19,8 +19,7 @@ from pipeline.learning.training import Training
 def capture(training: Training) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """(arrays, JSON values) of a training between two epochs; copies."""
     tensors = {"weights": training.net.parameters.flat}
-    of_optimizer = training.optimizer.state_dict()["state"].get(0, {})
-    tensors |= {f"optimizer.{name}": value for name, value in of_optimizer.items() if value is not None}
+    tensors |= {f"optimizer.{name}": value for name, value in training.optimizer.state.items()}
     values = {"epoch": training.epoch, "active": training.active, "sampler": training.sampler.state()}
     if training.average:
         tensors["average"], values["average_steps"] = training.average.mean, training.average.steps
@@ -37,8 +36,7 @@ def restore(training: Training, arrays: Mapping[str, np.ndarray], values: Mappin
     """
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     training.net.parameters.flat.copy_(tensors["weights"])
-    training.optimizer.load_state_dict({"state": {0: _named(tensors, "optimizer")},
-                                        "param_groups": training.optimizer.state_dict()["param_groups"]})
+    training.optimizer.restore(_named(tensors, "optimizer"))
     training.sampler.restore(values["sampler"])
     if training.average:
         training.average.mean.copy_(tensors["average"])

@@ -23,7 +23,7 @@ from pipeline.learning.evaluation import EVALUATION_BATCH, Evaluation, worst_cla
 from pipeline.learning.feedback.algorithms import make_feedback, output_error
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.network.network import make_network, start_output
-from pipeline.learning.optimizer import MovingAverage, learning_rate, make_optimizer
+from pipeline.learning.optimizer import MovingAverage, Optimizer, learning_rate
 from pipeline.learning.randomness import Noise
 from pipeline.learning.rows import check_rows
 from pipeline.trials.camera import camera_of
@@ -102,8 +102,7 @@ class Training:
         self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, device,
                                         self.feedback.matrices)
         self.update, self.gradient = (self.net.blank_parameters(len(trials), device) for _ in range(2))
-        self.net.parameters.flat.grad = self.update.flat
-        self.optimizer = make_optimizer(c, self.net.parameters.flat)
+        self.optimizer = Optimizer(c, self.net.parameters.flat, self.update.flat)
         self.average = MovingAverage(self.net.parameters.flat, c.averaging) if c.averaging else None
         self.untrained_losses = self._canary_losses() if self.canaries else None
         if c.secure:
@@ -176,7 +175,7 @@ class Training:
         measured = {int((k + 0.5) * len(batches) / n_measured) for k in range(n_measured)}  # evenly over the epoch
         losses, alignments = [], []
         for step, indices in enumerate(batches):
-            self.optimizer.param_groups[0]["lr"] = learning_rate(c, self.epoch * len(batches) + step)
+            self.optimizer.learning_rate = learning_rate(c, self.epoch * len(batches) + step)
             loss, alignment = self.step(indices, measure_alignment=step in measured)
             losses.append(loss)
             alignments += [] if alignment is None else [alignment]
