@@ -144,8 +144,8 @@ def _report(options: Namespace) -> int:
         stems.setdefault(path.with_suffix(""), []).append(path.suffix)
     for stem, kinds in stems.items():
         print(f"  {stem}{' '.join(kinds)}")
-    for exhibit, reason in report.left_out:
-        print(f"left out: {exhibit}: {reason}")
+    if report.left_out:
+        print(f"left out, for reasons that the page has: {', '.join(exhibit for exhibit, _ in report.left_out)}")
     return 0
 
 

@@ -145,8 +145,9 @@ def test_another_name_seed_and_budget_are_another_sweep_of_the_file(tmp_path, ca
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["search", "budget_fashion", "budget_fashion_bp"])
-def test_a_dry_run_of_a_shipped_search_says_what_fits(name, capsys):
+@pytest.mark.parametrize(("name", "epsilon"), [("search", 8), ("budget_fashion", 8), ("budget_fashion_bp", 8),
+                                               ("budget_scattering", 3)])
+def test_a_dry_run_of_a_shipped_search_says_what_fits(name, epsilon, capsys):
     assert main(["sweep", str(EXPERIMENTS / f"{name}.yaml"), "--dry-run", "--workers", "2"]) == 0
     told = capsys.readouterr().out
-    assert "search: optuna asks for up to" in told and "budget: epsilon 8 at delta 1e-05" in told
+    assert "search: optuna asks for up to" in told and f"budget: epsilon {epsilon} at delta 1e-05" in told
