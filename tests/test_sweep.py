@@ -200,6 +200,27 @@ def test_what_happens_to_a_pack_happens_to_it_alone_and_then_what_failed_or_is_n
     assert Counter(r.trial_key for r in tracked(tmp_path)[1]) == Counter(t.trial_key for t in wider)
 
 
+def test_a_trial_whose_run_is_deleted_while_others_train_is_left_to_the_next_sweep(tmp_path, two_cores, monkeypatch):
+    """Asked for again, it would be trained without a run, and asked for again."""
+    trials, finish, said = grid(("dfa",), 2), Store._finish, []
+
+    def deletes_the_first(store, key, outcome):
+        finish(store, key, outcome)
+        if key == trials[0].trial_key:
+            store._client.delete_run(store._trials[key][1].run_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "_finish", deletes_the_first)
+        patch.setattr(SweepProgress, "say", lambda progress, text: said.append(text))
+        result = run(tmp_path, trials, resources=ONE_WORKER)
+    assert (result.finished, result.remaining) == (2, 0)
+    assert ("deleted while the sweep ran: dfa non-private seed=0; run the same command again to train what is "
+            "missing") in said
+    again = run(tmp_path, trials, resources=ONE_WORKER)
+    assert (again.skipped, again.finished) == (1, 1)
+    assert_tracked_once(tmp_path, trials)
+
+
 def test_lost_tracking_store_ends_the_sweep_and_loses_nothing(tmp_path, two_cores, monkeypatch):
     trials, calls, log = grid(("dfa",)), itertools.count(), Store.log
 

@@ -122,6 +122,14 @@ class Recorder:
         """Those that have not ended."""
         return [config for config in trials if config.trial_key not in self._ended]
 
+    def not_deleted(self, asked_for: Sequence[TrialConfig]) -> list[TrialConfig]:
+        """Of trials that the store does not have as done, those that did not end in this sweep either; the runs of the
+        others were deleted since, which is said."""
+        if gone := [config for config in asked_for if config.trial_key in self._ended]:
+            self._progress.say(f"deleted while the sweep ran: {', '.join(map(self._name, gone))}; run the same command "
+                               "again to train what is missing")
+        return self.left(asked_for)
+
     def restart(self, pack: Pack) -> None:
         """A worker died; the pack will be trained again, from its checkpoint or from its first epoch."""
         self._write(pack)

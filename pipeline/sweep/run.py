@@ -132,7 +132,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                             lease.require_own()
                             recorder.write_all()
                             done = lease.done()
-                            missing = _next(rounds, store, result, progress, done)
+                            missing = recorder.not_deleted(_next(rounds, store, result, progress, done))
                         checkpoints.resumable(rounds.trials, done, progress.say)  # stopped trials leave theirs
         elif experiment.search and store.is_open:
             store.log_suggestions(rounds.suggestions)  # its driver may have died before it could
