@@ -119,7 +119,7 @@ def test_a_panel_per_sigma_with_the_published_epsilon_on_top(store):
 
 
 def test_readings_have_curves_of_their_own_with_their_own_epsilon(tmp_path):
-    readings = [replace(DFA, error_clip=False), replace(DFA, bounding="scale"), replace(DFA, activation="sigmoid")]
+    readings = [replace(DFA, error_clip=False), replace(DFA, bounding="scale"), replace(DFA, init="glorot")]
     trials = [*TRIALS, *readings]
     assert misfit("leekifer", trials) == ""
     store = Store(root=tmp_path)
@@ -131,7 +131,7 @@ def test_readings_have_curves_of_their_own_with_their_own_epsilon(tmp_path):
         store.log([EpochRecord(t.trial_key, 1, metrics[0]), EpochRecord(
             t.trial_key, 2, {**metrics[1], "test/accuracy": 0.5}, {}, Outcome("finished", {}, ()))])
     table = tabulate(load_runs(store, trials), store)
-    assert set(table["reading"]) == {"", "error_clip false", "bounding scale", "activation sigmoid"}
+    assert set(table["reading"]) == {"", "error_clip false", "bounding scale", "init glorot"}
     spent = table[(table["sigma"] > 0) & (table["epoch"] == 2)].groupby("reading")["epsilon_published"].max()
     assert spent["error_clip false"] > 100 * spent["bounding scale"] and spent["bounding scale"] == spent[""]
     (panel, _) = (ax for ax in plot(table).axes if ax.get_title())
@@ -142,9 +142,11 @@ def test_readings_have_curves_of_their_own_with_their_own_epsilon(tmp_path):
     assert panel.child_axes[0].get_xticklabels()[-1].get_text() == f"{printed:.2f}", "not that of the loudest reading"
 
 
-def test_of_as_many_the_default_is_the_one_without_a_name():
+def test_a_reading_is_named_by_what_varies_and_is_not_the_default_and_by_every_activation():
     runs = pd.DataFrame([vars(replace(DFA, error_clip=clip)) for clip in (False, True, False, True)])
     assert list(reading_of(runs)) == ["error_clip false", "", "error_clip false", ""]
+    runs = pd.DataFrame([vars(trial) for trial in (BP, DFA, replace(DFA, activation="sigmoid", bounding="scale"))])
+    assert list(reading_of(runs)) == ["activation tanh", "activation tanh", "activation sigmoid, bounding scale"]
 
 
 def test_every_marker_of_a_long_curve_can_be_read():

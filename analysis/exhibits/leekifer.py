@@ -71,14 +71,16 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
 
 
 def reading_of(runs: pd.DataFrame) -> pd.Series:
-    """Of every run the fields of `READINGS` in which it is not as most of its algorithm are (of as many, as those with
-    the default), such as `bounding scale`; empty where there is none."""
+    """Of every run the fields of `READINGS` that vary among the runs of an algorithm and are not as by default here,
+    such as `bounding scale`; empty where there is none. Where activations vary all are named, as the paper's are not
+    the default."""
     texts = pd.Series("", index=runs.index)
     for f in (f for f in settings() if f.name in READINGS):
-        text = runs[f.name].map(lambda v, f=f: str(f.default if pd.isna(v) else v).lower())
-        for _, values in text.groupby(runs["algorithm"]):
-            modes, usual = list(values.mode()), str(f.default).lower()
-            for place, value in values[values != (usual if usual in modes else modes[0])].items():
+        values = runs[f.name].map(lambda v, f=f: str(f.default if pd.isna(v) else v).lower())
+        if values.groupby(runs["algorithm"]).nunique().max() == 1:
+            continue
+        for place, value in values.items():
+            if f.name == "activation" or value != str(f.default).lower():
                 texts[place] += f"{', ' if texts[place] else ''}{f.name} {value}"
     return texts
 
