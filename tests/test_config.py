@@ -120,7 +120,7 @@ def test_trial_key_changes_with_every_field_that_matters(mechanism):
     # Another projector for an algorithm that can run here does not exist; of another network below, of features in
     # test_features and test_feature_maps, of what goes with target_norm in test_readings, of an output layer that
     # starts at a multiple of B here.
-    elsewhere = {f.name for f in FIELDS if f.name.startswith(("feature", "scattering_", "optical_"))}
+    elsewhere = {f.name for f in FIELDS if f.name.startswith(("feature", "scattering_", "patch_", "optical_"))}
     elsewhere |= {"bounding", "tau_h_rule", "conv_error", "conv_clip"}
     elsewhere |= {"photons", "reference_ratio", "dark_counts", "read_noise", "full_well", "adc_bits"}  # test_physical
     assert set(OTHER) == {f.name for f in FIELDS} - {"network", "projector", "output_std"} - elsewhere

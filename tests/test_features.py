@@ -13,7 +13,7 @@ from pipeline.accounting import privacy_tags
 from pipeline.learning.data import features as maps
 from pipeline.learning.data import maps as computing
 from pipeline.learning.data.dataset import load
-from pipeline.learning.data.dead_leaves import dead_leaves
+from pipeline.learning.data.dead_leaves import REFERENCES, dead_leaves
 from pipeline.learning.data.scattering import scattering
 from pipeline.learning.training import Training
 from pipeline.sweep.estimate import estimate_seconds
@@ -71,7 +71,7 @@ def test_a_record_s_features_depend_on_no_other_record(digits):
 
 def test_channels_are_standardised_over_public_images(digits):
     by_leaves = dataclasses.replace(TRIAL, feature_reference="dead_leaves", feature_groups=0)
-    images = dead_leaves(maps.REFERENCES, 1, 8)
+    images = dead_leaves(REFERENCES, 1, 8)
     (found,) = maps.compute([(images * 16).round().to(torch.uint8).flatten(1)], digits, by_leaves)
     found = found.double().view(-1, 9, 16)
     assert found.mean((0, 2)).abs().max() < 5e-3 and (found.std((0, 2)) - 1).abs().max() < 5e-3
@@ -167,7 +167,7 @@ def test_an_estimate_computes_no_features(monkeypatch):
     ({"scattering_scales": 4}, r"scattering_scales: averages over 2\^J pixels, of which images of digits have 8"),
     ({"feature_groups": 2}, "feature_groups: must divide the 9 channels of the features, got 2"),
     ({"feature_reference": "faces"}, "feature_reference: must be one of none, dead_leaves, got 'faces'"),
-    ({"features": "fourier"}, "features: must be one of pixels, scattering, optical, file, got 'fourier'"),
+    ({"features": "fourier"}, "features: must be one of pixels, scattering, patches, optical, file, got 'fourier'"),
     ({"hidden": ()}, r"hidden: without hidden layers .* got \[\] with algorithm 'dfa'"),
 ])
 def test_refusals(change, message):

@@ -97,11 +97,19 @@ class TrialConfig:
         applies=lambda c: c.train_records > 0)
     features: str = setting(
         "pixels", "what the network takes in: pixels, or a public map of single records: scattering coefficients "
-        "(Tramer and Boneh 2021), random features of an OPU, or those of a file", choices=FEATURES,
-        applies=lambda c: c.features != "pixels")
+        "(Tramer and Boneh 2021), responses to patches of synthetic images, random features of an OPU, or those of a "
+        "file", choices=FEATURES, applies=lambda c: c.features != "pixels")
     scattering_scales: int = setting(
         2, "J: scattering averages over 2^J x 2^J pixels", low=1, high=5, applies=_of_a_map)
     scattering_angles: int = setting(8, "L: orientations of the wavelets", low=1, applies=_of_a_map)
+    patch_filters: int = setting(
+        64, "filters, each a patch of a synthetic image (dead leaves), which give two channels each (Coates and Ng 2011)",
+        low=1, high=10_000, applies=_of_a_map)
+    patch_size: int = setting(5, "rows and columns of a patch", low=2, applies=_of_a_map)
+    patch_threshold: float = setting(
+        1.0, "a: channels are averages of max(0, z - a) and max(0, -z - a), z a whitened patch times a filter", low=0,
+        applies=_of_a_map)
+    patch_pools: int = setting(6, "rows and columns of averages that a channel has", low=1, applies=_of_a_map)
     optical_width: int = setting(
         4096, "intensities |R x|^2 of a record x, R complex Gaussian", low=1, applies=_of_a_map)
     optical_thresholds: int = setting(
@@ -122,8 +130,8 @@ class TrialConfig:
     feature_width: int = setting(0, "d of that file; by default as found", low=0, applies=_of_a_map)
     feature_groups: int = setting(
         -1, "channels (of flat features, components) of a record's features are normalised in so many groups, each to "
-        "mean 0 and variance 1; 0 leaves them; -1 takes 27 for scattering (1 with a reference), 1 for optical, 0 for "
-        "file", low=-1, applies=_of_a_map)
+        "mean 0 and variance 1; 0 leaves them; -1 takes 27 for scattering (1 with a reference), 1 for patches "
+        "and optical, 0 for file", low=-1, applies=_of_a_map)
     feature_reference: str = setting(
         "none", "images over which every channel of the scattering coefficients has mean 0 and variance 1 before it "
         "is normalised in groups: none, or synthetic ones (dead leaves; Lee, Mumford and Huang 2001)",

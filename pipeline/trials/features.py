@@ -126,6 +126,17 @@ def _check_scattering(c: Any) -> None:
                           f"{shape[1]} in a row, got {c.scattering_scales}")
 
 
+def _check_patches(c: Any) -> None:
+    shape = DATASETS[c.dataset].shape
+    if len(shape) != 3 or shape[1] != shape[2]:
+        raise ConfigError(f"features: patches takes square images, which {c.dataset} has not, got 'patches'; use 'pixels'")
+    if c.patch_size > shape[1]:
+        raise ConfigError(f"patch_size: must be at most the {shape[1]} rows of images of {c.dataset}, got {c.patch_size}")
+    if c.patch_pools > (places := shape[1] - c.patch_size + 1):
+        raise ConfigError(f"patch_pools: must be at most the {places} places in a row of patches of size {c.patch_size} in "
+                          f"images of {c.dataset}, got {c.patch_pools}")
+
+
 def _optical_settings(c: Any) -> tuple[str, ...]:
     fixed = ("optical_device", "optical_width", "optical_thresholds", "feature_groups")
     return (*fixed, "optical_seed") if c.optical_device == "simulated" else fixed  # a real device has its own matrix
@@ -148,6 +159,11 @@ FEATURES: dict[str, FeatureMap] = {
     "pixels": FeatureMap(lambda c: DATASETS[c.dataset].shape, lambda c: "the records themselves", lambda c: ()),
     "scattering": FeatureMap(
         _scattering_shape, _scattering_note, _scattering_settings, groups=27, check=_check_scattering),
+    "patches": FeatureMap(
+        lambda c: (2 * c.patch_filters, c.patch_pools, c.patch_pools),
+        lambda c: f"responses to patches of synthetic images of dead leaves, standardised over these, {OF_ONE_RECORD}",
+        lambda c: ("patch_filters", "patch_size", "patch_threshold", "patch_pools", "feature_groups"),
+        groups=1, check=_check_patches),
     "optical": FeatureMap(
         lambda c: (c.optical_width,), _optical_note, _optical_settings, groups=1, check=_check_optical),
     "file": FeatureMap(

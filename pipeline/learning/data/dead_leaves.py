@@ -4,8 +4,14 @@ anybody has a part in them: what is measured on them is public."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
 
+from pipeline.trials.datasets import DatasetSpec
+
+REFERENCES = 1000  # images by which channels are standardised
 DISKS = 300  # per image, of which the first hide the others; together they leave less than one pixel in 100 free
 SMALLEST = 1.5  # pixels: the least radius; the largest is the image's size
 FINER = 2  # rows (columns) of samples that are averaged to one of pixels
@@ -29,3 +35,21 @@ def dead_leaves(n: int, channels: int, size: int) -> torch.Tensor:
         images = torch.where(seen[:, None], colours, images)
         free &= ~seen
     return torch.nn.functional.avg_pool2d(images, FINER)
+
+
+def standardised(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpec, device: torch.device,
+                 pack: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A map of uint8 records of square images [n, n_features] to [n, channels, ...], with the mean 0 and the standard
+    deviation 1 of every channel over images of dead leaves; a channel that is constant on these becomes 0.
+
+    Args:
+        pack: images at a time.
+    """
+    channels, size, _ = spec.shape
+    images = (dead_leaves(REFERENCES, channels, size) * spec.scale).round().to(torch.uint8).flatten(1)
+    found = torch.cat([apply(some) for some in images.to(device).split(pack)])
+    axes = (0, *range(2, found.ndim))
+    deviation, mean = torch.std_mean(found.double(), axes, correction=0, keepdim=True)
+    mean, deviation = mean[0].float(), deviation[0].float()
+    deviation[deviation == 0] = math.inf
+    return lambda records: (apply(records) - mean) / deviation

@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from pipeline.learning.data.dataset import Dataset
-from pipeline.learning.data.dead_leaves import dead_leaves
+from pipeline.learning.data.dead_leaves import standardised
 from pipeline.learning.data.download import DataError
 from pipeline.learning.data.maps import MAPS, Apply
 from pipeline.learning.data.readers import cache_folder
@@ -34,7 +34,6 @@ from pipeline.trials.fields import ConfigError
 VERSION = 1  # of what is computed; a cache of another is not read
 LEAST_VARIANCE = 1e-5  # of a group: one of equal values has none, and becomes zeros
 SAID_EVERY = 10_000  # records
-REFERENCES = 1000  # synthetic images by which channels are standardised
 
 
 def feature_key(config: TrialConfig) -> tuple:
@@ -68,19 +67,8 @@ def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -
     """
     with MAPS[config.features].opened(data.spec, config, data.train_x.device) as apply:
         if config.feature_reference == "dead_leaves":
-            apply = _standardised(apply, data, MAPS[config.features].pack)
+            apply = standardised(apply, data.spec, data.train_x.device, MAPS[config.features].pack)
         return [_mapped(records, apply, config) for records in parts]
-
-
-def _standardised(apply: Apply, data: Dataset, pack: int) -> Apply:
-    """A map of images with the mean 0 and the standard deviation 1 of every channel over images of dead leaves."""
-    channels, size, _ = data.spec.shape
-    images = (dead_leaves(REFERENCES, channels, size) * data.spec.scale).round().to(torch.uint8).flatten(1)
-    found = torch.cat([apply(some) for some in images.to(data.train_x.device).split(pack)])
-    axes = (0, *range(2, found.ndim))
-    deviation, mean = torch.std_mean(found.double(), axes, correction=0, keepdim=True)
-    mean, deviation = mean[0].float(), deviation[0].float()
-    return lambda records: (apply(records) - mean) / deviation
 
 
 def _mapped(records: torch.Tensor, apply: Apply, config: TrialConfig) -> torch.Tensor:

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
+from pipeline.learning.data.dead_leaves import standardised
 from pipeline.learning.data.optical import optical
+from pipeline.learning.data.patches import Patches
 from pipeline.learning.data.scattering import scattering
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DatasetSpec
@@ -20,6 +22,7 @@ from pipeline.trials.extensions import settings_of_extension
 from pipeline.trials.features import FEATURES, OF_ONE_RECORD, FeatureMap
 from pipeline.trials.fields import ConfigError, register
 
+PACK = 256  # records at a time
 Apply = Callable[[torch.Tensor], torch.Tensor]  # uint8 records [n, n_features] -> features [n, *shape], floating
 
 
@@ -53,18 +56,28 @@ def _scattering(spec: DatasetSpec, config: TrialConfig, device: torch.device) ->
 
 
 @contextlib.contextmanager
+def _patches(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
+    maps = Patches(*spec.shape[:2], config.patch_filters, config.patch_size, config.patch_threshold, config.patch_pools,
+                   device)
+    yield standardised(lambda records: maps(records.view(-1, *spec.shape).to(torch.float32) / spec.scale), spec, device,
+                       PACK)
+
+
+@contextlib.contextmanager
 def _as_they_are(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
     yield lambda rows: rows
 
 
 MAPS: dict[str, Map] = {
     "scattering": Map(_scattering, 64),  # which stay in a processor's cache
+    "patches": Map(_patches, PACK),
     "optical": Map(optical, 1024),
     "file": Map(_as_they_are, 4096, kept=False),  # it is a file already
 }
 
 
-FUNCTIONS: dict[str, Any] = {"pixels": _as_they_are, "scattering": scattering, "optical": optical, "file": _as_they_are}
+FUNCTIONS: dict[str, Any] = {"pixels": _as_they_are, "scattering": scattering, "patches": Patches,
+                             "optical": optical, "file": _as_they_are}
 
 
 def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig], torch.Tensor], *,
@@ -97,7 +110,7 @@ def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig],
         shape if callable(shape) else lambda c: shape,
         lambda c: f"features '{name}', {OF_ONE_RECORD}, as the extension states: {public_because}",
         lambda c: known, own=fields["own"], groups=groups)
-    MAPS[name] = Map(_extension(function), 256, code=code, kept=bool(code))
+    MAPS[name] = Map(_extension(function), PACK, code=code, kept=bool(code))
 
 
 def _extension(function: Callable[[torch.Tensor, TrialConfig], torch.Tensor]) -> Callable:

@@ -1,0 +1,84 @@
+"""Responses of images to filters that are patches of synthetic images: one layer of convolutions that nothing trains.
+
+The features of Coates and Ng 2011 ("The importance of encoding versus training with sparse coding and vector
+quantization") with random patches as dictionary and soft thresholds as code; but patches, and the means and
+covariances that whiten them, are those of dead leaves in place of the data's own, which would have to be paid for.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import adaptive_avg_pool2d, conv2d, unfold
+
+from pipeline.learning.data.dead_leaves import dead_leaves
+
+IMAGES, PER_IMAGE, SEED = 1000, 100, 1  # synthetic images, patches drawn of each, and by which seed
+LEAST_CONTRAST = 10 / 255**2  # added to the variance of a patch's pixels on [0, 1]
+LEAST_VARIANCE = 0.1  # added to the variance of every component that is whitened
+# Responses at a time; on a CPU few, as the system is slow to give out large memory
+CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**28}
+
+
+def filters(channels: int, size: int, n: int, side: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Filters and offsets by which z = filter * p/s + offset is the product of a whitened patch with a drawn one.
+
+    A patch p with pixels of mean m and variance v is normalised to (p - m)/s, s^2 = v + LEAST_CONTRAST, and whitened as
+    w(p) = (S + LEAST_VARIANCE)^-1/2 ((p - m)/s - mu), with mu and S the mean and the covariance of normalised patches of
+    dead leaves. Each filter is one of these, not flat, whitened and scaled to length 1.
+
+    Args:
+        channels: of the images.
+        size: rows (columns) of the images of dead leaves.
+        n: filters.
+        side: rows (columns) of a patch.
+
+    Returns:
+        [n, channels, side, side], each with the sum 0, and [n]; float32.
+    """
+    generator = torch.Generator().manual_seed(SEED)
+    found = unfold(dead_leaves(IMAGES, channels, size), side).transpose(1, 2)  # [images, places, d]
+    places = torch.randint(found.shape[1], (IMAGES, PER_IMAGE), generator=generator)
+    drawn = found[torch.arange(IMAGES).unsqueeze(1), places].flatten(0, 1).double()
+    drawn -= drawn.mean(1, keepdim=True)
+    drawn /= (drawn.var(1, keepdim=True) + LEAST_CONTRAST).sqrt()
+    mean = drawn.mean(0)
+    variances, axes = torch.linalg.eigh(torch.cov(drawn.T))
+    whitening = axes * (variances.clamp(min=0) + LEAST_VARIANCE).rsqrt() @ axes.T
+    seen = drawn[drawn.square().sum(1) > 1]
+    chosen = seen[torch.randperm(len(seen), generator=generator)[:n]]
+    weights = torch.nn.functional.normalize((chosen - mean) @ whitening, dim=1) @ whitening
+    offsets = -weights @ mean
+    weights -= weights.mean(1, keepdim=True)  # so that the mean of a patch has no part
+    return weights.view(-1, channels, side, side).float(), offsets.float()
+
+
+class Patches:
+    """max(0, z - a) and max(0, -z - a) of the products z of all patches of an image with all filters, averaged over a
+    grid of pools.
+
+    Args:
+        channels, size, n, side: as of `filters`.
+        threshold: a.
+        pools: rows (columns) of the grid.
+    """
+
+    def __init__(self, channels: int, size: int, n: int, side: int, threshold: float, pools: int,
+                 device: torch.device | str = "cpu") -> None:
+        self.weights, self.offsets = (part.to(device) for part in filters(channels, size, n, side))
+        self.ones = torch.full((1, channels, side, side), 1 / (channels * side**2), device=device)
+        self.threshold, self.pools = threshold, pools
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """Features [N, 2 n, pools, pools], float32, of images [N, channels, rows, columns] on [0, 1]."""
+        places = (images.shape[-1] - self.weights.shape[-1] + 1) ** 2
+        at_a_time = max(1, CHUNK_ELEMENTS[images.device.type] // (len(self.weights) * places))
+        return torch.cat([self._of(some) for some in images.split(at_a_time)])
+
+    def _of(self, images: torch.Tensor) -> torch.Tensor:
+        d = self.ones.numel()
+        mean, square = conv2d(images, self.ones), conv2d(images.square(), self.ones)
+        variance = (square - mean.square()).clamp_(min=0) * (d / (d - 1))
+        z = conv2d(images, self.weights).mul_((variance + LEAST_CONTRAST).rsqrt_()).add_(self.offsets[:, None, None])
+        above = adaptive_avg_pool2d((z - self.threshold).relu_(), self.pools)
+        below = adaptive_avg_pool2d(z.add_(self.threshold).neg_().relu_(), self.pools)
+        return torch.cat([above, below], dim=1)

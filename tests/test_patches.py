@@ -1,0 +1,127 @@
+"""Features that are responses to patches of synthetic images."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from pipeline.accounting import privacy_tags
+from pipeline.learning.data import features as maps
+from pipeline.learning.data.dataset import load
+from pipeline.learning.data.dead_leaves import REFERENCES, dead_leaves
+from pipeline.learning.data.patches import IMAGES, LEAST_CONTRAST, LEAST_VARIANCE, Patches, filters
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.features import record_shape
+from pipeline.trials.packs import Pack
+from tests.flat import train
+
+TRIAL = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=3, input_norm=2.0, learning_rate=0.5,
+                    features="patches", patch_filters=12, patch_size=3, patch_pools=2)
+
+
+@pytest.fixture
+def digits(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHOTONIC_CACHE", str(tmp_path / "cache"))
+    return load("digits")
+
+
+def all_patches(images, side):
+    """Patches [n, places, channels side^2], by slices."""
+    places = range(images.shape[-1] - side + 1)
+    return torch.stack([images[..., i:i + side, j:j + side].flatten(1) for i in places for j in places], dim=1)
+
+
+def normalised(patches):
+    patches = patches - patches.mean(-1, keepdim=True)
+    return patches / (patches.var(-1, keepdim=True) + LEAST_CONTRAST).sqrt()
+
+
+@pytest.mark.parametrize(("channels", "size", "side", "pools"), [(1, 8, 3, 2), (3, 9, 4, 3), (1, 10, 5, 1)])
+def test_features_are_soft_thresholds_of_products_averaged_over_pools(channels, size, side, pools):
+    images = torch.rand(5, channels, size, size, generator=torch.Generator().manual_seed(4))
+    n, threshold = 7, 0.8
+    weights, offsets = filters(channels, size, n, side)
+    z = normalised(all_patches(images, side)) @ weights.flatten(1).T + offsets  # [5, places, n]
+    places = size - side + 1
+    expected = torch.cat([(z - threshold).relu(), (-z - threshold).relu()], dim=-1).transpose(1, 2)
+    expected = expected.unflatten(-1, (pools, places // pools, pools, places // pools)).mean((-3, -1))
+    found = Patches(channels, size, n, side, threshold, pools)(images)
+    assert found.shape == (5, 2 * n, pools, pools)
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+    assert (found > 0).float().mean() > 0.1
+    alone = Patches(channels, size, n, side, threshold, pools)(images[2:3])
+    torch.testing.assert_close(alone, found[2:3], atol=1e-6, rtol=1e-5)
+
+
+def test_filters_are_patches_of_dead_leaves_whitened_by_their_covariance():
+    size, side, n = 12, 4, 40
+    weights, offsets = filters(1, size, n, side)
+    patches = normalised(all_patches(dead_leaves(IMAGES, 1, size), side)).flatten(0, 1).double()
+    mean, covariance = patches.mean(0), torch.cov(patches.T)
+    z = patches @ weights.flatten(1).T.double() + offsets
+    assert z.mean(0).abs().max() < 0.05
+    # Whitened patches have variance 1 along every unit vector but for what is added to the least of them.
+    assert 0.6 < z.var(0).min() and z.var(0).max() < 1.05
+    plain = patches @ torch.nn.functional.normalize(weights.flatten(1).double(), dim=1).T
+    assert plain.var(0).max() > 2 * plain.var(0).min(), "without whitening, smooth filters respond more"
+    # A filter is w(p) S^-1/2 for a patch p of length 1: back through S^1/2 twice it has the direction of p.
+    assert weights.flatten(1).sum(1).abs().max() < 1e-4
+    back = weights.flatten(1).double() @ (covariance + LEAST_VARIANCE * torch.eye(side**2)) + 0
+    cosines = torch.nn.functional.normalize(back, dim=1) @ torch.nn.functional.normalize(patches - mean, dim=1).T
+    assert cosines.max(1).values.min() > 0.999
+    again, _ = filters(1, size, n, side)
+    assert torch.equal(again, weights)
+
+
+def test_channels_are_standardised_over_synthetic_images(digits):
+    trial = dataclasses.replace(TRIAL, feature_groups=0)
+    leaves = (dead_leaves(REFERENCES, 1, 8) * 16).round().to(torch.uint8).flatten(1)
+    (found,) = maps.compute((leaves,), digits, trial)
+    channels = found.float().view(REFERENCES, 24, -1)
+    assert channels.mean((0, 2)).abs().max() < 1e-2
+    torch.testing.assert_close(channels.std((0, 2)), torch.ones(24), atol=2e-2, rtol=0)
+    grouped = maps.features(digits, TRIAL)[1].float()
+    assert grouped.mean(1).abs().max() < 1e-2 and (grouped.std(1) - 1).abs().max() < 2e-2
+
+
+def test_a_threshold_that_nothing_reaches_leaves_no_feature(digits):
+    (found,) = maps.compute((digits.train_x[:20],), digits, dataclasses.replace(TRIAL, patch_threshold=100.0))
+    assert not found.any()
+
+
+@pytest.mark.parametrize(("trial", "shape"), [
+    (TRIAL, (24, 2, 2)), (TrialConfig(features="patches"), (128, 6, 6)),
+    (TrialConfig(dataset="cifar10", features="patches", patch_filters=400, patch_pools=3), (800, 3, 3))])
+def test_shapes(trial, shape):
+    assert record_shape(trial) == shape and trial.feature_groups == 1
+
+
+def test_digits_are_learnt_by_feedback_through_them(digits):
+    private = dataclasses.replace(TRIAL, algorithm="dfa", epochs=20, mechanism="per_example", noise_multiplier=0.5)
+    assert list(train(Pack((private,)), digits))[-1].metrics["test/accuracy"] > 0.85
+
+
+def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
+    private = dataclasses.replace(TRIAL, mechanism="per_example", sampler="poisson", target_epsilon=3.0)
+    assert "patches of synthetic images of dead leaves, standardised over these, a map of each record alone" in (
+        privacy_tags(private)["privacy.notes"])
+    changes = ({}, {"patch_filters": 13}, {"patch_size": 4}, {"patch_threshold": 0.5}, {"patch_pools": 3},
+               {"feature_groups": 2}, {"features": "pixels"})
+    trials = [dataclasses.replace(TRIAL, **change) for change in changes]
+    assert len({trial.trial_key for trial in trials}) == len({maps.feature_key(trial) for trial in trials}) == 7
+    assert "patch_filters" not in TrialConfig(features="scattering").canonical()
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"patch_size": 9}, "patch_size: must be at most the 8 rows of images of digits, got 9"),
+    ({"patch_pools": 7}, "patch_pools: must be at most the 6 places in a row of patches of size 3 in images of digits, "
+                         "got 7"),
+    ({"patch_filters": 0}, "patch_filters: must be >= 1, got 0"),
+    ({"patch_threshold": -1.0}, r"patch_threshold: must be >= 0, got -1"),
+    ({"feature_groups": 5}, "feature_groups: must divide the 24 channels of the features, got 5"),
+])
+def test_refusals(change, message):
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(TRIAL, **change)
