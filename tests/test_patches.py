@@ -9,9 +9,10 @@ import torch
 
 from pipeline.accounting import privacy_tags
 from pipeline.learning.data import features as maps
-from pipeline.learning.data.dataset import load
-from pipeline.learning.data.dead_leaves import REFERENCES, dead_leaves
-from pipeline.learning.data.patches import IMAGES, LEAST_CONTRAST, LEAST_VARIANCE, Patches, filters
+from pipeline.learning.data import patches as module
+from pipeline.learning.data.dataset import DataError, load
+from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, REFERENCES, dead_leaves, standardised
+from pipeline.learning.data.patches import IMAGES, LEAST_CONTRAST, LEAST_VARIANCE, Patches, filters, folded
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.features import record_shape
 from pipeline.trials.packs import Pack
@@ -39,7 +40,7 @@ def normalised(patches):
 
 
 @pytest.mark.parametrize(("channels", "size", "side", "pools"), [(1, 8, 3, 2), (3, 9, 4, 3), (1, 10, 5, 1)])
-def test_features_are_soft_thresholds_of_products_averaged_over_pools(channels, size, side, pools):
+def test_features_are_soft_thresholds_of_products_averaged_over_pools(channels, size, side, pools, monkeypatch):
     images = torch.rand(5, channels, size, size, generator=torch.Generator().manual_seed(4))
     n, threshold = 7, 0.8
     weights, offsets = filters(channels, size, n, side)
@@ -51,8 +52,38 @@ def test_features_are_soft_thresholds_of_products_averaged_over_pools(channels, 
     assert found.shape == (5, 2 * n, pools, pools)
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
     assert (found > 0).float().mean() > 0.1
-    alone = Patches(channels, size, n, side, threshold, pools)(images[2:3])
-    torch.testing.assert_close(alone, found[2:3], atol=1e-6, rtol=1e-5)
+    monkeypatch.setattr(module, "CHUNK_ELEMENTS", {"cpu": 2 * n * places**2})  # two images at a time
+    torch.testing.assert_close(Patches(channels, size, n, side, threshold, pools)(images), found, atol=1e-6, rtol=1e-5)
+
+
+def test_pools_overlap_where_places_cannot_be_divided_among_them():
+    images = torch.rand(2, 1, 7, 7, generator=torch.Generator().manual_seed(4))  # 5 places in a row
+    fine, coarse = Patches(1, 7, 3, 3, 0.5, 5)(images), Patches(1, 7, 3, 3, 0.5, 2)(images)
+    for i, rows in enumerate((slice(0, 3), slice(2, 5))):
+        for j, columns in enumerate((slice(0, 3), slice(2, 5))):
+            torch.testing.assert_close(coarse[..., i, j], fine[..., rows, columns].mean((-2, -1)))
+
+
+def test_products_are_those_of_whitened_patches_whatever_their_mean():
+    generator = torch.Generator().manual_seed(5)
+    mixing = torch.randn(9, 9, generator=generator).double()
+    drawn = torch.randn(4000, 9, generator=generator).double() @ mixing
+    drawn -= drawn.mean(1, keepdim=True)
+    drawn += torch.linspace(-2, 2, 9).double()  # a mean far from 0
+    mean, covariance = drawn.mean(0), torch.cov(drawn.T)
+    weights, offsets = folded(drawn[:5], mean, covariance)
+    regular = covariance + LEAST_VARIANCE * torch.eye(9).double()
+    inner = (drawn - mean) @ torch.linalg.inv(regular) @ (drawn[:5] - mean).T  # w(q)^T w(p) for every q
+    lengths = inner[:5].diagonal().sqrt()
+    torch.testing.assert_close(drawn @ weights.T + offsets, inner / lengths)
+
+
+def test_faint_patches_of_bright_images_have_the_contrast_that_they_have():
+    generator = torch.Generator().manual_seed(6)
+    faint = torch.randint(0, 2, (4, 1, 9, 9), generator=generator) / 255
+    maps = Patches(1, 9, 6, 4, 0.0, 6)
+    torch.testing.assert_close(maps(faint + 250 / 255), maps(faint), atol=2e-4, rtol=0)
+    assert (maps(faint) - maps(faint * 0)).abs().max() > 0.1
 
 
 def test_filters_are_patches_of_dead_leaves_whitened_by_their_covariance():
@@ -71,8 +102,13 @@ def test_filters_are_patches_of_dead_leaves_whitened_by_their_covariance():
     back = weights.flatten(1).double() @ (covariance + LEAST_VARIANCE * torch.eye(side**2)) + 0
     cosines = torch.nn.functional.normalize(back, dim=1) @ torch.nn.functional.normalize(patches - mean, dim=1).T
     assert cosines.max(1).values.min() > 0.999
-    again, _ = filters(1, size, n, side)
-    assert torch.equal(again, weights)
+    many, _ = filters(1, size, 400, size)
+    alike = torch.nn.functional.normalize(many.flatten(1), dim=1)
+    assert (alike @ alike.T - 2 * torch.eye(400)).max() < 1 - 1e-5, "the same patch twice"
+    assert torch.equal(filters(1, size, n, side)[0], weights)
+    with pytest.raises(DataError, match=f"patch_filters: must be at most the .* different patches of size {size} that "
+                                        "are drawn from synthetic images of size 12, got 1001"):
+        filters(1, size, 1001, size)
 
 
 def test_channels_are_standardised_over_synthetic_images(digits):
@@ -86,9 +122,26 @@ def test_channels_are_standardised_over_synthetic_images(digits):
     assert grouped.mean(1).abs().max() < 1e-2 and (grouped.std(1) - 1).abs().max() < 2e-2
 
 
-def test_a_threshold_that_nothing_reaches_leaves_no_feature(digits):
-    (found,) = maps.compute((digits.train_x[:20],), digits, dataclasses.replace(TRIAL, patch_threshold=100.0))
-    assert not found.any()
+def test_a_threshold_that_nothing_reaches_is_refused(digits):
+    with pytest.raises(DataError, match="most of the 24 channels are constant on synthetic images, .* lower patch_"):
+        maps.compute((digits.train_x[:20],), digits, dataclasses.replace(TRIAL, patch_threshold=100.0))
+
+
+def test_a_channel_that_hardly_varies_on_synthetic_images_does_not_drown_the_others(digits):
+    def apply(records):
+        last = 0.0 if len(records) > 9 else 1.0  # of synthetic images, and of records
+        return records.float()[:, :9].view(-1, 9, 1) * torch.tensor([1.0] * 8 + [last]).view(9, 1)
+
+    found = standardised(apply, digits.spec, torch.device("cpu"), REFERENCES)(digits.train_x[:9])
+    leaves = (dead_leaves(REFERENCES, 1, 8) * 16).round().to(torch.uint8).flatten(1)[:, :8].double()
+    torch.testing.assert_close(found[:, 8, 0].double(), digits.train_x[:9, 8] / (
+        LEAST_DEVIATION * leaves.std(0, correction=0).sort().values[3]), rtol=1e-5, atol=1e-6)
+
+
+def test_a_reference_that_the_map_does_not_use_changes_nothing(digits):
+    (found,) = maps.compute((digits.train_x[:50],), digits, TRIAL)
+    (other,) = maps.compute((digits.train_x[:50],), digits, dataclasses.replace(TRIAL, feature_reference="dead_leaves"))
+    assert torch.equal(found, other)
 
 
 @pytest.mark.parametrize(("trial", "shape"), [
@@ -105,8 +158,8 @@ def test_digits_are_learnt_by_feedback_through_them(digits):
 
 def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
     private = dataclasses.replace(TRIAL, mechanism="per_example", sampler="poisson", target_epsilon=3.0)
-    assert "patches of synthetic images of dead leaves, standardised over these, a map of each record alone" in (
-        privacy_tags(private)["privacy.notes"])
+    because = "patches of synthetic images of dead leaves, whitened and standardised over these, a map of each record"
+    assert because in privacy_tags(private)["privacy.notes"]
     changes = ({}, {"patch_filters": 13}, {"patch_size": 4}, {"patch_threshold": 0.5}, {"patch_pools": 3},
                {"feature_groups": 2}, {"features": "pixels"})
     trials = [dataclasses.replace(TRIAL, **change) for change in changes]
@@ -119,6 +172,9 @@ def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
     ({"patch_pools": 7}, "patch_pools: must be at most the 6 places in a row of patches of size 3 in images of digits, "
                          "got 7"),
     ({"patch_filters": 0}, "patch_filters: must be >= 1, got 0"),
+    ({"patch_size": 17}, "patch_size: must be <= 16, got 17"),
+    ({"patch_filters": 5556, "patch_pools": 3}, "patch_filters: with 3 x 3 pools must give at most 100,000 features of "
+                                                "a record, got 5,556, which give 100,008"),
     ({"patch_threshold": -1.0}, r"patch_threshold: must be >= 0, got -1"),
     ({"feature_groups": 5}, "feature_groups: must divide the 24 channels of the features, got 5"),
 ])

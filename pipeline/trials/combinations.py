@@ -223,8 +223,8 @@ def _check_network(c: Any) -> None:
     if c.kernel % 2 == 0:
         raise ConfigError(f"kernel: must be odd, so that padding keeps the size of an image, got {c.kernel}")
     if not all(layer.n_out for layer in c.layers):
-        raise ConfigError(f"channels: every convolution halves rows and columns, of which {c.dataset} has "
-                          f"{record_shape(c)[1]}; got {len(c.channels)} convolutions, which leave "
+        raise ConfigError(f"channels: every convolution halves rows and columns, of which what the "
+                          f"network takes in has {record_shape(c)[1]}; got {len(c.channels)} convolutions, which leave "
                           "nothing")
     if c.mechanism == "photonic":
         raise ConfigError("mechanism: Eq. 8 clips every component of h by the width of its layer, and nothing is "

@@ -103,9 +103,9 @@ class TrialConfig:
         2, "J: scattering averages over 2^J x 2^J pixels", low=1, high=5, applies=_of_a_map)
     scattering_angles: int = setting(8, "L: orientations of the wavelets", low=1, applies=_of_a_map)
     patch_filters: int = setting(
-        64, "filters, each a patch of a synthetic image (dead leaves), which give two channels each (Coates and Ng 2011)",
-        low=1, high=10_000, applies=_of_a_map)
-    patch_size: int = setting(5, "rows and columns of a patch", low=2, applies=_of_a_map)
+        64, "filters, each a patch of a synthetic image (dead leaves), which give two channels each (Coates and Ng "
+        "2011)", low=1, high=10_000, applies=_of_a_map)
+    patch_size: int = setting(5, "rows and columns of a patch", low=2, high=16, applies=_of_a_map)
     patch_threshold: float = setting(
         1.0, "a: channels are averages of max(0, z - a) and max(0, -z - a), z a whitened patch times a filter", low=0,
         applies=_of_a_map)

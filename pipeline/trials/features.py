@@ -13,6 +13,7 @@ from pipeline.trials.feature_file import check_feature_file, known_of_file
 from pipeline.trials.fields import ConfigError
 
 CROPPED = 2  # rows and columns of scattering coefficients that stand for the padding, and are left out
+MOST_FEATURES = 100_000  # of a record by patches
 OPTICAL_DEVICES = ("simulated", "hardware")
 FEATURE_REFERENCES = ("none", "dead_leaves")
 OF_ONE_RECORD = "a map of each record alone that no private record had a part in, which costs nothing"
@@ -129,12 +130,17 @@ def _check_scattering(c: Any) -> None:
 def _check_patches(c: Any) -> None:
     shape = DATASETS[c.dataset].shape
     if len(shape) != 3 or shape[1] != shape[2]:
-        raise ConfigError(f"features: patches takes square images, which {c.dataset} has not, got 'patches'; use 'pixels'")
+        raise ConfigError(f"features: patches takes square images, which {c.dataset} has not, got 'patches'; use "
+                          "'pixels'")
     if c.patch_size > shape[1]:
-        raise ConfigError(f"patch_size: must be at most the {shape[1]} rows of images of {c.dataset}, got {c.patch_size}")
+        raise ConfigError(f"patch_size: must be at most the {shape[1]} rows of images of {c.dataset}, got "
+                          f"{c.patch_size}")
     if c.patch_pools > (places := shape[1] - c.patch_size + 1):
-        raise ConfigError(f"patch_pools: must be at most the {places} places in a row of patches of size {c.patch_size} in "
-                          f"images of {c.dataset}, got {c.patch_pools}")
+        raise ConfigError(f"patch_pools: must be at most the {places} places in a row of patches of size "
+                          f"{c.patch_size} in images of {c.dataset}, got {c.patch_pools}")
+    if (features := 2 * c.patch_filters * c.patch_pools**2) > MOST_FEATURES:
+        raise ConfigError(f"patch_filters: with {c.patch_pools} x {c.patch_pools} pools must give at most "
+                          f"{MOST_FEATURES:,} features of a record, got {c.patch_filters:,}, which give {features:,}")
 
 
 def _optical_settings(c: Any) -> tuple[str, ...]:
@@ -161,7 +167,8 @@ FEATURES: dict[str, FeatureMap] = {
         _scattering_shape, _scattering_note, _scattering_settings, groups=27, check=_check_scattering),
     "patches": FeatureMap(
         lambda c: (2 * c.patch_filters, c.patch_pools, c.patch_pools),
-        lambda c: f"responses to patches of synthetic images of dead leaves, standardised over these, {OF_ONE_RECORD}",
+        lambda c: ("responses to patches of synthetic images of dead leaves, whitened and standardised over these, "
+                   f"{OF_ONE_RECORD}"),
         lambda c: ("patch_filters", "patch_size", "patch_threshold", "patch_pools", "feature_groups"),
         groups=1, check=_check_patches),
     "optical": FeatureMap(

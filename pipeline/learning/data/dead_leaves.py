@@ -4,14 +4,15 @@ anybody has a part in them: what is measured on them is public."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
 
+from pipeline.learning.data.download import DataError
 from pipeline.trials.datasets import DatasetSpec
 
 REFERENCES = 1000  # images by which channels are standardised
+LEAST_DEVIATION = 0.01  # of a channel, as a share of the median of all
 DISKS = 300  # per image, of which the first hide the others; together they leave less than one pixel in 100 free
 SMALLEST = 1.5  # pixels: the least radius; the largest is the image's size
 FINER = 2  # rows (columns) of samples that are averaged to one of pixels
@@ -40,10 +41,14 @@ def dead_leaves(n: int, channels: int, size: int) -> torch.Tensor:
 def standardised(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpec, device: torch.device,
                  pack: int) -> Callable[[torch.Tensor], torch.Tensor]:
     """A map of uint8 records of square images [n, n_features] to [n, channels, ...], with the mean 0 and the standard
-    deviation 1 of every channel over images of dead leaves; a channel that is constant on these becomes 0.
+    deviation 1 of every channel over images of dead leaves; a channel that hardly varies there is divided by a share of
+    the median deviation, so that it does not drown the others.
 
     Args:
         pack: images at a time.
+
+    Raises:
+        DataError: where most channels are constant on these images.
     """
     channels, size, _ = spec.shape
     images = (dead_leaves(REFERENCES, channels, size) * spec.scale).round().to(torch.uint8).flatten(1)
@@ -51,5 +56,9 @@ def standardised(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpe
     axes = (0, *range(2, found.ndim))
     deviation, mean = torch.std_mean(found.double(), axes, correction=0, keepdim=True)
     mean, deviation = mean[0].float(), deviation[0].float()
-    deviation[deviation == 0] = math.inf
+    least = LEAST_DEVIATION * deviation.median()
+    if not least:
+        raise DataError(f"features: most of the {deviation.numel()} channels are constant on synthetic images, so that "
+                        "they say nothing of records; for patches take a lower patch_threshold")
+    deviation.clamp_(min=least)
     return lambda records: (apply(records) - mean) / deviation

@@ -66,7 +66,7 @@ def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -
         DataError: for features of another shape than stated, or that are not finite.
     """
     with MAPS[config.features].opened(data.spec, config, data.train_x.device) as apply:
-        if config.feature_reference == "dead_leaves":
+        if config.feature_reference == "dead_leaves" and "feature_reference" in map_settings(config):
             apply = standardised(apply, data.spec, data.train_x.device, MAPS[config.features].pack)
         return [_mapped(records, apply, config) for records in parts]
 

@@ -8,9 +8,10 @@ covariances that whiten them, are those of dead leaves in place of the data's ow
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import adaptive_avg_pool2d, conv2d, unfold
+from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d, conv2d, normalize, unfold
 
 from pipeline.learning.data.dead_leaves import dead_leaves
+from pipeline.learning.data.download import DataError
 
 IMAGES, PER_IMAGE, SEED = 1000, 100, 1  # synthetic images, patches drawn of each, and by which seed
 LEAST_CONTRAST = 10 / 255**2  # added to the variance of a patch's pixels on [0, 1]
@@ -22,10 +23,6 @@ CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**28}
 def filters(channels: int, size: int, n: int, side: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Filters and offsets by which z = filter * p/s + offset is the product of a whitened patch with a drawn one.
 
-    A patch p with pixels of mean m and variance v is normalised to (p - m)/s, s^2 = v + LEAST_CONTRAST, and whitened as
-    w(p) = (S + LEAST_VARIANCE)^-1/2 ((p - m)/s - mu), with mu and S the mean and the covariance of normalised patches of
-    dead leaves. Each filter is one of these, not flat, whitened and scaled to length 1.
-
     Args:
         channels: of the images.
         size: rows (columns) of the images of dead leaves.
@@ -34,38 +31,63 @@ def filters(channels: int, size: int, n: int, side: int) -> tuple[torch.Tensor, 
 
     Returns:
         [n, channels, side, side], each with the sum 0, and [n]; float32.
+
+    Raises:
+        DataError: for more filters than there are different patches.
     """
     generator = torch.Generator().manual_seed(SEED)
     found = unfold(dead_leaves(IMAGES, channels, size), side).transpose(1, 2)  # [images, places, d]
-    places = torch.randint(found.shape[1], (IMAGES, PER_IMAGE), generator=generator)
-    drawn = found[torch.arange(IMAGES).unsqueeze(1), places].flatten(0, 1).double()
+    places = torch.rand(found.shape[:2], generator=generator).argsort(dim=1)[:, :PER_IMAGE]
+    drawn = found[torch.arange(IMAGES).unsqueeze(1), places].flatten(0, 1).unique(dim=0).double()
     drawn -= drawn.mean(1, keepdim=True)
     drawn /= (drawn.var(1, keepdim=True) + LEAST_CONTRAST).sqrt()
-    mean = drawn.mean(0)
-    variances, axes = torch.linalg.eigh(torch.cov(drawn.T))
-    whitening = axes * (variances.clamp(min=0) + LEAST_VARIANCE).rsqrt() @ axes.T
-    seen = drawn[drawn.square().sum(1) > 1]
+    seen = drawn[drawn.square().sum(1) > 1]  # and not flat
+    if n > len(seen):
+        raise DataError(f"patch_filters: must be at most the {len(seen)} different patches of size {side} that are "
+                        f"drawn from synthetic images of size {size}, got {n}")
     chosen = seen[torch.randperm(len(seen), generator=generator)[:n]]
-    weights = torch.nn.functional.normalize((chosen - mean) @ whitening, dim=1) @ whitening
-    offsets = -weights @ mean
-    weights -= weights.mean(1, keepdim=True)  # so that the mean of a patch has no part
+    weights, offsets = folded(chosen, drawn.mean(0), torch.cov(drawn.T))
     return weights.view(-1, channels, side, side).float(), offsets.float()
+
+
+def folded(chosen: torch.Tensor, mean: torch.Tensor, covariance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What gives the product of a whitened patch with a unit vector at once: z = f^T w(q) = weights q + offset.
+
+    With S the covariance of patches q that are normalised, w(q) = (S + LEAST_VARIANCE)^-1/2 (q - mean), and f is w of a
+    chosen patch over its length. A patch p with pixels of mean m and variance v is normalised to q = (p - m)/s,
+    s^2 = v + LEAST_CONTRAST; weights have the sum 0, so that weights q = weights p/s.
+
+    Args:
+        chosen: normalised patches [n, d].
+        mean: [d].
+        covariance: S [d, d].
+
+    Returns:
+        [n, d] and [n].
+    """
+    variances, axes = torch.linalg.eigh(covariance)
+    whitening = axes * (variances.clamp(min=0) + LEAST_VARIANCE).rsqrt() @ axes.T
+    weights = normalize((chosen - mean) @ whitening, dim=1) @ whitening
+    offsets = -weights @ mean
+    return weights - weights.mean(1, keepdim=True), offsets
 
 
 class Patches:
     """max(0, z - a) and max(0, -z - a) of the products z of all patches of an image with all filters, averaged over a
-    grid of pools.
+    grid of pools, which overlap where places cannot be divided among them.
 
     Args:
         channels, size, n, side: as of `filters`.
         threshold: a.
         pools: rows (columns) of the grid.
+
+    Raises:
+        DataError: as `filters`.
     """
 
     def __init__(self, channels: int, size: int, n: int, side: int, threshold: float, pools: int,
                  device: torch.device | str = "cpu") -> None:
         self.weights, self.offsets = (part.to(device) for part in filters(channels, size, n, side))
-        self.ones = torch.full((1, channels, side, side), 1 / (channels * side**2), device=device)
         self.threshold, self.pools = threshold, pools
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
@@ -75,10 +97,14 @@ class Patches:
         return torch.cat([self._of(some) for some in images.split(at_a_time)])
 
     def _of(self, images: torch.Tensor) -> torch.Tensor:
-        d = self.ones.numel()
-        mean, square = conv2d(images, self.ones), conv2d(images.square(), self.ones)
+        _, channels, side, _ = self.weights.shape
+        d = channels * side**2
+        exact = images.double()  # in float32 a faint patch would have no variance
+        mean, square = (avg_pool2d(part.mean(1, keepdim=True), side, stride=1) for part in (exact, exact.square()))
         variance = (square - mean.square()).clamp_(min=0) * (d / (d - 1))
-        z = conv2d(images, self.weights).mul_((variance + LEAST_CONTRAST).rsqrt_()).add_(self.offsets[:, None, None])
+        inverse = (variance + LEAST_CONTRAST).rsqrt_().float()
+        with torch.backends.cudnn.flags(allow_tf32=False):  # which would round factors to 10 bits
+            z = conv2d(images - 0.5, self.weights).mul_(inverse).add_(self.offsets[:, None, None])
         above = adaptive_avg_pool2d((z - self.threshold).relu_(), self.pools)
         below = adaptive_avg_pool2d(z.add_(self.threshold).neg_().relu_(), self.pools)
         return torch.cat([above, below], dim=1)
