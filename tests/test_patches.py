@@ -99,7 +99,7 @@ def test_filters_are_patches_of_dead_leaves_whitened_by_their_covariance():
     assert plain.var(0).max() > 2 * plain.var(0).min(), "without whitening, smooth filters respond more"
     # A filter is w(p) S^-1/2 for a patch p of length 1: back through S^1/2 twice it has the direction of p.
     assert weights.flatten(1).sum(1).abs().max() < 1e-4
-    back = weights.flatten(1).double() @ (covariance + LEAST_VARIANCE * torch.eye(side**2)) + 0
+    back = weights.flatten(1).double() @ (covariance + LEAST_VARIANCE * torch.eye(side**2))
     cosines = torch.nn.functional.normalize(back, dim=1) @ torch.nn.functional.normalize(patches - mean, dim=1).T
     assert cosines.max(1).values.min() > 0.999
     many, _ = filters(1, size, 400, size)

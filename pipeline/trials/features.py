@@ -116,26 +116,29 @@ def _scattering_note(c: Any) -> str:
     return f"scattering coefficients{standard}, {OF_ONE_RECORD}"
 
 
-def _check_scattering(c: Any) -> None:
+def _size_of_square(c: Any) -> int:
+    """Rows (columns) of the images of a trial's data set, whose map takes square ones."""
     shape = DATASETS[c.dataset].shape
     if len(shape) != 3 or shape[1] != shape[2]:
-        raise ConfigError(f"features: scattering takes square images, which {c.dataset} has not, got 'scattering'; use "
-                          "'pixels'")
-    padding = padded_size(shape[1], c.scattering_scales) - shape[1]
-    if 2**c.scattering_scales > shape[1] or -(-padding // 2) >= shape[1]:
+        raise ConfigError(f"features: {c.features} takes square images, which {c.dataset} has not, got '{c.features}'; "
+                          "use 'pixels'")
+    return shape[1]
+
+
+def _check_scattering(c: Any) -> None:
+    size = _size_of_square(c)
+    padding = padded_size(size, c.scattering_scales) - size
+    if 2**c.scattering_scales > size or -(-padding // 2) >= size:
         raise ConfigError(f"scattering_scales: averages over 2^J pixels, of which images of {c.dataset} have "
-                          f"{shape[1]} in a row, got {c.scattering_scales}")
+                          f"{size} in a row, got {c.scattering_scales}")
 
 
 def _check_patches(c: Any) -> None:
-    shape = DATASETS[c.dataset].shape
-    if len(shape) != 3 or shape[1] != shape[2]:
-        raise ConfigError(f"features: patches takes square images, which {c.dataset} has not, got 'patches'; use "
-                          "'pixels'")
-    if c.patch_size > shape[1]:
-        raise ConfigError(f"patch_size: must be at most the {shape[1]} rows of images of {c.dataset}, got "
+    size = _size_of_square(c)
+    if c.patch_size > size:
+        raise ConfigError(f"patch_size: must be at most the {size} rows of images of {c.dataset}, got "
                           f"{c.patch_size}")
-    if c.patch_pools > (places := shape[1] - c.patch_size + 1):
+    if c.patch_pools > (places := size - c.patch_size + 1):
         raise ConfigError(f"patch_pools: must be at most the {places} places in a row of patches of size "
                           f"{c.patch_size} in images of {c.dataset}, got {c.patch_pools}")
     if (features := 2 * c.patch_filters * c.patch_pools**2) > MOST_FEATURES:

@@ -43,12 +43,17 @@ class Map:
     kept: bool = True
 
 
+def _images(records: torch.Tensor, spec: DatasetSpec) -> torch.Tensor:
+    """Records [n, n_features] as floats on [0, 1], [n, *shape of the data set]."""
+    return records.view(-1, *spec.shape).to(torch.float32) / spec.scale
+
+
 @contextlib.contextmanager
 def _scattering(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
-    channels, rows, columns = spec.shape
+    channels = spec.shape[0]
 
     def apply(records: torch.Tensor) -> torch.Tensor:
-        images = records.view(-1, rows, columns).to(torch.float32) / spec.scale
+        images = _images(records, spec).flatten(0, 1)  # each colour by itself
         maps = scattering(images, config.scattering_scales, config.scattering_angles)
         return maps.view(-1, channels * maps.shape[1], *maps.shape[2:])
 
@@ -59,8 +64,7 @@ def _scattering(spec: DatasetSpec, config: TrialConfig, device: torch.device) ->
 def _patches(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
     maps = Patches(*spec.shape[:2], config.patch_filters, config.patch_size, config.patch_threshold, config.patch_pools,
                    device)
-    yield standardised(lambda records: maps(records.view(-1, *spec.shape).to(torch.float32) / spec.scale), spec, device,
-                       PACK)
+    yield standardised(lambda records: maps(_images(records, spec)), spec, device, PACK)
 
 
 @contextlib.contextmanager
@@ -116,7 +120,7 @@ def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig],
 def _extension(function: Callable[[torch.Tensor, TrialConfig], torch.Tensor]) -> Callable:
     @contextlib.contextmanager
     def opened(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
-        yield lambda records: function(records.view(-1, *spec.shape).to(torch.float32) / spec.scale, config)
+        yield lambda records: function(_images(records, spec), config)
     return opened
 
 
