@@ -80,6 +80,23 @@ def test_channels_are_standardised_over_public_images(digits):
     assert dataclasses.replace(by_leaves, feature_groups=-1).canonical()["feature_groups"] == 1
 
 
+@pytest.mark.parametrize("name", ["scattering", "patches"])
+@pytest.mark.parametrize("reference", ["none", "dead_leaves"])
+def test_features_may_be_the_mean_of_those_of_an_image_and_of_its_mirror_image(digits, name, reference):
+    plain = dataclasses.replace(TRIAL, features=name, feature_reference=reference, feature_groups=0, patch_filters=6,
+                                patch_size=3, patch_pools=2)
+    both = dataclasses.replace(plain, feature_mirrored=True)
+    records = digits.train_x[:40]
+    mirrored = records.view(-1, 8, 8).flip(2).flatten(1)
+    (found,), (of_mirrored,) = maps.compute([records], digits, both), maps.compute([mirrored], digits, both)
+    assert torch.equal(found, of_mirrored), "left and right make no difference"
+    parts = maps.compute([records, mirrored], digits, plain)
+    assert not torch.allclose(*parts, atol=0.1)
+    torch.testing.assert_close(found.float(), (parts[0].float() + parts[1].float()) / 2, atol=2e-2, rtol=2**-6)
+    grouped = maps.compute([records], digits, dataclasses.replace(both, feature_groups=1))[0].float()
+    assert grouped.mean(1).abs().max() < 1e-2 and (grouped.std(1) - 1).abs().max() < 2e-2
+
+
 def test_dead_leaves_are_images_of_many_scales_and_always_the_same():
     images = dead_leaves(200, 3, 32)
     assert images.shape == (200, 3, 32, 32) and 0 <= images.min() and images.max() <= 1
@@ -152,10 +169,14 @@ def test_the_notes_say_that_features_are_public_and_the_key_has_them():
     by_leaves = dataclasses.replace(private, feature_reference="dead_leaves")
     assert "over synthetic images of dead leaves, a map of" in privacy_tags(by_leaves)["privacy.notes"]
     changes = ({}, {"scattering_angles": 4, "feature_groups": 5}, {"feature_groups": 9}, {"features": "pixels"},
-               {"feature_reference": "dead_leaves"})
+               {"feature_reference": "dead_leaves"}, {"feature_mirrored": True},
+               {"feature_reference": "dead_leaves", "feature_mirrored": True})
     trials = [dataclasses.replace(TRIAL, **change) for change in changes]
-    assert len({trial.trial_key for trial in trials}) == 5
-    assert len({maps.feature_key(trial) for trial in trials}) == 5
+    assert len({trial.trial_key for trial in trials}) == len({maps.feature_key(trial) for trial in trials}) == 7
+    mirrored = dataclasses.replace(private, feature_mirrored=True)
+    assert "coefficients of a record and its mirror image, a map of" in privacy_tags(mirrored)["privacy.notes"]
+    assert "feature_mirrored" not in fields
+    assert "feature_mirrored" not in TrialConfig(features="optical", feature_mirrored=True).canonical()
 
 
 def test_an_estimate_computes_no_features(monkeypatch):

@@ -161,9 +161,9 @@ def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
     because = "patches of synthetic images of dead leaves, whitened and standardised over these, a map of each record"
     assert because in privacy_tags(private)["privacy.notes"]
     changes = ({}, {"patch_filters": 13}, {"patch_size": 4}, {"patch_threshold": 0.5}, {"patch_pools": 3},
-               {"feature_groups": 2}, {"features": "pixels"})
+               {"feature_groups": 2}, {"features": "pixels"}, {"feature_mirrored": True})
     trials = [dataclasses.replace(TRIAL, **change) for change in changes]
-    assert len({trial.trial_key for trial in trials}) == len({maps.feature_key(trial) for trial in trials}) == 7
+    assert len({trial.trial_key for trial in trials}) == len({maps.feature_key(trial) for trial in trials}) == 8
     assert "patch_filters" not in TrialConfig(features="scattering").canonical()
 
 

@@ -136,6 +136,9 @@ class TrialConfig:
         "none", "images over which every channel of the scattering coefficients has mean 0 and variance 1 before it "
         "is normalised in groups: none, or synthetic ones (dead leaves; Lee, Mumford and Huang 2001)",
         choices=FEATURE_REFERENCES, applies=_of_a_map)
+    feature_mirrored: bool = setting(
+        False, "features are the mean of those of an image and of the same with left and right exchanged",
+        applies=_of_a_map)
     inputs: str = setting(
         "centered", "pixels on [0, 1] (`unit`), on [-1, 1] (`centered`), or shifted and scaled by published constants",
         choices=INPUTS, applies=lambda c: c.features == "pixels")

@@ -108,12 +108,29 @@ def _scattering_shape(c: Any) -> tuple[int, ...]:
 
 def _scattering_settings(c: Any) -> tuple[str, ...]:
     fixed = ("scattering_scales", "scattering_angles", "feature_groups")
-    return fixed if c.feature_reference == "none" else (*fixed, "feature_reference")
+    return *fixed, *(("feature_reference",) if c.feature_reference != "none" else ()), *_mirroring(c)
 
 
 def _scattering_note(c: Any) -> str:
     standard = "" if c.feature_reference == "none" else ", standardised over synthetic images of dead leaves"
-    return f"scattering coefficients{standard}, {OF_ONE_RECORD}"
+    return f"scattering coefficients{_of_both(c)}{standard}, {OF_ONE_RECORD}"
+
+
+def _patches_settings(c: Any) -> tuple[str, ...]:
+    return "patch_filters", "patch_size", "patch_threshold", "patch_pools", "feature_groups", *_mirroring(c)
+
+
+def _patches_note(c: Any) -> str:
+    return (f"responses{_of_both(c)} to patches of synthetic images of dead leaves, whitened and standardised over "
+            f"these, {OF_ONE_RECORD}")
+
+
+def _mirroring(c: Any) -> tuple[str, ...]:
+    return ("feature_mirrored",) if c.feature_mirrored else ()
+
+
+def _of_both(c: Any) -> str:
+    return " of a record and its mirror image" if c.feature_mirrored else ""
 
 
 def _size_of_square(c: Any) -> int:
@@ -170,10 +187,7 @@ FEATURES: dict[str, FeatureMap] = {
         _scattering_shape, _scattering_note, _scattering_settings, groups=27, check=_check_scattering),
     "patches": FeatureMap(
         lambda c: (2 * c.patch_filters, c.patch_pools, c.patch_pools),
-        lambda c: ("responses to patches of synthetic images of dead leaves, whitened and standardised over these, "
-                   f"{OF_ONE_RECORD}"),
-        lambda c: ("patch_filters", "patch_size", "patch_threshold", "patch_pools", "feature_groups"),
-        groups=1, check=_check_patches),
+        _patches_note, _patches_settings, groups=1, check=_check_patches),
     "optical": FeatureMap(
         lambda c: (c.optical_width,), _optical_note, _optical_settings, groups=1, check=_check_optical),
     "file": FeatureMap(
