@@ -201,7 +201,8 @@ def test_what_is_public_of_optical_features_is_said():
 def test_a_dry_run_tells_of_maps(tmp_path):
     text = "base: {dataset: digits, hidden: [8]}\ngrid: {features: [pixels, scattering]}\nreport: []"
     lines = list(as_lines(preview(parse_experiment(text, tmp_path / "e.yaml"), 1)))
-    assert "features: scattering of digits, computed before, once for each setting, and not in the estimate" in lines
+    assert ("features: scattering of digits, computed before training or read from the cache, once for each setting, "
+            "and not in the estimate") in lines
 
 
 # A file.
@@ -354,6 +355,10 @@ def test_scattering_takes_each_colour_by_itself():
     assert record_shape(trial) == (243, 8, 8)
     assert (found.float().view(expected.shape) - expected).abs().max() < 2**-8
     assert (expected[:, 0] - expected[:, 1]).abs().max() > 0.05
+    mirrored = pixels.view(3, 3, 32, 32).flip(3).flatten(1)  # colours keep their places
+    (both,), (of_mirrored,) = (maps.compute([x], data, c) for x, c in
+                               ((pixels, changed(trial, feature_mirrored=True)), (mirrored, trial)))
+    assert torch.allclose(both.float(), (found.float() + of_mirrored.float()) / 2, atol=2**-8, rtol=2**-7)
     (groups,) = maps.compute([pixels], data, changed(trial, feature_groups=3))  # one for each colour
     assert torch.allclose(groups.float().view(3, 3, -1).mean(-1), torch.zeros(3, 3), atol=1e-2)
 
@@ -392,6 +397,21 @@ def test_an_extension_maps_records(digits, tmp_path):
     assert list(train(Pack((trial,)), digits))[-1].metrics["test/accuracy"] > 0.4
     maps.features(digits, TrialConfig(**SMALL, features="tiles", tile=4))
     assert len(list(tmp_path.rglob("features/*.safetensors"))) == 2
+
+
+@pytest.mark.usefixtures("extensions")
+def test_an_extension_may_have_its_features_mirrored(digits):
+    register_features("tiles", tiles, **OF_TILES | {"settings": OF_TILES["settings"] | {"feature_mirrored": None}})
+    trial, records = TrialConfig(**SMALL, features="tiles"), digits.train_x[:9]
+    (plain,), (both,) = maps.compute([records], digits, trial), maps.compute([records], digits,
+                                                                              changed(trial, feature_mirrored=True))
+    expected = records.view(9, 4, 2, 4, 2).float().mean((2, 4)) / 16
+    assert torch.allclose(plain.float(), expected.flatten(1), rtol=2**-8)
+    assert torch.allclose(both.float(), ((expected + expected.flip(2)) / 2).flatten(1), rtol=2**-8)
+    assert trial.trial_key != changed(trial, feature_mirrored=True).trial_key
+    notes = [privacy_tags(changed(trial, **PRIVATE, feature_mirrored=value))["privacy.notes"]
+             for value in (False, True)]
+    assert "mirror image" not in notes[0] and "'tiles' of a record and its mirror image, a map of each" in notes[1]
 
 
 @pytest.mark.usefixtures("extensions")

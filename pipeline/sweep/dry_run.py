@@ -108,7 +108,8 @@ def as_lines(plan: DryRun) -> Iterator[str]:
         rows.append((str(len(packs)), str(len(trials)), takes, _settings(trials, varied)))
     yield from aligned(rows)
     if maps := _maps(experiment.trials):
-        yield f"features: {', '.join(maps)}, computed before, once for each setting, and not in the estimate"
+        yield (f"features: {', '.join(maps)}, computed before training or read from the cache, once for each setting, "
+               "and not in the estimate")
     if experiment.ignored:
         yield f"ignored: {experiment.ignored}"
     yield from bound_lines(experiment.trials)

@@ -113,7 +113,7 @@ def _scattering_settings(c: Any) -> tuple[str, ...]:
 
 def _scattering_note(c: Any) -> str:
     standard = "" if c.feature_reference == "none" else ", standardised over synthetic images of dead leaves"
-    return f"scattering coefficients{_of_both(c)}{standard}, {OF_ONE_RECORD}"
+    return f"scattering coefficients{of_both(c)}{standard}, {OF_ONE_RECORD}"
 
 
 def _patches_settings(c: Any) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ def _patches_settings(c: Any) -> tuple[str, ...]:
 
 
 def _patches_note(c: Any) -> str:
-    return (f"responses{_of_both(c)} to patches of synthetic images of dead leaves, whitened and standardised over "
+    return (f"responses{of_both(c)} to patches of synthetic images of dead leaves, whitened and standardised over "
             f"these, {OF_ONE_RECORD}")
 
 
@@ -129,7 +129,8 @@ def _mirroring(c: Any) -> tuple[str, ...]:
     return ("feature_mirrored",) if c.feature_mirrored else ()
 
 
-def _of_both(c: Any) -> str:
+def of_both(c: Any) -> str:
+    """What a note adds where features are those of mirror images, too."""
     return " of a record and its mirror image" if c.feature_mirrored else ""
 
 

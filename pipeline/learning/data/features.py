@@ -68,7 +68,7 @@ def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -
     with MAPS[config.features].opened(data.spec, config, data.train_x.device) as apply:
         if config.feature_reference == "dead_leaves" and "feature_reference" in map_settings(config):
             apply = standardised(apply, data.spec, data.train_x.device, MAPS[config.features].pack)
-        if "feature_mirrored" in map_settings(config):
+        if config.feature_mirrored and "feature_mirrored" in map_settings(config):
             apply = _of_both(apply, data.spec.shape)
         return [_mapped(records, apply, config) for records in parts]
 
