@@ -415,6 +415,18 @@ def test_an_extension_may_have_its_features_mirrored(digits):
 
 
 @pytest.mark.usefixtures("extensions")
+def test_notes_of_an_extension_say_what_is_done_to_its_features_and_no_more():
+    both = dict(feature_mirrored=True, feature_reference="dead_leaves")
+    said = []
+    for settings in ({}, {"feature_mirrored": None, "feature_reference": None}):
+        register_features("tiles", tiles, **OF_TILES | {"settings": OF_TILES["settings"] | settings})
+        said.append(privacy_tags(changed(TrialConfig(**SMALL, features="tiles"), **PRIVATE, **both))["privacy.notes"])
+    assert "features 'tiles', a map of each record" in said[0] and "leaves" not in said[0]
+    assert ("'tiles' of a record and its mirror image, standardised over synthetic images of dead leaves, a map of each"
+            in said[1])
+
+
+@pytest.mark.usefixtures("extensions")
 def test_a_cache_of_an_extension_is_that_of_its_code_and_a_notebook_has_none(digits, tmp_path):
     paths, function = [], "def tiles(records, trial): return records.flatten(1)[:, :16] * {}"
     for version in (1, 2):

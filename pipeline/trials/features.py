@@ -66,6 +66,22 @@ def map_settings(c: Any) -> tuple[str, ...]:
     return *chosen.settings(c), *(name for name in chosen.own if name not in chosen.settings(c))
 
 
+def is_standardised(c: Any) -> bool:
+    """Whether channels of the features are standardised over synthetic images, which the map's settings must name."""
+    return c.feature_reference != "none" and "feature_reference" in map_settings(c)
+
+
+def is_mirrored(c: Any) -> bool:
+    """Whether features are those of a record and its mirror image, which the map's settings must name."""
+    return c.feature_mirrored and "feature_mirrored" in map_settings(c)
+
+
+def treatment(c: Any) -> str:
+    """What is done to the features of any map, for notes."""
+    both = " of a record and its mirror image" if is_mirrored(c) else ""
+    return both + (", standardised over synthetic images of dead leaves" if is_standardised(c) else "")
+
+
 def settled(c: Any) -> dict[str, Any]:
     """Fields of a trial whose values its map decides, or a file that it names.
 
@@ -111,27 +127,12 @@ def _scattering_settings(c: Any) -> tuple[str, ...]:
     return *fixed, *(("feature_reference",) if c.feature_reference != "none" else ()), *_mirroring(c)
 
 
-def _scattering_note(c: Any) -> str:
-    standard = "" if c.feature_reference == "none" else ", standardised over synthetic images of dead leaves"
-    return f"scattering coefficients{of_both(c)}{standard}, {OF_ONE_RECORD}"
-
-
 def _patches_settings(c: Any) -> tuple[str, ...]:
     return "patch_filters", "patch_size", "patch_threshold", "patch_pools", "feature_groups", *_mirroring(c)
 
 
-def _patches_note(c: Any) -> str:
-    return (f"responses{of_both(c)} to patches of synthetic images of dead leaves, whitened and standardised over "
-            f"these, {OF_ONE_RECORD}")
-
-
 def _mirroring(c: Any) -> tuple[str, ...]:
     return ("feature_mirrored",) if c.feature_mirrored else ()
-
-
-def of_both(c: Any) -> str:
-    """What a note adds where features are those of mirror images, too."""
-    return " of a record and its mirror image" if c.feature_mirrored else ""
 
 
 def _size_of_square(c: Any) -> int:
@@ -185,10 +186,13 @@ def _check_optical(c: Any) -> None:
 FEATURES: dict[str, FeatureMap] = {
     "pixels": FeatureMap(lambda c: DATASETS[c.dataset].shape, lambda c: "the records themselves", lambda c: ()),
     "scattering": FeatureMap(
-        _scattering_shape, _scattering_note, _scattering_settings, groups=27, check=_check_scattering),
+        _scattering_shape, lambda c: f"scattering coefficients{treatment(c)}, {OF_ONE_RECORD}",
+        _scattering_settings, groups=27, check=_check_scattering),
     "patches": FeatureMap(
         lambda c: (2 * c.patch_filters, c.patch_pools, c.patch_pools),
-        _patches_note, _patches_settings, groups=1, check=_check_patches),
+        lambda c: (f"responses{treatment(c)} to patches of synthetic images of dead leaves, whitened and standardised "
+                   f"over these, {OF_ONE_RECORD}"),
+        _patches_settings, groups=1, check=_check_patches),
     "optical": FeatureMap(
         lambda c: (c.optical_width,), _optical_note, _optical_settings, groups=1, check=_check_optical),
     "file": FeatureMap(

@@ -28,7 +28,7 @@ from pipeline.learning.data.maps import MAPS, Apply
 from pipeline.learning.data.readers import cache_folder
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.feature_file import file_of
-from pipeline.trials.features import map_settings, record_shape
+from pipeline.trials.features import is_mirrored, is_standardised, map_settings, record_shape
 from pipeline.trials.fields import ConfigError
 
 VERSION = 1  # of what is computed; a cache of another is not read
@@ -66,9 +66,9 @@ def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -
         DataError: for features of another shape than stated, or that are not finite.
     """
     with MAPS[config.features].opened(data.spec, config, data.train_x.device) as apply:
-        if config.feature_reference == "dead_leaves" and "feature_reference" in map_settings(config):
+        if is_standardised(config):
             apply = standardised(apply, data.spec, data.train_x.device, MAPS[config.features].pack)
-        if config.feature_mirrored and "feature_mirrored" in map_settings(config):
+        if is_mirrored(config):
             apply = _of_both(apply, data.spec.shape)
         return [_mapped(records, apply, config) for records in parts]
 

@@ -19,7 +19,7 @@ from pipeline.learning.data.scattering import scattering
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DatasetSpec
 from pipeline.trials.extensions import settings_of_extension
-from pipeline.trials.features import FEATURES, OF_ONE_RECORD, FeatureMap, of_both
+from pipeline.trials.features import FEATURES, OF_ONE_RECORD, FeatureMap, treatment
 from pipeline.trials.fields import ConfigError, register
 
 PACK = 256  # records at a time
@@ -112,7 +112,7 @@ def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig],
     code = _code(function)
     FEATURES[name] = FeatureMap(
         shape if callable(shape) else lambda c: shape,
-        lambda c: f"features '{name}'{of_both(c)}, {OF_ONE_RECORD}, as the extension states: {public_because}",
+        lambda c: f"features '{name}'{treatment(c)}, {OF_ONE_RECORD}, as the extension states: {public_because}",
         lambda c: known, own=fields["own"], groups=groups)
     MAPS[name] = Map(_extension(function), PACK, code=code, kept=bool(code))
 
