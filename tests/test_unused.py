@@ -83,8 +83,10 @@ def test_neutral_values_and_fields_that_one_trial_uses_are_fine(tmp_path, text):
 
 def test_an_axis_that_some_trials_ignore_still_makes_the_same_trial_twice(tmp_path):
     with pytest.raises(ConfigError, match=r"grid\[algorithm=bp, threshold=0.2\]: the same trial as grid\[algorithm=bp, "
-                                          r"threshold=0.1\]"):
+                                          r"threshold=0.1\].*; threshold: is not used with algorithm 'bp'.*by `cases`"):
         load(tmp_path, "grid: {algorithm: [bp, tdfa], threshold: [0.1, 0.2]}")
+    with pytest.raises(ConfigError, match="; feature_mirrored: is not used with features 'pixels', got True; use "):
+        load(tmp_path, "base: {dataset: mnist}\ngrid: {features: [pixels, patches], feature_mirrored: [false, true]}")
 
 
 def test_a_stored_file_has_been_swept_and_is_still_read():

@@ -45,12 +45,10 @@ from pipeline.trials.plugins import LOADED, load_plugins
 from pipeline.trials.references import Reference, read_references
 from pipeline.trials.search import Search, read_search
 from pipeline.trials.stopping import Selection, check_candidates, draw
-from pipeline.trials.unused import check_written, ignored, used
+from pipeline.trials.unused import check_written, ignored, used, why_unused
 
 ENTRIES = ("name", "description", "base", "grid", "cases", "resources", "report", "selection", "search", "stop",
            "budget", "plugins", "references")
-UNUSED = ("fields that its algorithm or mechanism does not use make no difference (sigma and tau need `mechanism: "
-          "photonic`)")
 
 
 @dataclass(frozen=True)
@@ -267,11 +265,15 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
 
 
 def _check_distinct(trials: Sequence[tuple[str, TrialConfig, Mapping[str, str]]]) -> None:
-    places: dict[str, str] = {}
+    seen: dict[str, tuple[str, TrialConfig]] = {}
     for place, config, _ in trials:
-        if (first := places.setdefault(config.trial_key, place)) is not place:
-            raise ConfigError(f"{place}: the same trial as {first}: {_describe(config)}"
-                              f"{'' if place == first else '; ' + UNUSED}")
+        first, same = seen.setdefault(config.trial_key, (place, config))
+        if same is not config:
+            unused = [f for f in settings() if getattr(config, f.name) != getattr(same, f.name)]
+            reasons = "".join(f"; {why_unused(f.name, [c for c in (same, config) if getattr(c, f.name) != f.default])}"
+                              for f in unused)
+            raise ConfigError(f"{place}: the same trial as {first}: {_describe(config)}{reasons}"
+                              f"{', or give it to some trials alone, by `cases`' if unused else ''}")
 
 
 def _plugins(top: Mapping[str, Any]) -> tuple[str, ...]:

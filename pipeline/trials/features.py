@@ -159,10 +159,12 @@ def _check_patches(c: Any) -> None:
                           f"{c.patch_size}")
     if c.patch_pools > (places := size - c.patch_size + 1):
         raise ConfigError(f"patch_pools: must be at most the {places} places in a row of patches of size "
-                          f"{c.patch_size} in images of {c.dataset}, got {c.patch_pools}")
+                          f"{c.patch_size} in images of {c.dataset}, got {c.patch_pools}; smaller patches (patch_size) "
+                          "have more places")
     if (features := 2 * c.patch_filters * c.patch_pools**2) > MOST_FEATURES:
-        raise ConfigError(f"patch_filters: with {c.patch_pools} x {c.patch_pools} pools must give at most "
-                          f"{MOST_FEATURES:,} features of a record, got {c.patch_filters:,}, which give {features:,}")
+        raise ConfigError(f"patch_filters: with {c.patch_pools} x {c.patch_pools} pools (patch_pools) must give at "
+                          f"most {MOST_FEATURES:,} features of a record, got {c.patch_filters:,}, which give "
+                          f"{features:,}")
 
 
 def _optical_settings(c: Any) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def check_used(trials: Sequence[TrialConfig]) -> None:
     for f in settings():
         given = [number for number, trial in enumerate(trials) if getattr(trial, f.name) != f.default]
         if given and not any(f.name in used_by[number] for number in given):
-            raise ConfigError(_message(f.name, [trials[number] for number in given]))
+            raise ConfigError(why_unused(f.name, [trials[number] for number in given]))
 
 
 def used(trial: TrialConfig) -> TrialConfig:
@@ -91,7 +91,7 @@ def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None
         if not reached[place]:
             raise ConfigError(f"{field}: is overridden by every case, got {value!r}; leave it out, at {place}")
         if place not in fine:
-            raise ConfigError(f"{_message(field, reached[place])}, at {place}")
+            raise ConfigError(f"{why_unused(field, reached[place])}, at {place}")
 
 
 def ignored(trials: Sequence[Written]) -> str:
@@ -158,8 +158,8 @@ def _with(trial: TrialConfig, **changes: Any) -> SimpleNamespace:
     return SimpleNamespace(**{f.name: getattr(trial, f.name) for f in settings()} | changes)
 
 
-def _message(field: str, trials: Sequence[TrialConfig]) -> str:
-    """`field: is not used with ..., got ...; use ...`."""
+def why_unused(field: str, trials: Sequence[TrialConfig]) -> str:
+    """`field: is not used with ..., got ...; use ...`, for trials of which none uses it."""
     switches, ways = _ways(field, trials[0])
     values = ", ".join(dict.fromkeys(f"{plain(getattr(trial, field))}" for trial in trials))
     reasons = " and ".join(_state(switch, trials) for switch in switches)
