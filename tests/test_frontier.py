@@ -357,6 +357,9 @@ def test_published_results_are_marked_where_they_guarantee_the_same_and_said_as_
     second = exhibit.draw(runs, name="frontier", references=[other, ours]).figure
     assert "P" in [line.get_marker() for line in second.axes[0].lines]
     assert second.legends[0].legend_handles[-1].get_marker() == "P", "the mark of the panel"
+    alone = exhibit.draw(runs, name="frontier", references=[Reference("They 2022", 20.0, 1e-5, 81.0)]).figure
+    ticks = [[tick.get_text() for tick in ax.get_xticklabels()] for ax in alone.axes]
+    assert ["20" in labels for labels in ticks] == [True, False], "where it is, on the axis that has it"
     worst = exhibit.draw(runs, name="frontier_worst_class", references=[ours])
     assert "Published" not in worst.markdown
     assert not any(line.get_marker() == "*" for line in worst.figure.axes[0].lines)

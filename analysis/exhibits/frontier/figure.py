@@ -122,7 +122,7 @@ def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
     draw_curves(points, ax, letters)
     for reference, mark in marks.items():
         ax.plot(reference.epsilon, reference.accuracy, marker=mark, zorder=6, **PUBLISHED)
-    style.log_axis(ax, asked(points))
+    style.log_axis(ax, [*asked(points), *(reference.epsilon for reference in marks)])
     style.within(ax, metric.low, metric.high)
     front(points, ax)
     ax.set_title(title(points))
