@@ -176,6 +176,7 @@ def test_settings_of_the_optics_are_the_trials_identity():
 
 @pytest.mark.parametrize(("values", "message"), [
     ({"optical_width": 0}, "optical_width: must be >= 1, got 0"),
+    ({"optical_width": 100_001}, "optical_width: must be <= 100000, got 100001"),
     ({"optical_thresholds": 17}, "optical_thresholds: must be at most the 16 steps of a pixel of digits, got 17"),
     ({"optical_device": "lens"}, "optical_device: must be one of simulated, hardware, got 'lens'"),
     ({"optical_seed": 2**32}, "optical_seed: must be <= "),

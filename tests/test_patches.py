@@ -170,11 +170,11 @@ def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
 @pytest.mark.parametrize(("change", "message"), [
     ({"patch_size": 9}, "patch_size: must be at most the 8 rows of images of digits, got 9"),
     ({"patch_pools": 7}, "patch_pools: must be at most the 6 places in a row of patches of size 3 in images of digits, "
-                         "got 7"),
+                         r"got 7; smaller patches \(patch_size\) have more"),
     ({"patch_filters": 0}, "patch_filters: must be >= 1, got 0"),
     ({"patch_size": 17}, "patch_size: must be <= 16, got 17"),
-    ({"patch_filters": 5556, "patch_pools": 3}, "patch_filters: with 3 x 3 pools must give at most 100,000 features of "
-                                                "a record, got 5,556, which give 100,008"),
+    ({"patch_filters": 5556, "patch_pools": 3}, r"patch_filters: with 3 x 3 pools \(patch_pools\) must give at most "
+                                                "100,000 features of a record, got 5,556, which give 100,008"),
     ({"patch_threshold": -1.0}, r"patch_threshold: must be >= 0, got -1"),
     ({"feature_groups": 5}, "feature_groups: must divide the 24 channels of the features, got 5"),
 ])

@@ -35,7 +35,14 @@ from pipeline.trials.choices import (
 )
 from pipeline.trials.combinations import check_combinations
 from pipeline.trials.datasets import DATASETS
-from pipeline.trials.features import FEATURE_REFERENCES, FEATURES, OPTICAL_DEVICES, record_shape, settled
+from pipeline.trials.features import (
+    FEATURE_REFERENCES,
+    FEATURES,
+    MOST_FEATURES,
+    OPTICAL_DEVICES,
+    record_shape,
+    settled,
+)
 from pipeline.trials.fields import ConfigError, accepted, check, coerce, digest, plain, setting
 from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
 
@@ -111,7 +118,7 @@ class TrialConfig:
         applies=_of_a_map)
     patch_pools: int = setting(6, "rows and columns of averages that a channel has", low=1, applies=_of_a_map)
     optical_width: int = setting(
-        4096, "intensities |R x|^2 of a record x, R complex Gaussian", low=1, applies=_of_a_map)
+        4096, "intensities |R x|^2 of a record x, R complex Gaussian", low=1, high=MOST_FEATURES, applies=_of_a_map)
     optical_thresholds: int = setting(
         4, "an OPU takes bits: a pixel becomes so many, each whether it is above a threshold; these are at equal "
         "distances", low=1, applies=_of_a_map)

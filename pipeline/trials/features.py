@@ -13,7 +13,7 @@ from pipeline.trials.feature_file import check_feature_file, known_of_file
 from pipeline.trials.fields import ConfigError
 
 CROPPED = 2  # rows and columns of scattering coefficients that stand for the padding, and are left out
-MOST_FEATURES = 100_000  # of a record by patches
+MOST_FEATURES = 100_000  # of a record: 14 GB of 70,000
 OPTICAL_DEVICES = ("simulated", "hardware")
 FEATURE_REFERENCES = ("none", "dead_leaves")
 OF_ONE_RECORD = "a map of each record alone that no private record had a part in, which costs nothing"
