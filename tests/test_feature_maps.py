@@ -269,6 +269,9 @@ def test_a_path_is_relative_to_the_experiment_file(file, tmp_path, monkeypatch):
     (trial,) = parse_experiment(text, tmp_path / "some.yaml").trials
     assert trial.feature_file == str(file) and trial.trial_key == TrialConfig(
         dataset="digits", features="file", feature_source=SOURCE, feature_file=str(file)).trial_key
+    (tmp_path / "copy.safetensors").write_bytes(file.read_bytes())
+    with pytest.raises(ConfigError, match="; feature_file: '.*f.safetensors' and '.*copy.safetensors' make no "):
+        parse_experiment(text.replace("f.safetensors]", "f.safetensors, copy.safetensors]"), tmp_path / "e.yaml")
     with pytest.raises(ConfigError, match="feature_file: /g.safetensors cannot be read .no such file.*, at grid.fea"):
         parse_experiment(text.replace("[f.", "[g."), Path("some.yaml"))
     monkeypatch.chdir(tmp_path)

@@ -269,11 +269,17 @@ def _check_distinct(trials: Sequence[tuple[str, TrialConfig, Mapping[str, str]]]
     for place, config, _ in trials:
         first, same = seen.setdefault(config.trial_key, (place, config))
         if same is not config:
-            unused = [f for f in settings() if getattr(config, f.name) != getattr(same, f.name)]
-            reasons = "".join(f"; {why_unused(f.name, [c for c in (same, config) if getattr(c, f.name) != f.default])}"
-                              for f in unused)
-            raise ConfigError(f"{place}: the same trial as {first}: {_describe(config)}{reasons}"
-                              f"{', or give it to some trials alone, by `cases`' if unused else ''}")
+            reasons = "".join(f"; {_no_difference(f, same, config)}" for f in settings()
+                              if getattr(same, f.name) != getattr(config, f.name))
+            raise ConfigError(f"{place}: the same trial as {first}: {_describe(config)}{reasons}")
+
+
+def _no_difference(f: dataclasses.Field, one: TrialConfig, other: TrialConfig) -> str:
+    """Why two values of a field make the same trial."""
+    if f.name in one.used():  # as two files with the same content do
+        return f"{f.name}: {getattr(one, f.name)!r} and {getattr(other, f.name)!r} make no difference; give one of them"
+    written = [trial for trial in (one, other) if getattr(trial, f.name) != f.default]
+    return f"{why_unused(f.name, written)}, or give it to some trials alone, by `cases`"
 
 
 def _plugins(top: Mapping[str, Any]) -> tuple[str, ...]:
