@@ -29,6 +29,11 @@ def make_parser() -> argparse.ArgumentParser:
         sub.add_argument("--mlruns", type=Path, default=Path("mlruns"), metavar="DIR",
                          help="folder of the tracking store (default: %(default)s; MLFLOW_TRACKING_URI overrides it)")
 
+    def with_private(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("--private", type=Path, metavar="DIR",
+                         help="folder of checkpoints and of all else that is as private as the data (default: "
+                              "PHOTONIC_PRIVATE, else `private` in the folder of the tracking store)")
+
     def with_data(sub: argparse.ArgumentParser) -> None:
         sub.add_argument("--data", type=Path, metavar="DIR",
                          help="folder with the data sets (default: PHOTONIC_DATA, else they are downloaded; on a "
@@ -46,6 +51,10 @@ def make_parser() -> argparse.ArgumentParser:
                                          "started)")
     sweep.add_argument("--checkpoint-seconds", type=float, metavar="S",
                        help="least time between two checkpoints of a pack (default: resources.checkpoint_seconds, 30)")
+    sweep.add_argument("--redraw", action="store_true",
+                       help="draw secret noise anew where a checkpoint cannot be used, which releases the records once "
+                            "more; epsilon composes all draws (a search with a budget decides that itself)")
+    with_private(sweep)
     with_data(sweep)
 
     status = command("status", "which trials are done, running, failed, diverged or missing, and why")
@@ -53,6 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
                         help="experiment file (default: all experiments in the store, as far as it knows them)")
     with_changes(status)
     with_store(status)
+    with_private(status)
     status.add_argument("--watch", action="store_true", help="look again every 5 s, as long as a sweep runs")
     status.add_argument("--json", action="store_true", help="as JSON, for scripts")
 

@@ -74,7 +74,7 @@ def _sweep(options: Namespace) -> int:
 
     with stopping():
         result = run_sweep(experiment, root=options.mlruns, data_folder=options.data, address=options.address,
-                           workers=options.workers)
+                           workers=options.workers, redraw=options.redraw, private=options.private)
     if result.remaining:
         return INTERRUPTED
     return 1 if result.failed else 0
@@ -92,7 +92,7 @@ def _status(options: Namespace) -> int:
     store = Reader(root=options.mlruns)
     with contextlib.suppress(KeyboardInterrupt) if options.watch else contextlib.nullcontext():
         while True:
-            states = [status.read(store, name, experiment, options.set)
+            states = [status.read(store, name, experiment, options.set, options.private)
                       for name in ([experiment.name] if experiment else store.sweeps())]
             if options.watch and sys.stdout.isatty():
                 print("\x1b[2J\x1b[H", end="")

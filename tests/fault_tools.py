@@ -113,7 +113,8 @@ def assert_as_if_undisturbed(root: Path, experiment: Experiment, fault: str, how
         with open(os.environ[ROWS], "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
     assert dataclasses.asdict(found) == dataclasses.asdict(Damage(len(experiment.trials)))
-    assert not list((root / "checkpoints" / experiment.name).iterdir()), "checkpoints go when their packs end"
+    left = list((root / "private" / "checkpoints" / experiment.name).iterdir())
+    assert not left, "checkpoints go when their packs end"
 
 
 @contextlib.contextmanager
@@ -150,7 +151,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 300) -> None:
 
 def saved_epoch(root: Path, name: str) -> int:
     """The latest epoch that a checkpoint of the sweep `name` has; 0 without one."""
-    return max((found.epoch for found in Checkpoints(root / "checkpoints" / name, 0).found()), default=0)
+    return max((found.epoch for found in Checkpoints(root / "private" / "checkpoints" / name, 0).found()), default=0)
 
 
 def environment(**changes: str) -> dict[str, str]:

@@ -58,6 +58,6 @@ def train(pack: Pack, *, root: Path, kill_after: Mapping[str, int] = MappingProx
     Training.step, Training.run_epoch = disturbed, slow
     try:
         yield from train_pack(pack, device="cpu", threads=1, data_folder=None,
-                              checkpoints=EveryOther(root / "checkpoints" / name, 0), stop=stop)
+                              checkpoints=EveryOther(root / "private" / "checkpoints" / name, 0), stop=stop)
     finally:
         Training.step, Training.run_epoch = step, epoch

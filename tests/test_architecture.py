@@ -122,9 +122,13 @@ def test_the_whole_package_is_shipped_and_digested(monkeypatch, copy):
     assert Path(pipeline.__file__).parent == PACKAGE
     assert cluster.code()["py_modules"] == [str(PACKAGE)]
     monkeypatch.setattr(checkpoints, "ROOT", copy / "pipeline")
-    assert checkpoints._code() == checkpoints.SOFTWARE["code"]
-    for name in ("cli.py", "learning/training.py", "learning/mechanisms/photonic.py", "trials/config.py"):
-        before = checkpoints._code()
+    assert checkpoints._code() == checkpoints.PROGRAM
+    assert checkpoints._code(checkpoints.COMPUTING) == checkpoints.SOFTWARE["code"]
+    for name, computes in (("cli.py", False), ("learning/training.py", True), ("sweep/run.py", False),
+                           ("learning/mechanisms/photonic.py", True), ("accounting/event.py", True),
+                           ("trials/config.py", True), ("tracking/ui.py", False)):
+        program, software = checkpoints._code(), checkpoints._code(checkpoints.COMPUTING)
         with (copy / "pipeline" / name).open("a") as file:
             file.write("# changed\n")
-        assert checkpoints._code() != before, name
+        assert checkpoints._code() != program, name
+        assert (checkpoints._code(checkpoints.COMPUTING) != software) == computes, name

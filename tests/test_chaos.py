@@ -77,7 +77,7 @@ class Chaos:
             time.sleep(0.02)
 
     def _checkpoints(self) -> list[Path]:
-        return list((self.root / "checkpoints" / self.name).glob("*.safetensors"))
+        return list((self.root / "private" / "checkpoints" / self.name).glob("*.safetensors"))
 
     def inject(self, fault: str, chance: random.Random) -> None:
         what, _, name = fault.partition(" ")

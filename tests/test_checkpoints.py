@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from pipeline.sweep import worker
 from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
-from pipeline.trials.records import EpochRecord, Outcome
+from pipeline.trials.records import Draw, EpochRecord, Outcome
 
 MECHANISMS = {
     "none": {},
@@ -256,11 +257,13 @@ def test_short_trials_write_no_checkpoint(tmp_path):
 def test_secure_records_wait_for_a_checkpoint_or_the_end(digits, tmp_path):
     pack = pack_of(1, **MECHANISMS["per_example"], noise="secure")
     held = worker.train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=Checkpoints(tmp_path, 1e9))
+    assert next(held) == Draw(ANY) and held.gi_frame.f_locals["training"].epoch == 0, "asks before it draws"
     assert next(held)[0].epoch == 1
     assert held.gi_frame.f_locals["training"].epoch == 3, "nothing was handed in before the end"
     Checkpoints(tmp_path, 0).remove(pack)
     held.close()
     saved = worker.train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=Checkpoints(tmp_path, 0))
+    assert next(saved).epoch == 0
     assert next(saved)[0].epoch == 1 and saved.gi_frame.f_locals["training"].epoch == 1
     saved.close()
     again = list(trained(pack, Checkpoints(tmp_path, 0)))

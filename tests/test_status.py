@@ -51,8 +51,8 @@ def mixed(tmp_path):
     epoch(diverged, 2, "diverged")
     store.fail(failed.trial_key, "ValueError: no (somewhere.py:3)")
     checkpoint = Checkpoint("cpu", {}, {"epoch": 2, "active": [0]}, [])
-    Checkpoints(root / "checkpoints" / "mixed", 30).save(Pack((interrupted,)), checkpoint)
-    (root / "checkpoints" / "mixed" / "0.safetensors").write_bytes(b"junk")
+    Checkpoints(root / "private" / "checkpoints" / "mixed", 30).save(Pack((interrupted,)), checkpoint)
+    (root / "private" / "checkpoints" / "mixed" / "0.safetensors").write_bytes(b"junk")
     return file, experiment, store.driver
 
 

@@ -131,7 +131,7 @@ def test_opu_node_lost_and_another_added(tmp_path, new_database, experiment, sai
                       head_node_args={"num_cpus": 1, "include_dashboard": False})
     others = tuple(dataclasses.replace(trial, algorithm="dfa", projector="") for trial in experiment.trials)
     experiment = dataclasses.replace(experiment, trials=experiment.trials + others)
-    checkpoint = Checkpoints(tmp_path / "checkpoints" / "faults", 0).path(Pack(experiment.trials[:2]))
+    checkpoint = Checkpoints(tmp_path / "private" / "checkpoints" / "faults", 0).path(Pack(experiment.trials[:2]))
     try:
         ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
         nodes = [cluster.add_node(num_cpus=1, resources={"OPU": 1})]
@@ -201,7 +201,7 @@ def test_database_locked_by_another_process(tmp_path, new_database, two_cores, e
 
 def test_disk_of_checkpoints_full(tmp_path, new_database, two_cores, experiment, said):
     shutil.copy(new_database, tmp_path)
-    with small_disk(tmp_path / "checkpoints", "4m") as disk:
+    with small_disk(tmp_path / "private" / "checkpoints", "4m") as disk:
         with once(has_checkpoint(tmp_path), lambda: fill(disk, tmp_path / "full")):
             result = sweep(experiment, tmp_path, kill_after={"photonic": 6}, hold=tmp_path / "full")
         assert (result.finished, result.failed) == (2, {})

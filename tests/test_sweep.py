@@ -73,7 +73,7 @@ def test_all_trials_once_and_then_nothing(tmp_path, two_cores, monkeypatch):
     assert (result.planned, result.skipped, result.finished, result.failed) == (8, 0, 8, {})
     assert 0 < result.compute_seconds and 0 < result.wall_seconds
     assert_tracked_once(tmp_path, trials)
-    assert list((tmp_path / "runs" / "ray").iterdir()) == []
+    assert list((tmp_path / "runs" / "private" / "ray").iterdir()) == []
     assert_one_opu_takes_one_pack_at_a_time(tmp_path)  # while others run, which `meet` waits for
     # Workers stay in the folder where the sweep was started, so that a relative folder of data is the one checked.
     assert (tmp_path / "worker.cwd").read_text() == str(Path.cwd())
@@ -96,13 +96,13 @@ def test_a_worker_of_another_program_trains_nothing(tmp_path, two_cores, monkeyp
 
     handed = {}
     with monkeypatch.context() as before, pytest.raises(Handed):
-        before.setitem(tuning.SOFTWARE, "code", "as it was when the sweep began")
+        before.setattr(tuning, "PROGRAM", "as it was when the sweep began")
         before.setattr(tuning.tune, "with_parameters", lambda trainable, **parameters: handed.update(parameters))
         before.setattr(tuning.tune, "with_resources", Mock(side_effect=Handed))
         run(tmp_path, grid(("dfa",), 1))
     outdated, current = (object.__new__(tuning.PackTrainable) for _ in range(2))
     outdated.setup({"pack": 0}, **handed)
-    current.setup({"pack": 0}, **handed | {"code": tuning.SOFTWARE["code"]})
+    current.setup({"pack": 0}, **handed | {"code": tuning.PROGRAM})
     step = outdated.step()
     assert not step["records"] and "the files of the package pipeline changed since the sweep began" in step["error"]
     step = current.step()
@@ -322,7 +322,7 @@ def test_freed_worker_leaves_alone_the_packs_for_which_workers_are_starting():
         ("a", "RUNNING", "cpu"), ("b", "PENDING", "opu"), ("c", "PENDING", "cpu"), ("d", "PENDING", "cpu"),
         ("e", "PENDING", "cpu")]]
     controller = SimpleNamespace(get_trials=lambda: trials)
-    order = PackOrder(starting=2)
+    order = PackOrder(starting=2, driver=None)
     assert order.choose_trial_to_run(controller) is None
     order.on_trial_complete(controller, trials[0], {})
     assert order.choose_trial_to_run(controller).name == "e"
@@ -411,7 +411,7 @@ def test_a_pack_that_fails_keeps_the_epochs_that_waited(tmp_path):
             raise ValueError("loss: must be finite")
 
     store = SimpleNamespace(start=lambda *a, **k: None, check=check,
-                            fail=lambda key, reason: events.append(reason[:25]),
+                            fail=lambda key, reason, tags: events.append(reason[:25]),
                             log=lambda records: events.append([record.epoch for record in records]))
     result = recorder.SweepResult(1)
     taking = recorder.Recorder(store, SweepProgress(pack.trials, quiet=True), result, tmp_path / "log", {})

@@ -183,14 +183,24 @@ def renyi(event: PrivacyEvent) -> np.ndarray:
 def epochs_released(released: Iterable[Release]) -> Iterable[tuple[TrialConfig, int]]:
     """(trial, epochs) of every trial.
 
-    A trial that is trained again draws the same noise from its seed, and releases the same again; with secret noise it
-    is a release of its own.
+    A trial that is trained again draws the same noise from its seed, and releases the same again; with secret noise
+    every draw is a release of its own.
     """
-    found: dict[str, tuple[TrialConfig, int]] = {}
+    released, trials = list(released), {}
     for release in released:
-        trial, before = found.get(release.trial.trial_key, (release.trial, 0))
-        found[trial.trial_key] = trial, before + release.epochs if trial.secure else max(before, release.epochs)
-    return found.values()
+        trials.setdefault(release.trial.trial_key, (release.trial, []))[1].append(release)
+    return [(trial, sum(draws_of(own)) if trial.secure else max(release.epochs for release in own))
+            for trial, own in trials.values()]
+
+
+def draws_of(released: Iterable[Release]) -> list[int]:
+    """Epochs that every draw of one trial's secret noise has released, the oldest first; a draw whose name is not known
+    is one of its own."""
+    found: dict[tuple[str, int], int] = {}
+    for number, release in enumerate(released):
+        key = release.draw, 0 if release.draw else number
+        found[key] = max(found.get(key, 0), release.epochs)
+    return [epochs for epochs in found.values() if epochs]
 
 
 def budget_lines(experiment: Experiment) -> Iterator[str]:

@@ -76,7 +76,7 @@ def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) ->
     noise = evaluation_noise(config)
     least = gdp_eps(math.sqrt(epochs_done) / noise, accounted_delta(config))
     note = f"validation accuracy is released with noise of {noise / config.split_sizes[1]:.2%} and covered"
-    least = least if within_delta(config, least) else math.inf
+    least = least if within_delta(config, least, max(1.0, epochs_done / config.epochs)) else math.inf
     return [dataclasses.replace(e, value=max(e.value, least), note=f"{e.note}; {note}") for e in epsilons]
 
 

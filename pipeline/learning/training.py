@@ -30,14 +30,15 @@ from pipeline.trials.camera import camera_of
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.disclosure import check_metrics
 from pipeline.trials.packs import Pack
-from pipeline.trials.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
+from pipeline.trials.records import DESCRIPTION, ClassAccuracy, Draw, EpochRecord, Outcome
 
 
 class Keeper:
     """What becomes of a training between its epochs: nothing, here. `sweep.worker` keeps checkpoints."""
 
-    def resume(self, training: Training) -> Iterable[list[EpochRecord]]:
-        """Put a training that was just made where one was left; the epochs to hand in again, in case they were lost."""
+    def resume(self, training: Training) -> Iterable[list[EpochRecord] | Draw]:
+        """Put a training that was just made where one was left; the epochs to hand in again, in case they were lost, or
+        a question whose answer is that more is asked for."""
         return ()
 
     def keep(self, training: Training, records: list[EpochRecord]) -> Iterable[list[EpochRecord]]:
@@ -49,7 +50,7 @@ class Keeper:
 
 
 def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu", keeper: Keeper | None = None,
-          rungs: Collection[int] = ()) -> Iterator[list[EpochRecord]]:
+          rungs: Collection[int] = ()) -> Iterator[list[EpochRecord] | Draw]:
     """Train every trial of a pack, epoch by epoch.
 
     Args:
@@ -61,7 +62,8 @@ def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu", keeper:
 
     Yields:
         The records of one epoch, one for each trial that was active at its start. A trial's last record carries its
-        outcome; a trial whose weights stop being finite ends there as `diverged`, and the others go on.
+        outcome; a trial whose weights stop being finite ends there as `diverged`, and the others go on. Whatever else
+        the keeper has to hand out comes first.
     """
     keeper, training = keeper or Keeper(), Training(pack, data, torch.device(device), rungs)
     try:

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,10 @@ class CheckpointError(UserError, ValueError):
     """A checkpoint that nothing can go on from; the message says why."""
 
 
+class Superseded(CheckpointError):
+    """A checkpoint of secret noise in whose place the tracking store has other noise, or later epochs."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """Where a pack stands.
@@ -45,22 +50,39 @@ class Checkpoint:
         device: kind of device it was trained on; on another one the bits would differ.
         arrays, values: of `pipeline.learning.state.capture`.
         records: of all trials, from the first epoch on.
+        draw: name of the draw that its secret noise is of (`pipeline.trials.records.Draw`); empty without.
     """
 
     device: str
     arrays: Mapping[str, np.ndarray]
     values: Mapping[str, Any]
     records: Sequence[EpochRecord]
+    draw: str = ""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint in the folder, by its header: `problem` says why nothing can go on from it."""
+    """A checkpoint in the folder, by its header: `problem` says why nothing can go on from it. Of one that cannot be
+    read there is nothing else."""
 
     path: Path
     trial_keys: tuple[str, ...] = ()
     epoch: int = 0
     problem: str = ""
+    superseded: bool = False
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the tracking store has of a secure trial, by which a checkpoint is seen to be older.
+
+    Attributes:
+        given_up: names of draws in whose place another one has begun.
+        published: epochs of the latest draw that the store has.
+    """
+
+    given_up: frozenset[str] = frozenset()
+    published: int = 0
 
 
 class Checkpoints:
@@ -69,10 +91,11 @@ class Checkpoints:
     Args:
         folder: where they lie; packs on hosts that do not share it can go on only on the host where they began.
         seconds: time between two checkpoints of a pack, at least.
+        known: of secure trials that have released something, by trial_key.
     """
 
-    def __init__(self, folder: Path, seconds: float) -> None:
-        self.folder, self.seconds = Path(folder), seconds
+    def __init__(self, folder: Path, seconds: float, known: Mapping[str, Known] = MappingProxyType({})) -> None:
+        self.folder, self.seconds, self.known = Path(folder), seconds, dict(known)
 
     def path(self, pack: Pack) -> Path:
         """The one checkpoint of a pack, whether it is there or not."""
@@ -89,10 +112,10 @@ class Checkpoints:
                                     "per_class": [dataclasses.asdict(c) for c in record.outcome.per_class]}
             records.append(entry)
         text = json.dumps({"software": SOFTWARE, "device": checkpoint.device, "trials": _keys(pack),
-                           "values": checkpoint.values, "records": records, "plugins": LOADED})
+                           "values": checkpoint.values, "records": records, "plugins": LOADED, "draw": checkpoint.draw})
         content = save({name: np.array(array, order="C") for name, array in arrays.items()},
                        {"training": text, "sha256": _checksum(text, arrays)})
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.NamedTemporaryFile(dir=self.folder, suffix=UNFINISHED, delete=False) as file:
             try:
                 file.write(content)
@@ -108,6 +131,7 @@ class Checkpoints:
 
         Raises:
             CheckpointError: for one that is damaged, or of other software, another pack or another kind of device.
+            Superseded: for one whose secret noise was given up, or that is behind what was published.
         """
         path = self.path(pack)
         if not path.exists():
@@ -115,31 +139,61 @@ class Checkpoints:
         text, checksum, arrays = _read(path, with_arrays=True)
         if _checksum(text, arrays) != checksum:
             raise CheckpointError("its content does not have its checksum")
-        content = _content(text)
+        content = _parsed(text)
+        require_same_software(content)
         if content["trials"] != _keys(pack):
             raise CheckpointError("it is of other trials")
         if content["device"] != device:
             raise CheckpointError(f"it was trained on '{content['device']}', and this is '{device}'")
+        self._require_latest(content)
         records = [_record(entry, arrays, f"outcome_{number}.") for number, entry in enumerate(content["records"])]
         own = {name: array for name, array in arrays.items() if not name.startswith("outcome_")}
-        return Checkpoint(device, own, content["values"], records)
+        return Checkpoint(device, own, content["values"], records, content.get("draw", ""))
 
     def remove(self, pack: Pack) -> None:
         """Remove the pack's checkpoint, if there is one."""
         self.path(pack).unlink(missing_ok=True)
 
+    def _require_latest(self, content: Mapping[str, Any]) -> None:
+        """Raises:
+            Superseded: for secret noise that is older than what the tracking store has.
+        """
+        for key in content["trials"]:
+            known = self.known.get(key, Known())
+            if content.get("draw") in known.given_up:
+                raise Superseded("another draw has taken the place of the one that it is of")
+            if content["values"]["epoch"] < known.published:
+                raise Superseded("later epochs of its trials were published, and would be drawn anew")
+
     def found(self) -> list[Found]:
         """All checkpoints in the folder, by their headers; nothing is changed."""
-        return [_found(path) for path in sorted(self.folder.glob(f"*{SUFFIX}"))]
+        return [self._found(path) for path in sorted(self.folder.glob(f"*{SUFFIX}"))]
 
-    def resumable(self, trials: Sequence[TrialConfig], done: Collection[str], say: Callable[[str], None]) -> list[Pack]:
-        """Packs that go on from their checkpoints, and remove all else from the folder.
+    def _found(self, path: Path) -> Found:
+        keys: tuple[str, ...] = ()
+        try:
+            content = _parsed(_read(path, with_arrays=False)[0])
+            keys = tuple(content["trials"])
+            self._require_latest(content)
+            require_same_software(content)
+            return Found(path, keys, content["values"]["epoch"])
+        except CheckpointError as error:
+            return Found(path, keys, problem=str(error), superseded=isinstance(error, Superseded))
+
+    def resumable(self, trials: Sequence[TrialConfig], done: Collection[str], say: Callable[[str], None],
+                  ended: bool = False) -> list[Pack]:
+        """Packs that go on from their checkpoints; what nobody can want any more is removed from the folder.
+
+        A checkpoint of secret noise that cannot be used stays until another draw begins in its place: the software that
+        wrote it may come back, and another draw costs epsilon.
 
         Args:
             trials: all trials of the experiment.
             done: trial_keys of those that need no more training; they stay in their pack, which trains on without them.
             say: takes a line on every checkpoint that is given up.
+            ended: whether nothing is left to train.
         """
+        waiting = {} if ended else {t.trial_key: t for t in trials if t.secure and t.trial_key not in done}
         configs, packs, taken = {trial.trial_key: trial for trial in trials}, [], set()
         for found in self.found():
             keys, problem = set(found.trial_keys), found.problem
@@ -147,6 +201,9 @@ class Checkpoints:
                 problem = "trials of its pack are no longer in the experiment"
             if not problem and keys & taken:
                 problem = "another one has trials of its pack"
+            if problem and not found.superseded and waiting and (not keys or keys & waiting.keys()):
+                say(f"checkpoint {found.path.name} cannot be used: {problem}")
+                continue
             if problem:
                 say(f"checkpoint {found.path.name} given up, its trials start again: {problem}")
             elif not keys <= set(done):
@@ -159,17 +216,21 @@ class Checkpoints:
         return packs
 
 
-def _code() -> str:
-    """Digest of this package's source."""
-    root, code = ROOT, hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        code.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+COMPUTING = ("accounting", "learning", "trials")  # packages that decide the numbers of a trial
+
+
+def _code(packages: Sequence[str] = ("",)) -> str:
+    """Digest of the source of these packages in this one; by default of all there is."""
+    code = hashlib.sha256()
+    for path in sorted(path for package in packages for path in (ROOT / package).rglob("*.py")):
+        code.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     return code.hexdigest()[:16]
 
 
-# What must be the same for a trial to go on: its epochs would come from two programs otherwise. Read when this module
-# is imported, because files may change while a process goes on with what it has loaded.
-SOFTWARE: dict[str, Any] = {"format": 1, "code": _code(),
+# Both are read when this module is imported, because files may change while a process goes on with what it has loaded.
+# What must be the same for a trial to go on: its epochs would come from two programs otherwise.
+PROGRAM = _code()  # of drivers and workers of one sweep, which must understand each other
+SOFTWARE: dict[str, Any] = {"format": 1, "code": _code(COMPUTING),
                             **{name: importlib.metadata.version(name) for name in ("torch", "numpy")}}
 
 
@@ -195,12 +256,21 @@ def _read(path: Path, with_arrays: bool) -> tuple[str, str, dict[str, np.ndarray
         raise CheckpointError(f"it is damaged ({str(error).splitlines()[0]})") from None
 
 
-def _content(text: str) -> dict[str, Any]:
+def _parsed(text: str) -> dict[str, Any]:
+    """What a header has, whoever wrote it."""
     try:
         content = json.loads(text)
-        written = dict(content["software"])
+        dict(content["software"]), list(content["trials"])
     except (ValueError, KeyError, TypeError):
         raise CheckpointError("it is damaged (its header cannot be read)") from None
+    return content
+
+
+def require_same_software(content: Mapping[str, Any]) -> None:
+    """Raises:
+        CheckpointError: for what other software wrote.
+    """
+    written = dict(content["software"])
     plugins = content.get("plugins", {}).keys() & LOADED  # whoever trains has loaded them; others may only look
     written |= {f"plugin {name}": content["plugins"][name] for name in plugins}
     here = {**SOFTWARE, **{f"plugin {name}": LOADED[name] for name in plugins}}
@@ -208,15 +278,6 @@ def _content(text: str) -> dict[str, Any]:
         other = ", ".join(f"{name} {written.get(name)} and not {value}" for name, value in here.items()
                           if written.get(name) != value)
         raise CheckpointError(f"other software wrote it ({other})")
-    return content
-
-
-def _found(path: Path) -> Found:
-    try:
-        content = _content(_read(path, with_arrays=False)[0])
-        return Found(path, tuple(content["trials"]), content["values"]["epoch"])
-    except CheckpointError as error:
-        return Found(path, problem=str(error))
 
 
 def _record(entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray], prefix: str) -> EpochRecord:

@@ -8,20 +8,26 @@ import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from pipeline.accounting import account
 from pipeline.package import ROOT
+from pipeline.sweep.draws import Draws
 from pipeline.sweep.progress import SweepProgress
-from pipeline.sweep.worker import one_line
+from pipeline.sweep.search import Odometer
+from pipeline.sweep.worker import one_line, public_line
+from pipeline.tracking.artifacts import CHARGED
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import counted, duration, run_name, short_name
 from pipeline.trials.packs import Pack
-from pipeline.trials.records import EpochRecord
+from pipeline.trials.records import Draw, EpochRecord
 
 WRITE_SECONDS = 1.0
+DRAWN = ("this is draw {number} of its noise, as {earlier} epochs of earlier draws were released; epsilon composes all "
+         "of them")
 
 
 @dataclass
@@ -83,15 +89,18 @@ class Recorder:
 
     MLflow takes as long for one epoch as for many, so that the epochs of a pack wait for each other, until
     `wait` seconds after the store last got something of it. One in which a trial ends does not wait. What waits when
-    this process is killed is handed in again, or trained again, by whoever goes on.
+    this process is killed is handed in again, or trained again, by whoever goes on. Epochs with secret noise do not
+    wait: nobody sees one that the store does not have, so that the store knows what was released.
 
     Args:
         failure_log: file for the tracebacks of failed packs; written only if there are any.
+        private_log: the same of trials with secret noise, whose tracebacks may have numbers in them that it hides.
+        draws: answers what workers ask before they draw secret noise.
         tags: tags of every trial.
         name: what to call a trial in messages.
         done: trial_keys of trials that were done before; what their packs still hand in of them is passed over.
         short: what to call a trial in the store.
-        written: takes the epochs that the store was given.
+        odometer: of a sweep with a budget, which takes the epochs that the store was given.
         wait: seconds after which epochs are written; 0 where scores decide which trials go on, so that what followed
             from a score is never in the store without it.
     """
@@ -99,11 +108,13 @@ class Recorder:
     def __init__(self, store: Store, progress: SweepProgress, result: SweepResult, failure_log: Path,
                  tags: Mapping[str, str], name: Callable[[TrialConfig], str] = run_name,
                  done: Iterable[str] = (), short: Callable[[TrialConfig], str] = short_name,
-                 written: Callable[[Sequence[EpochRecord]], object] | None = None,
-                 wait: float = WRITE_SECONDS) -> None:
+                 odometer: Odometer | None = None,
+                 wait: float = WRITE_SECONDS, draws: Draws | None = None, private_log: Path | None = None) -> None:
         self._store, self._progress, self._result = store, progress, result
         self._failure_log, self._tags, self._name, self._short = failure_log, tags, name, short
-        self._given_to, self._wait = written, wait
+        self._odometer, self._wait, self._draws = odometer, wait, draws
+        self._private_log = private_log or failure_log
+        self._earlier: dict[str, list[int]] = {}  # of trials whose draw was let begin: epochs of every one before
         self._started: set[str] = set()
         self._ended: set[str] = set(done)
         self._waiting: dict[Pack, list[EpochRecord]] = {}
@@ -135,10 +146,34 @@ class Recorder:
         self._write(pack)
         self._progress.say(f"a worker died; starting again: {self._names(pack)}")
 
+    def begin_draw(self, pack: Pack, draw: Draw) -> bool:
+        """Whether a worker may draw secret noise for a pack, or go on from its checkpoint; the store has the charge of
+        what begins. If not, the pack has failed."""
+        self.start(pack)
+        left = self.left(pack.trials)
+        reason, tags = self._draws.refusal(left, draw)
+        if reason:
+            self._fail(pack, reason, "", tags)
+            return False
+        for config in left:
+            key, before = config.trial_key, self._draws.before(config, draw)
+            if not draw.epoch and self._draws.is_live(config, draw):
+                self._store.give_up(key)
+                self._started.discard(key)
+                self.start(pack)
+            self._store.begin_draw(key, draw.name, before)
+            self._earlier[key] = before
+            if before and not draw.epoch:
+                self._progress.say(f"drawn anew, for the {len(before) + 1}. time: {self._name(config)}")
+        if self._odometer:
+            self._odometer.read_again()
+        return True
+
     def record(self, pack: Pack, records: Iterable[EpochRecord], seconds: float) -> None:
         """Epochs of a pack, perhaps some that were handed in before."""
         self._result.compute_seconds += seconds
-        records = [r for r in records if r.trial_key not in self._ended]
+        configs = {config.trial_key: config for config in pack.trials}
+        records = [self._composed(configs[r.trial_key], r) for r in records if r.trial_key not in self._ended]
         if not records:
             return
         for note in dict.fromkeys(r.tags["checkpoint"] for r in records if "checkpoint" in r.tags):
@@ -147,10 +182,10 @@ class Recorder:
             for record in records:
                 self._store.check(record)
         except ValueError as error:  # a metric that cannot be stored is the pack's failure, not the sweep's
-            self.fail(pack, one_line(error), traceback.format_exc())
+            self.fail(pack, (public_line if pack.shared.secure else one_line)(error), traceback.format_exc())
             return
         self._waiting.setdefault(pack, []).extend(records)
-        if any(record.outcome for record in records):
+        if pack.shared.secure or any(record.outcome for record in records):
             self._write(pack)
         self.write_due()
         for record in records:
@@ -176,22 +211,48 @@ class Recorder:
         self._written[pack] = time.monotonic()
         records = self._waiting.pop(pack, ())
         self._store.log(records)
-        if self._given_to:
-            self._given_to(records)
+        if self._odometer:
+            self._odometer.add(records)
+
+    def _composed(self, config: TrialConfig, record: EpochRecord) -> EpochRecord:
+        """A record of a trial that was drawn before: with the epsilon of all of its draws."""
+        before = self._earlier.get(record.trial_key)
+        if not before:
+            return record
+        paid = config.epochs if record.outcome else record.epoch  # who ends early pays for all, as it is seen when
+        metrics = {name: value for name, value in record.metrics.items() if not name.startswith("epsilon/")}
+        metrics |= {e.metric_name: e.value for e in account(config, sum(before) + paid) if e.is_metric}
+        tags = dict(record.tags)
+        if notes := tags.get("privacy.notes"):
+            tags["privacy.notes"] = f"{notes}; {DRAWN.format(number=len(before) + 1, earlier=sum(before))}"
+        if_stopped = record.if_stopped and self._composed(config, record.if_stopped)
+        return replace(record, metrics=metrics, tags=tags, if_stopped=if_stopped)
 
     def fail(self, pack: Pack, reason: str, text: str) -> None:
-        """Mark the trials of a pack that have not ended as failed, and keep the traceback `text`."""
+        """Mark the trials of a pack that have not ended as failed, and keep the traceback `text`. A draw of secret
+        noise counts as released to its end: that it failed may depend on what was drawn."""
+        charge = {CHARGED: str(pack.shared.epochs)} if pack.shared.secure else {}
+        self._fail(pack, reason, text, charge)
+
+    def _fail(self, pack: Pack, reason: str, text: str, tags: Mapping[str, str]) -> None:
         self.start(pack)  # a worker may die before its pack has started
         self._write(pack)
+        secure = pack.shared.secure
         with contextlib.suppress(OSError):  # a full disk; the store has the reason
-            self._failure_log.parent.mkdir(parents=True, exist_ok=True)
-            with self._failure_log.open("a" if self._result.failed else "w", encoding="utf-8") as log:
-                log.write(f"{self._names(pack)}\n{text}\n")
+            mode = "a" if self._result.failed else "w"
+            for path, said in ((self._failure_log, reason if secure else text), (self._private_log, text)):
+                if said and (path == self._failure_log or secure):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with path.open(mode, encoding="utf-8") as log:
+                        log.write(f"{self._names(pack)}\n{said}\n")
         for config in self.left(pack.trials):
             self._ended.add(config.trial_key)
-            self._store.fail(config.trial_key, reason)
+            self._store.fail(config.trial_key, reason, {} if CHARGED in tags and config.trial_key not in self._earlier
+                             else tags)
             self._result.failed[config.trial_key] = reason
             self._progress.fail(config.trial_key, reason)
+        if self._odometer and tags:
+            self._odometer.read_again()
 
     def _names(self, pack: Pack) -> str:
         """Of the pack's trials that have not ended."""

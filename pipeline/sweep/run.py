@@ -18,8 +18,10 @@ from pathlib import Path
 from pipeline.accounting.evaluations import check_evaluations
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.cluster import CLIENT, WORKERS_OF_CLUSTER, everything, offers, on_head, prepare_nodes, running_ray
+from pipeline.sweep.draws import Draws, known
 from pipeline.sweep.lock import Lease, SweepRunning, sweeping
 from pipeline.sweep.outcome import closed, contents
+from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.recorder import WRITE_SECONDS, Recorder, SweepResult, git_commit, versions
 from pipeline.sweep.resources import ResourceError, Watchdog, bundle, check_resources, slots
@@ -43,11 +45,11 @@ IDLE_SECONDS = 60.0  # without a running pack, after which the cluster's resourc
 def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_uri: str | None = None,
               data_folder: Path | None = None, address: str | None = None, workers: int | None = None,
               trainer: Trainer | None = None, quiet: bool = False, idle_seconds: float = IDLE_SECONDS,
-              commit: str | None = None) -> SweepResult:
+              commit: str | None = None, redraw: bool = False, private: Path | None = None) -> SweepResult:
     """Train the trials of `experiment` that are not done, and track them. Run it again to go on or to try again.
 
     Args:
-        root: folder of the tracking store, of checkpoints and Ray's files while it runs, and of the log of failures.
+        root: folder of the tracking store and of the log of failures.
         tracking_uri: another tracking store (see `Store`).
         data_folder: folder of the datasets on every node; by default each node's PHOTONIC_DATA, else they are
             downloaded there (see `pipeline.learning.data.dataset.load`).
@@ -60,6 +62,10 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         quiet: show no progress.
         idle_seconds: time without a running pack after which the resources are checked again.
         commit: of this code, where it was started; by default that of the repository in which it lies.
+        redraw: draw secret noise anew of trials without a budget whose checkpoint cannot be used, which releases
+            their records once more (`pipeline.sweep.draws`). Within a budget the budget decides.
+        private: folder of checkpoints and of all else that is as private as the data, on every node (see
+            `pipeline.sweep.private`).
 
     Returns:
         The result; `remaining` is positive after Ctrl-C.
@@ -86,11 +92,11 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
             raise ConfigError(f"workers: {WORKERS_OF_CLUSTER}, got {workers}; leave it out")
         return on_head(run_sweep, address, experiment=experiment, root=root, tracking_uri=tracking_uri,
                        data_folder=data_folder, trainer=trainer, quiet=quiet, idle_seconds=idle_seconds,
-                       commit=commit or git_commit())
+                       commit=commit or git_commit(), redraw=redraw, private=private)
     plugins = experiment.plugins, experiment.source.absolute().parent
     load_plugins(*plugins)
     root = Path(root).absolute()
-    failure_log = root / "failures" / f"{experiment.name}.log"
+    failure_log, folder = root / "failures" / f"{experiment.name}.log", PrivateFolder(root, private)
     store = Store(tracking_uri, root)
     with sweeping(root, experiment.name, store.driver):
         lease = Lease(store, experiment.name)
@@ -105,9 +111,12 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         if missing:
             check_evaluations(missing)
             possible = experiment.corners or missing
+            folder.make(any(trial.secure for trial in possible), store.artifact_folders())
             with progress, running_ray(possible, experiment.resources, address, workers, progress.say):
-                at_once, trainer, checkpoints = _prepared(experiment, possible, root, data_folder, trainer,
-                                                          local=address == "local")
+                checkpoints = Checkpoints(folder.checkpoints(experiment.name), experiment.resources.checkpoint_seconds,
+                                          known(store) if any(trial.secure for trial in possible) else {})
+                at_once, trainer = _prepared(experiment, possible, checkpoints, data_folder, trainer,
+                                             local=address == "local")
                 lease.require_as_found(done)
                 store.be_patient(experiment.resources.store_patience_seconds, progress.say)
                 tags = {"git_commit": commit or git_commit(), "versions": versions(),
@@ -115,8 +124,10 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                 with (contextlib.suppress(KeyboardInterrupt),  # that trials remain is seen in the result
                       recorded(store, lease, rounds, result, tags["git_commit"])):
                     odometer = Odometer(rounds.filter, store) if rounds.filter else None
-                    recorder = Recorder(store, progress, result, failure_log, tags, name, done, short,
-                                        odometer and odometer.add, wait=0.0 if experiment.stop else WRITE_SECONDS)
+                    draws = Draws(store, rounds.filter, redraw, lambda: recorder.left(missing))
+                    recorder = Recorder(store, progress, result, failure_log, tags, name, done, short, odometer,
+                                        0.0 if experiment.stop else WRITE_SECONDS, draws,
+                                        folder.failure_log(experiment.name))
                     watchdog = Watchdog(lambda: check_resources(recorder.left(missing), experiment.resources, offers()),
                                         idle_seconds)
                     rungs = _rungs(experiment, rounds)
@@ -128,12 +139,13 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                             kept = checkpoints.resumable(rounds.trials, lease.done(), progress.say)
                             packs = plan(missing, experiment.resources, at_once, kept)
                             driver = Driver(packs, recorder, watchdog, lease)
-                            fit(packs, at_once, experiment.resources, trainer, plugins, driver, root / "ray", rungs)
+                            fit(packs, at_once, experiment.resources, trainer, plugins, driver, folder.ray, rungs)
                             lease.require_own()
                             recorder.write_all()
                             done = lease.done()
                             missing = recorder.not_deleted(_next(rounds, store, result, progress, done))
-                        checkpoints.resumable(rounds.trials, done, progress.say)  # stopped trials leave theirs
+                        # Stopped trials leave theirs.
+                        checkpoints.resumable(rounds.trials, done, progress.say, ended=not result.failed)
         elif experiment.search and store.is_open:
             store.log_suggestions(rounds.suggestions)  # its driver may have died before it could
     result.wall_seconds = time.monotonic() - begin
@@ -152,18 +164,17 @@ def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:
     return rungs
 
 
-def _prepared(experiment: Experiment, possible: Sequence[TrialConfig], root: Path, data_folder: Path | None,
-              trainer: Trainer | None, local: bool) -> tuple[int, Trainer, Checkpoints]:
-    """(packs that train at the same time, their trainer, checkpoints), after checks of resources and data sets."""
+def _prepared(experiment: Experiment, possible: Sequence[TrialConfig], checkpoints: Checkpoints,
+              data_folder: Path | None, trainer: Trainer | None, local: bool) -> tuple[int, Trainer]:
+    """(packs that train at the same time, their trainer), after checks of resources and data sets."""
     resources = experiment.resources
     check_resources(possible, resources, offers())
-    checkpoints = Checkpoints(root / "checkpoints" / experiment.name, resources.checkpoint_seconds)
     if trainer is None:
         prepare_nodes(possible, resources, data_folder, checkpoints, local)
         trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
                                     threads=max(1, int(resources.cpu)), data_folder=data_folder,
                                     checkpoints=checkpoints, stop=experiment.stop)
-    return slots(bundle(resources, False), everything()), trainer, checkpoints
+    return slots(bundle(resources, False), everything()), trainer
 
 
 def _next(rounds: Rounds, store: Store, result: SweepResult, progress: SweepProgress,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from pipeline.accounting.budget import Filter, make_filter, require_as_begun
-from pipeline.tracking.artifacts import BUDGET, DONE, Suggestion, TrackedRun, started
+from pipeline.tracking.artifacts import BUDGET, DONE, REFUSED, Suggestion, TrackedRun, started
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -54,6 +54,7 @@ class Rounds:
         self._searcher = make(experiment.search) if experiment.search else None
         self.suggestions = [] if experiment.search else [Suggestion(trial, True) for trial in experiment.trials]
         self._before = store.decisions() if filter and store.is_open else []
+        self._refused = {key for key, run in self._runs().items() if REFUSED in run.tags} if filter else set()
         self._told = 0
 
     @property
@@ -136,8 +137,10 @@ class Rounds:
             self.suggestions.append(Suggestion(trial, starts))
 
     def _passed_over(self, trial: TrialConfig) -> bool:
-        """Whether the next suggestion is this trial and was passed over when the search was run before."""
-        return self._before[len(self.suggestions):][:1] == [(trial.trial_key, False)]
+        """Whether the next suggestion is this trial and was passed over when the search was run before, or began then
+        and would need another draw of its noise, which did not fit."""
+        return (trial.trial_key in self._refused
+                or self._before[len(self.suggestions):][:1] == [(trial.trial_key, False)])
 
 
 def _apart(released: Iterable[Release]) -> tuple[dict[str, Release], list[Release]]:
@@ -162,6 +165,12 @@ class Odometer:
     def __init__(self, filter: Filter, store: Store) -> None:
         self._filter, self._store = filter, store
         self._live, self._others = _apart(released_by(store))
+
+    def read_again(self) -> None:
+        """A draw has begun, or failed: the store has runs, or charges, that no epochs tell of."""
+        live, self._others = _apart(released_by(self._store))
+        self._live = {key: Release(release.trial, 0) for key, release in self._live.items()} | live
+        self._log()
 
     def begin(self, trials: Iterable[TrialConfig]) -> None:
         """A round of these trials begins."""

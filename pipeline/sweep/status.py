@@ -8,11 +8,13 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pipeline.accounting.noise import standing
 from pipeline.sweep.checkpoints import Checkpoints, Found
 from pipeline.sweep.lock import BEAT_SECONDS, MISSED_BEATS, held_elsewhere, place, swept_by
+from pipeline.sweep.private import PrivateFolder
 from pipeline.tracking.artifacts import DONE, STATUSES, Suggestion, TrackedRun, started
 from pipeline.tracking.reader import Reader
 from pipeline.trials.experiment import Experiment, asked_for
@@ -82,13 +84,15 @@ class SweepState:
                 "missing": counts["missing"] + self.unknown}
 
 
-def read(store: Reader, name: str, experiment: Experiment | None = None, changes: Sequence[str] = ()) -> SweepState:
+def read(store: Reader, name: str, experiment: Experiment | None = None, changes: Sequence[str] = (),
+         private: Path | None = None) -> SweepState:
     """The state of the sweep `name`, by what the store, its checkpoints and, if it is given, its file say.
 
     Trials in the store that are no longer in the file are left out.
 
     Args:
         changes: what `--set` says of the file, for the command that goes on.
+        private: folder of the checkpoints, where it is not the store's own.
     """
     driver, beat, elsewhere = swept_by(store.root, name), "", ""
     if not driver and (holder := held_elsewhere(store, name)):
@@ -99,7 +103,7 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, changes
     suggestions = store.suggestions() if found_it else []
     if experiment and experiment.search:
         experiment = asked_for(experiment, started(suggestions))
-    found = Checkpoints(store.root / "checkpoints" / name, 0.0).found()
+    found = Checkpoints(PrivateFolder(store.root, private).checkpoints(name), 0.0).found()
     epochs = {key: checkpoint.epoch for checkpoint in found if not checkpoint.problem
               for key in checkpoint.trial_keys}
     if experiment:

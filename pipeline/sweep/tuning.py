@@ -17,7 +17,7 @@ import numpy as np
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
-from pipeline.sweep.checkpoints import SOFTWARE
+from pipeline.sweep.checkpoints import PROGRAM
 from pipeline.sweep.cluster import in_use
 from pipeline.sweep.lock import Lease
 from pipeline.sweep.recorder import Recorder
@@ -28,7 +28,7 @@ from pipeline.trials.experiment import Resources
 from pipeline.trials.halving import Halving
 from pipeline.trials.packs import Pack
 from pipeline.trials.plugins import load_plugins
-from pipeline.trials.records import EpochRecord
+from pipeline.trials.records import Draw, EpochRecord
 from pipeline.trials.search import Domain, Search
 
 MAX_WORKER_DEATHS = 2  # of one pack; an exception in training is not tried again
@@ -51,12 +51,12 @@ def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trai
         TuneError: Ray Tune failed by itself.
     """
     trainable = tune.with_resources(
-        tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=plugins, code=SOFTWARE["code"]),
+        tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=plugins, code=PROGRAM),
         lambda config: {{"CPU": "cpu", "GPU": "gpu"}.get(name, name): amount for name, amount
                         in bundle(resources, packs[config["pack"]].needs_opu).items()})
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the recorder says what failed, and once
     folder.mkdir(parents=True, exist_ok=True)
-    order = PackOrder(at_once, rungs)
+    order = PackOrder(at_once, driver, rungs)
     with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as storage:
         tuner = tune.Tuner(
             trainable,
@@ -163,7 +163,7 @@ class PackTrainable(tune.Trainable):
     def setup(self, config: dict[str, Any], packs: Sequence[Pack], trainer: Trainer,
               plugins: tuple[Sequence[str], Path], code: str) -> None:
         load_plugins(*plugins)  # before anything asks what a trial is
-        self._packs, self._trainer = packs, trainer if code == SOFTWARE["code"] else other_code
+        self._packs, self._trainer = packs, trainer if code == PROGRAM else other_code
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -193,9 +193,9 @@ class PackOrder(FIFOScheduler):
     none ever starts, and the cores that the last OPU pack leaves stay idle. Here it gets a pack further down.
     """
 
-    def __init__(self, starting: int, rungs: Rungs | None = None) -> None:
+    def __init__(self, starting: int, driver: Driver, rungs: Rungs | None = None) -> None:
         super().__init__()
-        self._starting, self._rungs = starting, rungs  # workers that may be starting at the same time
+        self._starting, self._driver, self._rungs = starting, driver, rungs  # workers that may start at the same time
         self._freed: Any = None
         self._controller: Any = None
 
@@ -203,6 +203,9 @@ class PackOrder(FIFOScheduler):
         self._controller = tune_controller
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        # The worker takes its next step, and so draws what it asked for, after this has returned.
+        if "draw" in result:
+            return self.CONTINUE if self._driver.lets_draw(trial, result["draw"]) else self.STOP
         return self.CONTINUE if self._rungs is None or self._rungs.all_go_on(result["records"]) else self.STOP
 
     def kill_workers(self) -> None:
@@ -242,6 +245,11 @@ class Driver(tune.Callback):
             self._recorder.record(self._pack(trial), records, result["time_this_iter_s"])
             if "error" in result:
                 self._recorder.fail(self._pack(trial), result["error"], result["traceback"])
+
+    def lets_draw(self, trial: Any, draw: Draw) -> bool:
+        """Whether the worker of a pack may draw secret noise; if so, the store has the charge."""
+        with self._writing():
+            return self._recorder.begin_draw(self._pack(trial), draw)
 
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         with self._writing():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import secrets
 import socket
 import time
 import traceback
@@ -14,25 +15,31 @@ from typing import Any
 
 from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.fields import UserError
 from pipeline.trials.halving import Halving
 from pipeline.trials.packs import Pack
-from pipeline.trials.records import EpochRecord
+from pipeline.trials.records import Draw, EpochRecord
 
-Trainer = Callable[[Pack], Iterator[list[EpochRecord]]]
+Trainer = Callable[[Pack], Iterator[list[EpochRecord] | Draw]]
 
 
 def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
-    """Per epoch `{"records": one for each trial that had not ended}`; after an exception also its text."""
+    """Per epoch `{"records": one for each trial that had not ended}`; after an exception also its text. With
+    `draw` it is a question, which is answered by asking for more."""
     live = {trial.trial_key for trial in pack.trials}
     try:
         # Whoever asks for more has what was yielded: after the last epoch the trainer may throw away what it kept.
         for records in trainer(pack):
+            if isinstance(records, Draw):
+                yield {"records": [], "draw": records}
+                continue
             live -= {record.trial_key for record in records if record.outcome}
             yield {"records": records}
         if live:
             raise RuntimeError(f"training ended without an outcome of {', '.join(sorted(live))}")
     except Exception as error:
-        yield {"records": [], "error": one_line(error), "traceback": traceback.format_exc()}
+        said = public_line(error) if pack.shared.secure else one_line(error)
+        yield {"records": [], "error": said, "traceback": traceback.format_exc()}
 
 
 def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Checkpoints) -> None:
@@ -51,7 +58,7 @@ def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints
     for trial in trials:
         if trial.features == "file":
             check_file(trial)
-    checkpoints.folder.mkdir(parents=True, exist_ok=True)
+    checkpoints.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def prepare_elsewhere(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Checkpoints) -> None:
@@ -71,7 +78,7 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
 
     Yields:
         The records of one epoch. Where the pack had a checkpoint, those of one epoch have the tag `checkpoint`, which
-        says what became of it.
+        says what became of it. Of a secure pack first of all a `Draw`: whoever asks for more has charged it.
     """
     import torch  # here and not above: the driver needs no torch
 
@@ -89,7 +96,8 @@ class CheckpointKeeper:
     What was handed in before the checkpoint is handed in again, in case it was lost on its way. The records of secure
     trials are held back until a checkpoint has them, the last until one has the end: epochs that are lost cannot be
     repeated, and those that take their place carry other noise, so that handing in both would publish more than is
-    accounted for. (Where no checkpoint can be written, the end is handed in without; the store refuses a second draw.)
+    accounted for. (Where no checkpoint can be written, the end is handed in without.) Before anything secret is drawn
+    the driver is asked, which charges what is a second draw, or ends the pack.
     """
 
     def __init__(self, pack: Pack, device: str, checkpoints: Checkpoints) -> None:
@@ -98,21 +106,29 @@ class CheckpointKeeper:
         self._held: list[list[EpochRecord]] = []  # epochs that wait for a checkpoint
         self._saved_at, self._warned = time.monotonic(), False
         self._note = ""  # for the tag `checkpoint` of the next epoch
+        self._draw = ""  # name of the draw of a secure pack
 
-    def resume(self, training: Any) -> list[list[EpochRecord]]:
-        """Put the training where the pack's checkpoint was made; its epochs."""
+    def resume(self, training: Any) -> Iterator[list[EpochRecord] | Draw]:
+        """Put the training where the pack's checkpoint was made; its epochs, after the question of a secure pack."""
         from pipeline.learning.state import restore
 
+        saved, refused = None, ""
         try:
-            if not (saved := self._checkpoints.load(self._pack, self._device)):
-                return []
-            restore(training, saved.arrays, saved.values)
+            saved = self._checkpoints.load(self._pack, self._device)
         except CheckpointError as error:
+            refused = str(error)
             self._note = f"checkpoint refused, started again: {error}"
-            return []
+        if self._pack.shared.secure:
+            self._draw = saved.draw if saved else secrets.token_hex(4)
+            yield Draw(self._draw, saved.values["epoch"] if saved else 0, refused)
+            if refused:  # and given up by now
+                self._checkpoints.remove(self._pack)
+        if not saved:
+            return
+        restore(training, saved.arrays, saved.values)
         self._history = list(saved.records)
         *before, last = (list(epoch) for _, epoch in itertools.groupby(self._history, key=lambda record: record.epoch))
-        return [*before, _noted(last, f"resumed from epoch {training.epoch}")]
+        yield from [*before, _noted(last, f"resumed from epoch {training.epoch}")]
 
     def keep(self, training: Any, records: list[EpochRecord]) -> list[list[EpochRecord]]:
         """Save a checkpoint where one is due; the epochs that need not wait for one any more."""
@@ -137,7 +153,7 @@ class CheckpointKeeper:
 
         self._saved_at = time.monotonic()
         try:
-            self._checkpoints.save(self._pack, Checkpoint(self._device, *capture(training), self._history))
+            self._checkpoints.save(self._pack, Checkpoint(self._device, *capture(training), self._history, self._draw))
         except OSError as error:
             if not self._warned:
                 problem = (f"no checkpoint could be written ({one_line(error)}), the one before is kept, training goes "
@@ -166,7 +182,16 @@ def _dataset(name: str, folder: Path | None, device: str) -> Any:
 
 def one_line(error: BaseException) -> str:
     """`ValueError: what it says (training.py:120)`."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     message = str(error).strip()
-    return f"{type(error).__name__}: {message.splitlines()[0] if message else 'without a message'}{place}"
+    return f"{type(error).__name__}: {message.splitlines()[0] if message else 'without a message'}{_place(error)}"
+
+
+def public_line(error: BaseException) -> str:
+    """As `one_line`, of a trial with secret noise: what was not written for users may have numbers of its records or
+    its noise in it, and only its kind and place are said."""
+    return one_line(error) if isinstance(error, UserError) else f"{type(error).__name__}{_place(error)}"
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

@@ -20,6 +20,12 @@ DONE = ("finished", "diverged", "stopped")  # need no more training
 EXPERIMENT = "experiment.yaml"  # of a sweep's parent run: the experiment file as it was swept last
 BUDGET = "budget"  # its tag with what a privacy budget began with, as JSON
 SUGGESTIONS = "search.json"  # of a sweep's parent run: what its search has asked for
+# Tags of a trial with secret noise, of which every draw is a release of its own.
+DRAW = "draw"  # random name of the draw that a run's epochs are of
+DRAWS = "privacy.draws"  # how many there were until this one, those of deleted runs included
+EARLIER = "privacy.earlier_epochs"  # that the draws before this one have released, all together
+CHARGED = "privacy.charged_epochs"  # that count as released, whatever was published: of a draw that failed, all
+REFUSED = "privacy.refused"  # why a budget did not admit another draw
 
 
 class Kinds(Mapping):

@@ -217,6 +217,10 @@ class Listing:
             marked.write_text(self._mark)
         return self._runs.setdefault(key, [])
 
+    def forget(self, key: str) -> None:
+        """The trial has no run any more."""
+        self._runs.pop(key, None)
+
 
 def write(client: Any, run_id: str, points: Sequence[tuple[str, float, int]] = (),
           params: Mapping[str, str] | None = None, tags: Mapping[str, str] | None = None) -> None:

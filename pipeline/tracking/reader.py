@@ -14,10 +14,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from pipeline.tracking.artifacts import (
     BUDGET,
+    CHARGED,
     DONE,
+    DRAW,
     EXPERIMENT,
     SUGGESTIONS,
     Suggestion,
@@ -79,6 +83,12 @@ class Reader:
             state = "is empty" if self._database.exists() else "does not exist"
             raise TrackingError(f"tracking store {shown(self.uri)}: {state} (run the sweep first)")
         return connect(self.uri, None)
+
+    @reports_errors
+    def artifact_folders(self) -> list[Path]:
+        """Folders of this host where the store's artifacts lie, and are shown to whoever sees its runs."""
+        locations = (urlsplit(experiment.artifact_location) for experiment in self._client.search_experiments())
+        return [Path(url2pathname(uri.path)) for uri in locations if uri.scheme in ("file", "")]
 
     @property
     def shared(self) -> bool:
@@ -173,18 +183,25 @@ class Reader:
         return json.loads(text) if text else None
 
     @reports_errors
-    def released(self) -> list[Release]:
-        """What every run of the open sweep has released, those in MLflow's trash included.
+    def released(self, trial_key: str = "") -> list[Release]:
+        """What every run of the open sweep has released, the oldest first, those in MLflow's trash included, and those
+        whose draw has released nothing yet.
+
+        Args:
+            trial_key: of one trial; by default all of them.
 
         Raises:
             ConfigError: as `config_of`.
         """
-        found = []
-        for info in search(self._client, [self._experiment()], deleted=True):
+        found, condition = [], f"tags.trial_key = '{trial_key}'" if trial_key else ""
+        for info in search(self._client, [self._experiment()], condition, deleted=True):
             if "trial_key" in info.data.tags:
                 run = tracked(info)
-                if epochs := max((epoch for epoch, _ in self.history(run.run_id, CLOCK)), default=0):
-                    found.append(Release(config_of(run), epochs, info.info.lifecycle_stage == "deleted"))
+                published = max((epoch for epoch, _ in self.history(run.run_id, CLOCK)), default=0)
+                epochs, draw = max(published, int(run.tags.get(CHARGED, 0))), run.tags.get(DRAW, "")
+                if epochs or draw:
+                    deleted = info.info.lifecycle_stage == "deleted"
+                    found.append(Release(config_of(run), epochs, deleted, draw, published))
         return found
 
     def _text(self, name: str) -> str | None:

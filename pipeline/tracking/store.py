@@ -21,6 +21,9 @@ from filelock import FileLock
 
 from pipeline.tracking.artifacts import (
     DONE,
+    DRAW,
+    DRAWS,
+    EARLIER,
     EXPERIMENT,
     STATUSES,
     SUGGESTIONS,
@@ -46,8 +49,9 @@ from pipeline.tracking.patience import PatientClient
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.disclosure import SWEEP_METRICS, check_metrics
+from pipeline.trials.fields import UserError
 from pipeline.trials.naming import short_name, spelled
-from pipeline.trials.records import DESCRIPTION, EpochRecord, Outcome
+from pipeline.trials.records import CLOCK, DESCRIPTION, EpochRecord, Outcome
 
 WITHOUT_NOISE = ("time/", "epsilon/")  # metrics that say nothing of the noise that was drawn
 _NOTE = "mlflow.note.content"  # the tag that MLflow's page shows as the description of a run or an experiment
@@ -58,6 +62,10 @@ Each nested run is one trial, named by its algorithm, noise and seed and identif
 is an epoch. Accuracies are fractions. A metric `epsilon/<kind>/...` is only as good as its kind: `claimed` is the
 formula as printed in the paper and **no guarantee**; the tags `privacy.*` say what, if anything, is guaranteed:
 `privacy.certified` is `true`, `simulated` (the noise comes from a recorded seed) or `false`."""
+
+
+class OtherNoise(UserError, ValueError):
+    """An epoch that was published with other secret noise: both together cost more than is accounted for."""
 
 
 class Store(Reader):
@@ -219,7 +227,9 @@ class Store(Reader):
                 known = new.get(point, logged.get(point))
                 if known is None or (known != value and not point[0].startswith("time/")):
                     new[point] = value
-            write(self._client, run_id, [(name, value, epoch) for (name, epoch), value in new.items()],
+            # The clock first: where a call gets no further than that, the epoch still counts as released.
+            points = sorted(new.items(), key=lambda point: point[0][0] != CLOCK)
+            write(self._client, run_id, [(name, value, epoch) for (name, epoch), value in points],
                   tags={_NOTE if name == DESCRIPTION else name: text for r in group for name, text in r.tags.items()})
             logged.update(new)
             for outcome in (r.outcome for r in group if r.outcome):
@@ -229,24 +239,22 @@ class Store(Reader):
         """Whether `log` would take the record.
 
         Raises:
-            ValueError: as `log`; for a metric that nothing covers (`trials.disclosure`); for an epoch of a secure trial
-                that was published with other values, as it then carries other noise, and both together cost more
-                privacy than is accounted for.
+            ValueError: as `log`; for a metric that nothing covers (`trials.disclosure`).
+            OtherNoise: for an epoch of a secure trial that was published with other values.
             TrackingError: as `log`.
         """
         key = record.trial_key
         if key not in self._trials:
             raise TrackingError(f"trial {key} was not started, got its epoch {record.epoch}")
-        (config, info), logged = self._trials[key], self._logged[key]
+        config, logged = self._trials[key][0], self._logged[key]
         if config.disclosure != "plain":
             check_metrics(record.metrics)
         for name, value in record.metrics.items():
             require_finite(name, value, f"trial {key}, epoch {record.epoch}")
             known = logged.get((name, record.epoch), value)
-            if config.secure and known != value and not name.startswith(WITHOUT_NOISE):
-                raise ValueError(f"{name}: trial {key}, epoch {record.epoch}, was published with other noise ({known} "
-                                 f"there, {value} now), and its end was lost; delete its MLflow run {info.run_id} to "
-                                 "train it anew, which spends its epsilon a second time")
+            if config.secure and known != value and not name.startswith(WITHOUT_NOISE):  # and says neither value
+                raise OtherNoise(f"{name}: trial {key}, epoch {record.epoch}, was published with other noise; what "
+                                 "came now was thrown away")
         if record.outcome and record.outcome.status not in DONE:
             raise ValueError(f"status: must be one of {', '.join(DONE)}, got '{record.outcome.status}' "
                              f"(trial {record.trial_key})")
@@ -260,12 +268,31 @@ class Store(Reader):
         self._logged[key] = {}  # a trial that is done is not written again
 
     @reports_errors
-    def fail(self, trial_key: str, reason: str) -> None:
+    def begin_draw(self, trial_key: str, name: str, earlier: Sequence[int]) -> None:
+        """Of a started trial with secret noise: its epochs from now on are of the draw `name`.
+
+        Args:
+            earlier: epochs that every draw before it has released.
+        """
+        tags = {DRAW: name, DRAWS: str(len(earlier) + 1), EARLIER: str(sum(earlier))}
+        write(self._client, self._trials[trial_key][1].run_id, tags=tags)
+
+    @reports_errors
+    def give_up(self, trial_key: str) -> None:
+        """Put the run of a started trial into MLflow's trash, where what it released goes on to count, as another draw
+        of its noise begins; the trial can be started again."""
+        run_id = self._trials.pop(trial_key)[1].run_id
+        del self._logged[trial_key]
+        self._client.delete_run(run_id)
+        self._listing.forget(trial_key)
+
+    @reports_errors
+    def fail(self, trial_key: str, reason: str, tags: Mapping[str, str] | None = None) -> None:
         """Mark a started trial as failed; the next sweep takes its run up again. A long reason keeps its end."""
         if trial_key not in self._trials:
             raise TrackingError(f"trial {trial_key} was not started, and cannot fail")
         run_id = self._trials[trial_key][1].run_id
-        write(self._client, run_id, tags={"status": "failed", "failure": reason[-MAX_TAG_LENGTH:]})
+        write(self._client, run_id, tags={"status": "failed", "failure": reason[-MAX_TAG_LENGTH:], **(tags or {})})
         self._client.set_terminated(run_id, "FAILED")
 
     @reports_errors

@@ -67,12 +67,35 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class Release:
-    """Epochs of a trial that a tracked run has made known.
+    """What a tracked run has made known of a trial.
 
     Attributes:
+        epochs: that count as released: those that were published or, of a draw that failed, all.
         deleted: whether the run was deleted since; what it released stays released.
+        draw: name of the draw of secret noise that they came from; empty without, and of runs that do not say.
+        published: epochs that the store has.
     """
 
     trial: TrialConfig
     epochs: int
     deleted: bool = False
+    draw: str = ""
+    published: int = 0
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What a worker asks before it draws secret noise for a pack, or goes on with what a checkpoint has.
+
+    A second draw of the same epochs is a second release of the same records, so whoever writes the tracking store
+    charges it before it answers (docs/privacy.md, section 10).
+
+    Attributes:
+        name: random; it tells draws apart and says nothing of what was drawn.
+        epoch: of the checkpoint from which this draw would go on; 0 for a draw that is new.
+        reason: of a new one, why no checkpoint is used; empty where there is none.
+    """
+
+    name: str
+    epoch: int = 0
+    reason: str = ""

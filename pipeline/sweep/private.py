@@ -1,0 +1,92 @@
+"""The private folder of a tracking store: what tells of the records, and is no part of what is released.
+
+    <private>/checkpoints/<sweep>/    weights, and epochs that nobody has seen yet
+    <private>/failures/<sweep>.log    tracebacks of trials whose noise is secret
+    <private>/ray/                    Ray Tune's files, while it runs
+    <private>/digests.json            digests of private files, by the names that stand for them in the store
+
+It is as private as the data. By default it is `<root>/private`, beside what `photonic ui` serves and never in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Collection
+from pathlib import Path
+
+from pipeline.trials.fields import ConfigError
+
+VARIABLE = "PHOTONIC_PRIVATE"
+SERVED = ("artifacts", "reports")  # folders of a store's root, or names of folders, whose content is shown to others
+
+
+class PrivateFolder:
+    """Where it is; nothing is created before `make`.
+
+    Args:
+        root: of the tracking store.
+        folder: another place; by default the environment variable PHOTONIC_PRIVATE, else `<root>/private`.
+    """
+
+    def __init__(self, root: Path, folder: Path | None = None) -> None:
+        self._root = Path(root).absolute()
+        given = folder or os.environ.get(VARIABLE) or self._root / "private"
+        self.path = Path(given).expanduser().absolute()
+
+    def make(self, secure: bool, served: Collection[Path] = ()) -> None:
+        """Create the folder for its owner alone, and move there what an earlier version kept beside the store.
+
+        Args:
+            secure: whether secret noise is to be drawn, which needs a folder that is private.
+            served: folders that others are shown, such as those of artifacts.
+
+        Raises:
+            ConfigError: for a folder in one that is served; for one that others can read, if `secure`.
+        """
+        for other in {self._root / name for name in SERVED} | {Path(path).absolute() for path in served}:
+            if self.path.resolve().is_relative_to(other.resolve()):
+                raise ConfigError(f"private folder: must lie outside {other}, which others are shown, got {self.path}; "
+                                  f"name another by --private or {VARIABLE}")
+        self.path.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.chmod(0o700)
+        if (mode := stat.S_IMODE(self.path.stat().st_mode)) & 0o077 and secure:
+            raise ConfigError("private folder: must be readable by its owner alone (mode 700) with noise 'secure', "
+                              f"got {self.path} with mode {mode:o}, which could not be changed; name another by "
+                              f"--private or {VARIABLE}")
+        self._move_checkpoints()
+
+    def checkpoints(self, sweep: str) -> Path:
+        """Folder of a sweep's checkpoints: where an earlier version kept them, as long as they were not moved."""
+        own, old = self.path / "checkpoints" / sweep, self._old / sweep
+        return old if old.exists() and not own.exists() else own
+
+    def failure_log(self, sweep: str) -> Path:
+        """File of the tracebacks of a sweep's secure trials."""
+        return self.path / "failures" / f"{sweep}.log"
+
+    @property
+    def ray(self) -> Path:
+        """Folder of Ray Tune's files."""
+        return self.path / "ray"
+
+    @property
+    def digests(self) -> Path:
+        """File of the digests of private files."""
+        return self.path / "digests.json"
+
+    @property
+    def _old(self) -> Path:
+        return self._root / "checkpoints"
+
+    def _move_checkpoints(self) -> None:
+        """Once: from where an earlier version kept them."""
+        for old in sorted(self._old.iterdir()) if self._old.is_dir() else ():
+            new = self.path / "checkpoints" / old.name
+            if not new.exists():
+                new.parent.mkdir(exist_ok=True)
+                os.replace(old, new)
+        with contextlib.suppress(OSError):  # not there, or not empty
+            self._old.rmdir()
