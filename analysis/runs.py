@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.tracking.artifacts import DONE, FIELDS, TrackedRun, param_value
+from pipeline.tracking.artifacts import DONE, DRAWS, EARLIER, FIELDS, TrackedRun, param_value
 from pipeline.tracking.reader import Reader
 from pipeline.trials.choices import ALGORITHM_LABELS, MECHANISMS
 from pipeline.trials.config import TrialConfig
@@ -169,11 +169,28 @@ def _require_known(runs: Sequence[TrackedRun]) -> None:
                                   "the module that registers it, or name that in `plugins` of the experiment file")
 
 
+def _instead_of_targets(run: TrackedRun) -> dict[str, float]:
+    """The noise itself of a trial that was drawn more than once, which costs more than the target that set its noise."""
+    if int(run.tags.get(DRAWS, 1)) == 1:
+        return {}
+    noise = {"noise_multiplier": "target_epsilon", "sigma": "target_label_epsilon"}
+    found = {name: float(run.tags[f"calibrated.{name}"]) for name in noise if f"calibrated.{name}" in run.tags}
+    return {**found, **dict.fromkeys((noise[name] for name in found), 0.0)}
+
+
+def earlier_epochs(runs: pd.DataFrame) -> dict[str, int]:
+    """By trial_key, epochs that draws of a trial's secret noise before the last have released; only what there is."""
+    if EARLIER not in runs:
+        return {}
+    known = runs.dropna(subset=EARLIER)
+    return dict(zip(known["trial_key"], known[EARLIER].astype(int), strict=True))
+
+
 def _row(run: TrackedRun) -> dict[str, Any]:
     config = {name: param_value(name, run.params[name]) if name in run.params else None for name in FIELDS}
     config = {name: float("nan") if value is None and FIELDS[name] in (int, float) else value
               for name, value in config.items()}
-    setting = noise_setting(config).removeprefix("sigma=")
+    setting = noise_setting(config | _instead_of_targets(run)).removeprefix("sigma=")
     tags = {name: text for name, text in run.tags.items()
             if name.startswith(("privacy.", "optics.")) or name == "git_commit"}
     identity = {"trial_key": run.trial_key, "status": run.status, "run_id": run.run_id}

@@ -66,7 +66,7 @@ def _sweep(options: Namespace) -> int:
     if options.dry_run:
         from pipeline.sweep import dry_run
 
-        plan = dry_run.preview(experiment, options.workers)
+        plan = dry_run.preview(experiment, options.workers, options.mlruns)
         return _print_lines([dry_run.as_json(plan)] if options.json else dry_run.as_lines(plan))
     if options.json:
         raise ConfigError("--json: is what --dry-run prints, got it without")

@@ -88,7 +88,8 @@ def said(monkeypatch):
 def extensions():
     """What a test registers, or loads as a plugin, is gone after it."""
     registries = [choices.ALGORITHMS, choices.ALGORITHM_LABELS, choices.MECHANISMS, choices.PER_RECORD,
-                  choices.GAUSSIAN, datasets.DATASETS, datasets.DATASET_LABELS, dataset.READERS, algorithms.FEEDBACKS,
+                  choices.GAUSSIAN, choices.ROUNDING,
+                  datasets.DATASETS, datasets.DATASET_LABELS, dataset.READERS, algorithms.FEEDBACKS,
                   mechanisms.MECHANISMS, features.FEATURES, maps.MAPS, maps.FUNCTIONS, plugins.LOADED]
     before, path = [dict(registry) for registry in registries], list(sys.path)
     yield

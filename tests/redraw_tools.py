@@ -250,8 +250,8 @@ def attack(folder: Path, name: str, repeats: int, package: Path = PACKAGE, **opt
         one.kill()
     found = one.published()
     return {"attack": name, "commands": one.commands, "epochs published": sum(found.values()),
-            "draws of one epoch": max(found.values()), "epsilon said": one.said(), "epsilon by the filter": one.epsilon(),
-            "exit": one.process.returncode}
+            "draws of one epoch": max(found.values()), "epsilon said": one.said(),
+            "epsilon by the filter": one.epsilon(), "exit": one.process.returncode}
 
 
 def endure(folder: Path, package: Path, seconds: float, seed: int) -> Iterator[dict[str, float]]:

@@ -14,7 +14,7 @@ from analysis.exhibits.selection import SCORE
 from analysis.exhibits.table import Table
 from analysis.style import look, theme
 from analysis.text import NO_VALUE
-from pipeline.accounting.budget import Filter, begun
+from pipeline.accounting.budget import Filter, begun, scope
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.noise import noise_statement, sentence, standing
 from pipeline.tracking.reader import Reader
@@ -45,8 +45,8 @@ def draw(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
     texts = rows[shown].astype(object).where(rows[shown].notna(), NO_VALUE)
     body = Table.of(shown, [[_text(name, value) for name, value in zip(shown, row, strict=True)]
                             for row in texts.itertuples(index=False)], texts=(1, 2))
-    return Exhibit("search", "What the search asked for", (caption(experiment, rows, filter), body), rows,
-                   plot(rows, filter))
+    parts = caption(experiment, rows, filter), *scope(experiment, store.certified), body
+    return Exhibit("search", "What the search asked for", parts, rows, plot(rows, filter))
 
 
 def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, filter: Filter | None) -> pd.DataFrame:

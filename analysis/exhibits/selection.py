@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier.exhibit import NEIGHBOURS
 from analysis.exhibits.table import Table
-from analysis.runs import require_accuracy
+from analysis.runs import earlier_epochs, require_accuracy
 from analysis.text import NO_VALUE
 from pipeline.accounting import Epsilon, account
 from pipeline.accounting.certified import event_of, with_noise
@@ -92,11 +92,13 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
         require_accuracy(scored, name)
     best = scored.loc[scored[SCORE].idxmax()]
     trial = trials[best["trial_key"]]
-    alone = next(e for e in account(trial, trial.epochs) if e.kind == "certified")
+    earlier = earlier_epochs(runs)
+    paid_for = trial.epochs + earlier.get(trial.trial_key, 0)
+    alone = next(e for e in account(trial, paid_for) if e.kind == "certified")
     looked_at = experiment.candidates or experiment.trials
     scores = SCORES_COVERED if scores_are_covered(looked_at) else SCORES
     try:
-        epsilon, reason = paid or _price(experiment, looked_at), ""
+        epsilon, reason = paid or _price(experiment, looked_at, earlier), ""
         noise = choice_statement(looked_at, experiment.selection)
     except UnsupportedAccounting as error:
         epsilon, reason = None, str(error)
@@ -107,7 +109,7 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
                   standing(other.noise for other in certified_trials(looked_at)), scores)
 
 
-def _price(experiment: Experiment, looked_at: Sequence[TrialConfig]) -> Epsilon:
+def _price(experiment: Experiment, looked_at: Sequence[TrialConfig], earlier: Mapping[str, int]) -> Epsilon:
     """By the rule of the file.
 
     Raises:
@@ -121,7 +123,7 @@ def _price(experiment: Experiment, looked_at: Sequence[TrialConfig]) -> Epsilon:
         if len({event_of(with_noise(trial), trial.epochs) for trial in certified_trials(looked_at)}) > 1:
             raise UnsupportedAccounting("search: trials whose costs differ were asked for by scores, so that costs "
                                         "depend on results, which a budget covers and composition does not")
-    return selected_epsilon(looked_at, experiment.selection)
+    return selected_epsilon(looked_at, experiment.selection, earlier)
 
 
 def draw(choice: Choice) -> Exhibit:

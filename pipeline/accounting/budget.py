@@ -17,7 +17,7 @@ it, so that an epoch costs the larger. A trial is started if all of its epochs f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -37,6 +37,7 @@ from pipeline.trials.choices import relation_of
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.exhibits import certified_trials
 from pipeline.trials.experiment import Experiment
+from pipeline.trials.naming import counted
 from pipeline.trials.records import Release
 
 
@@ -201,6 +202,30 @@ def draws_of(released: Iterable[Release]) -> list[int]:
         key = release.draw, 0 if release.draw else number
         found[key] = max(found.get(key, 0), release.epochs)
     return [epochs for epochs in found.values() if epochs]
+
+
+def scope(experiment: Experiment, certified: Callable[[str, str], Mapping[str, tuple[float, float]]]) -> list[str]:
+    """Sentences on what the budget of a sweep does not know: what begins anew, and other sweeps; none without one.
+
+    Args:
+        certified: from a data set and a relation to (epsilon, delta) of the sweeps of the tracking store that have
+            certified trials of these (`Reader.certified`).
+    """
+    if not experiment.budget:
+        return []
+    dataset, relation = experiment.corners[0].dataset, relation_of(experiment.corners[0].sampler)
+    lines = [f"The budget belongs to the name '{experiment.name}' in this tracking store: another name, a copy of the "
+             "store, a tag that was edited or an MLflow experiment that was renamed begins anew, and the records pay "
+             "again."]
+    if others := {name: cost for name, cost in certified(dataset, relation).items() if name != experiment.name}:
+        own = experiment.budget.epsilon, experiment.budget.delta
+        epsilons, deltas = zip(own, *others.values(), strict=True)
+        lines.append(
+            f"With the certified trials of {counted(len(others), 'other sweep')} on {dataset} in this store "
+            f"({', '.join(sorted(others))}; relation {relation}) that is epsilon "
+            f"{' + '.join(f'{epsilon:.4g}' for epsilon in epsilons)} = {sum(epsilons):.4g} at delta {sum(deltas):.3g}, "
+            "which no budget bounds.")
+    return lines
 
 
 def budget_lines(experiment: Experiment) -> Iterator[str]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 
 from scipy import optimize
 
@@ -80,11 +81,13 @@ def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) ->
     return [dataclasses.replace(e, value=max(e.value, least), note=f"{e.note}; {note}") for e in epsilons]
 
 
-def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection) -> Epsilon:
+def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
+                     earlier: Mapping[str, int] = MappingProxyType({})) -> Epsilon:
     """Epsilon of the best of all certified trials among `trials`, by the selection's rule.
 
     Args:
         trials: of a fixed grid all trials, seeds included; of random stopping the candidates, not the drawn trials.
+        earlier: by trial_key, epochs that draws of a trial's secret noise before the last have released.
 
     Raises:
         ValueError: where no trial is certified.
@@ -97,16 +100,17 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection) -> Eps
         values = list(dict.fromkeys(str(getattr(trial, name)) for trial in trials))
         if len(values) > 1:
             raise UnsupportedAccounting(f"{name}: must be one for all trials, got {' and '.join(values)}")
-    events = [event_of(with_noise(trial), trial.epochs) for trial in trials]
+    epochs = {trial: trial.epochs + earlier.get(trial.trial_key, 0) for trial in trials}
+    events = [event_of(with_noise(trial), epochs[trial]) for trial in trials]
     covered = trials if scores_are_covered(trials) else ()
-    scores = [math.sqrt(trial.epochs) / evaluation_noise(trial) for trial in covered]
+    scores = [math.sqrt(epochs[trial]) / evaluation_noise(trial) for trial in covered]
     delta = min(accounted_delta(trial) for trial in trials)
     if selection.is_random:
         found = selected_by_random_stopping(events, delta, selection.mean, selection.shape, scores)
     else:
         splits = {(trial.seed, trial.split_sizes) for trial in trials}
         found = selected_by_composition(events, delta, scores, one_split=len(splits) == 1)
-    drawn = len(trials) * max(selection.mean, 1.0) if selection.is_random else len(trials)
+    drawn = sum(epochs[trial] / trial.epochs for trial in trials) * max(selection.mean if selection.is_random else 1, 1)
     holds = all(within_delta(trial, found.value, drawn) for trial in trials)
     return dataclasses.replace(found, delta=trials[0].delta, value=found.value if holds else math.inf)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 
 from pipeline.trials.bounds import excess
+from pipeline.trials.choices import ROUNDING
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.shapes import ConvShape, n_parameters
 
@@ -40,7 +41,8 @@ def enlargement(config: TrialConfig) -> float:
     records = config.split_sizes[0]  # at least the rows of any batch
     widest = max(n_parameters([layer]) if isinstance(layer, ConvShape) else layer.n_in + layer.n_out
                  for layer in config.layers)
-    contribution = (2 * widest + len(config.layers) + 16) * UNIT
+    rounding = ROUNDING.get(config.mechanism) or ROUNDING["per_example"]  # of stored trials that stated none
+    contribution = rounding(widest, len(config.layers))
     others = 2 * records * contribution
     if any(isinstance(layer, ConvShape) for layer in config.layers):
         contribution += FORMED

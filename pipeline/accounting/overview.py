@@ -18,6 +18,7 @@ from pipeline.trials.choices import GAUSSIAN
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import counted, run_name
+from pipeline.trials.promises import check_promises
 
 HEADER = ("epsilon", "kind, formulas", "relation", "sampler", "delta", "noise", "epochs", "setting")
 
@@ -50,6 +51,7 @@ def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement
     Args:
         by_epoch: also after every epoch before the last.
     """
+    check_promises(experiment.possible)
     settings: dict[TrialConfig, list[TrialConfig]] = {}
     for trial in experiment.possible:
         of_all_seeds = trial if _counts_photons(trial) else dataclasses.replace(trial, seed=0)

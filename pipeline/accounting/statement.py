@@ -24,7 +24,7 @@ from pipeline.accounting.noise import choice_statement
 from pipeline.trials.bounds import excess, stated_norm
 from pipeline.trials.choices import ALGORITHM_LABELS, GAUSSIAN, PER_RECORD, relation_of
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.datasets import DATASET_LABELS
+from pipeline.trials.datasets import DATASET_LABELS, DATASETS
 from pipeline.trials.exhibits import certified_trials
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.features import FEATURES
@@ -35,6 +35,9 @@ from pipeline.trials.stopping import Selection
 REAL_NUMBERS = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; Mironov "
                 "2012)")
 SECRET = "noise and batches come from the operating system's entropy, and nothing of it is recorded"
+PUBLISHED = ("inputs are shifted and scaled by published constants, which are means and deviations of the training "
+             "records and count as public")
+STATISTICS = "not covered: inputs are shifted and scaled by means and deviations of the training records"
 RECORDED = "the noise comes from a recorded seed, and whoever knows that can subtract it"
 
 __all__ = ["Epsilon", "account", "describe", "price_lines", "privacy_tags", "selected_epsilon"]
@@ -65,6 +68,8 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
     tags = _tags(config)
     if config.features != "pixels":
         tags["privacy.notes"] += f"; inputs are {FEATURES[config.features].public_because(config)}"
+    elif config.inputs == "standardized" and tags["privacy.certified"] != "false":
+        tags["privacy.notes"] += f"; {PUBLISHED if DATASETS[config.dataset].published else STATISTICS}"
     if config.canaries:
         tags["privacy.notes"] += f"; {_audit(config)}"
     return tags

@@ -60,7 +60,8 @@ class Evaluation:
     def count(self, net: Network, part: str) -> torch.Tensor:
         """Records by class, and those of them classified right: [R, 2, n_classes], int64, on the CPU.
 
-        A record whose output is not finite, as after a divergence, is not classified right.
+        A record whose output is not finite, as after a divergence, is not classified right, nor is one that cannot be
+        used.
         """
         classes, replicas = self.data.spec.n_classes, len(self.validation)
         counts = torch.zeros(replicas, 2, classes, dtype=torch.int64, device=self.validation.device)
@@ -70,9 +71,12 @@ class Evaluation:
             labels = self.data.test_y
             indices = torch.arange(len(labels), device=labels.device).expand(replicas, -1)
         for chunk in indices.split(EVALUATION_BATCH, dim=1):
-            _, logits = net.forward(self._inputs[part].batch(chunk, passing=True))
+            inputs = self._inputs[part]
+            _, logits = net.forward(inputs.batch(chunk, passing=True))
             y = labels[chunk]
             right = (logits.argmax(dim=-1) == y) & torch.isfinite(logits).all(dim=-1)
+            if inputs.usable is not None:
+                right &= inputs.usable[chunk]
             counts[:, 0].scatter_add_(1, y, torch.ones_like(y))
             counts[:, 1].scatter_add_(1, y, right.to(torch.int64))
         return counts.cpu()

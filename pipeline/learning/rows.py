@@ -13,6 +13,7 @@ import torch
 
 from pipeline.learning.data.sampling import ROWS
 from pipeline.learning.feedback.algorithms import output_error
+from pipeline.learning.mechanisms.gaussian import GaussianMechanism
 from pipeline.trials.fields import ConfigError
 
 if TYPE_CHECKING:
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 def check_rows(training: Training) -> None:
     """Refuse a secure training if what a record contributes depends on where in the batch it stands.
 
-    The factors of a batch of random records are computed, and those of the same records in another order behind others.
+    What a batch of random records contributes is computed, of as many rows as batches have, and that of the same
+    records in another order behind others: the factors, and what the mechanism makes of them in float64.
 
     Raises:
         ConfigError: naming the widths.
     """
-    net, shared = training.net, training.pack.shared
-    rows = -(-shared.batch_size // ROWS) * ROWS
+    net = training.net
+    rows = training.sampler.capacity
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(ROWS + rows, net.sizes[0], generator=generator).to(training.device)
     labels = torch.randint(net.sizes[-1], (ROWS + rows,), generator=generator).to(training.device)
@@ -43,10 +45,15 @@ def check_rows(training: Training) -> None:
 
 
 def _factors(training: Training, inputs: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
-    """All that is bounded of m records, each [R, m, n], without optical noise."""
+    """All that is bounded of m records, and what bounds it, each [R, m, n], without optical noise."""
     replicas, mechanism = len(training.pack.trials), training.mechanism
     activations, logits = training.net.forward(inputs.expand(replicas, -1, -1))
     error, _ = output_error(logits, labels.expand(replicas, -1))
     signals = training.feedback.signals(mechanism.error(error))
     deltas = training.feedback.deltas(signals, training.net, activations, mechanism.derivative)
-    return [*activations, *mechanism.factors(deltas)]
+    found = [*activations, *mechanism.factors(deltas)]
+    if isinstance(mechanism, GaussianMechanism):
+        coordinates = [delta.double() for delta in found[len(activations):]]
+        for part in mechanism.bounded(coordinates, [h.double() for h in activations]):
+            found += part
+    return found

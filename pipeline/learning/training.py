@@ -195,10 +195,11 @@ class Training:
             Mean loss of the batch [R]; if asked for, alignment [R, L] of the applied update with the true gradient of
             the batch or, where `private_metrics` is not plain, of as many test records.
         """
-        present = None
-        if self.pack.shared.secure or self.pack.shared.sampler not in FULL_BATCHES:
-            present = (indices != ABSENT).unsqueeze(-1).to(torch.float32)
+        present, usable = None, self.train_inputs.usable
+        if self.pack.shared.secure or self.pack.shared.sampler not in FULL_BATCHES or usable is not None:
+            there = indices != ABSENT
             indices = indices.clamp(min=0)
+            present = (there if usable is None else there & usable[indices]).unsqueeze(-1).to(torch.float32)
         of_test = measure_alignment and self.pack.shared.disclosure != "plain"
         if of_test:  # before the private batch goes forward: convolutions belong to the last that did
             self._gradient_on_test_records()

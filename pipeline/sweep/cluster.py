@@ -9,8 +9,9 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import ray
@@ -48,7 +49,7 @@ def alive() -> list[dict[str, Any]]:
 
 
 def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_folder: Path | None,
-                  checkpoints: Checkpoints, local: bool) -> None:
+                  checkpoints: Checkpoints, local: bool, digests: Mapping[str, str] = MappingProxyType({})) -> None:
     """Make sure that every node can train the packs that it may get: see `pipeline.sweep.worker.prepare`.
 
     Args:
@@ -62,11 +63,12 @@ def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_fold
     for node in alive():
         its = [trial for trial in trials if fits(node["Resources"], bundle(resources, trial.needs_opu))]
         if its and node["NodeID"] == here:
-            prepare(its, data_folder, checkpoints)
+            prepare(its, data_folder, checkpoints, digests)
         elif its:
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             task = ray.remote(num_cpus=0, max_retries=0)(prepare_elsewhere).options(scheduling_strategy=there)
-            tasks[f"{node['NodeName']} ({node['NodeManagerHostname']})"] = task.remote(its, data_folder, checkpoints)
+            name = f"{node['NodeName']} ({node['NodeManagerHostname']})"
+            tasks[name] = task.remote(its, data_folder, checkpoints, digests)
     for name, task in tasks.items():
         try:
             ray.get(task)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -20,6 +22,7 @@ from pipeline.trials.experiment import Experiment, asked_for
 from pipeline.trials.fields import plain
 from pipeline.trials.naming import counted, duration
 from pipeline.trials.packs import Pack, plan
+from pipeline.trials.promises import check_promises
 from pipeline.trials.records import Release
 
 
@@ -40,16 +43,22 @@ class DryRun:
     packs: tuple[Pack, ...]
 
 
-def preview(experiment: Experiment, workers: int | None) -> DryRun:
+def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlruns")) -> DryRun:
     """Nothing is trained but a few timed steps on made-up records, and nothing is tracked.
 
     Args:
         workers: cores to use on this machine; None takes all.
+        root: folder of the tracking store, where a search may have begun.
 
     Raises:
+        ConfigError: for a budget other than that with which the search began, or one that it has spent, and for what
+            `pipeline.trials.promises` refuses.
         ResourceError: if this machine cannot give what a pack asks for.
         OpuUnavailable: if a trial needs an OPU and there is none.
     """
+    check_promises(experiment.possible)
+    if experiment.search:
+        _check_budget(experiment, root)
     experiment = _drawn(experiment)
     asked, offer = experiment.resources, {**local_offer(workers), "GPU": torch.cuda.device_count()}
     check_resources(experiment.trials, asked, [offer])
@@ -60,6 +69,17 @@ def preview(experiment: Experiment, workers: int | None) -> DryRun:
     seconds = estimate_seconds(packs, at_once, opus=1, threads=max(1, int(asked.cpu)),
                                device="cuda" if asked.gpu else "cpu")
     return DryRun(experiment, seconds, at_once, tuple(packs))
+
+
+def _check_budget(experiment: Experiment, root: Path) -> None:
+    from pipeline.sweep.search import filter_of  # here, as MLflow takes a second
+    from pipeline.tracking.backend import NoStore
+    from pipeline.tracking.reader import Reader
+
+    with contextlib.suppress(NoStore):
+        store = Reader(root=root)
+        store.find(experiment.name)
+        filter_of(experiment, store)
 
 
 def _drawn(experiment: Experiment) -> Experiment:

@@ -11,11 +11,14 @@ It is as private as the data. By default it is `<root>/private`, beside what `ph
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.feature_file import file_of
 from pipeline.trials.fields import ConfigError
 
 VARIABLE = "PHOTONIC_PRIVATE"
@@ -67,14 +70,33 @@ class PrivateFolder:
         """File of the tracebacks of a sweep's secure trials."""
         return self.path / "failures" / f"{sweep}.log"
 
+    def feature_digests(self, trials: Iterable[TrialConfig]) -> dict[str, str]:
+        """SHA-256 of every file of features that a name stands for, by name; what is new is kept here for ever.
+
+        Raises:
+            ConfigError: for a file that cannot be read, or a name that has stood for another one.
+        """
+        files = {trial.feature_name: trial for trial in trials if trial.features == "file" and trial.feature_name}
+        if not files:
+            return {}
+        kept = json.loads(self._digests.read_text()) if self._digests.exists() else {}
+        for name, trial in files.items():
+            found = file_of(Path(trial.feature_file), trial.dataset).sha256
+            if kept.setdefault(name, found) != found:
+                raise ConfigError(f"feature_name: '{name}' has stood for another file in trials of this store, and is "
+                                  f"given for {trial.feature_file} now; give that a name of its own")
+        written = self._digests.with_suffix(".part")
+        written.write_text(json.dumps(kept, indent=1))
+        written.replace(self._digests)
+        return {name: kept[name] for name in files}
+
     @property
     def ray(self) -> Path:
         """Folder of Ray Tune's files."""
         return self.path / "ray"
 
     @property
-    def digests(self) -> Path:
-        """File of the digests of private files."""
+    def _digests(self) -> Path:
         return self.path / "digests.json"
 
     @property

@@ -60,8 +60,12 @@ class SweepResult:
     def remaining(self) -> int:
         """Trials that were not trained to an end, because the sweep was interrupted."""
         no_trial = self.passed_over + self.held_back
-        ended = self.finished + self.diverged + self.stopped + len(self.failed)
-        return self.planned - no_trial - self.skipped - ended
+        return self.planned - no_trial - self.skipped - self.ended - len(self.failed)
+
+    @property
+    def ended(self) -> int:
+        """Trials that this sweep trained to an end."""
+        return self.finished + self.diverged + self.stopped
 
     def summary(self, failure_log: Path) -> str:
         """A line for people."""
@@ -125,9 +129,16 @@ class Recorder:
         self._written[pack] = time.monotonic()
         for config in pack.trials:
             if config.trial_key not in self._started and config.trial_key not in self._ended:
-                self._store.start(config, tags=self._tags, name=self._short(config))
+                self._store.start(config, tags=self._public_tags(config), name=self._short(config))
                 self._started.add(config.trial_key)
                 self._progress.start(config)
+
+    def _public_tags(self, config: TrialConfig) -> dict[str, str]:
+        """Of a trial whose private records nothing but noise tells of: of a plugin that it was there, and not its
+        digest, as a plugin may have records in it."""
+        plain = config.disclosure == "plain"
+        return {name: text if plain or not name.startswith("plugin.") else "not recorded"
+                for name, text in self._tags.items()}
 
     def left(self, trials: Iterable[TrialConfig]) -> list[TrialConfig]:
         """Those that have not ended."""

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pipeline.accounting.budget import scope
 from pipeline.accounting.evaluations import check_evaluations
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.cluster import CLIENT, WORKERS_OF_CLUSTER, everything, offers, on_head, prepare_nodes, running_ray
@@ -35,6 +36,7 @@ from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import run_name, short_name
 from pipeline.trials.packs import plan
 from pipeline.trials.plugins import LOADED, load_plugins
+from pipeline.trials.promises import check_promises
 from pipeline.trials.unused import check_used
 
 __all__ = ["ResourceError", "SweepResult", "run_sweep"]
@@ -76,7 +78,8 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         TrackingError: the tracking store failed; what it holds by then stays, and the next sweep takes it up.
         SweepRunning: another process is running this sweep.
         ConfigError: `workers` together with a cluster, an address that cannot be used, a setting that none of the
-            trials uses (`pipeline.trials.unused`), or a budget that cannot be kept (`pipeline.sweep.search.filter_of`).
+            trials uses (`pipeline.trials.unused`), a budget that cannot be kept (`pipeline.sweep.search.filter_of`), a
+            trial that breaks what its epsilon promises (`pipeline.trials.promises`), or a private folder that is not.
         DataError: a data set that cannot be had, found before anything is trained.
 
     Example:
@@ -111,11 +114,15 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         if missing:
             check_evaluations(missing)
             possible = experiment.corners or missing
+            check_promises(possible if experiment.corners else missing, _published_digests(store))
             folder.make(any(trial.secure for trial in possible), store.artifact_folders())
+            digests = folder.feature_digests(possible)
+            for line in scope(experiment, store.certified):
+                progress.say(line)
             with progress, running_ray(possible, experiment.resources, address, workers, progress.say):
                 checkpoints = Checkpoints(folder.checkpoints(experiment.name), experiment.resources.checkpoint_seconds,
                                           known(store) if any(trial.secure for trial in possible) else {})
-                at_once, trainer = _prepared(experiment, possible, checkpoints, data_folder, trainer,
+                at_once, trainer = _prepared(experiment, possible, checkpoints, digests, data_folder, trainer,
                                              local=address == "local")
                 lease.require_as_found(done)
                 store.be_patient(experiment.resources.store_patience_seconds, progress.say)
@@ -153,6 +160,12 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     return result
 
 
+def _published_digests(store: Store) -> set[str]:
+    """Digests of files of features that runs of the sweep have: an earlier version gave no names to files."""
+    runs = store.runs() if store.began else ()
+    return {run.params["feature_sha256"] for run in runs if "feature_sha256" in run.params}
+
+
 def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:
     """What stops trials of a search early, as it stands after what was decided: a trial that went on from a rung, and
     is trained again, goes on from there."""
@@ -165,15 +178,16 @@ def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:
 
 
 def _prepared(experiment: Experiment, possible: Sequence[TrialConfig], checkpoints: Checkpoints,
-              data_folder: Path | None, trainer: Trainer | None, local: bool) -> tuple[int, Trainer]:
+              digests: Mapping[str, str], data_folder: Path | None, trainer: Trainer | None,
+              local: bool) -> tuple[int, Trainer]:
     """(packs that train at the same time, their trainer), after checks of resources and data sets."""
     resources = experiment.resources
     check_resources(possible, resources, offers())
     if trainer is None:
-        prepare_nodes(possible, resources, data_folder, checkpoints, local)
+        prepare_nodes(possible, resources, data_folder, checkpoints, local, digests)
         trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
                                     threads=max(1, int(resources.cpu)), data_folder=data_folder,
-                                    checkpoints=checkpoints, stop=experiment.stop)
+                                    checkpoints=checkpoints, stop=experiment.stop, digests=digests)
     return slots(bundle(resources, False), everything()), trainer
 
 
@@ -185,6 +199,8 @@ def _next(rounds: Rounds, store: Store, result: SweepResult, progress: SweepProg
         return []
     missing = rounds.next(done)
     result.passed_over = rounds.passed_over
+    before = len(done.keys() & {trial.trial_key for trial in rounds.trials}) - result.ended
+    result.skipped = max(result.skipped, before)
     if rounds.experiment.search:
         check_evaluations(missing)
         store.log_suggestions(rounds.suggestions)

@@ -9,8 +9,9 @@ import secrets
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints
@@ -42,8 +43,12 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
         yield {"records": [], "error": said, "traceback": traceback.format_exc()}
 
 
-def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Checkpoints) -> None:
+def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Checkpoints,
+            digests: Mapping[str, str] = MappingProxyType({})) -> None:
     """What a node must have before it trains these trials, and before several workers look for it at once.
+
+    Args:
+        digests: of files of features, by the names that stand for them.
 
     Raises:
         DataError: a data set that is not there and cannot be downloaded, or is another than the official one; a file of
@@ -57,11 +62,12 @@ def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints
         load(name, data_folder)
     for trial in trials:
         if trial.features == "file":
-            check_file(trial)
+            check_file(trial, digests)
     checkpoints.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
-def prepare_elsewhere(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Checkpoints) -> None:
+def prepare_elsewhere(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Checkpoints,
+                      digests: Mapping[str, str]) -> None:
     """`prepare` on another node than the driver's, of which it is not known what is installed there.
 
     Raises:
@@ -69,12 +75,16 @@ def prepare_elsewhere(trials: Sequence[TrialConfig], data_folder: Path | None, c
     """
     import pipeline.learning.training  # noqa: F401  and with it all that training imports
 
-    prepare(trials, data_folder, checkpoints)
+    prepare(trials, data_folder, checkpoints, digests)
 
 
 def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | None, checkpoints: Checkpoints,
-               stop: Halving | None = None) -> Iterator[list[EpochRecord]]:
+               stop: Halving | None = None, digests: Mapping[str, str] = MappingProxyType({})
+               ) -> Iterator[list[EpochRecord] | Draw]:
     """The default trainer: `pipeline.learning.training.train` on the pack's dataset, from and to checkpoints.
+
+    Args:
+        digests: as of `prepare`, for a node that joined after the others were prepared.
 
     Yields:
         The records of one epoch. Where the pack had a checkpoint, those of one epoch have the tag `checkpoint`, which
@@ -82,9 +92,12 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
     """
     import torch  # here and not above: the driver needs no torch
 
+    from pipeline.learning.data.features import check_file
     from pipeline.learning.training import train
 
     torch.set_num_threads(threads)
+    if pack.shared.feature_name:
+        check_file(pack.shared, digests)
     data = _dataset(pack.shared.dataset, data_folder, device)
     rungs = stop.rungs(pack.shared.epochs) if stop and len(pack.trials) == 1 else ()  # a pack ends as a whole
     return train(pack, data, device, CheckpointKeeper(pack, device, checkpoints), rungs)

@@ -125,6 +125,19 @@ def config_of(run: TrackedRun) -> TrialConfig:
     return config
 
 
+def added_up(runs: Iterable[TrackedRun]) -> tuple[float, float]:
+    """Epsilon and delta of certified runs together: of each the least epsilon that was logged, of runs of one trial
+    with recorded noise the largest, as they are one release."""
+    costs: dict[str, tuple[float, float]] = {}
+    for run in runs:
+        logged = [value for metric, value in run.metrics.items() if metric.startswith("epsilon/certified/")]
+        if logged:
+            release = run.run_id if run.params.get("noise") == "secure" else run.trial_key
+            cost = min(logged), float(run.tags["privacy.delta"])
+            costs[release] = max(costs.get(release, cost), cost)
+    return sum(epsilon for epsilon, _ in costs.values()), sum(delta for _, delta in costs.values())
+
+
 def write_artifacts(folder: Path, config: TrialConfig, outcome: Outcome) -> None:
     """Write `weights.safetensors`, `per_class.csv` and `config.json` (the canonical configuration) into `folder`."""
     weights = {name: np.ascontiguousarray(array) for name, array in outcome.weights.items()}

@@ -45,6 +45,10 @@ class TrackingError(UserError, RuntimeError):
     """The tracking store cannot do what was asked; the message names the store."""
 
 
+class NoStore(TrackingError):
+    """There is no tracking store yet."""
+
+
 def reports_errors(method: Callable) -> Callable:
     """MLflow's, its database's and its network's exceptions as `TrackingError`, with the `uri` of the object."""
 

@@ -26,12 +26,14 @@ from pipeline.tracking.artifacts import (
     SUGGESTIONS,
     Suggestion,
     TrackedRun,
+    added_up,
     config_of,
     decisions_of,
     started,
     suggestions_of,
 )
 from pipeline.tracking.backend import (
+    NoStore,
     TrackingError,
     connect,
     database,
@@ -81,7 +83,7 @@ class Reader:
         """MLflow's client of a store that is there; MLflow would set up a database that is not."""
         if self._database is not None and not is_set_up(self._database):
             state = "is empty" if self._database.exists() else "does not exist"
-            raise TrackingError(f"tracking store {shown(self.uri)}: {state} (run the sweep first)")
+            raise NoStore(f"tracking store {shown(self.uri)}: {state} (run the sweep first)")
         return connect(self.uri, None)
 
     @reports_errors
@@ -203,6 +205,22 @@ class Reader:
                     deleted = info.info.lifecycle_stage == "deleted"
                     found.append(Release(config_of(run), epochs, deleted, draw, published))
         return found
+
+    @reports_errors
+    def certified(self, dataset: str, relation: str) -> dict[str, tuple[float, float]]:
+        """(epsilon, delta) of every sweep of the whole store that has certified trials on a data set under a relation:
+        of its budget, if it has one, else of all of these trials, runs in MLflow's trash included."""
+        experiments = {found.experiment_id: found for found in self._client.search_experiments()}
+        runs: dict[str, list[TrackedRun]] = {}
+        for run in search(self._client, list(experiments), f"params.dataset = '{dataset}'", deleted=True):
+            if run.data.tags.get("privacy.certified", "false") != "false" and (
+                    run.data.tags.get("privacy.relation") == relation):
+                runs.setdefault(run.info.experiment_id, []).append(tracked(run))
+        costs = {}
+        for number, own in runs.items():
+            kept = experiments[number].tags.get(BUDGET)
+            costs[experiments[number].name] = tuple(json.loads(kept)[:2]) if kept else added_up(own)
+        return costs
 
     def _text(self, name: str) -> str | None:
         """An artifact of the parent run."""

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field
 
 from pipeline.trials.features import FEATURES
@@ -65,6 +65,11 @@ MECHANISMS = {"none": Choice(), "photonic": Choice(), "component": Choice(), "pe
 # package does. Who is not in here has no certified epsilon.
 PER_RECORD = dict.fromkeys(ALGORITHMS, "")  # a record's learning signals depend on no other record
 GAUSSIAN = {"component": "", "per_example": ""}  # contributions of norm C at most, Gaussian noise on their sum
+# By how much rounding in float64 can lengthen a contribution that such a mechanism has bounded, relative to the bound,
+# as a function of the widest layer's inputs and outputs and of the number of layers; an extension states a number.
+# None, or nothing, is not stated, and noise `secure` refuses it.
+ROUNDING: dict[str, Callable[[int, int], float] | None] = dict.fromkeys(
+    ("component", "per_example"), lambda widest, layers: (2 * widest + layers + 16) * 2.0**-53)
 
 
 def own_settings(but: str = "") -> dict[str, Field]:

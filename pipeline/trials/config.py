@@ -133,6 +133,9 @@ class TrialConfig:
     feature_source: str = setting(
         "", "statement that the encoder of these features is public, and which it is, for privacy.notes",
         applies=_of_a_map)
+    feature_name: str = setting(
+        "", "name that stands for that file in the tracking store, in place of its digest, which stays in the private "
+        "folder; must be given where private_metrics is not plain", applies=_of_a_map)
     feature_sha256: str = setting("", "digest of that file, which it must have; by default as found", applies=_of_a_map)
     feature_width: int = setting(0, "d of that file; by default as found", low=0, applies=_of_a_map)
     feature_groups: int = setting(

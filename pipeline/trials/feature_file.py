@@ -1,7 +1,8 @@
 """A safetensors file of features, [N, d] of the training and [M, d] of the test records: what it is, before it is read.
 
 A trial is identified by the SHA-256 of the file and not by its path: a file that was moved is the same, one that was
-changed another.
+changed another. Where nothing may tell of the records, a declared name takes its place (`feature_name`), and the digest
+stays in the private folder.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def file_of(path: Path, dataset: str) -> FeatureFile:
 
 
 def known_of_file(c: Any) -> dict[str, Any]:
-    """The fields of a trial that say which file it is: its path, absolute, its digest and its width.
+    """The fields of a trial that say which file it is: its path, absolute, its width and, without a name, its digest.
 
     Where both are given the file need not be there, as where trials are read from a tracking store.
 
@@ -116,7 +117,7 @@ def known_of_file(c: Any) -> dict[str, Any]:
         ConfigError: for a file that does not fit the data set, or has another digest or width than was given.
     """
     path = Path(c.feature_file).expanduser().absolute() if c.feature_file else None
-    if c.feature_sha256 and c.feature_width and not (path and path.exists()):
+    if (c.feature_sha256 or c.feature_name) and c.feature_width and not (path and path.exists()):
         return {"feature_file": str(path or "")}
     if path is None:
         raise ConfigError("feature_file: must name a safetensors file with features 'file', got ''")
@@ -124,6 +125,10 @@ def known_of_file(c: Any) -> dict[str, Any]:
         raise ConfigError(f"feature_file: {path} cannot be read (no such file); to do without it, feature_sha256 and "
                           "feature_width say which it was")
     file = file_of(path, c.dataset)
+    if c.feature_name and not c.feature_sha256:
+        if c.feature_width not in (0, file.width):
+            raise ConfigError(f"feature_width: must be {file.width}, which {path} has, got {c.feature_width}")
+        return {"feature_file": str(path), "feature_width": file.width}
     for name, given, found in (("feature_sha256", c.feature_sha256, file.sha256),
                                ("feature_width", c.feature_width, file.width)):
         if given and given != found:
@@ -141,5 +146,12 @@ def check_feature_file(c: Any) -> None:
         raise ConfigError("feature_source: must say in one line, of at most "
                           f"{LONGEST_SOURCE} characters, which encoder gave the features and why it is public, as "
                           f"'CLIP ViT-B/32, trained on public data'; it stands in privacy.notes, got {source!r}")
-    if not re.fullmatch("[0-9a-f]{64}", c.feature_sha256):
+    if c.feature_name:
+        if c.feature_sha256:
+            raise ConfigError("feature_sha256: must be left out with feature_name, which stands for the file in its "
+                              f"place, got {c.feature_sha256}")
+        if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", c.feature_name):
+            raise ConfigError("feature_name: must be letters, digits, '_', '-' and '.', at most 100, and begin with a "
+                              f"letter or digit, got {c.feature_name!r}")
+    elif not re.fullmatch("[0-9a-f]{64}", c.feature_sha256):
         raise ConfigError(f"feature_sha256: must be 64 hexadecimal digits, got '{c.feature_sha256}'")

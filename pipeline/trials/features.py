@@ -185,6 +185,10 @@ def _check_optical(c: Any) -> None:
                           f"{c.optical_thresholds}")
 
 
+def _said_of_file(c: Any) -> str:
+    return f"called {c.feature_name}" if c.feature_name else f"SHA-256 {c.feature_sha256}"
+
+
 FEATURES: dict[str, FeatureMap] = {
     "pixels": FeatureMap(lambda c: DATASETS[c.dataset].shape, lambda c: "the records themselves", lambda c: ()),
     "scattering": FeatureMap(
@@ -199,8 +203,9 @@ FEATURES: dict[str, FeatureMap] = {
         lambda c: (c.optical_width,), _optical_note, _optical_settings, groups=1, check=_check_optical),
     "file": FeatureMap(
         lambda c: (c.feature_width,),
-        lambda c: (f"features from a file (SHA-256 {c.feature_sha256}), row by row those of one record, which costs "
-                   f"nothing if their encoder is public; whoever runs the trial states of it: {c.feature_source}"),
-        lambda c: ("feature_file", "feature_sha256", "feature_width", "feature_source", "feature_groups"),
+        lambda c: (f"features from a file ({_said_of_file(c)}), row by row those of one record, which costs nothing "
+                   f"if their encoder is public; whoever runs the trial states of it: {c.feature_source}"),
+        lambda c: ("feature_file", "feature_name" if c.feature_name else "feature_sha256", "feature_width",
+                   "feature_source", "feature_groups"),
         check=check_feature_file),
 }

@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.exhibits.envelope import SCORE, configs, setting_keys, varied
 from analysis.exhibits.frontier.pareto import pareto_front
 from analysis.exhibits.table import Table
-from analysis.runs import ALGORITHM_LABELS, require_accuracy
+from analysis.runs import ALGORITHM_LABELS, earlier_epochs, require_accuracy
 from analysis.text import NO_VALUE, settings_text
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
@@ -82,7 +82,8 @@ def price(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         if row.choices > 1 and row.kind == "certified":
             setting = row.setting if is_target(row.setting) else ""
             try:
-                cost = selected_epsilon(configs(runs[choices == f"{row.algorithm} {setting}"]), Selection()).value
+                compared = runs[choices == f"{row.algorithm} {setting}"]
+                cost = selected_epsilon(configs(compared), Selection(), earlier_epochs(compared)).value
             except UnsupportedAccounting:
                 cost = np.nan
         costs.append(cost)

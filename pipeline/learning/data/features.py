@@ -13,8 +13,9 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from filelock import FileLock
@@ -27,7 +28,7 @@ from pipeline.learning.data.download import DataError
 from pipeline.learning.data.maps import MAPS, Apply
 from pipeline.learning.data.readers import cache_folder
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.feature_file import file_of
+from pipeline.trials.feature_file import FeatureFile, file_of
 from pipeline.trials.features import is_mirrored, is_standardised, map_settings, record_shape
 from pipeline.trials.fields import ConfigError
 
@@ -46,24 +47,36 @@ def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Te
     features [N, n_0] of them, from memory, the cache, or computed now.
 
     Raises:
-        DataError: for a cache that cannot be written, a file of features that is missing or another, or features that
-            are not finite or of another shape than stated.
+        DataError: for a cache that cannot be written, a file of features that is missing or another, features of
+            another shape than stated or, of a trial whose `private_metrics` are plain, that are not finite.
         OpuUnavailable: for features of a real OPU that are in no cache, where there is none.
     """
     if config.features == "pixels":
         return data.train_x, data.test_x
     key = feature_key(config)
+    if config.features == "file" and config.feature_file:
+        key = *key, _file_of(config).sha256  # which a name does not tell
     if key not in data.mapped:
         data.mapped[key] = _cached(data, config) if MAPS[config.features].kept else _computed(data, config)
+    if config.disclosure == "plain":
+        for part in data.mapped[key]:
+            _require_finite(part, config)
     return data.mapped[key]
+
+
+def _require_finite(part: torch.Tensor, config: TrialConfig) -> None:
+    """Where nothing is private; elsewhere such a record contributes nothing, and nobody is told."""
+    if not (finite := part[:, 0].isfinite()).all():
+        raise DataError(f"features: '{config.features}' must be finite, which those of record "
+                        f"{int(finite.int().argmin())} of {len(part)} are not")
 
 
 def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -> list[torch.Tensor]:
     """Features of uint8 records [n, n_features] (of a file's rows, which are features), bfloat16 [n, n_0], of every
-    part.
+    part; all those of a record nan where one of them is not finite.
 
     Raises:
-        DataError: for features of another shape than stated, or that are not finite.
+        DataError: for features of another shape than stated.
     """
     with MAPS[config.features].opened(data.spec, config, data.train_x.device) as apply:
         if is_standardised(config):
@@ -89,33 +102,41 @@ def _mapped(records: torch.Tensor, apply: Apply, config: TrialConfig) -> torch.T
                             f"{(len(some), *shape)}, got {maps.dtype} of shape {tuple(maps.shape)}")
         if config.feature_groups:
             maps = torch.nn.functional.group_norm(maps.float(), config.feature_groups, eps=LEAST_VARIANCE)
-        found[begin:begin + pack] = maps.flatten(1)
-        if not (finite := found[begin:begin + pack].isfinite().all(1)).all():
-            row = begin + int(finite.int().argmin())
-            raise DataError(f"features: '{config.features}' must be finite, which those of record {row} of "
-                            f"{len(records)} are not")
+        rows = found[begin:begin + pack]
+        rows.copy_(maps.flatten(1))
+        rows[~rows.isfinite().all(1)] = math.nan  # a record by itself decides that it cannot be used
         if begin // SAID_EVERY < (begin + pack) // SAID_EVERY and len(records) > SAID_EVERY:
             done = min(begin + pack, len(records))
             print(f"{config.features}: {done:,} of {len(records):,} records", file=sys.stderr)
     return found
 
 
-def check_file(config: TrialConfig) -> None:
+def check_file(config: TrialConfig, digests: Mapping[str, str] = MappingProxyType({})) -> None:
     """Make sure that a file of features is here, and is the one that the trial names.
+
+    Args:
+        digests: that files have which a `feature_name` stands for; they are not told.
 
     Raises:
         DataError: for a file that is missing, that has another digest, or not a row for every record.
     """
     if not config.feature_file:
-        raise DataError(f"feature_file: must name the file with SHA-256 {config.feature_sha256}, got ''")
-    path = Path(config.feature_file)
-    try:
-        file = file_of(path, config.dataset)
-    except ConfigError as error:
-        raise DataError(str(error)) from None
-    if (file.sha256, file.width) != (config.feature_sha256, config.feature_width):
+        which = f"called {config.feature_name}" if config.feature_name else f"with SHA-256 {config.feature_sha256}"
+        raise DataError(f"feature_file: must name the file {which}, got ''")
+    file, path, name = _file_of(config), config.feature_file, config.feature_name
+    if name and (file.sha256, file.width) != (digests.get(name, file.sha256), config.feature_width):
+        raise DataError(f"feature_file: {path} must be the file that feature_name '{name}' has stood for, and is "
+                        "another; give that file, or the other one a name of its own")
+    if not name and (file.sha256, file.width) != (config.feature_sha256, config.feature_width):
         raise DataError(f"feature_file: {path} must have SHA-256 {config.feature_sha256} and width "
                         f"{config.feature_width}, got {file.sha256} and {file.width}")
+
+
+def _file_of(config: TrialConfig) -> FeatureFile:
+    try:
+        return file_of(Path(config.feature_file), config.dataset)
+    except ConfigError as error:
+        raise DataError(str(error)) from None
 
 
 def _computed(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
@@ -132,7 +153,7 @@ def _cached(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Ten
     device = data.train_x.device
     with contextlib.ExitStack() as held:
         with _writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # as private as the records
             held.enter_context(FileLock(f"{path}.lock"))
         found = _read(path)
         if found is None:

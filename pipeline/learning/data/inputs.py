@@ -14,11 +14,18 @@ CHUNK_ELEMENTS = {"cpu": 2**18, "cuda": 2**28}
 
 class Inputs:
     """Records resident on the device, handed out as float batches: uint8 pixels on the trial's input scale, features as
-    they are."""
+    they are.
+
+    Attributes:
+        usable: [N], false for records whose features are not finite, which are handed out as zeros and must contribute
+            nothing; None where all can be used.
+    """
 
     def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
         self.records, self.norm = records, config.input_norm
         self.scaled = config.features == "pixels"
+        usable = None if self.scaled else records[:, 0].isfinite()  # of a record all features are, or none
+        self.usable = None if usable is None or bool(usable.all()) else usable
         self._room = torch.empty(0, records.shape[1], device=records.device)
         if not self.scaled:
             return
@@ -48,6 +55,8 @@ class Inputs:
 
     def _write(self, places: torch.Tensor, out: torch.Tensor) -> None:
         out.copy_(self.records.index_select(0, places))
+        if self.usable is not None:
+            out[~self.usable[places]] = 0.0
         if self.scaled:
             torch.addcmul(self.shift, out, self.factor, out=out)
         if self.norm:

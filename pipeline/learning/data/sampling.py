@@ -119,6 +119,13 @@ class BatchSampler:
         self.generators = [None if secure else numpy_generator(seed, "sampling") for seed in seeds]
         self.batch_size, self.steps, self.device = batch_size, steps, device
 
+    @property
+    def capacity(self) -> int:
+        """Places that a batch of secret places has, records or not; more only for a Poisson batch beyond six standard
+        deviations."""
+        n, m = min(map(len, self.records)), self.batch_size
+        return -(-(_capacity(n, m) if self.name == "poisson" else m) // ROWS) * ROWS
+
     def epoch(self) -> torch.Tensor:
         """Record indices of the next epoch [steps, R, m], int64; `ABSENT` where a poisson batch has no record."""
         per_trial = []

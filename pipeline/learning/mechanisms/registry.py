@@ -13,7 +13,7 @@ from pipeline.learning.mechanisms.gaussian import Component, GaussianMechanism, 
 from pipeline.learning.mechanisms.none import NoMechanism
 from pipeline.learning.mechanisms.photonic import Photonic
 from pipeline.learning.network.network import Network
-from pipeline.trials.choices import GAUSSIAN, Choice
+from pipeline.trials.choices import GAUSSIAN, ROUNDING, Choice
 from pipeline.trials.choices import MECHANISMS as CHOICES
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.extensions import settings_of_extension
@@ -22,6 +22,8 @@ from pipeline.trials.packs import Pack
 
 MECHANISMS: dict[str, type[Mechanism]] = {"none": NoMechanism, "photonic": Photonic, "component": Component,
                                           "per_example": PerExample}
+
+MOST_ROUNDING = 1e-6  # of a contribution, relative to its bound: more is no rounding in float64
 
 
 def make_mechanism(pack: Pack, net: Network, device: torch.device, matrices: torch.Tensor | None = None) -> Mechanism:
@@ -60,7 +62,8 @@ def noise_deviation(trial: TrialConfig) -> float:
 
 
 def register_mechanism(name: str, mechanism: type[Mechanism], *,
-                       settings: Sequence[str] | Mapping[str, Field | None] = (), guarantee: str = "") -> None:
+                       settings: Sequence[str] | Mapping[str, Field | None] = (), guarantee: str = "",
+                       rounding: float | None = None) -> None:
     """Add a mechanism: `mechanism: <name>` is accepted from then on (docs/extending.md).
 
     Args:
@@ -70,6 +73,8 @@ def register_mechanism(name: str, mechanism: type[Mechanism], *,
             part of its trials' identity.
         guarantee: of a `GaussianMechanism`, why no record contributes more than its `bound`. Its trials are then
             certified, and this sentence stands in their tag `privacy.notes`. Without it they have no epsilon.
+        rounding: by how much, at most, rounding in float64 can lengthen what its `bounded` returns, over `bound`. Noise
+            `secure` needs it; a mechanism with the `bounded` of `per_example` or `component` has theirs.
 
     Raises:
         ConfigError: for a name that is taken, a field that does not exist, or a guarantee of what is not accounted for.
@@ -82,8 +87,15 @@ def register_mechanism(name: str, mechanism: type[Mechanism], *,
                           f"is accounted for, got {mechanism.__qualname__}; leave it out, and there is no epsilon")
     if "target_epsilon" in fields["settings"] and not guarantee:
         raise ConfigError("settings: target_epsilon needs a guarantee, or nothing can be accounted for, got none")
+    if rounding is not None and not (guarantee and 0 <= rounding <= MOST_ROUNDING):
+        raise ConfigError(f"rounding: must be at least 0 and at most {MOST_ROUNDING:g}, and of a mechanism with a "
+                          f"guarantee, got {rounding!r}")
+    stated = None if rounding is None else lambda widest, layers: rounding
+    if stated is None and inherits and mechanism.bounded in (PerExample.bounded, Component.bounded):
+        stated = ROUNDING["per_example"]
     register(MECHANISMS, name, mechanism, "mechanism")
     CHOICES[name] = Choice(**fields)
     GAUSSIAN.pop(name, None)
+    ROUNDING[name] = stated
     if guarantee:
         GAUSSIAN[name] = guarantee

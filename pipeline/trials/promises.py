@@ -1,0 +1,48 @@
+"""What a trial must keep before it is trained, so that its epsilon covers all that leaves the private folder.
+
+`TrialConfig` accepts trials that break one of these: stores of earlier versions have them, and they are read, reported
+and counted as they are. Nothing more is trained of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from pipeline.trials.choices import GAUSSIAN, ROUNDING
+from pipeline.trials.datasets import DATASETS
+from pipeline.trials.fields import ConfigError
+
+
+def check_promises(trials: Iterable[Any], published: Collection[str] = ()) -> None:
+    """Make sure that these trials may be trained.
+
+    Args:
+        trials: `TrialConfig`s.
+        published: digests of files of features that the tracking store has had from the beginning.
+
+    Raises:
+        ConfigError: naming the field and value of the first that may not, and what would be accepted.
+    """
+    for c in trials:
+        if c.features == "file" and c.disclosure != "plain" and not c.feature_name and (
+                c.feature_sha256 not in published):
+            raise ConfigError(f"feature_name: must be given with features 'file' and private_metrics '{c.disclosure}', "
+                              "got ''; it stands for the file in the tracking store, where a digest of private records "
+                              "would tell whoever has a candidate whether it is them")
+        if c.secure:
+            _check_secure(c)
+
+
+def _check_secure(c: Any) -> None:
+    if c.features == "pixels" and c.inputs == "standardized" and not DATASETS[c.dataset].published:
+        raise ConfigError(f"inputs: 'standardized' takes means and deviations of the training records of {c.dataset}, "
+                          "which no epsilon covers, got it with noise 'secure'; use 'centered'")
+    if c.network == "convnet":
+        raise ConfigError("network: what float64 rounds in the sum of a record's gradient over the positions of a "
+                          "convolution is not covered by the proof of noise 'secure', got 'convnet'; use 'mlp', or "
+                          "noise 'research'")
+    if c.mechanism in GAUSSIAN and ROUNDING.get(c.mechanism) is None:
+        raise ConfigError(f"mechanism: '{c.mechanism}' must say by how much rounding in float64 can lengthen a "
+                          "contribution (rounding of register_mechanism) for noise 'secure', got nothing; use noise "
+                          "'research'")
