@@ -170,7 +170,7 @@ def _require_known(runs: Sequence[TrackedRun]) -> None:
 
 
 def _instead_of_targets(run: TrackedRun) -> dict[str, float]:
-    """The noise itself of a trial that was drawn more than once, which costs more than the target that set its noise."""
+    """The noise itself of a trial that was drawn more than once: it costs more than the target that set its noise."""
     if int(run.tags.get(DRAWS, 1)) == 1:
         return {}
     noise = {"noise_multiplier": "target_epsilon", "sigma": "target_label_epsilon"}

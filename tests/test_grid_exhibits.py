@@ -117,8 +117,8 @@ def test_the_price_is_of_all_that_was_compared_seeds_included(monkeypatch):
     """What composing trials costs, test_disclosure.py and test_accounting_selection.py say."""
     compared = {}
 
-    def selected(trials, selection):
-        assert selection == Selection()
+    def selected(trials, selection, earlier):
+        assert selection == Selection() and not earlier
         compared[trials[0].algorithm, f"epsilon={trials[0].target_epsilon:g}"] = trials
         return SimpleNamespace(value=100 * trials[0].target_epsilon + len(trials) + (trials[0].algorithm == "dfa"))
 

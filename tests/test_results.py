@@ -105,7 +105,7 @@ def test_the_best_trial_has_the_caption_that_the_code_writes_of_its_trials(monke
     row = pd.read_csv(RESULTS / "certified" / "selection.csv").iloc[0]
     price = Epsilon(row["selected_epsilon"], "selected", row["selected_rule"], row["selected_relation"],
                     row["selected_sampler"], row["selected_delta"], "pld")
-    monkeypatch.setattr(selection, "selected_epsilon", lambda trials, rule: price)  # half a minute
+    monkeypatch.setattr(selection, "selected_epsilon", lambda trials, rule, earlier: price)  # half a minute
     drawn = selection.draw(selection.choose(experiment, runs))
     committed = (RESULTS / "certified" / "selection.md").read_text(encoding="utf-8")
     assert committed == drawn.markdown

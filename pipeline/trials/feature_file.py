@@ -125,7 +125,7 @@ def known_of_file(c: Any) -> dict[str, Any]:
         raise ConfigError(f"feature_file: {path} cannot be read (no such file); to do without it, feature_sha256 and "
                           "feature_width say which it was")
     file = file_of(path, c.dataset)
-    if c.feature_name and not c.feature_sha256:
+    if c.feature_name:
         if c.feature_width not in (0, file.width):
             raise ConfigError(f"feature_width: must be {file.width}, which {path} has, got {c.feature_width}")
         return {"feature_file": str(path), "feature_width": file.width}
