@@ -23,6 +23,7 @@ from pipeline.learning.data.download import DataError
 from pipeline.learning.mechanisms import register_mechanism
 from pipeline.learning.mechanisms.gaussian import PerExample
 from pipeline.learning.training import Training
+from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.run import run_sweep
 from pipeline.tracking.artifacts import config_of
@@ -320,11 +321,15 @@ def test_the_private_folder_is_for_its_owner_alone_and_outside_what_is_served(tm
             PrivateFolder(tmp_path / "mlruns", served).make(False, [tmp_path / "shown"])
     monkeypatch.setenv("PHOTONIC_PRIVATE", str(tmp_path / "elsewhere"))
     assert PrivateFolder(tmp_path / "mlruns").path == tmp_path / "elsewhere"
-    monkeypatch.setattr(Path, "chmod", lambda *_: None)  # as on a file system without modes
     (tmp_path / "open").mkdir(mode=0o755)
     with pytest.raises(ConfigError, match="readable by its owner alone .* with mode 755"):
         PrivateFolder(tmp_path, tmp_path / "open").make(secure=True)
     PrivateFolder(tmp_path, tmp_path / "open").make(secure=False)
+    assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o755, "a folder of the user's is not changed"
+    Checkpoints(tmp_path / "node" / "private" / "checkpoints" / "x", 0).save(
+        pack := Pack((TrialConfig(dataset="digits"),)), Checkpoint("cpu", {}, {"epoch": 1}, []))
+    assert stat.S_IMODE((tmp_path / "node" / "private").stat().st_mode) == 0o700, "on other hosts, too"
+    assert Checkpoints(tmp_path / "node" / "private" / "checkpoints" / "x", 0).path(pack).exists()
 
 
 class Broken(PerExample):

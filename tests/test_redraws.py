@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ray import cloudpickle
 
-from pipeline.accounting import account
+from pipeline.accounting import account, describe
 from pipeline.accounting.budget import draws_of
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.sweep.checkpoints import Known
@@ -99,7 +99,7 @@ def test_without_a_budget_nothing_is_drawn_anew_unless_it_is_asked_for(tmp_path)
     expected = {e.metric_name: e.value for e in account(trial, 3)}
     assert {name: value for name, value in run.metrics.items() if name.startswith("epsilon/")} == expected
     assert min(expected.values()) > min(e.value for e in account(trial, 2))
-    assert "draw 2 of its noise" in run.tags["privacy.notes"]
+    assert "draw 2 of its noise" in run.tags["privacy.notes"] and f"{min(expected.values()):.4g}" in describe(trial, 1)
     assert sorted((r.epochs, r.deleted) for r in allowed.store.released(trial.trial_key)) == [(1, True), (2, False)]
     assert known(allowed.store)[trial.trial_key] == Known(frozenset({OLD.name}), 2)
 

@@ -113,8 +113,9 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
         return [_photon_epsilon(config, draws, q, note)]
     mu = label_mu(with_sigma(config))
     note += "; infinite: an error is used without noise" if math.isinf(mu) else ""
-    return [Epsilon(value if within_delta(config, value) else math.inf, "label", variant, RELATION, config.sampler,
-                    config.delta, conversion, note)
+    runs = max(1.0, epochs_done / config.epochs)
+    return [Epsilon(value if within_delta(config, value, runs) else math.inf, "label", variant, RELATION,
+                    config.sampler, config.delta, conversion, note)
             for variant, value, conversion in (
                 ("gdp", binomial_gdp_eps(mu, draws, q, delta), "exact"),
                 ("rdp", binomial_rdp_eps(mu, draws, q, delta), "classic"))]

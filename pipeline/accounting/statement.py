@@ -75,13 +75,17 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
     return tags
 
 
-def describe(config: TrialConfig) -> str:
+def describe(config: TrialConfig, earlier: int = 0) -> str:
     """Markdown for people: what the trial is, and of every kind of epsilon that is stated of its whole run the least,
-    with what it guarantees. In ASCII, but for labels of extensions: tracking databases need not know more."""
+    with what it guarantees. In ASCII, but for labels of extensions: tracking databases need not know more.
+
+    Args:
+        earlier: epochs that earlier draws of its secret noise have released.
+    """
     what = (f"**{ALGORITHM_LABELS[config.algorithm]}** on {DATASET_LABELS[config.dataset]}, {config.network} "
             f"{'-'.join(map(str, config.layer_sizes))}, {counted(config.epochs, 'epoch')} in batches of "
             f"{config.batch_size} ({config.sampler}), mechanism `{config.mechanism}`.")
-    epsilons = account(config, config.epochs)
+    epsilons = account(config, earlier + config.epochs)
     parts = [what, *_standing(config, epsilons)]
     for kind, (_, text) in GUARANTEES.items():
         if of_kind := [epsilon for epsilon in epsilons if epsilon.kind == kind]:

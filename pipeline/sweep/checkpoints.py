@@ -25,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from pipeline.package import ROOT
+from pipeline.sweep.private import make_private
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError, digest
 from pipeline.trials.packs import Pack
@@ -115,7 +116,7 @@ class Checkpoints:
                            "values": checkpoint.values, "records": records, "plugins": LOADED, "draw": checkpoint.draw})
         content = save({name: np.array(array, order="C") for name, array in arrays.items()},
                        {"training": text, "sha256": _checksum(text, arrays)})
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self.folder)
         with tempfile.NamedTemporaryFile(dir=self.folder, suffix=UNFINISHED, delete=False) as file:
             try:
                 file.write(content)

@@ -7,7 +7,7 @@ of its epochs if it failed, as why it failed may depend on what was drawn (docs/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from pipeline.accounting.budget import Filter, draws_of
@@ -89,10 +89,10 @@ class Draws:
         return [*released, *whole]
 
 
-def known(store: Reader) -> dict[str, Known]:
-    """Of every secure trial that has released something: what a checkpoint must not be older than."""
+def known(store: Reader, done: Collection[str] = ()) -> dict[str, Known]:
+    """Of every secure trial that has released something, but is not done: what a checkpoint must not be older than."""
     found: dict[str, list[Release]] = {}
-    for release in store.released() if store.began else ():
+    for release in store.released(but=done) if store.began else ():
         if release.trial.secure:
             found.setdefault(release.trial.trial_key, []).append(release)
     return {key: Known(frozenset(r.draw for r in releases if r.draw != releases[-1].draw), _published(releases))

@@ -25,6 +25,13 @@ VARIABLE = "PHOTONIC_PRIVATE"
 SERVED = ("artifacts", "reports")  # folders of a store's root, or names of folders, whose content is shown to others
 
 
+def make_private(folder: Path) -> None:
+    """Create a folder, and those above it that are not there, for their owner alone; what is there stays as it is."""
+    for path in reversed([folder, *folder.parents]):
+        if not path.exists():
+            path.mkdir(mode=0o700, exist_ok=True)
+
+
 class PrivateFolder:
     """Where it is; nothing is created before `make`.
 
@@ -52,13 +59,11 @@ class PrivateFolder:
             if self.path.resolve().is_relative_to(other.resolve()):
                 raise ConfigError(f"private folder: must lie outside {other}, which others are shown, got {self.path}; "
                                   f"name another by --private or {VARIABLE}")
-        self.path.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(OSError):
-            self.path.chmod(0o700)
+        make_private(self.path)
         if (mode := stat.S_IMODE(self.path.stat().st_mode)) & 0o077 and secure:
             raise ConfigError("private folder: must be readable by its owner alone (mode 700) with noise 'secure', "
-                              f"got {self.path} with mode {mode:o}, which could not be changed; name another by "
-                              f"--private or {VARIABLE}")
+                              f"got {self.path} with mode {mode:o}; change that, or name another by --private or "
+                              f"{VARIABLE}")
         self._move_checkpoints()
 
     def checkpoints(self, sweep: str) -> Path:

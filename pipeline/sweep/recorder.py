@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from pipeline.accounting import account
+from pipeline.accounting import account, describe
 from pipeline.package import ROOT
 from pipeline.sweep.draws import Draws
 from pipeline.sweep.progress import SweepProgress
@@ -23,7 +23,7 @@ from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import counted, duration, run_name, short_name
 from pipeline.trials.packs import Pack
-from pipeline.trials.records import Draw, EpochRecord
+from pipeline.trials.records import DESCRIPTION, Draw, EpochRecord
 
 WRITE_SECONDS = 1.0
 DRAWN = ("this is draw {number} of its noise, as {earlier} epochs of earlier draws were released; epsilon composes all "
@@ -236,6 +236,8 @@ class Recorder:
         tags = dict(record.tags)
         if notes := tags.get("privacy.notes"):
             tags["privacy.notes"] = f"{notes}; {DRAWN.format(number=len(before) + 1, earlier=sum(before))}"
+        if DESCRIPTION in tags:
+            tags[DESCRIPTION] = describe(config, sum(before))
         if_stopped = record.if_stopped and self._composed(config, record.if_stopped)
         return replace(record, metrics=metrics, tags=tags, if_stopped=if_stopped)
 

@@ -121,7 +121,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                 progress.say(line)
             with progress, running_ray(possible, experiment.resources, address, workers, progress.say):
                 checkpoints = Checkpoints(folder.checkpoints(experiment.name), experiment.resources.checkpoint_seconds,
-                                          known(store) if any(trial.secure for trial in possible) else {})
+                                          known(store, done) if any(t.secure for t in possible) else {})
                 at_once, trainer = _prepared(experiment, possible, checkpoints, digests, data_folder, trainer,
                                              local=address == "local")
                 lease.require_as_found(done)

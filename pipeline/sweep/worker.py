@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints
+from pipeline.sweep.private import make_private
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError
 from pipeline.trials.halving import Halving
@@ -63,7 +64,7 @@ def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints
     for trial in trials:
         if trial.features == "file":
             check_file(trial, digests)
-    checkpoints.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(checkpoints.folder)
 
 
 def prepare_elsewhere(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Checkpoints,

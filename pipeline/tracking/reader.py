@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -185,19 +185,20 @@ class Reader:
         return json.loads(text) if text else None
 
     @reports_errors
-    def released(self, trial_key: str = "") -> list[Release]:
+    def released(self, trial_key: str = "", but: Collection[str] = ()) -> list[Release]:
         """What every run of the open sweep has released, the oldest first, those in MLflow's trash included, and those
         whose draw has released nothing yet.
 
         Args:
             trial_key: of one trial; by default all of them.
+            but: trial_keys of those that are left out.
 
         Raises:
             ConfigError: as `config_of`.
         """
         found, condition = [], f"tags.trial_key = '{trial_key}'" if trial_key else ""
         for info in search(self._client, [self._experiment()], condition, deleted=True):
-            if "trial_key" in info.data.tags:
+            if "trial_key" in info.data.tags and info.data.tags["trial_key"] not in but:
                 run = tracked(info)
                 published = max((epoch for epoch, _ in self.history(run.run_id, CLOCK)), default=0)
                 epochs, draw = max(published, int(run.tags.get(CHARGED, 0))), run.tags.get(DRAW, "")
