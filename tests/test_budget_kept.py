@@ -9,15 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.accounting import account
+from pipeline.accounting.budget import scope
+from pipeline.sweep.dry_run import preview
 from pipeline.sweep.search import Odometer, filter_of, released_by
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
 from pipeline.trials.records import Release
 
 sys.path.insert(0, str(Path(__file__).parent))
-from search_tools import by_hand, rounds, train  # noqa: E402
+from search_tools import FILE, by_hand, parse, rounds, train  # noqa: E402
 from test_budget import SECURE, budgeted  # noqa: E402
 
+NOISY = "noise_multiplier: 20}", "noise_multiplier: 20, private_metrics: noisy}"
 LONG = (("trials: 12", "trials: 3"), ("[2, 13]", "[2, 80]"))
 
 
@@ -157,3 +161,34 @@ def test_a_run_that_is_restored_beside_another_of_its_trial_is_paid_for_and_the_
     Odometer(search.filter, store).begin([])
     history = store._client.get_metric_history(store._parent(), "epsilon/spent")
     assert {point.value for point in history} == {spent(search, store)}
+
+
+def test_what_a_budget_does_not_know_is_said_and_other_sweeps_are_added_up(tmp_path):
+    one = parse(("name: search", "name: one"), NOISY, text=FILE + "budget: {epsilon: 4, delta: 1.0e-5}\n")
+    store = Store(root=tmp_path)
+    search = rounds(one, store)
+    train(store, search.next(store.done())[:2])
+    (alone,) = scope(one, store.certified)
+    assert "belongs to the name 'one' in this tracking store" in alone and "begins anew" in alone
+    grid = Store(root=tmp_path)
+    grid.open_sweep("grid")
+    trials = parse(("name: search", "name: other")).corners[:2]
+    train(grid, trials)
+    grid._client.delete_run(grid.runs()[0].run_id)
+    costs = [min(e.value for e in account(trial, trial.epochs) if e.kind == "certified") for trial in trials]
+    assert grid.certified("digits", "replace-one") == {"one": (4.0, 1e-5), "grid": pytest.approx((sum(costs), 2e-5))}
+    assert grid.certified("digits", "add/remove") == grid.certified("mnist", "replace-one") == {}
+    _, beside = scope(one, grid.certified)
+    assert f"epsilon 4 + {sum(costs):.4g} = {4 + sum(costs):.4g} at delta 3e-05" in beside and "(grid; " in beside
+    assert scope(parse(), grid.certified) == []
+
+
+def test_a_dry_run_refuses_another_budget_under_a_name_that_has_begun(tmp_path):
+    one, other = (parse(NOISY, text=FILE + f"budget: {{epsilon: {epsilon}, delta: 1.0e-5}}\n") for epsilon in (4, 5))
+    assert preview(other, 2, tmp_path).packs, "nothing has begun, and nothing is created"
+    assert not list(tmp_path.iterdir())
+    store = Store(root=tmp_path)
+    train(store, rounds(one, store).next({})[:1])
+    assert preview(one, 2, tmp_path).packs
+    with pytest.raises(ConfigError, match="budget: must be that with which the sweep began, epsilon 4"):
+        preview(other, 2, tmp_path)
