@@ -54,7 +54,7 @@ def train(trials: TrialConfig | Sequence[TrialConfig], data: Dataset | str | os.
     if not trials or len(set(keys)) < len(keys):
         raise ConfigError(f"trials: must be at least one, each once, got {', '.join(keys) or 'none'}")
     check_used(trials)
-    check_promises(trials)
+    check_promises(trials, None)
     check_evaluations(trials)
     names = dict.fromkeys(trial.dataset for trial in trials)
     if isinstance(data, Dataset):
@@ -91,5 +91,5 @@ def account(trial: TrialConfig, epochs: int | None = None) -> list[Epsilon]:
     if not 1 <= done <= trial.epochs:
         raise ConfigError(f"epochs: must be at least 1 and at most the {trial.epochs} of the trial, got {epochs}")
     check_used([trial])
-    check_promises([trial])
+    check_promises([trial], None)
     return account_after(trial, done)

@@ -104,7 +104,7 @@ def test_a_trial_whose_records_are_private_needs_a_name(file, values):
 
 def test_a_name_stands_for_one_file_for_ever_and_only_the_private_folder_knows_which(file, tmp_path, digits):
     folder = PrivateFolder(tmp_path / "mlruns")
-    folder.make(secure=True)
+    folder.make("private", secure=True)
     digests = folder.feature_digests([of(file)])
     maps.check_file(of(file), digests)
     assert folder.feature_digests([of(file)]) == digests and list(digests) == ["projections"]
@@ -312,19 +312,22 @@ def test_the_private_folder_is_for_its_owner_alone_and_outside_what_is_served(tm
     folder = PrivateFolder(tmp_path / "mlruns")
     (tmp_path / "mlruns" / "checkpoints" / "old").mkdir(parents=True)
     (tmp_path / "mlruns" / "checkpoints" / "old" / "a.safetensors").touch()
+    (tmp_path / "mlruns" / "checkpoints" / "other").mkdir()
     assert folder.checkpoints("old") == tmp_path / "mlruns" / "checkpoints" / "old", "as long as it was not moved"
-    folder.make(secure=True)
+    folder.make("old", secure=True)
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
-    assert (folder.checkpoints("old") / "a.safetensors").exists() and not (tmp_path / "mlruns" / "checkpoints").exists()
+    assert (folder.checkpoints("old") / "a.safetensors").exists()
+    assert not (tmp_path / "mlruns" / "checkpoints" / "old").exists()
+    assert folder.checkpoints("other") == tmp_path / "mlruns" / "checkpoints" / "other", "another sweep's stay"
     for served in (tmp_path / "mlruns" / "artifacts" / "x", tmp_path / "mlruns" / "reports", tmp_path / "shown" / "x"):
         with pytest.raises(ConfigError, match="private folder: must lie outside .*, which others are shown"):
-            PrivateFolder(tmp_path / "mlruns", served).make(False, [tmp_path / "shown"])
+            PrivateFolder(tmp_path / "mlruns", served).make("old", False, [tmp_path / "shown"])
     monkeypatch.setenv("PHOTONIC_PRIVATE", str(tmp_path / "elsewhere"))
     assert PrivateFolder(tmp_path / "mlruns").path == tmp_path / "elsewhere"
     (tmp_path / "open").mkdir(mode=0o755)
     with pytest.raises(ConfigError, match="readable by its owner alone .* with mode 755"):
-        PrivateFolder(tmp_path, tmp_path / "open").make(secure=True)
-    PrivateFolder(tmp_path, tmp_path / "open").make(secure=False)
+        PrivateFolder(tmp_path, tmp_path / "open").make("old", secure=True)
+    PrivateFolder(tmp_path, tmp_path / "open").make("old", secure=False)
     assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o755, "a folder of the user's is not changed"
     Checkpoints(tmp_path / "node" / "private" / "checkpoints" / "x", 0).save(
         pack := Pack((TrialConfig(dataset="digits"),)), Checkpoint("cpu", {}, {"epoch": 1}, []))
@@ -363,6 +366,6 @@ def test_what_fails_with_secret_noise_says_its_kind_and_the_private_folder_why(t
     public = " ".join([*said, *run.tags.values(), (tmp_path / "mlruns" / "failures" / "fails.log").read_text()])
     assert "the sum is" not in public and "RuntimeError" in public
     assert "the sum is" in (tmp_path / "mlruns" / "private" / "failures" / "fails.log").read_text()
-    assert run.tags["privacy.charged_epochs"] == "2", "that it failed may depend on what was drawn"
+    assert run.tags["privacy.lost_epochs"] == "2", "that it failed may depend on what was drawn"
     assert [release.epochs for release in store.released()] == [2] and config_of(run).secure
 

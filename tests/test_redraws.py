@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -13,11 +14,11 @@ from ray import cloudpickle
 from pipeline.accounting import account, describe
 from pipeline.accounting.budget import draws_of
 from pipeline.accounting.evaluations import selected_epsilon
-from pipeline.sweep.checkpoints import Known
+from pipeline.sweep.checkpoints import Checkpoints, Known
 from pipeline.sweep.draws import Draws, known
 from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.recorder import Recorder, SweepResult
-from pipeline.sweep.run import run_sweep
+from pipeline.sweep.run import _by_themselves, run_sweep
 from pipeline.sweep.search import Odometer
 from pipeline.sweep.worker import public_line
 from pipeline.tracking.reader import Reader
@@ -77,7 +78,7 @@ def test_a_first_draw_begins_and_one_that_published_nothing_costs_nothing(tmp_pa
     assert sweep.ask(trial, OLD) and sweep.run(trial).tags["privacy.draws"] == "1"
     assert sweep.ask(trial, Draw("00000002")), "its worker was killed before it had handed in an epoch"
     assert sweep.run(trial).tags["privacy.draws"] == "1" and sweep.run(trial).tags["draw"] == "00000002"
-    assert known(sweep.store) == {trial.trial_key: Known(frozenset(), 0)}
+    assert known(sweep.store) == {trial.trial_key: Known("00000002", 0)}
 
 
 def test_without_a_budget_nothing_is_drawn_anew_unless_it_is_asked_for(tmp_path):
@@ -87,21 +88,21 @@ def test_without_a_budget_nothing_is_drawn_anew_unless_it_is_asked_for(tmp_path)
     assert not sweep.ask(trial, Draw("00000002", reason="it is damaged"))
     run = sweep.run(trial)
     assert run.status == "failed" and "drawn anew (it is damaged)" in run.tags["failure"]
-    assert "--redraw" in run.tags["failure"] and "privacy.charged_epochs" not in run.tags
+    assert "--redraw" in run.tags["failure"] and "privacy.lost_epochs" not in run.tags
     again = Sweep(tmp_path)
     assert again.ask(trial, Draw(OLD.name, epoch=1)), "the checkpoint came back"
     allowed = Sweep(tmp_path, redraw=True)
     assert allowed.ask(trial, Draw("00000003"))
     run = allowed.run(trial)
-    assert (run.tags["privacy.draws"], run.tags["privacy.earlier_epochs"]) == ("2", "1")
+    assert (run.tags["privacy.draws"], run.tags["privacy.earlier_epochs"]) == ("2", "2"), "as if it had ended"
     allowed.hand_in(trial, 2, "finished")
     run = allowed.run(trial)
-    expected = {e.metric_name: e.value for e in account(trial, 3)}
+    expected = {e.metric_name: e.value for e in account(trial, 4)}
     assert {name: value for name, value in run.metrics.items() if name.startswith("epsilon/")} == expected
     assert min(expected.values()) > min(e.value for e in account(trial, 2))
-    assert "draw 2 of its noise" in run.tags["privacy.notes"] and f"{min(expected.values()):.4g}" in describe(trial, 1)
+    assert "draw 2 of its noise" in run.tags["privacy.notes"] and f"{min(expected.values()):.4g}" in describe(trial, 2)
     assert sorted((r.epochs, r.deleted) for r in allowed.store.released(trial.trial_key)) == [(1, True), (2, False)]
-    assert known(allowed.store)[trial.trial_key] == Known(frozenset({OLD.name}), 2)
+    assert known(allowed.store)[trial.trial_key] == Known("00000003", 2)
 
 
 def test_a_checkpoint_of_an_earlier_draw_or_behind_what_was_published_is_not_gone_on_with(tmp_path):
@@ -112,6 +113,38 @@ def test_a_checkpoint_of_an_earlier_draw_or_behind_what_was_published_is_not_gon
         sweep.ask(trial, Draw("00000002")), sweep.hand_in(trial, 2)
         assert not sweep.ask(trial, checkpoint)
         assert says in sweep.result.failed[trial.trial_key]
+
+
+def test_whatever_is_deleted_and_restored_no_run_is_of_another_draw_than_before(tmp_path):
+    """Nor does the clock of a host decide which draw is the latest."""
+    sweep = Sweep(tmp_path, epsilon=8)
+    trial, client = sweep.trials[0], sweep.store._client
+    sweep.ask(trial, OLD), sweep.hand_in(trial, 1)
+    old = sweep.run(trial).run_id
+    sweep.ask(trial, Draw("00000002")), sweep.hand_in(trial, 1)
+    spent, second = sweep.spent, sweep.run(trial).run_id
+    client.delete_run(second), client.restore_run(old)
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)) as database:
+        database.execute("UPDATE runs SET start_time = start_time - 3600000 WHERE run_uuid = ?", [second])
+    again = Sweep(tmp_path, epsilon=8)
+    assert known(again.store)[trial.trial_key] == Known("00000002", 1)
+    assert not again.ask(trial, Draw(OLD.name, epoch=1)), "its draw was given up"
+    again = Sweep(tmp_path, epsilon=8)
+    assert again.ask(trial, Draw("00000002", epoch=1)) and again.spent == spent
+    assert sorted((r.draw, r.deleted, r.epochs) for r in again.store.released(trial.trial_key)) == [
+        (OLD.name, True, 1), ("00000002", False, 0), ("00000002", True, 1)]
+    again.hand_in(trial, 2, "finished")
+    assert again.spent > spent
+
+
+def test_a_failure_is_paid_for_before_it_is_seen(tmp_path, monkeypatch):
+    sweep, seen = Sweep(tmp_path, epsilon=8), []
+    trial = sweep.trials[0]
+    sweep.ask(trial, OLD)
+    monkeypatch.setattr(sweep.recorder._progress, "fail", lambda *_: seen.append(sweep.spent))
+    sweep.recorder.fail(Pack((trial,)), "RuntimeError", "a text")
+    filter = sweep.search.filter
+    assert seen == [filter.epsilon(filter.spent([Release(trial, 2)]))]
 
 
 def test_a_run_that_was_deleted_goes_on_from_its_checkpoint_as_the_same_draw(tmp_path):
@@ -155,20 +188,59 @@ def test_within_a_budget_another_draw_is_charged_at_its_worst_or_passed_over(tmp
     assert again.spent == spent
 
 
-def test_a_draw_that_failed_counts_as_released_to_its_end(tmp_path):
-    sweep = Sweep(tmp_path, epsilon=8)
+def test_a_draw_that_failed_counts_as_released_to_its_end_and_the_rest_of_it_is_drawn_anew(tmp_path):
+    """Every failure may have told of what was drawn until then, the checkpoint that it goes on from or not."""
+    sweep = Sweep(tmp_path, epsilon=1.9)
     trial = sweep.trials[0]
     sweep.ask(trial, OLD), sweep.hand_in(trial, 1)
-    before = sweep.spent
+    spent, failures = sweep.spent, 0
+    while True:
+        sweep.recorder.fail(Pack((trial,)), "RuntimeError", "a text")
+        failures += 1
+        assert spent < sweep.spent <= 1.9
+        spent = sweep.spent
+        (release,) = sweep.store.released(trial.trial_key)
+        assert (release.epochs, release.published, release.lost) == (1 + failures, 1, failures)
+        assert known(sweep.store)[trial.trial_key].published == 1, "its checkpoint is not behind"
+        sweep = Sweep(tmp_path, epsilon=1.9)
+        if trial not in sweep.trials or not sweep.ask(trial, Draw(OLD.name, epoch=1)):
+            break
+        assert sweep.run(trial).tags["privacy.earlier_epochs"] == str(failures)
+        assert failures < 50
+    assert failures > 1 and sweep.spent == spent <= 1.9
+
+
+def test_without_a_budget_a_draw_that_failed_goes_on_if_that_is_asked_for_and_composes_what_was_lost(tmp_path):
+    sweep = Sweep(tmp_path)
+    trial = sweep.trials[0]
+    sweep.ask(trial, OLD), sweep.hand_in(trial, 1)
     sweep.recorder.fail(Pack((trial,)), "RuntimeError", "a text")
-    assert sweep.spent > before
-    (release,) = sweep.store.released(trial.trial_key)
-    assert (release.epochs, release.published) == (2, 1)
-    assert known(sweep.store)[trial.trial_key].published == 1, "its checkpoint is not behind"
-    again = Sweep(tmp_path, epsilon=8)
-    assert again.ask(trial, Draw(OLD.name, epoch=1)), "and it goes on from there, at no more cost"
+    refused = Sweep(tmp_path)
+    assert not refused.ask(trial, Draw(OLD.name, epoch=1))
+    assert "it failed, which counts as released to its end" in refused.result.failed[trial.trial_key]
+    allowed = Sweep(tmp_path, redraw=True)
+    assert allowed.ask(trial, Draw(OLD.name, epoch=1))
+    again = Sweep(tmp_path)
+    assert again.ask(trial, Draw(OLD.name, epoch=1)), "its worker was killed, which tells nothing"
     again.hand_in(trial, 2, "finished")
-    assert again.spent == sweep.spent
+    expected = {e.metric_name: e.value for e in account(trial, 3)}
+    metrics = again.run(trial).metrics
+    assert {name: value for name, value in metrics.items() if name.startswith("epsilon/")} == expected
+
+
+def test_no_trial_is_refused_for_another_of_its_pack(tmp_path):
+    sweep = Sweep(tmp_path, epsilon=1.9)
+    first, second = sweep.trials[:2]
+    sweep.ask(first, OLD), sweep.hand_in(first, 1)
+    number = 1
+    while sweep.ask(first, Draw(f"{number + 1:08}")):
+        number += 1
+        sweep.hand_in(first, 1)
+    together = Sweep(tmp_path, epsilon=1.9)
+    assert first not in together.trials and second in together.trials
+    checkpoints = Checkpoints(tmp_path, 0, known(together.store))
+    assert [pack.trials for pack in _by_themselves((first, second), [], checkpoints)] == [(first,)]
+    assert together.ask(second, Draw("0000000f"))
 
 
 def test_what_is_shown_is_in_the_store_before(tmp_path, monkeypatch):
@@ -238,7 +310,7 @@ def test_a_worker_that_starts_again_where_no_checkpoint_is_asks_before_it_draws(
         assert epochs == ([(3, True), (8, False)] if redraw else [(3, False)])
         assert run.tags["privacy.draws"] == ("2" if redraw else "1")
         if redraw:
-            expected = next(e for e in account(trial, 11) if e.metric_name == "epsilon/certified/pld")
+            expected = next(e for e in account(trial, 16) if e.metric_name == "epsilon/certified/pld")
             assert run.metrics[expected.metric_name] == expected.value > 3
 
 

@@ -197,11 +197,12 @@ def epochs_released(released: Iterable[Release]) -> Iterable[tuple[TrialConfig, 
 def draws_of(released: Iterable[Release]) -> list[int]:
     """Epochs that every draw of one trial's secret noise has released, the oldest first; a draw whose name is not known
     is one of its own."""
-    found: dict[tuple[str, int], int] = {}
+    found: dict[tuple[str, int], tuple[int, int]] = {}
     for number, release in enumerate(released):
         key = release.draw, 0 if release.draw else number
-        found[key] = max(found.get(key, 0), release.epochs)
-    return [epochs for epochs in found.values() if epochs]
+        published, lost = found.get(key, (0, 0))
+        found[key] = max(published, release.published), lost + release.lost
+    return [sum(epochs) for epochs in found.values() if any(epochs)]
 
 
 def scope(experiment: Experiment, certified: Callable[[str, str], Mapping[str, tuple[float, float]]]) -> list[str]:

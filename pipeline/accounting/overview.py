@@ -51,7 +51,7 @@ def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement
     Args:
         by_epoch: also after every epoch before the last.
     """
-    check_promises(experiment.possible)
+    check_promises(experiment.possible, None)
     settings: dict[TrialConfig, list[TrialConfig]] = {}
     for trial in experiment.possible:
         of_all_seeds = trial if _counts_photons(trial) else dataclasses.replace(trial, seed=0)

@@ -10,6 +10,7 @@ from pipeline.package import lazy
 # Ray reads these when it is imported; without them it writes tables and warnings over the progress line, reports
 # usage, and rebuilds the environment of every worker under `uv run`. What the user has set stays.
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+os.environ["TUNE_RESULT_BUFFER_LENGTH"] = "1"  # whatever is set: a worker must not go on before it was answered
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -78,11 +78,11 @@ class Known:
     """What the tracking store has of a secure trial, by which a checkpoint is seen to be older.
 
     Attributes:
-        given_up: names of draws in whose place another one has begun.
-        published: epochs of the latest draw that the store has.
+        latest: name of the draw that began last; empty of a run that does not say.
+        published: epochs of it that the store has.
     """
 
-    given_up: frozenset[str] = frozenset()
+    latest: str = ""
     published: int = 0
 
 
@@ -159,9 +159,8 @@ class Checkpoints:
         """Raises:
             Superseded: for secret noise that is older than what the tracking store has.
         """
-        for key in content["trials"]:
-            known = self.known.get(key, Known())
-            if content.get("draw") in known.given_up:
+        for known in (self.known[key] for key in content["trials"] if key in self.known):
+            if content.get("draw", "") != known.latest:
                 raise Superseded("another draw has taken the place of the one that it is of")
             if content["values"]["epoch"] < known.published:
                 raise Superseded("later epochs of its trials were published, and would be drawn anew")

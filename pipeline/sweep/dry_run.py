@@ -56,9 +56,7 @@ def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlru
         ResourceError: if this machine cannot give what a pack asks for.
         OpuUnavailable: if a trial needs an OPU and there is none.
     """
-    check_promises(experiment.possible)
-    if experiment.search:
-        _check_budget(experiment, root)
+    check_promises(experiment.possible, _checked(experiment, root))
     experiment = _drawn(experiment)
     asked, offer = experiment.resources, {**local_offer(workers), "GPU": torch.cuda.device_count()}
     check_resources(experiment.trials, asked, [offer])
@@ -71,8 +69,11 @@ def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlru
     return DryRun(experiment, seconds, at_once, tuple(packs))
 
 
-def _check_budget(experiment: Experiment, root: Path) -> None:
-    from pipeline.sweep.search import filter_of  # here, as MLflow takes a second
+def _checked(experiment: Experiment, root: Path) -> set[str]:
+    """Digests of files of features that runs of the sweep have, whose budget, if it has begun, was checked."""
+    if not experiment.search and all(trial.features != "file" for trial in experiment.trials):
+        return set()
+    from pipeline.sweep.search import filter_of, published_digests  # here, as MLflow takes a second
     from pipeline.tracking.backend import NoStore
     from pipeline.tracking.reader import Reader
 
@@ -80,6 +81,8 @@ def _check_budget(experiment: Experiment, root: Path) -> None:
         store = Reader(root=root)
         store.find(experiment.name)
         filter_of(experiment, store)
+        return published_digests(store)
+    return set()
 
 
 def _drawn(experiment: Experiment) -> Experiment:

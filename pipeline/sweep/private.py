@@ -13,9 +13,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import stat
 from collections.abc import Collection, Iterable
 from pathlib import Path
+
+from filelock import FileLock
 
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.feature_file import file_of
@@ -45,10 +48,12 @@ class PrivateFolder:
         given = folder or os.environ.get(VARIABLE) or self._root / "private"
         self.path = Path(given).expanduser().absolute()
 
-    def make(self, secure: bool, served: Collection[Path] = ()) -> None:
-        """Create the folder for its owner alone, and move there what an earlier version kept beside the store.
+    def make(self, sweep: str, secure: bool, served: Collection[Path] = ()) -> None:
+        """Create the folder for its owner alone, and move there the checkpoints that an earlier version kept beside the
+        store.
 
         Args:
+            sweep: whose checkpoints are moved.
             secure: whether secret noise is to be drawn, which needs a folder that is private.
             served: folders that others are shown, such as those of artifacts.
 
@@ -64,7 +69,11 @@ class PrivateFolder:
             raise ConfigError("private folder: must be readable by its owner alone (mode 700) with noise 'secure', "
                               f"got {self.path} with mode {mode:o}; change that, or name another by --private or "
                               f"{VARIABLE}")
-        self._move_checkpoints()
+        if self.checkpoints(sweep) == (old := self._old / sweep):
+            make_private(self.path / "checkpoints")
+            shutil.move(old, self.path / "checkpoints" / sweep)
+            with contextlib.suppress(OSError):  # not empty
+                self._old.rmdir()
 
     def checkpoints(self, sweep: str) -> Path:
         """Folder of a sweep's checkpoints: where an earlier version kept them, as long as they were not moved."""
@@ -84,15 +93,16 @@ class PrivateFolder:
         files = {trial.feature_name: trial for trial in trials if trial.features == "file" and trial.feature_name}
         if not files:
             return {}
-        kept = json.loads(self._digests.read_text()) if self._digests.exists() else {}
-        for name, trial in files.items():
-            found = file_of(Path(trial.feature_file), trial.dataset).sha256
-            if kept.setdefault(name, found) != found:
-                raise ConfigError(f"feature_name: '{name}' has stood for another file in trials of this store, and is "
-                                  f"given for {trial.feature_file} now; give that a name of its own")
-        written = self._digests.with_suffix(".part")
-        written.write_text(json.dumps(kept, indent=1))
-        written.replace(self._digests)
+        with FileLock(f"{self._digests}.lock"):
+            kept = json.loads(self._digests.read_text()) if self._digests.exists() else {}
+            for name, trial in files.items():
+                found = file_of(Path(trial.feature_file), trial.dataset).sha256
+                if kept.setdefault(name, found) != found:
+                    raise ConfigError(f"feature_name: '{name}' has stood for another file in trials of this store, and "
+                                      f"is given for {trial.feature_file} now; give that a name of its own")
+            written = self._digests.with_suffix(".part")
+            written.write_text(json.dumps(kept, indent=1))
+            written.replace(self._digests)
         return {name: kept[name] for name in files}
 
     @property
@@ -107,13 +117,3 @@ class PrivateFolder:
     @property
     def _old(self) -> Path:
         return self._root / "checkpoints"
-
-    def _move_checkpoints(self) -> None:
-        """Once: from where an earlier version kept them."""
-        for old in sorted(self._old.iterdir()) if self._old.is_dir() else ():
-            new = self.path / "checkpoints" / old.name
-            if not new.exists():
-                new.parent.mkdir(exist_ok=True)
-                os.replace(old, new)
-        with contextlib.suppress(OSError):  # not there, or not empty
-            self._old.rmdir()

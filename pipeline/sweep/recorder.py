@@ -18,7 +18,7 @@ from pipeline.sweep.draws import Draws
 from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.search import Odometer
 from pipeline.sweep.worker import one_line, public_line
-from pipeline.tracking.artifacts import CHARGED
+from pipeline.tracking.artifacts import LOST, REFUSED
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import counted, duration, run_name, short_name
@@ -162,13 +162,13 @@ class Recorder:
         what begins. If not, the pack has failed."""
         self.start(pack)
         left = self.left(pack.trials)
-        reason, tags = self._draws.refusal(left, draw)
+        reason, refused = self._draws.refusal(left, draw)
         if reason:
-            self._fail(pack, reason, "", tags)
+            self._fail(pack, reason, "", {key: {REFUSED: reason} for key in refused})
             return False
         for config in left:
             key, before = config.trial_key, self._draws.before(config, draw)
-            if not draw.epoch and self._draws.is_live(config, draw):
+            if self._draws.is_live(config, draw):
                 self._store.give_up(key)
                 self._started.discard(key)
                 self.start(pack)
@@ -243,13 +243,24 @@ class Recorder:
 
     def fail(self, pack: Pack, reason: str, text: str) -> None:
         """Mark the trials of a pack that have not ended as failed, and keep the traceback `text`. A draw of secret
-        noise counts as released to its end: that it failed may depend on what was drawn."""
-        charge = {CHARGED: str(pack.shared.epochs)} if pack.shared.secure else {}
-        self._fail(pack, reason, text, charge)
+        noise that began counts as released to its end: that it failed may depend on what was drawn."""
+        self._fail(pack, reason, text, {config.trial_key: {LOST: str(self._draws.lost(config))}
+                                        for config in self.left(pack.trials) if config.trial_key in self._earlier})
 
-    def _fail(self, pack: Pack, reason: str, text: str, tags: Mapping[str, str]) -> None:
+    def died(self, pack: Pack, reason: str, text: str) -> None:
+        """As `fail`, of a worker that died, which tells nothing of what was drawn: memory, signals and the machine are
+        outside the guarantee."""
+        self._fail(pack, reason, text, {})
+
+    def _fail(self, pack: Pack, reason: str, text: str, tags: Mapping[str, Mapping[str, str]]) -> None:
         self.start(pack)  # a worker may die before its pack has started
         self._write(pack)
+        left, names = self.left(pack.trials), self._names(pack)
+        for config in left:
+            self._store.fail(config.trial_key, reason, tags.get(config.trial_key))
+        if self._odometer and tags:
+            self._odometer.read_again()
+        # Only now, as a failure that is seen has to be paid for, does anybody see it.
         secure = pack.shared.secure
         with contextlib.suppress(OSError):  # a full disk; the store has the reason
             mode = "a" if self._result.failed else "w"
@@ -257,15 +268,11 @@ class Recorder:
                 if said and (path == self._failure_log or secure):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     with path.open(mode, encoding="utf-8") as log:
-                        log.write(f"{self._names(pack)}\n{said}\n")
-        for config in self.left(pack.trials):
+                        log.write(f"{names}\n{said}\n")
+        for config in left:
             self._ended.add(config.trial_key)
-            self._store.fail(config.trial_key, reason, {} if CHARGED in tags and config.trial_key not in self._earlier
-                             else tags)
             self._result.failed[config.trial_key] = reason
             self._progress.fail(config.trial_key, reason)
-        if self._odometer and tags:
-            self._odometer.read_again()
 
     def _names(self, pack: Pack) -> str:
         """Of the pack's trials that have not ended."""

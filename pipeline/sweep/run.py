@@ -26,7 +26,7 @@ from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.recorder import WRITE_SECONDS, Recorder, SweepResult, git_commit, versions
 from pipeline.sweep.resources import ResourceError, Watchdog, bundle, check_resources, slots
-from pipeline.sweep.search import Odometer, Rounds, filter_of
+from pipeline.sweep.search import Odometer, Rounds, filter_of, published_digests
 from pipeline.sweep.tuning import Driver, Rungs, fit, make_searcher
 from pipeline.sweep.worker import Trainer, train_pack
 from pipeline.tracking.backend import TrackingError
@@ -34,7 +34,7 @@ from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import run_name, short_name
-from pipeline.trials.packs import plan
+from pipeline.trials.packs import Pack, plan
 from pipeline.trials.plugins import LOADED, load_plugins
 from pipeline.trials.promises import check_promises
 from pipeline.trials.unused import check_used
@@ -114,8 +114,8 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         if missing:
             check_evaluations(missing)
             possible = experiment.corners or missing
-            check_promises(possible if experiment.corners else missing, _published_digests(store))
-            folder.make(any(trial.secure for trial in possible), store.artifact_folders())
+            check_promises(possible if experiment.corners else missing, published_digests(store))
+            folder.make(experiment.name, any(trial.secure for trial in possible), store.artifact_folders())
             digests = folder.feature_digests(possible)
             for line in scope(experiment, store.certified):
                 progress.say(line)
@@ -144,6 +144,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                             if odometer:
                                 odometer.begin(missing)
                             kept = checkpoints.resumable(rounds.trials, lease.done(), progress.say)
+                            kept += _by_themselves(missing, kept, checkpoints)
                             packs = plan(missing, experiment.resources, at_once, kept)
                             driver = Driver(packs, recorder, watchdog, lease)
                             fit(packs, at_once, experiment.resources, trainer, plugins, driver, folder.ray, rungs)
@@ -160,10 +161,10 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     return result
 
 
-def _published_digests(store: Store) -> set[str]:
-    """Digests of files of features that runs of the sweep have: an earlier version gave no names to files."""
-    runs = store.runs() if store.began else ()
-    return {run.params["feature_sha256"] for run in runs if "feature_sha256" in run.params}
+def _by_themselves(missing: Sequence[TrialConfig], kept: Sequence[Pack], checkpoints: Checkpoints) -> list[Pack]:
+    """Trials whose secret noise may have to be drawn anew, a pack each: none is refused for another."""
+    packed = {trial.trial_key for pack in kept for trial in pack.trials}
+    return [Pack((trial,)) for trial in missing if trial.trial_key in checkpoints.known.keys() - packed]
 
 
 def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:

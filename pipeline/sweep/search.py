@@ -131,7 +131,7 @@ class Rounds:
             trial = search.trial(self._searcher.ask())
             starts = not self._passed_over(trial)
             if self.filter and starts and trial.trial_key not in done:
-                with_it = {**planned, trial.trial_key: Release(trial, trial.epochs)}
+                with_it = {**planned, trial.trial_key: planned.get(trial.trial_key, Release(trial, 0)).whole()}
                 starts = self.filter.admits([*with_it.values(), *others])
                 planned = with_it if starts else planned
             self.suggestions.append(Suggestion(trial, starts))
@@ -183,7 +183,7 @@ class Odometer:
         before = dict(self._live)
         for record in records:
             release = self._live[record.trial_key]
-            self._live[record.trial_key] = replace(release, epochs=max(release.epochs, record.epoch))
+            self._live[record.trial_key] = replace(release, epochs=max(release.published, record.epoch) + release.lost)
         if self._live != before:
             self._log()
 
@@ -192,6 +192,12 @@ class Odometer:
         released = [*self._others, *self._live.values()]
         spent = self._filter.epsilon(self._filter.spent(released))
         self._store.log_sweep({"epsilon/spent": spent}, {}, step=sum(release.epochs for release in released))
+
+
+def published_digests(store: Reader) -> set[str]:
+    """Digests of files of features that runs of the sweep have: an earlier version gave no names to files."""
+    runs = store.runs() if store.began else ()
+    return {run.params["feature_sha256"] for run in runs if "feature_sha256" in run.params}
 
 
 def released_by(store: Reader) -> list[Release]:

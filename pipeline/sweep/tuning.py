@@ -258,7 +258,7 @@ class Driver(tune.Callback):
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         reason = f"its worker died, or could not start, {MAX_WORKER_DEATHS + 1} times (was there enough memory?)"
         with self._writing():
-            self._recorder.fail(self._pack(trial), reason, Path(trial.error_file).read_text(encoding="utf-8"))
+            self._recorder.died(self._pack(trial), reason, Path(trial.error_file).read_text(encoding="utf-8"))
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

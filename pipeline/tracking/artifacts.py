@@ -24,7 +24,7 @@ SUGGESTIONS = "search.json"  # of a sweep's parent run: what its search has aske
 DRAW = "draw"  # random name of the draw that a run's epochs are of
 DRAWS = "privacy.draws"  # how many there were until this one, those of deleted runs included
 EARLIER = "privacy.earlier_epochs"  # that the draws before this one have released, all together
-CHARGED = "privacy.charged_epochs"  # that count as released, whatever was published: of a draw that failed, all
+LOST = "privacy.lost_epochs"  # that count as released beside those that were published: of attempts that failed
 REFUSED = "privacy.refused"  # why a budget did not admit another draw
 
 

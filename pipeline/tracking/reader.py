@@ -19,10 +19,11 @@ from urllib.request import url2pathname
 
 from pipeline.tracking.artifacts import (
     BUDGET,
-    CHARGED,
     DONE,
     DRAW,
+    EARLIER,
     EXPERIMENT,
+    LOST,
     SUGGESTIONS,
     Suggestion,
     TrackedRun,
@@ -201,10 +202,10 @@ class Reader:
             if "trial_key" in info.data.tags and info.data.tags["trial_key"] not in but:
                 run = tracked(info)
                 published = max((epoch for epoch, _ in self.history(run.run_id, CLOCK)), default=0)
-                epochs, draw = max(published, int(run.tags.get(CHARGED, 0))), run.tags.get(DRAW, "")
-                if epochs or draw:
+                draw, lost, earlier = run.tags.get(DRAW, ""), *(int(run.tags.get(name, 0)) for name in (LOST, EARLIER))
+                if published or draw:
                     deleted = info.info.lifecycle_stage == "deleted"
-                    found.append(Release(config_of(run), epochs, deleted, draw, published))
+                    found.append(Release(config_of(run), published + lost, deleted, draw, lost, earlier))
         return found
 
     @reports_errors

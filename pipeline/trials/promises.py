@@ -14,19 +14,20 @@ from pipeline.trials.datasets import DATASETS
 from pipeline.trials.fields import ConfigError
 
 
-def check_promises(trials: Iterable[Any], published: Collection[str] = ()) -> None:
+def check_promises(trials: Iterable[Any], published: Collection[str] | None = ()) -> None:
     """Make sure that these trials may be trained.
 
     Args:
         trials: `TrialConfig`s.
-        published: digests of files of features that the tracking store has had from the beginning.
+        published: digests of files of features that the tracking store has had from the beginning; None where no store
+            is written, and files need no names.
 
     Raises:
         ConfigError: naming the field and value of the first that may not, and what would be accepted.
     """
     for c in trials:
-        if c.features == "file" and c.disclosure != "plain" and not c.feature_name and (
-                c.feature_sha256 not in published):
+        unnamed = c.features == "file" and c.disclosure != "plain" and not c.feature_name
+        if unnamed and published is not None and c.feature_sha256 not in published:
             raise ConfigError(f"feature_name: must be given with features 'file' and private_metrics '{c.disclosure}', "
                               "got ''; it stands for the file in the tracking store, where a digest of private records "
                               "would tell whoever has a candidate whether it is them")

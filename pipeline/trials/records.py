@@ -6,7 +6,7 @@ Plain data, without torch, MLflow or Ray, so that every room to the left and rig
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -70,17 +70,28 @@ class Release:
     """What a tracked run has made known of a trial.
 
     Attributes:
-        epochs: that count as released: those that were published or, of a draw that failed, all.
+        epochs: that count as released: those that were published, and those that were lost.
         deleted: whether the run was deleted since; what it released stays released.
         draw: name of the draw of secret noise that they came from; empty without, and of runs that do not say.
-        published: epochs that the store has.
+        lost: of attempts that failed, the epochs that were not published, to the last.
+        earlier: epochs that its epsilon composes beside those that it publishes.
     """
 
     trial: TrialConfig
     epochs: int
     deleted: bool = False
     draw: str = ""
-    published: int = 0
+    lost: int = 0
+    earlier: int = 0
+
+    @property
+    def published(self) -> int:
+        """Epochs that the store has."""
+        return self.epochs - self.lost
+
+    def whole(self) -> Release:
+        """As it is at most, if the trial goes on to its end."""
+        return replace(self, epochs=self.trial.epochs + self.lost)
 
 
 @dataclass(frozen=True)

@@ -128,8 +128,9 @@ def check_file(config: TrialConfig, digests: Mapping[str, str] = MappingProxyTyp
         raise DataError(f"feature_file: {path} must be the file that feature_name '{name}' has stood for, and is "
                         "another; give that file, or the other one a name of its own")
     if not name and (file.sha256, file.width) != (config.feature_sha256, config.feature_width):
+        got = f", got {file.sha256} and {file.width}" if config.disclosure == "plain" else ""
         raise DataError(f"feature_file: {path} must have SHA-256 {config.feature_sha256} and width "
-                        f"{config.feature_width}, got {file.sha256} and {file.width}")
+                        f"{config.feature_width}{got}")
 
 
 def _file_of(config: TrialConfig) -> FeatureFile:
