@@ -42,7 +42,7 @@ def sweep(address: str, home: Path) -> None:
     Args:
         home: of Ray's user on the node that drives.
     """
-    checkpoints = Checkpoints(home / "mlruns" / "checkpoints" / "cluster", 30)
+    checkpoints = Checkpoints(home / "mlruns" / "private" / "checkpoints" / "cluster", 30)
     checkpoints.folder.mkdir(parents=True)
     trainer = functools.partial(train_and_name_the_node, checkpoints=checkpoints, nodes=2)
     print(run_sweep(EXPERIMENT, address=address, trainer=trainer))

@@ -122,7 +122,7 @@ def test_a_stopped_trial_has_weights_and_accuracies_and_leaves_no_checkpoint(tmp
     experiment = parse(*changes, (STOP[0], resources))
     result = run_sweep(experiment, root=tmp_path)
     assert result.stopped >= 1 and result.stopped + result.finished == 5
-    assert not list((tmp_path / "checkpoints").rglob("*.safetensors"))
+    assert not list((tmp_path / "private" / "checkpoints").rglob("*.safetensors"))
     store = Store(root=tmp_path)
     store.attach("search")
     runs = [run for run in store.runs() if run.status == "stopped"]
