@@ -65,7 +65,8 @@ def test_checkpoint_ahead_of_the_log_and_a_trial_that_is_done_already(tmp_path, 
         finish(store, key, outcome)
 
     for name, function, says in (("log", fails_in_epoch_two, "gone$"), ("_finish", fails_at_the_second, "again$")):
-        resumed = {key for found in Checkpoints(tmp_path / "private/checkpoints/faults", 0).found() for key in found.trial_keys}
+        checkpoints = Checkpoints(tmp_path / "private/checkpoints/faults", 0)
+        resumed = {key for found in checkpoints.found() for key in found.trial_keys}
         with monkeypatch.context() as patch:
             patch.setattr(Store, name, function)
             patch.setattr("pipeline.sweep.run.WRITE_SECONDS", 0)
