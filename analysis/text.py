@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -13,7 +13,8 @@ from analysis.runs import ALGORITHM_LABELS, setting_label
 from pipeline.trials.naming import counted
 
 NO_VALUE = "–"  # in a cell to which nothing applies, or of which nothing was measured
-ONE_SEED = "One seed each (n = 1), so no interval can be given."
+BARS = "with 95% intervals (thick bootstrap, thin t)"  # as figures draw them
+PROTECTED = {"label": "labels only", "claimed": "no guarantee"}  # by kinds that protect less than all
 
 
 def value_text(value: object) -> str:
@@ -35,6 +36,31 @@ def n_seeds(counts: pd.Series) -> str:
     """`n = 3 seeds`, `n = 1 to 3 seeds`, from the seeds of every mean."""
     few, many = counts.min(), counts.max()
     return f"n = {counted(many if few == many else f'{few} to {many}', 'seed')}"
+
+
+def means_text(counts: pd.Series, interval: str = "± 95% t interval") -> str:
+    """`mean over n = 3 seeds ± 95% t interval`, from the seeds of every mean; of one seed there is no interval."""
+    return "one seed each (n = 1)" if counts.max() == 1 else f"mean over {n_seeds(counts)} {interval}"
+
+
+def best_of(most: int) -> str:
+    """`, best of up to 4 settings by validation`; nothing where none was chosen."""
+    return "" if most == 1 else f", best of up to {most} settings by validation"
+
+
+def epsilon_text(kind: str, relations: Iterable[str], samplers: Iterable[str], deltas: Iterable[float],
+                 stands: str) -> str:
+    """`certified ε (simulated; add/remove, poisson, δ = 1e-05)`: all that it takes to read an epsilon.
+
+    Args:
+        relations, samplers, deltas: of every trial that has it.
+        stands: how a guarantee stands with their noise (`pipeline.accounting.noise.standing`).
+    """
+    protects = ", ".join(filter(None, (PROTECTED.get(kind, ""), "" if stands == "certified" else stands)))
+    relation, sampler, delta = (" or ".join(f"{value:g}" if isinstance(value, Real) else value for value in sorted(set(
+        values))) for values in (relations, samplers, deltas))
+    reading = f"{relation}, {sampler}, δ = {delta}"
+    return f"{kind} ε ({'; '.join(filter(None, (protects, reading)))})"
 
 
 def level_text(name: str, level: object) -> str:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 # Exit codes: 0 done, 1 some trial failed, a reference case was missed or an audit exceeds what is certified,
 # 2 refused or impossible (one line says why), 130 interrupted.
 REFUSED = 2
-MOST_PRINTED = 40  # lines of a table of a report; longer ones are in its files and on its page
 WATCH_SECONDS = 5.0  # between two looks of `status --watch`
 
 
@@ -133,20 +132,22 @@ def _report(options: Namespace) -> int:
         if options.where:
             experiment = sliced(experiment, _assignments("--where", options.where))
         report = write(experiment, Store(root=options.mlruns, create=False), options.out, ",".join(options.where))
-        if report.headline:
-            print("\n".join(report.headline), end="\n\n")
-    for text in (exhibit.markdown for exhibit in report.exhibits):
-        if text.count("\n") <= MOST_PRINTED:
-            print(text)
-    print("written:" if options.other else "written, and logged to the sweep's MLflow run:")
-    stems: dict[Path, list[str]] = {}
-    for path in report.files:
-        stems.setdefault(path.with_suffix(""), []).append(path.suffix)
-    for stem, kinds in stems.items():
-        print(f"  {stem}{' '.join(kinds)}")
+    lines = [*filter(None, [report.notice]), *report.headline]
+    page = report.files[-1]
+    logged = "" if options.other or report.notice else ", and logged to the sweep's MLflow run"
+    lines += [f"page: {page}", f"beside it{logged}: {', '.join(_stems(report.files[:-1]))}"]
     if report.left_out:
-        print(f"left out, for reasons that the page has: {', '.join(exhibit for exhibit, _ in report.left_out)}")
-    return 0
+        lines.append("left out, for reasons that the page has: "
+                     f"{', '.join(exhibit for exhibit, _ in report.left_out)}")
+    return _print_lines(lines)
+
+
+def _stems(files: Iterable[Path]) -> list[str]:
+    """`runs.csv`, `frontier.csv .md .svg`: the files of one stem together."""
+    stems: dict[str, str] = {}
+    for path in files:
+        stems[path.stem] = f"{stems[path.stem]} {path.suffix}" if path.stem in stems else path.name
+    return list(stems.values())
 
 
 def _assignments(option: str, texts: Sequence[str]) -> dict[str, object]:

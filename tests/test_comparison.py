@@ -12,9 +12,8 @@ import pytest
 from scipy.stats import ttest_ind, ttest_rel
 
 from analysis import style
-from analysis.comparison.match import PAIRED, WELCH, Side, accuracies, body, compare, overlay
-from analysis.comparison.report import _labels, _page, draw_overlay, plot, plot_overlay
-from analysis.exhibits.table import markdown
+from analysis.comparison.match import PAIRED, WELCH, Side, accuracies, compare, headline, overlay, texts
+from analysis.comparison.report import _labels, draw_overlay, plot, plot_overlay
 from analysis.runs import MixedTrials, ReportError, load_runs
 from analysis.statistics import welch_interval
 from pipeline.cli import main
@@ -132,7 +131,7 @@ def test_one_seed_has_a_difference_and_no_interval(sides):
            for name in ("a", "faster")]
     found = compare(*one)
     assert accuracies(found)[["low", "high"]].isna().all().all() and set(accuracies(found)["interval"]) == {""}
-    assert "No interval can be given where n = 1" in body(found)[0]
+    assert "; no interval, as n = 1." in texts(found).body[0]
     plot(found).draw_without_rendering()
 
 
@@ -151,19 +150,30 @@ def test_what_cannot_be_compared_is_refused_in_one_line(sides):
 
 
 def test_the_markdown_says_what_differs_and_what_to_make_of_it(sides):
-    text = markdown(*body(compare(sides["a"], sides["faster"])))
+    text = texts(compare(sides["a"], sides["faster"])).markdown
     for fact in ("difference is faster less a", "`learning_rate`: 0.1 against 0.2", "paired by seed",
-                 "of 6 intervals about 0.3 would miss 0 by chance alone",
+                 "Of 6 intervals about 0.3 would miss 0 by chance alone",
                  "left out: 0 trials of a, 4 of faster", "| algorithm | noise | a % | faster % | difference |"):
         assert fact in text, fact
     assert text.count("| BP | ε ≤ ") == 2
 
 
+def test_the_headline_of_a_comparison_says_what_differs_and_names_what_seeds_do_not_explain(sides):
+    differs, count = headline(found := compare(sides["a"], sides["faster"]))
+    assert differs == "What differs: `learning_rate`: 0.1 against 0.2."
+    shown = accuracies(found)
+    sure = shown[(shown["low"] > 0) | (shown["high"] < 0)]
+    assert f"less a, in points: {len(sure)} with a 95% interval that excludes 0 (largest: " in count
+    top = sure.loc[sure["difference"].abs().idxmax()]
+    assert 0 < len(sure) < len(shown)
+    assert f": {top['difference']:+.2f}" in count.partition("largest: ")[2].partition("; ")[0]
+
+
 def test_the_caption_counts_trials_that_ended_early(sides):
     a, faster = sides["a"], sides["faster"]
-    assert "ended with" not in body(compare(a, faster))[0]
+    assert "ended with" not in texts(compare(a, faster)).markdown
     stopped = faster.runs.assign(status=["stopped", "diverged"] + ["finished"] * (len(faster.runs) - 2))
-    text = body(compare(a, dataclasses.replace(faster, runs=stopped)))[0]
+    text = texts(compare(a, dataclasses.replace(faster, runs=stopped))).markdown
     assert "Stopped early or diverged, and counted with the weights they ended with: 0 trials of a, 2 of fast" in text
 
 
@@ -181,9 +191,9 @@ def test_frontiers_are_overlaid_in_one_colour_per_algorithm(sides):
 
 
 @pytest.mark.parametrize(("noise", "says"), [
-    (("research", "research"), "The noise comes from a recorded seed, so these trials simulate the guarantee"),
-    (("secure", "secure"), "Noise and batches came from the operating system, and nothing of them was recorded."),
-    (("secure", "research"), "The noise of 12 of 20 trials comes from a recorded seed"),
+    (("research", "research"), "certified ε (simulated; replace-one, shuffled, δ = 1e-05)"),
+    (("secure", "secure"), "certified ε (replace-one, shuffled, δ = 1e-05)"),
+    (("secure", "research"), "certified ε (partly simulated; replace-one, shuffled, δ = 1e-05)"),
 ])
 def test_overlaid_frontiers_say_where_the_noise_of_both_sides_comes_from(sides, noise, says, only_svg):
     one, other = (dataclasses.replace(sides[name], runs=sides[name].runs.assign(noise=source))
@@ -191,7 +201,6 @@ def test_overlaid_frontiers_say_where_the_noise_of_both_sides_comes_from(sides, 
     found = dataclasses.replace(compare(sides["a"], sides["faster"]), a=one, b=other)
     text = draw_overlay(found, overlay(found)).markdown
     assert says in text and ("simulate" in text) == ("research" in noise)
-    assert _page(found, []).privacy[0].text.endswith(text.rpartition("where n > 1. ")[2].strip())
 
 
 def test_two_sweeps_by_name(root, tmp_path, capsys):
@@ -199,7 +208,8 @@ def test_two_sweeps_by_name(root, tmp_path, capsys):
     assert main(["report", "a", "faster", "--mlruns", str(one), "--out", str(tmp_path / "c")]) == 0
     names = {path.name for path in (tmp_path / "c").iterdir()}
     kinds = ("csv", "md", "svg", "pdf", "png")
-    assert names == {*(f"{stem}.{kind}" for stem in ("comparison", "frontiers") for kind in kinds), "index.html"}
+    assert names == {*(f"{stem}.{kind}" for stem in ("comparison", "frontiers") for kind in kinds), "comparison.tex",
+                     "index.html"}
     table = pd.read_csv(tmp_path / "c/comparison.csv")
     assert len(table) == 12 and set(table["metric"]) == {"test/accuracy", "alignment/layer_1"}
     html = (tmp_path / "c/index.html").read_text(encoding="utf-8")
@@ -209,8 +219,10 @@ def test_two_sweeps_by_name(root, tmp_path, capsys):
 def test_a_sweep_of_two_stores(root, tmp_path, capsys, only_svg):
     one, two = root / "one", root / "two"
     assert main(["report", "a", "a", "--mlruns", str(one), "--mlruns-b", str(two), "--out", str(tmp_path / "d")]) == 0
-    out = capsys.readouterr().out
-    assert "difference is a (B) less a (A)" in out and "settings of matched trials are equal" in out
+    equal, counted, page, beside = capsys.readouterr().out.splitlines()
+    assert equal == "The settings of matched trials are equal." and page == f"page: {tmp_path / 'd/index.html'}"
+    assert counted.startswith("6 differences in test accuracy, a (B) less a (A), in points: 0 with a 95% interval")
+    assert beside.startswith("beside it: comparison.csv .md .tex .svg") and "logged" not in beside
     assert (pd.read_csv(tmp_path / "d/comparison.csv")[["difference", "low", "high"]] == 0).all().all()
     assert main(["report", "a", "a", "--mlruns", str(one)]) == 2
     assert "must be two sweeps" in capsys.readouterr().err

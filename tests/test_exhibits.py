@@ -274,7 +274,7 @@ def test_a_figure_lies_beside_its_tidy_data(name, trials):
     assert list(files) == [f"{name}.{extension}" for extension in ("csv", "md", "svg", "pdf", "png")]
     table = pd.read_csv(io.BytesIO(files[f"{name}.csv"]))
     assert len(table) == (12 if name == "alignment_heatmap" else 24) and set(SUMMARY) <= set(table.columns)
-    assert files[f"{name}.md"].decode() == f"## {exhibit.title}\n\n{exhibit.body[0]}\n"
+    assert files[f"{name}.md"].decode() == exhibit.markdown and exhibit.texts.body[0] in exhibit.markdown
     assert b"<text" in files[f"{name}.svg"] and b"/Type3" not in files[f"{name}.pdf"]
 
 

@@ -17,7 +17,6 @@ from analysis.exhibits.exhibit import to_csv
 from analysis.exhibits.frontier import exhibit
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
-from analysis.exhibits.table import markdown
 from analysis.report.report import write
 from analysis.runs import MixedTrials, ReportError, by_noise, load_runs
 from pipeline.accounting.certified import with_noise
@@ -148,8 +147,8 @@ def test_label_targets_are_points_named_by_their_target(tmp_path, monkeypatch):
     runs = load_runs(store, trials)
     points = frontiers.frontier(runs, "label")
     assert points["setting"].tolist() == ["label_epsilon=0.5", "label_epsilon=3"]
-    assert "|  | ε ≤ 0.5 | ε ≤ 3 |" in markdown(*exhibit.body([points], runs))
-    assert "PDFA (label ε ≤ 3, label ε ≤ 0.5)" in exhibit.caption(points, runs.assign(status="diverged"))
+    assert "|  | ε ≤ 0.5 | ε ≤ 3 |" in exhibit.texts([points], runs).markdown
+    assert "PDFA (label ε ≤ 3, label ε ≤ 0.5)" in exhibit.texts([points], runs.assign(status="diverged")).markdown
     mixed = frontiers.frontier(load_runs(store), "label")  # settings that go with the noise level, and no choice
     assert mixed["chosen"].tolist() == ["joint_release True", "", "joint_release True"]
     assert mixed["choices"].tolist() == [1, 1, 1]
@@ -213,7 +212,7 @@ def test_trials_without_alignment_are_left_out_and_counted(runs):
     lost.loc[0, "alignment/layer_1"] = math.nan
     points = frontiers.frontier(lost, "certified", "alignment")
     assert points["n"].tolist() == [1] + [2] * 11
-    assert "1 of 24 trials have no measured alignment and are left out." in exhibit.caption(points, lost)
+    assert "1 of 24 trials have no measured alignment and are left out." in exhibit.texts([points], lost).notes
     with pytest.raises(ReportError, match="alignment: measured in none of 24 trials"):
         frontiers.frontier(lost.drop(columns="alignment/layer_2"), "certified", "alignment")
 
@@ -225,8 +224,8 @@ def test_a_claimed_epsilon_has_a_panel_for_each_formula_and_says_that_it_is_no_g
     ax = frontier_figure.frontier_axes(saturating, Figure().subplots())
     assert ax.get_title().startswith("claimed ε: no guarantee, saturating formula, T = epochs\n")
     assert ax.get_legend().get_title().get_text().startswith("claimed ε: no guarantee\n")
-    for fact in ("This ε is no guarantee", "claimed ε, saturating formula, T = epochs"):
-        assert fact in exhibit.caption(saturating, runs), fact
+    assert "against claimed ε (no guarantee; replace-one, shuffled, δ = 1e-05), saturating formula, T = epochs: " in (
+        exhibit.caption(saturating, runs))
     with pytest.raises(ReportError, match="formula: must be one on an axis"):
         frontier_figure.frontier_axes(pd.concat([saturating, second]), Figure().subplots())
 
@@ -252,7 +251,7 @@ def test_hypervolumes_share_a_documented_reference(runs):
     above = [51 + 10 * math.log10(epsilon) - 10 for epsilon in TARGETS]  # bp: mean accuracy less that of chance
     expected = np.dot(above, np.log([3, 8 / 3, 10 / 8]))
     assert certified.loc["bp", "hypervolume"] == pytest.approx(expected) == certified.loc["all", "hypervolume"]
-    assert "(ε = 10, 10), in units of the metric times nats" in markdown(*exhibit.body(frontiers.frontiers(runs), runs))
+    assert "(ε = 10, 10), in units of the metric times nats" in exhibit.texts(frontiers.frontiers(runs), runs).markdown
 
 
 # texts
@@ -261,49 +260,53 @@ def test_tables(runs):
     points = frontiers.frontiers(runs)
     table = pd.read_csv(io.StringIO(to_csv(exhibit.tidy(points))))
     assert list(table.columns) == frontiers.COLUMNS and table["kind"].tolist() == ["certified"] * 12 + ["label"] * 2
-    lines = markdown(*exhibit.body(points, runs)).splitlines()
+    lines = exhibit.texts(points, runs).markdown.splitlines()
     assert lines[2] == "|  | ε ≤ 1 | ε ≤ 3 | ε ≤ 8 |"
     assert lines[4] == "| BP | 51.00 ± 12.71 | 55.77 ± 12.71 | 60.03 ± 12.71 |"
     assert "|  | ε = 2 | ε = 4 |" in lines and any(line.startswith("| PDFA | 38.01 | 41.02 |") for line in lines)
 
 
-def test_captions_say_what_epsilon_guarantees(runs):
+def test_captions_say_what_is_plotted_and_how_to_read_its_epsilon(runs):
     certified, label = (exhibit.caption(points, runs) for points in frontiers.frontiers(runs))
-    for fact in ("on scikit-learn's digits after 2 epochs",
-                 "certified ε at δ = 1e-05", "sampler poisson",
-                 "equal but for one record, added or removed",
-                 "not the choice among trials", "n = 2 seeds", "95% t interval",
-                 "left out: PDFA (σ = 0, σ = 10, σ = 20), BP (non-private)",
-                 "Pareto front of these means, points with a target compared by it: BP at ε ≤ 1, ε ≤ 3, ε ≤ 8"):
-        assert fact in certified, fact
-    for fact in ("protects labels alone", "Features count as public", "but for the label of one record", "n = 1",
-                 "TDFA (ε ≤ 1, ε ≤ 3, ε ≤ 8), PDFA (4 settings)"):
-        assert fact in label, fact
-    assert "Diverged" not in certified and "budget" not in certified
-    under, beside = (exhibit.caption(points, runs, Budget(8, 1e-5)) for points in frontiers.frontiers(runs))
-    assert "budget, ε = 8 at δ = 1e-05, covers all of these trials together" in under and beside == label
-    assert "Diverged trials count with the weights they ended with: BP (ε ≤ 1)." in exhibit.caption(
-        frontiers.frontier(runs, "certified"), runs.assign(status=["diverged"] + ["finished"] * (len(runs) - 1)))
+    assert certified == ("Test accuracy (%) on scikit-learn's digits against certified ε (simulated; add/remove, "
+                         "poisson, δ = 1e-05): mean over n = 2 seeds ± 95% t interval.")
+    assert label.endswith("against label ε (labels only, simulated; replace-one label, shuffled, δ = 1e-05): one seed "
+                          "each (n = 1).")
+
+
+def test_notes_say_what_a_reader_may_ask(runs):
+    points = frontiers.frontiers(runs)
+    notes = exhibit.texts(points, runs).notes
+    for note in ("certified ε: Trained for 2 epochs.",
+                 "certified ε: On the Pareto front of these means, points with a target compared by it: BP at ε ≤ 1, "
+                 "ε ≤ 3, ε ≤ 8.",
+                 "certified ε: Without a finite certified ε and left out: PDFA (σ = 0, σ = 10, σ = 20), "
+                 "BP (non-private)."):
+        assert note in notes, note
+    assert any("TDFA (ε ≤ 1, ε ≤ 3, ε ≤ 8), PDFA (4 settings)" in note for note in notes)
+    assert not any("Diverged" in note or "budget" in note for note in notes)
+    (covered,) = set(exhibit.texts(points, runs, budget=Budget(8, 1e-5)).notes) - set(notes)
+    assert covered.startswith("certified ε: The sweep's budget, ε = 8 at δ = 1e-05, covers all of these trials")
+    diverged = runs.assign(status=["diverged"] + ["finished"] * (len(runs) - 1))
+    assert "Diverged trials count with the weights they ended with: BP (ε ≤ 1)." in exhibit.texts(
+        [frontiers.frontier(runs, "certified")], diverged).notes
 
 
 @pytest.mark.parametrize("kind", ["certified", "label"])
-def test_captions_say_where_the_noise_of_the_trials_that_are_shown_comes_from(runs, kind):
-    points, recorded = frontiers.frontier(runs, kind), "the noise comes from a recorded seed, so these trials simulate"
-    secret = "; noise and batches came from the operating system, and nothing of them was recorded. "
+def test_captions_say_whether_the_noise_of_the_trials_that_are_shown_only_simulates(runs, kind):
+    points, protects = frontiers.frontier(runs, kind), "labels only, " if kind == "label" else ""
     research = exhibit.caption(points, runs)
-    assert recorded in research and "operating system" not in research
+    assert f"{kind} ε ({protects}simulated; " in research
     for untracked in (runs.assign(noise=None), runs.drop(columns="noise")):
         assert exhibit.caption(points, untracked) == research
     private = runs["mechanism"] != "none"
-    text = exhibit.caption(points, runs.assign(noise=runs["noise"].where(~private, "secure")))
-    assert secret in text and "seed comes" not in text and "simulate" not in text
+    assert "simulated" not in exhibit.caption(points, runs.assign(noise=runs["noise"].where(~private, "secure")))
     shown = private & frontiers.tightest(runs, kind).notna()
     text = exhibit.caption(points, runs.assign(noise=runs["noise"].mask(shown, "secure")))
-    assert secret in text and "simulate" not in text, "trials that are not shown have no say"
+    assert "simulated" not in text, "trials that are not shown have no say"
     first = runs.index == runs.index[shown][0]
     text = exhibit.caption(points, runs.assign(noise=runs["noise"].mask(first, "secure")))
-    assert f"the noise of {shown.sum() - 1} of {shown.sum()} trials comes from a recorded seed" in text
-    assert "noise and batches of the other 1 came from the operating system" in text
+    assert f"{protects}partly simulated; " in text
 
 
 def test_what_is_no_guarantee_is_not_simulated_either(runs):
@@ -386,9 +389,11 @@ def test_report(store, tmp_path):
     few = GRID[0:1] + GRID[6:7]  # of one target: to find the noise for one takes seconds
     experiment = Experiment("both", "", (*few, *LABEL, PLAIN), Resources(), ("frontier",), Path("some.yaml"))
     files = write(experiment, store, tmp_path).files
-    assert [path.name for path in files] == ["runs.csv", "frontier.csv", "frontier.md", "frontier_hypervolume.csv",
+    assert [path.name for path in files] == ["runs.csv", "frontier.csv", "frontier.md", "frontier.tex",
+                                              "frontier_hypervolume.csv",
                                               *(f"frontier.{e}" for e in ("svg", "pdf", "png")),
-                                              "selection.csv", "selection.md", "manifest.json", "index.html"]
+                                              "selection.csv", "selection.md", "selection.tex", "manifest.json",
+                                              "index.html"]
     assert all(path.stat().st_size > 200 for path in files)
     table = pd.read_csv(files[0]).set_index("trial_key")
     assert table.loc[GRID[0].trial_key, "noise_multiplier"] == with_noise(GRID[0]).noise_multiplier > 0

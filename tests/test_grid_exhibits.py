@@ -16,7 +16,6 @@ from analysis.exhibits import envelope, headline, main_effects, means, parallel_
 from analysis.exhibits.frontier import choice, exhibit, slices
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
-from analysis.exhibits.table import markdown
 from analysis.runs import MixedTrials, ReportError, _row
 from pipeline.tracking.artifacts import TrackedRun, param_text
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -89,7 +88,7 @@ def test_without_a_choice_nothing_is_chosen_and_validation_is_not_asked_for():
     runs = tracked([c for c in GRID if c.clipping_norm == 2 and c.batch_size == 64], **{"validation/accuracy": None})
     points = frontiers.frontier(runs)
     assert set(points["chosen"]) == {""} and set(points["choices"]) == {1}
-    assert "Envelope" not in markdown(*exhibit.body([points], runs))
+    assert "best of" not in exhibit.texts([points], runs).markdown
     with pytest.raises(ReportError, match="validation/accuracy: missing for 8 of 8"):
         frontiers.frontier(tracked(GRID, **{"validation/accuracy": None}))
 
@@ -129,9 +128,9 @@ def test_the_price_is_of_all_that_was_compared_seeds_included(monkeypatch):
                                                     ("dfa", "epsilon=1"): 109, ("dfa", "epsilon=3"): 309}
     for (algorithm, setting), trials in compared.items():
         assert trials == [c for c in GRID if (c.algorithm, f"epsilon={c.target_epsilon:g}") == (algorithm, setting)]
-    text = markdown(*exhibit.body(frontiers.frontiers(runs), runs))
+    text = exhibit.texts(frontiers.frontiers(runs), runs).markdown
     assert "| DFA | ε ≤ 3 | b: clipping_norm 2, batch_size 64 | 4 | 309 |" in text
-    assert "does not cover that choice" in text
+    assert "best of up to 4 settings by validation" in text and "selected ε composes all trials" in text
 
 
 def test_runs_of_another_version_have_no_price():
@@ -153,7 +152,7 @@ def test_letters_are_of_choices_alone_and_explained_beside_the_figure_only_where
     points = frontiers.frontiers(tracked(GRID))
     declared = [frame.assign(choices=1) for frame in points]
     assert not frontier_figure.plot(declared).axes[0].texts
-    text = markdown(*exhibit.body(declared, tracked(GRID)))
+    text = exhibit.texts(declared, tracked(GRID)).markdown
     assert "none stands for others" in text and "| DFA | ε ≤ 3 | clipping_norm 2, batch_size 64 |" in text
     many = pd.concat([points[0].iloc[[0]].assign(chosen=f"batch_size {n}", epsilon=float(n)) for n in range(1, 10)])
     figure = frontier_figure.plot([many])
@@ -233,7 +232,7 @@ def test_effects_explain_the_variance_that_they_were_given():
     assert parts.to_numpy()[:5] == pytest.approx(expected) and parts["seeds"] == pytest.approx(0.005**2 / total)
     assert parts.to_numpy()[5:-1] == pytest.approx(0, abs=1e-12)
     assert parts.sum() == pytest.approx(1)
-    text = markdown(*main_effects.body(table, len(runs)))
+    text = main_effects.texts(table, len(runs)).markdown
     assert "| noise | 88.3 | ε ≤ 3 |" in text
     titles = [ax.get_title() for ax in main_effects.plot(table).axes]
     assert titles == ["noise: 88%", "clipping_norm: 10%", "algorithm: 1%", "batch_size: 1%"]
@@ -252,14 +251,16 @@ def test_every_setting_is_a_line():
 
 
 def test_every_setting_has_a_mean():
-    table = means.tabulate(tracked(GRID))
+    runs = tracked(GRID)
+    table = means.tabulate(runs)
     assert len(table) == 16 and list(table.columns[:5]) == ["algorithm", "noise", "batch_size", "clipping_norm", "n"]
     first = table.iloc[0]
     assert (first["noise"], first["batch_size"]) == ("epsilon=1", 64)
     assert first["validation/accuracy/mean"] == pytest.approx(62.5)
     for _, cell in table.groupby("noise"):
         assert cell["validation/accuracy/mean"].is_monotonic_decreasing
-    text = markdown(*means.body(table))
+    text = means.texts(table, runs).markdown
+    assert "Largest over seeds: certified ε (simulated; add/remove, poisson, δ = 1e-05)." in text
     assert "All 16 settings" in text and text.count("\n| ") == 2 + 16 and "ε certified" in text
 
 

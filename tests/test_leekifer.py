@@ -13,9 +13,8 @@ from matplotlib.figure import Figure
 
 from analysis import svg
 from analysis.exhibits.figure2 import MissingSeries
-from analysis.exhibits.leekifer import body, plot, reading_of, tabulate
 from analysis.exhibits.leekifer import number as number_text
-from analysis.exhibits.table import markdown
+from analysis.exhibits.leekifer import plot, reading_of, tabulate, texts
 from analysis.report.report import write
 from analysis.runs import MixedTrials, load_runs
 from pipeline.accounting import account
@@ -167,20 +166,20 @@ def test_the_report_ranks_methods_and_names_both_epsilons(store, tmp_path):
     text = (tmp_path / "leekifer.md").read_text(encoding="utf-8")
     rows = [line for line in text.splitlines() if "σ" not in line and line.startswith("| scikit")]
     assert rows[0].split(" | ")[2:6] == ["BP, non-private", "61.00", "2", "3"]
-    for fact in ("DP-DFA", "classic conversion", "δ = 1e-05", "replace-one", "recorded seed"):
+    for fact in ("DP-DFA", "classic conversion", "δ = 1e-05", "replace-one", "simulated"):
         assert fact in text
     assert pd.read_csv(tmp_path / "leekifer.csv")["epsilon_tight"].notna().sum() == 18
 
 
 @pytest.mark.parametrize(("secure", "says"), [
-    (set(), "the noise comes from a recorded seed, so these trials simulate the guarantee"),
-    ({"bp", "dfa"}, "noise and batches came from the operating system, and nothing of them was recorded."),
-    ({"dfa"}, "the noise of 4 of 6 trials comes from a recorded seed"),
+    (set(), "certified ε (simulated; replace-one, without_replacement, δ = 1e-05)"),
+    ({"bp", "dfa"}, "certified ε (replace-one, without_replacement, δ = 1e-05)"),
+    ({"dfa"}, "certified ε (partly simulated; replace-one, "),
 ])
 def test_the_caption_says_where_the_noise_of_the_private_trials_comes_from(store, secure, says):
     runs = load_runs(store, TRIALS)
     runs.loc[runs["algorithm"].isin(secure) & (runs["mechanism"] != "none"), "noise"] = "secure"
-    text = markdown(*body(tabulate(runs, store)))
+    text = texts(tabulate(runs, store)).markdown
     assert says in text and ("simulate" in text) == (secure != {"bp", "dfa"})
 
 
@@ -201,4 +200,4 @@ def test_series_that_are_missing_or_mixed_are_refused(store):
     table = tabulate(runs, store)
     with pytest.raises(MissingSeries, match="needs private trials"):
         plot(table[table["sigma"] == 0])
-    assert markdown(*body(table[table["seed"] == 0])).count(" | 1 | 3 | ") == 4
+    assert texts(table[table["seed"] == 0]).markdown.count(" | 1 | 3 | ") == 4

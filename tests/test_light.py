@@ -68,7 +68,7 @@ def test_the_light_that_an_epsilon_takes():
     unknown = table.assign(epsilon=table["epsilon"].where(table["photons"] != 100.0))
     assert np.isnan(light.light_for(unknown, 80.0)[0])
     runs = tracked([*IDEAL, *REAL, TrialConfig(dataset="digits", algorithm="pdfa")])
-    text = light.caption(light.tabulate(runs), runs.iloc[-1:])
+    text = light.draw(runs, name="light").markdown
     assert "without noise and photonic mechanism, 85.0%." in text
     assert f"Label ε 8 takes some {0.2 ** (1 / 0.9):.2g} photons, interpolated" in text
     assert "between the points at 0.1 and 1" in text and "reference ratio 2, 0.5 dark counts." in text
@@ -82,7 +82,7 @@ def test_the_parts_of_sigma_are_drawn_as_the_camera_has_them():
     assert parts["floor_sigma"][0] == pytest.approx(camera.floor_sigma)
     crossing = dataclasses.replace(camera, photons=light._crossing(table))
     assert crossing.shot_sigma == pytest.approx(crossing.floor_sigma)
-    assert f"Below {crossing.photons:.2g} photons the camera makes more of it" in light.sigma_caption(table)
+    assert f"Below {crossing.photons:.2g} photons the camera makes more of it" in " ".join(light._sigma_notes(table))
     assert light._crossing(light.tabulate(tracked(dataclasses.replace(t, dark_counts=0.0) for t in IDEAL))) == 0
 
 
@@ -114,7 +114,7 @@ def test_light_stands_below_the_sigma_that_it_amounts_to():
     table = table1_light.tabulate(tracked([*GAUSSIAN, *MATCHED]))
     assert list(table["sigma"]) == [0.1, 0.2, 0.1, 0.2] and table["paper"].isna().all()
     assert list(table["photons"].dropna()) == [t.photons for t in MATCHED]
-    caption, grid = table1_light.body(table)
+    caption, grid = table1_light.texts(table, tracked([*GAUSSIAN, *MATCHED])).body
     cells = {row[0].text: [cell.text for cell in row[1:]] for row in grid.rows}
     assert cells["photons per pixel and exposure"] == [f"{t.photons:.3g}" for t in MATCHED]
     assert cells["Gaussian, test %"] == ["85.00", "85.00"] and cells["Gaussian, label ε"] == ["–", "–"]
@@ -125,7 +125,8 @@ def test_light_stands_below_the_sigma_that_it_amounts_to():
 
 def test_the_published_row_stands_beside_what_the_paper_trained():
     trials = load_experiment(EXPERIMENTS / "optics_table1.yaml").trials
-    caption, grid = table1_light.body(table1_light.tabulate(tracked(trials)))
+    runs = tracked(trials)
+    caption, grid = table1_light.texts(table1_light.tabulate(runs), runs).body
     assert [cell.text for cell in grid.rows[0]][:2] == ["Ohana et al. 2021, Table 1", "83.79"]
     assert len(grid.rows) == 6 and not any(cell.text == "–" for row in grid.rows[:4] for cell in row)
     shorter = [dataclasses.replace(trial, epochs=2) for trial in trials]

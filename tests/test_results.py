@@ -11,20 +11,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.exhibits import selection
-from analysis.exhibits.frontier import points as frontiers
-from analysis.exhibits.frontier.exhibit import TITLES, body
-from analysis.exhibits.table import markdown
-from pipeline.accounting import Epsilon
-from pipeline.tracking.artifacts import FIELDS
-from pipeline.trials.exhibits import FRONTIERS
+from analysis.exhibits.exhibit import MOST_WORDS
 from pipeline.trials.experiment import load_experiment
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "docs"))
+sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "tests")]
+import results_text  # noqa: E402
 import tuning  # noqa: E402
+from latex_tools import check  # noqa: E402
 
-RESULTS = ROOT / "analysis" / "results"
+RESULTS = results_text.RESULTS
 NAMES = sorted(path.parent.name for path in RESULTS.glob("*/manifest.json"))
 QUOTED = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 each = pytest.mark.parametrize("name", NAMES)
@@ -88,27 +84,21 @@ def test_the_page_of_results_has_the_tables_as_they_were_measured(name, file, co
         assert table in shown, "\n".join(table)
 
 
-@pytest.mark.parametrize(("name", "file"), [
-    *(("certified", file) for file in FRONTIERS), ("label_large", "frontier"), ("label_plain", "frontier")])
-def test_frontiers_have_the_captions_and_tables_that_the_code_writes_of_their_trials(name, file):
-    runs = pd.read_csv(RESULTS / name / "runs.csv", converters={"hidden": json.loads})
-    runs["hidden"] = runs["hidden"].map(tuple)
-    runs = runs.reindex(columns=[*runs, *(field for field in FIELDS if field not in runs)])  # added since
-    points = frontiers.frontiers(runs, FRONTIERS[file])
-    committed = (RESULTS / name / f"{file}.md").read_text(encoding="utf-8")
-    assert committed == f"## {TITLES[file]}\n\n{markdown(*body(points, runs))}"
+@pytest.mark.parametrize(("name", "exhibit"), results_text.everything())
+def test_every_exhibit_has_the_captions_and_tables_that_the_code_writes_of_its_trials(name, exhibit):
+    written = results_text.exhibit(RESULTS / name, exhibit)
+    for file in (f"{exhibit}.md", f"{exhibit}.tex"):
+        path = RESULTS / name / file
+        assert written.files.get(file, b"") == (path.read_bytes() if path.exists() else b""), (
+            f"{file}: `python tests/results_text.py` writes it anew")
+    captions = [part for part in (*written.texts.body, *written.texts.more) if isinstance(part, str)]
+    assert captions and all(len(caption.split()) <= MOST_WORDS for caption in captions), captions
+    check(written.files.get(f"{exhibit}.tex", b"").decode())
 
 
-def test_the_best_trial_has_the_caption_that_the_code_writes_of_its_trials(monkeypatch):
-    experiment, runs = (load_experiment(ROOT / "experiments" / "certified.yaml"),
-                        pd.read_csv(RESULTS / "certified" / "runs.csv"))
-    row = pd.read_csv(RESULTS / "certified" / "selection.csv").iloc[0]
-    price = Epsilon(row["selected_epsilon"], "selected", row["selected_rule"], row["selected_relation"],
-                    row["selected_sampler"], row["selected_delta"], "pld")
-    monkeypatch.setattr(selection, "selected_epsilon", lambda trials, rule, earlier: price)  # half a minute
-    drawn = selection.draw(selection.choose(experiment, runs))
-    committed = (RESULTS / "certified" / "selection.md").read_text(encoding="utf-8")
-    assert committed == drawn.markdown
+def test_every_exhibit_of_the_results_was_looked_at():
+    committed = {(path.parent.name, path.stem) for path in RESULTS.glob("*/*.md")} - {("tuning", "tuning")}
+    assert set(results_text.everything()) == committed and {folder for folder, _ in committed} == set(NAMES)
 
 
 def test_links_of_the_pages_lead_somewhere():

@@ -75,14 +75,14 @@ def test_the_report_draws_search_and_budget_and_publishes_the_best_at_the_budget
     assert rows["ε spent"].iloc[-1] == pytest.approx(search.filter.epsilon(search.filter.spent(store.released())))
     assert (rows["status"] == "passed over").sum() == search.passed_over > 0
     text = (tmp_path / "search.md").read_text(encoding="utf-8")
-    assert "The guarantee is simulated." in text and f"Renyi filter of order {search.filter.order}" in text
+    assert "4 at δ = 1e-05 (simulated)." in text and f"Renyi filter of order {search.filter.order}" in text
     assert "budget 4" in (tmp_path / "search.svg").read_text(encoding="utf-8")
     best = pd.read_csv(tmp_path / "selection.csv").iloc[0]
     assert (best["selected_epsilon"], best["selected_rule"], best["selected_delta"]) == (4, "budget", 1e-5)
     trials = {trial.trial_key: trial for trial in search.trials}
     assert best["test/accuracy"] == score(trials[best["trial_key"]])
     chosen = (tmp_path / "selection.md").read_text(encoding="utf-8")
-    assert "It is the budget of the sweep" in chosen and "simulate the guarantee" in chosen
+    assert "Selected ε is the budget of the sweep" in chosen and "selected ε (simulated; " in chosen
     assert report.exhibits[0].name == "search"
     (said,) = report.headline  # and not of a trial that looked best in the test, at an epsilon of its own
     assert said.startswith("For ε = 4 at δ = 1e-05, of all that it released") and "simulated" in said
@@ -122,7 +122,7 @@ def test_frontiers_of_trials_that_were_asked_for_by_scores_state_no_price_by_com
     for by_scores in (False, True):
         found = frontier.draw(runs, name="frontier", budget=experiment.budget, by_scores=by_scores)
         text = found.files["frontier.md"].decode()
-        assert ("Selected ε covers the choice" in text) != by_scores
+        assert ("selected ε composes all trials" in text) != by_scores
         assert "budget, ε = 4 at δ = 1e-05, covers all" in text
 
 

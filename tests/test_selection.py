@@ -61,19 +61,19 @@ def parent(store):
 
 def test_a_fixed_grid_is_composed_seeds_included_and_trials_without_a_guarantee_are_no_candidates(store, tmp_path):
     files = write(experiment((*GRID, PLAIN)), store, tmp_path).files
-    assert [path.name for path in files] == ["runs.csv", "selection.csv", "selection.md", "manifest.json",
-                                             "index.html"]
+    assert [path.name for path in files] == ["runs.csv", "selection.csv", "selection.md", "selection.tex",
+                                             "manifest.json", "index.html"]
     row = pd.read_csv(files[1]).iloc[0]
     assert row["trial_key"] == GRID[2].trial_key
     assert (row["validation/accuracy"], row["test/accuracy"]) == (0.7, 0.55)
     assert row["selected_epsilon"] == pytest.approx(gdp_eps(2 * MU, 1e-5)) and row["certified_trials"] == 4
     assert row["epsilon_had_it_been_the_only_one"] == pytest.approx(gdp_eps(MU, 1e-5))
     text = files[2].read_text(encoding="utf-8")
-    for fact in ("best of 4 certified trials by validation accuracy at the last epoch", "test accuracy had no part",
-                 "composes all 4 trials, seeds included", "but for one record, replaced", "Not covered: the scores",
+    for fact in ("best of 4 certified trials by validation accuracy at the last epoch", "Test accuracy had no part",
+                 "composes all 4 trials, seeds included", "Not covered: the scores",
                  "1 further trials of the file have no certified ε", "selected ε (composition)",
-                 "price of this one trial, had it been the only one", "comes from a recorded seed",
-                 "trials of one seed share noise and batches, so composing them as independent does not describe them",
+                 "price of this one trial, had it been the only one",
+                 "selected ε (simulated; replace-one, shuffled, δ = 1e-05)",
                  f"| 70.00 | 55.00 | {gdp_eps(2 * MU, 1e-5):.4g} | {gdp_eps(MU, 1e-5):.4g} |"):
         assert fact in text, fact
     assert "nan" not in text
@@ -84,7 +84,7 @@ def test_a_fixed_grid_is_composed_seeds_included_and_trials_without_a_guarantee_
     for fact in ("all of 4 trials composed", "simulate the guarantee", "trials of one seed share noise"):
         assert fact in logged.tags["privacy.notes"] and "\n" not in logged.tags["privacy.notes"], fact
     page = files[-1].read_text(encoding="utf-8")
-    assert page.count("trials of one seed share noise") == 2, "in the exhibit, and in the statement of `selected`"
+    assert page.count("trials of one seed share noise") == page.count("Neighbours differ in one record, replaced.") == 1
     assert page.count("<small>simulated</small>") == 1  # of `selected`: these trials log no epsilon of their own
 
 
@@ -105,7 +105,7 @@ def test_random_stopping_costs_what_its_candidates_do_and_its_report_does_not_te
     assert not any("12345" in text for text in found[4, 2])
     assert "Random stopping: only the best trial" in found[4, 2][-1]
     assert not any("share noise" in text for text in found[4, 2]), "every drawn trial has a seed of its own"
-    for fact in ("selected ε (random stopping)", "so these trials simulate the guarantee",
+    for fact in ("selected ε (random stopping)", "selected ε (simulated; ",
                  "selection.seed, which tells their number", "as private as the noise"):
         assert fact in found[4, 2][1], fact
     assert parent(store).metrics["epsilon/selected/random_stopping"] == selected_epsilon((BASE, louder), STOPPING).value
@@ -117,7 +117,7 @@ def test_a_grid_that_nothing_covers_says_so_and_logs_no_number(store, tmp_path):
     row, text = pd.read_csv(files[1]).iloc[0], files[2].read_text(encoding="utf-8")
     reason = "relation: must be one for all trials, got add/remove and replace-one"
     assert row["reason"] == reason and math.isnan(row["selected_epsilon"])
-    assert "simulate the guarantee" in text and "share noise" not in text, "nothing was composed"
+    assert "certified ε (simulated; " in text and "share noise" not in text, "nothing was composed"
     assert f"No ε covers the choice: {reason}." in text and "| 55.00 | – |" in text
     assert parent(store).metrics == before and reason in parent(store).tags["privacy.notes"]
 
@@ -159,9 +159,10 @@ def test_a_choice_is_simulated_by_the_noise_of_all_that_was_looked_at(store, sou
     trials = [replace(trial, noise=noise) for trial, noise in zip(GRID, sources, strict=True)]
     choice = selection.choose(experiment(trials), runs.assign(trial_key=[trial.trial_key for trial in trials]))
     assert choice.trial_key == trials[2].trial_key and choice.standing == standing
-    for text in (selection.caption(choice), choice.tags["privacy.notes"]):
-        assert says in text and ("simulat" in text) == ("research" in sources)
-        assert ("share noise" in text) == (sources == ["research"] * 4)
+    text = choice.tags["privacy.notes"]
+    assert says in text and ("simulat" in text) == ("research" in sources)
+    assert ("share noise" in text) == (sources == ["research"] * 4)
+    assert f"({standing}; " in selection.caption(choice) or standing == "certified"
     assert len(selection.draw(choice).rows) == 1
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from analysis.exhibits.exhibit import Texts
 from analysis.exhibits.frontier.points import GUARANTEED, frontier
 from analysis.exhibits.table import Table
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, MixedTrials, ReportError, setting_label
@@ -17,6 +18,7 @@ from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import counted
 
 ACCURACY = "test/accuracy"
+MOST_NAMED = 3  # differences, in a headline
 PERCENT = ("test/accuracy", "validation/accuracy", "test/worst_class_accuracy")
 
 
@@ -104,7 +106,7 @@ def overlay(comparison: Comparison) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
     return found
 
 
-def body(comparison: Comparison) -> tuple[str, Table]:
+def texts(comparison: Comparison) -> Texts:
     """Test accuracies of both sides and their differences, below a caption."""
     names = tuple(DATASET_LABELS if name == "dataset" else {} for name in comparison.shown)
     header = ["algorithm", "noise", *comparison.shown, f"{comparison.a.label} %", f"{comparison.b.label} %",
@@ -116,7 +118,8 @@ def body(comparison: Comparison) -> tuple[str, Table]:
         rows.append([*names_of(row), *(texts.get(row[f], value_text(row[f])) for f, texts in
                                        zip(comparison.shown, names, strict=True)),
                      f"{row['a_mean']:.2f}", f"{row['b_mean']:.2f}", f"{row['difference']:+.2f}", interval, n])
-    return caption(comparison), Table.of(header, rows, texts=range(2 + len(comparison.shown)))
+    table = Table.of(header, rows, texts=range(2 + len(comparison.shown)))
+    return Texts((caption(comparison), table), notes=tuple([*_differs(comparison), *_notes(comparison)]))
 
 
 def accuracies(comparison: Comparison) -> pd.DataFrame:
@@ -132,19 +135,36 @@ def names_of(row: Mapping[str, object]) -> tuple[str, str]:
 
 
 def caption(comparison: Comparison) -> str:
-    """What is compared, what differs, and how far to trust it."""
-    a, b = comparison.a.label, comparison.b.label
+    """What is shown, n and interval."""
+    kinds = [kind for kind in (PAIRED, WELCH) if kind in set(accuracies(comparison)["interval"])]
+    interval = f"95% t intervals over seeds ({' or '.join(kinds)})" if kinds else "no interval, as n = 1"
+    return (f"Test accuracy (%) at the last epoch, mean over n seeds; difference is {comparison.b.label} less "
+            f"{comparison.a.label}, in points; {interval}.")
+
+
+def headline(comparison: Comparison) -> list[str]:
+    """What differs between the two, and how many differences in test accuracy seeds do not explain."""
     shown = accuracies(comparison)
-    kinds = [kind for kind in (PAIRED, WELCH) if kind in set(shown["interval"])]
-    sentences = [f"Test accuracy (%) at the last epoch, mean over n seeds; difference is {b} less {a}, in points."]
-    sentences.append(f"95% t intervals over seeds ({' or '.join(kinds)}); of {counted(len(shown), 'interval')} about "
-                     f"{0.05 * len(shown):.1f} would miss 0 by chance alone." if kinds else
-                     "No interval can be given where n = 1.")
-    if comparison.differs:
-        found = "; ".join(f"`{name}`: {one} against {other}" for name, (one, other) in comparison.differs.items())
-        sentences.append(f"What differs: {found}.")
-    else:
-        sentences.append("The settings of matched trials are equal.")
+    sure = shown[(shown["low"] > 0) | (shown["high"] < 0)]
+    largest = sure.reindex(sure["difference"].abs().sort_values(ascending=False).index)[:MOST_NAMED]
+    named = "; ".join(f"{', '.join(names_of(row))}: {row['difference']:+.2f}" for row in largest.to_dict("records"))
+    return [*_differs(comparison),
+            f"{counted(len(shown), 'difference')} in test accuracy, {comparison.b.label} less {comparison.a.label}, in "
+            f"points: {len(sure)} with a 95% interval that excludes 0{f' (largest: {named})' if named else ''}."]
+
+
+def _differs(comparison: Comparison) -> list[str]:
+    if not comparison.differs:
+        return ["The settings of matched trials are equal."]
+    found = "; ".join(f"`{name}`: {one} against {other}" for name, (one, other) in comparison.differs.items())
+    return [f"What differs: {found}."]
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    """How far to trust the differences, and what was left out."""
+    a, b, shown = comparison.a.label, comparison.b.label, accuracies(comparison)
+    sentences = [] if (shown["interval"] == "").all() else [
+        f"Of {counted(len(shown), 'interval')} about {0.05 * len(shown):.1f} would miss 0 by chance alone."]
     early = [int(side.runs["status"].isin(("stopped", "diverged")).sum()) for side in (comparison.a, comparison.b)]
     if any(early):
         sentences.append(f"Stopped early or diverged, and counted with the weights they ended with: "
@@ -152,7 +172,7 @@ def caption(comparison: Comparison) -> str:
     if any(comparison.unmatched):
         one, other = comparison.unmatched
         sentences.append(f"Without a counterpart and left out: {counted(one, 'trial')} of {a}, {other} of {b}.")
-    return " ".join(sentences)
+    return sentences
 
 
 def _rows(a: pd.DataFrame, b: pd.DataFrame) -> list[dict[str, object]]:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from analysis import style
 from analysis.comparison import match
 from analysis.comparison.match import Comparison, Side, accuracies, names_of, overlay
-from analysis.exhibits.exhibit import Exhibit, save
+from analysis.exhibits.exhibit import Exhibit, Texts, save
 from analysis.exhibits.frontier.exhibit import tidy
 from analysis.exhibits.frontier.points import tightest
 from analysis.report.overview import abridged
@@ -22,8 +22,8 @@ from analysis.report.page import Page, render
 from analysis.report.report import Report
 from analysis.report.statements import epsilons, notes, state
 from analysis.runs import ALGORITHM_LABELS, ReportError, load_runs, noise_sources
-from analysis.text import value_text
-from pipeline.accounting.noise import noise_statement, sentence
+from analysis.text import BARS, epsilon_text, means_text, value_text
+from pipeline.accounting.noise import standing
 from pipeline.tracking.reader import Reader
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import counted
@@ -53,14 +53,15 @@ def write(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader, out: P
     pairs = overlay(found)
     exhibits = [draw(found), *([draw_overlay(found, pairs)] if pairs else [])]
     contents = {name: content for exhibit in exhibits for name, content in exhibit.files.items()}
-    contents["index.html"] = render(_page(found, exhibits)).encode()
+    said = match.headline(found)
+    contents["index.html"] = render(_page(found, exhibits, said)).encode()
     folder = Path("reports", f"{a.name}-and-{b.name}") if out is None else out
-    return Report(save(contents, folder), exhibits, [], [])
+    return Report(save(contents, folder), exhibits, said, [])
 
 
 def draw(found: Comparison) -> Exhibit:
     """The differences in test accuracy; the data have those of all metrics."""
-    return Exhibit("comparison", "Difference in test accuracy", match.body(found), found.table.round(6), plot(found))
+    return Exhibit("comparison", "Difference in test accuracy", match.texts(found), found.table.round(6), plot(found))
 
 
 def plot(found: Comparison) -> Figure:
@@ -115,13 +116,12 @@ def draw_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.DataF
                        for frame, side in zip(pair, (found.a, found.b), strict=True)])
     parts = []
     for a, b in pairs:
-        samplers = " or ".join(sorted({*a["sampler"], *b["sampler"]}))
         noise = pd.concat([_sources(side.runs, a) for side in (found.a, found.b)])
-        parts.append(f"Test accuracy (%) against {a['kind'].iloc[0]} ε at δ = {a['delta'].iloc[0]:g} "
-                     f"(relation {a['relation'].iloc[0]}, sampler {samplers}): {found.a.label} solid, {found.b.label} "
-                     "dashed with open markers; bars are 95% intervals over seeds, thin Student's t, thick bootstrap, "
-                     f"where n > 1. {sentence(noise_statement(noise))}")
-    return Exhibit("frontiers", "Accuracy against ε, overlaid", tuple(parts), tidy([table], ["experiment"]),
+        epsilon = epsilon_text(a["kind"].iloc[0], a["relation"], [*a["sampler"], *b["sampler"]], a["delta"],
+                               standing(noise))
+        parts.append(f"Test accuracy (%) against {epsilon}: {found.a.label} solid, {found.b.label} dashed and open; "
+                     f"{means_text(pd.concat([a['n'], b['n']]), BARS)}.")
+    return Exhibit("frontiers", "Accuracy against ε, overlaid", Texts(tuple(parts)), tidy([table], ["experiment"]),
                    plot_overlay(found, pairs))
 
 
@@ -131,12 +131,12 @@ def _sources(runs: pd.DataFrame, points: pd.DataFrame) -> pd.Series:
     return noise_sources(runs[tightest(runs, first["kind"], first["formula"]).notna()]).dropna()
 
 
-def _page(found: Comparison, exhibits: Sequence[Exhibit]) -> Page:
+def _page(found: Comparison, exhibits: Sequence[Exhibit], headline: Sequence[str] = ()) -> Page:
     both = pd.concat([found.a.runs, found.b.runs])
     facts = [(side.label, f"{counted(len(side.runs), 'trial')}, commit "
                           f"{', '.join(_commits(side.runs)) or 'not recorded'}") for side in (found.a, found.b)]
-    return Page(title=f"{found.a.label} and {found.b.label}", what="Comparison", facts=facts,
-                exhibits=exhibits, privacy=state(both), epsilons=epsilons(both), notes=notes(both))
+    return Page(title=f"{found.a.label} and {found.b.label}", what="Comparison", headline=headline,
+                facts=facts, exhibits=exhibits, privacy=state(both), epsilons=epsilons(both), notes=notes(both))
 
 
 def _labels(a: Experiment, b: Experiment, runs: Sequence[pd.DataFrame]) -> tuple[str, str]:

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import style
+from analysis.exhibits.latex import to_latex
 from analysis.exhibits.table import Table, markdown
 from analysis.statistics import SUMMARY
+from analysis.text import best_of
 
-# Of what is drawn of every mean.
-MEANS = "means over seeds with 95% bootstrap (thick) and Student t (thin) intervals"
-ENVELOPE = ("Other settings vary as well: every mean is that of the best of up to {most} settings by mean validation "
-            "accuracy; no ε covers that choice.")
+MOST_WORDS = 40  # of a caption
+ENVELOPE = "No ε covers the choice of settings, which was made by mean validation accuracy over seeds."
+
+
+class Texts(NamedTuple):
+    """What an exhibit says.
+
+    Attributes:
+        body: captions and tables, in their order. A caption says what is plotted, n and interval, in `MOST_WORDS`.
+        more: further captions and tables, which a page folds.
+        notes: sentences on single trials and on how to read the exhibit, folded as well.
+    """
+
+    body: tuple[str | Table, ...]
+    more: tuple[str | Table, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def markdown(self) -> str:
+        """All of it, the notes as a list."""
+        listed = ["\n".join(f"- {note}" for note in self.notes)] if self.notes else []
+        return markdown(*self.body, *self.more, *listed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +47,7 @@ class Exhibit:
 
     Attributes:
         name: of its files, before the suffix.
-        body: captions and tables, in their order.
+        texts: captions, tables and notes.
         rows: the tidy data, as precise as they are written.
         figure: what is drawn of them, if anything is.
         others: further text files by name.
@@ -34,27 +55,38 @@ class Exhibit:
 
     name: str
     title: str
-    body: tuple[str | Table, ...]
+    texts: Texts
     rows: pd.DataFrame
     figure: Figure | None = None
     others: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of_means(cls, name: str, title: str, caption: str, rows: pd.DataFrame, figure: Figure) -> Exhibit:
+    def of_means(cls, name: str, title: str, caption: str, rows: pd.DataFrame, figure: Figure,
+                 notes: Sequence[str] = ()) -> Exhibit:
         """A figure of means over seeds, to four digits; of an envelope (column `choices`) the caption says so."""
         most = rows["choices"].max() if "choices" in rows else 1
-        body = caption if most == 1 else f"{caption} {ENVELOPE.format(most=most)}"
-        return cls(name, title, (body,), rows.round(dict.fromkeys(SUMMARY, 4)), figure)
+        said = [ENVELOPE] if most > 1 else []
+        return cls(name, title, Texts((f"{caption}{best_of(most)}.",), notes=(*said, *notes)),
+                   rows.round(dict.fromkeys(SUMMARY, 4)), figure)
 
     @property
     def markdown(self) -> str:
-        """Captions and tables under the title."""
-        return f"## {self.title}\n\n{markdown(*self.body)}"
+        """Captions, tables and notes under the title."""
+        return f"## {self.title}\n\n{self.texts.markdown}"
+
+    def marked(self, mark: str) -> Exhibit:
+        """The exhibit with a mark behind its title and above its figure."""
+        if self.figure:
+            self.figure.suptitle(mark, x=0.01, ha="left", fontsize="small")
+        return replace(self, title=f"{self.title} ({mark})")
 
     @cached_property
     def files(self) -> dict[str, bytes]:
-        """`<name>.csv`, `.md`, the others, and `.svg`, `.pdf`, `.png` of the figure: contents by name, drawn once."""
-        texts = {f"{self.name}.csv": to_csv(self.rows), f"{self.name}.md": self.markdown, **self.others}
+        """`<name>.csv`, `.md`, `.tex` of its tables, the others, and `.svg`, `.pdf`, `.png` of the figure: contents by
+        name, drawn once."""
+        latex = to_latex((*self.texts.body, *self.texts.more), self.name)
+        tables = {f"{self.name}.tex": latex} if latex else {}
+        texts = {f"{self.name}.csv": to_csv(self.rows), f"{self.name}.md": self.markdown, **tables, **self.others}
         drawn = style.draw(self.figure) if self.figure else {}
         return {**{name: text.encode() for name, text in texts.items()},
                 **{f"{self.name}.{suffix}": content for suffix, content in drawn.items()}}

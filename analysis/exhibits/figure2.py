@@ -30,6 +30,7 @@ from analysis.runs import (
 )
 from analysis.statistics import SUMMARY
 from analysis.style import MARKERS, panels, present, seeds, theme
+from analysis.text import means_text
 from pipeline.tracking.reader import Reader
 
 LAYER = 2  # whose alignment is shown, as in the paper
@@ -38,8 +39,7 @@ ACCURACY, COSINE = METRICS["accuracy"], METRICS["alignment"]
 INTERVAL = "mean, 95% bootstrap band"
 PER_ROW = 3
 CAPTION = ("Validation accuracy by epoch, a panel for each algorithm, dashed without privacy and brighter with more "
-           "noise; last, alignment of PDFA's second layer with the true gradient (Figure 2 of Ohana et al. 2021; means "
-           "over seeds with 95% bootstrap bands).")
+           "noise; last, alignment of PDFA's second layer (Figure 2 of Ohana et al. 2021): {}")
 
 
 class MissingSeries(ReportError):
@@ -56,8 +56,9 @@ def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
     require_replicates(runs)
     histories = (load_history(store, runs, "validation/accuracy"),
                  load_history(store, runs[runs["algorithm"] == "pdfa"], ALIGNMENT))
-    figure = plot(*histories)
-    return Exhibit.of_means("figure2", "Learning curves and alignment", CAPTION, tabulate(*histories), figure)
+    table = tabulate(*histories)
+    caption = CAPTION.format(means_text(table["n"], "with 95% bootstrap bands"))
+    return Exhibit.of_means("figure2", "Learning curves and alignment", caption, table, plot(*histories))
 
 
 def plot(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> Figure:

@@ -15,7 +15,7 @@ from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, ReportError
 from analysis.statistics import SUMMARY
-from analysis.text import NO_VALUE
+from analysis.text import NO_VALUE, means_text
 from pipeline.trials.exhibits import HEATMAPS, in_heatmap
 
 COLUMNS = ["algorithm", "sigma", "tau_h", "metric", *SUMMARY, "chosen", "choices"]
@@ -23,17 +23,17 @@ COLOURS = "cividis"  # sequential, of even lightness steps, and the same to the 
 TITLES = {"alignment_heatmap": "Alignment by noise and activation bound",
           "accuracy_heatmap": "Accuracy by noise and activation bound"}
 CAPTIONS = {
-    "alignment_heatmap": "Alignment of the applied update with the true gradient in the hidden layers, by noise level "
-                         "σ and bound τ_h on the activations, mean over seeds, one panel for each algorithm.",
-    "accuracy_heatmap": "Test accuracy by noise level σ and bound τ_h on the activations, mean over seeds, one panel "
-                        "for each algorithm.",
+    "alignment_heatmap": "Alignment of the applied update with the true gradient in the hidden layers",
+    "accuracy_heatmap": "Test accuracy (%)",
 }
 
 
 def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
     """One of `TITLES`; errors as `tabulate`."""
     table = tabulate(runs, HEATMAPS[name])
-    return Exhibit.of_means(name, TITLES[name], CAPTIONS[name], table, plot(table))
+    caption = (f"{CAPTIONS[name]} by noise level σ and bound τ_h on the activations, one panel for each algorithm: "
+               f"{means_text(table['n'], '(95% intervals in the CSV)')}")
+    return Exhibit.of_means(name, TITLES[name], caption, table, plot(table))
 
 
 def tabulate(runs: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -12,14 +12,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analysis.exhibits.exhibit import Exhibit
+from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.figure2 import MissingSeries
 from analysis.exhibits.table import Table
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, load_history, noise_sources, require_replicates
 from analysis.style import MARKERS, PALETTE, seeds, theme
-from analysis.text import NO_VALUE
-from pipeline.accounting.noise import noise_statement
+from analysis.text import NO_VALUE, epsilon_text, means_text
+from pipeline.accounting.noise import standing
 from pipeline.tracking.reader import Reader
+from pipeline.trials.choices import relation_of
 from pipeline.trials.config import settings
 from pipeline.trials.exhibits import READINGS, update_sigma
 
@@ -34,7 +35,7 @@ ACCURACIES = ("validation/accuracy", "test/accuracy")  # by epoch, the first tha
 def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
     """The curves of runs, whose histories the store has; errors as `tabulate` and `plot`."""
     table = tabulate(runs, store)
-    return Exhibit("leekifer", "Accuracy by epoch, and ε spent", body(table), table.round(6), plot(table))
+    return Exhibit("leekifer", "Accuracy by epoch, and ε spent", texts(table), table.round(6), plot(table))
 
 
 def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
@@ -147,7 +148,7 @@ def deltas(table: pd.DataFrame) -> str:
     return " or ".join(f"{value:g}" for value in sorted(table.loc[table["sigma"] > 0, "delta"].unique()))
 
 
-def body(table: pd.DataFrame) -> tuple[str, Table]:
+def texts(table: pd.DataFrame) -> Texts:
     """Accuracy after the last epoch and both epsilons: a row per data set, sigma and method, best method first."""
     last = table[table["epoch"] == table.groupby(CURVES)["epoch"].transform("max")]
     cells = last.groupby(CURVES, as_index=False).agg(
@@ -161,10 +162,13 @@ def body(table: pd.DataFrame) -> tuple[str, Table]:
     for row in cells.itertuples():
         rows.append([DATASET_LABELS[row.dataset], f"{row.sigma:.3g}", method(row.algorithm, row.sigma, row.reading),
                      f"{row.accuracy:.2f}", f"{row.n}", f"{row.epochs}", number(row.published), number(row.tight)])
-    text = (f"Accuracy ({of} records) by method after the last epoch. ε is certified of the whole run at δ = "
-            f"{deltas(table)}, replace-one, batches drawn without replacement: `published` by the RDP bound and "
-            "classic conversion of Lee & Kifer 2020, `tight` by privacy loss distributions or, where there is too "
-            "little noise for them, by the improved conversion. Both are of the most that a record can contribute, "
-            "which under some readings is more than the paper's formula takes. It covers one trial each, "
-            f"not the choice among them; {noise_statement(trials['noise'])}.")
-    return text, Table.of(header, rows, texts=(0, 2))
+    epsilon = epsilon_text("certified", [relation_of("without_replacement")], ["without_replacement"],
+                           trials["delta"], standing(trials["noise"]))
+    text = (f"{of.capitalize()} accuracy (%) by epoch and, in the table, after the last: "
+            f"{means_text(cells['n'], 'from least to greatest')}; {epsilon}, `published` by Lee & Kifer's accounting, "
+            "`tight` by the tightest.")
+    notes = ("`published` is by the RDP bound and classic conversion of Lee & Kifer 2020; `tight` by privacy loss "
+             "distributions or, where there is too little noise for them, by the improved conversion.",
+             "Both are of the most that a record can contribute, which under some readings is more than the paper's "
+             "formula takes.")
+    return Texts((text, Table.of(header, rows, texts=(0, 2))), notes=notes)

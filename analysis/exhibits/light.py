@@ -13,12 +13,14 @@ from matplotlib.lines import Line2D
 
 from analysis import style
 from analysis.exhibits.envelope import best, configs
-from analysis.exhibits.exhibit import MEANS, Exhibit
+from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import NON_PRIVATE, ReportError
+from analysis.runs import NON_PRIVATE, ReportError, noise_sources
 from analysis.statistics import SUMMARY
+from analysis.text import BARS, epsilon_text, means_text
 from pipeline.accounting.label import RELATION
+from pipeline.accounting.noise import standing
 from pipeline.trials.camera import SETTINGS, camera_of
 
 TITLES = {"light": "Accuracy and label ε by photons", "effective_sigma": "Effective sigma by photons"}
@@ -37,10 +39,11 @@ def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
     """One of `TITLES`; errors as `tabulate`."""
     table = tabulate(runs)
     if name == "effective_sigma":
-        return Exhibit(name, TITLES[name], (sigma_caption(table),), table[
+        return Exhibit(name, TITLES[name], Texts((SIGMA_CAPTION,), notes=tuple(_sigma_notes(table))), table[
             ["camera", *SETTINGS, "feedback_std", "photons", "effective_sigma", *PARTS]], plot_sigma(table))
     noiseless = runs.loc[runs["setting"] == NON_PRIVATE]
-    return Exhibit.of_means(name, TITLES[name], caption(table, noiseless), table, plot(table, noiseless))
+    return Exhibit.of_means(name, TITLES[name], caption(table), table, plot(table, noiseless),
+                            _notes(table, runs, noiseless))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
@@ -98,21 +101,26 @@ def light_for(points: pd.DataFrame, epsilon: float) -> tuple[float, float, float
     return float(photons), *ends["photons"].tolist()
 
 
-def caption(table: pd.DataFrame, noiseless: pd.DataFrame) -> str:
-    """What a reader must know of `plot`, whose arguments it has."""
-    first, level = table.iloc[0], METRICS["accuracy"].of(noiseless).mean() if len(noiseless) else np.nan
-    return " ".join([
-        f"Test accuracy ({MEANS}) and label ε (the largest over seeds) against photo-electrons per pixel and exposure, "
-        f"with reference and all mirrors on, of PDFA on the physical model of the optical processor{_common(table)}.",
-        *([] if np.isnan(level) else [f"Grey: the mean without noise and photonic mechanism, {level:.1f}%."]),
-        *_targets(table),
-        f"ε protects labels alone (relation {first['relation']}, sampler {first['sampler']}, δ = {first['delta']:g}) "
-        "and is that of a simulation. It follows from counted photons: read noise, full well and ADC come after the "
-        "counts, change accuracy and not ε."])
+def caption(table: pd.DataFrame) -> str:
+    """What is plotted, n and interval."""
+    return ("Test accuracy and, below, label ε (largest over seeds) of PDFA on the physical optical processor against "
+            f"photo-electrons per pixel and exposure: {means_text(table['n'], BARS)}")
+
+
+def _notes(table: pd.DataFrame, runs: pd.DataFrame, noiseless: pd.DataFrame) -> list[str]:
+    """The camera, the light that an epsilon takes, and how to read that."""
+    level = METRICS["accuracy"].of(noiseless).mean() if len(noiseless) else np.nan
+    epsilon = epsilon_text("label", table["relation"], table["sampler"], table["delta"],
+                           standing(noise_sources(runs[tightest(runs, "label").notna()])))
+    return [f"Reference and all mirrors are on{_common(table)}.",
+            *([] if np.isnan(level) else [f"Grey: the mean without noise and photonic mechanism, {level:.1f}%."]),
+            *_targets(table),
+            f"The lower panel is of {epsilon}, which follows from counted photons: read noise, full well and ADC come "
+            "after the counts, and change accuracy alone."]
 
 
 def _common(table: pd.DataFrame) -> str:
-    """`, with reference ratio 2, 0.1 dark counts`: what all cameras have, but for what is 0."""
+    """`, with reference ratio 2, 0.1 dark counts`: the nonzero settings that all cameras share."""
     common = [NAMES[name].format(table[name].iloc[0]) for name in SETTINGS
               if table[name].nunique() == 1 and table[name].iloc[0]]
     return f", with {', '.join(common)}"
@@ -143,13 +151,16 @@ def _of(points: pd.DataFrame) -> str:
     return f" ({label})" if label else ""
 
 
-def sigma_caption(table: pd.DataFrame) -> str:
-    """What a reader must know of `plot_sigma`."""
-    sentences = ["Standard deviation of the noise on a component of a projection against photo-electrons per pixel and "
-                 "exposure, in units of the entries of B, whose own is "
-                 f"{' or '.join(f'{std:g}' for std in sorted(set(table['feedback_std'])))}: lines by the formula of "
-                 "docs/optics.md, markers as trials tracked it. Dotted the part of counted light, which falls as "
-                 "1/sqrt(photons); dashed the camera's floor (dark counts, read noise, rounding), which falls as "
+SIGMA_CAPTION = ("Standard deviation of the noise on a component of a projection, in units of the entries of B, by "
+                 "photo-electrons per pixel and exposure: lines by formula, markers as trials tracked it; dotted light "
+                 "alone, dashed the camera's floor.")
+
+
+def _sigma_notes(table: pd.DataFrame) -> list[str]:
+    """What `plot_sigma` is drawn by."""
+    stds = " or ".join(f"{std:g}" for std in sorted(set(table["feedback_std"])))
+    sentences = [f"The standard deviation of B is {stds}; docs/optics.md has the formula.",
+                 "Counted light falls as 1/sqrt(photons), the camera's floor (dark counts, read noise, rounding) as "
                  "1/photons."]
     for *_, points in _cameras(table):
         if crossing := _crossing(points):
@@ -157,7 +168,7 @@ def sigma_caption(table: pd.DataFrame) -> str:
     if (table["full_well"] > 0).any():
         sentences.append("At the right end of a line the mean pixel is full; the formula leaves saturation out, and "
                          "pixels that are brighter than the mean saturate before.")
-    return " ".join(sentences)
+    return sentences
 
 
 def plot(table: pd.DataFrame, noiseless: pd.DataFrame) -> Figure:

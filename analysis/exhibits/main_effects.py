@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from analysis import style
 from analysis.exhibits.envelope import fields_of
-from analysis.exhibits.exhibit import Exhibit
+from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
 from analysis.runs import ReportError
@@ -26,7 +26,7 @@ PER_ROW = 4
 def draw(runs: pd.DataFrame) -> Exhibit:
     """What matters, as a table and a figure; errors as `tabulate`."""
     table = tabulate(runs)
-    return Exhibit("main_effects", "Which setting matters", body(table, len(runs)), table.round(6), plot(table))
+    return Exhibit("main_effects", "Which setting matters", texts(table, len(runs)), table.round(6), plot(table))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
@@ -95,7 +95,7 @@ def plot(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def body(table: pd.DataFrame, n_trials: int) -> tuple[str, Table]:
+def texts(table: pd.DataFrame, n_trials: int) -> Texts:
     """A caption above a row per factor: what it explains, its best level, and how far its means lie apart."""
     rows = []
     for name, own in table.groupby("factor", sort=False):
@@ -105,8 +105,10 @@ def body(table: pd.DataFrame, n_trials: int) -> tuple[str, Table]:
                                                             f"{own['mean'].max() - own['mean'].min():.2f}"])])
     used = int(table["trials"].iloc[-1])
     others = "" if used == n_trials else f" ({n_trials - used} without a mechanism are left out)"
-    text = (f"Main effects on test accuracy over {used} trials of a balanced grid{others}: the part of the variance "
-            "that each setting explains, the level with the best mean over all others, and how many points "
-            "the means of its levels lie apart. A pair, `a × b`, explains what both together do beyond each: where it "
-            "is large, the better level of one depends on the other, however little it explains by itself.")
-    return text, Table.of(["setting", "variance explained %", "best level", "mean test %", "range"], rows, texts=(0, 2))
+    text = (f"Main effects on test accuracy (%) over n = {used} trials of a balanced grid{others}: variance that each "
+            "setting explains, the level with the best mean, and the range of its level means, in points; no "
+            "intervals.")
+    note = ("A pair, `a × b`, explains what both together do beyond each: where it is large, the better level of one "
+            "depends on the other.")
+    table = Table.of(["setting", "variance explained %", "best level", "mean test %", "range"], rows, texts=(0, 2))
+    return Texts((text, table), notes=(note,))

@@ -7,13 +7,22 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.exhibits.envelope import fields_of, setting_keys
-from analysis.exhibits.exhibit import Exhibit
+from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import HEADINGS, METRICS
 from analysis.exhibits.table import Table
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, by_noise, setting_label
-from analysis.text import NO_VALUE, value_text
+from analysis.runs import (
+    ALGORITHM_LABELS,
+    DATASET_LABELS,
+    NON_PRIVATE,
+    by_noise,
+    noise_sources,
+    setting_label,
+)
+from analysis.text import NO_VALUE, epsilon_text, means_text, value_text
 from pipeline.accounting.epsilon import GUARANTEES
+from pipeline.accounting.label import RELATION as LABEL_RELATION
+from pipeline.accounting.noise import standing
 from pipeline.trials.factors import find_factors
 
 SHOWN = ("mean", "half_width", "low", "high")  # of a score
@@ -23,7 +32,7 @@ KINDS = tuple(kind for kind, (guarantees, _) in GUARANTEES.items() if guarantees
 def draw(runs: pd.DataFrame) -> Exhibit:
     """The means, as a table."""
     table = tabulate(runs)
-    return Exhibit("means", "Means over seeds of every setting", body(table), table.round(4))
+    return Exhibit("means", "Means over seeds of every setting", texts(table, runs), table.round(4))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
@@ -54,8 +63,8 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     return table.drop(columns="place").reset_index(drop=True)
 
 
-def body(table: pd.DataFrame) -> tuple[str, Table]:
-    """A caption above the table; accuracies as `mean ± half width of the 95% t interval`."""
+def texts(table: pd.DataFrame, runs: pd.DataFrame) -> Texts:
+    """A caption above the table of these runs; accuracies as `mean ± half width of the 95% t interval`."""
     scores = [name for name in HEADINGS if f"{name}/mean" in table]
     kinds = [name for name in table if name.startswith("epsilon/")]
     fields = list(table.columns[2:table.columns.get_loc("n")])
@@ -64,20 +73,25 @@ def body(table: pd.DataFrame) -> tuple[str, Table]:
     rows = [[ALGORITHM_LABELS[row["algorithm"]], setting_label(row["noise"]), *_settings(row, fields), str(row["n"]),
              *(_score(row, name) for name in scores), *(_epsilon(row[name]) for name in kinds)]
             for row in table.to_dict("records")]
-    return caption(table), Table.of(header, rows, texts=range(2 + len(fields)))
+    found = Table.of(header, rows, texts=range(2 + len(fields)))
+    notes = [_reading(name.removeprefix("epsilon/"), runs) for name in kinds]
+    if not kinds and (table["noise"] != NON_PRIVATE).any():
+        notes = ["No trial has an ε that guarantees anything: noise here is a level, not a privacy."]
+    return Texts((caption(table), found), notes=tuple(notes))
 
 
 def caption(table: pd.DataFrame) -> str:
-    """What a reader must know of the means."""
-    sentences = [f"All {len(table)} settings: mean accuracies at the last epoch over n seeds ± half the 95% t "
-                 "interval."]
-    if "validation/accuracy/mean" in table:
-        sentences.append("Of one noise the best by validation stands first.")
-    if any(name.startswith("epsilon/") for name in table):
-        sentences.append("ε, the largest over seeds, covers one trial, not the choice of the best row.")
-    if (table["noise"] != NON_PRIVATE).any() and not any(name.startswith("epsilon/") for name in table):
-        sentences.append("No trial has an ε that guarantees anything: noise here is a level, not a privacy.")
-    return " ".join(sentences)
+    """What is shown: n, interval and order."""
+    first = ", of one noise the best by validation first" if "validation/accuracy/mean" in table else ""
+    return f"All {len(table)} settings{first}: accuracies at the last epoch, {means_text(table['n'])}."
+
+
+def _reading(kind: str, runs: pd.DataFrame) -> str:
+    """How to read a column of epsilons."""
+    own = runs[tightest(runs, kind).notna()]
+    relations = [LABEL_RELATION] if kind == "label" else own.get("privacy.relation", ["not tracked"])
+    stands = standing(noise_sources(own))
+    return f"Largest over seeds: {epsilon_text(kind, relations, own['sampler'], own['delta'], stands)}."
 
 
 def _settings(row: dict, fields: Sequence[str]) -> list[str]:

@@ -24,6 +24,7 @@ class Metric:
         low, high: what it can be.
         digits: after the point, in tables.
         key: of MLflow, a fraction; empty for alignment, which is a mean over keys.
+        meaning: a sentence, where the phrase does not say it all.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Metric:
     high: float
     digits: int
     key: str = ""
+    meaning: str = ""
 
     @property
     def factor(self) -> int:
@@ -75,10 +77,11 @@ HEADINGS = {"test/accuracy": "test %", "validation/accuracy": "validation %",
             "test/worst_class_accuracy": "worst class %"}
 METRICS = {metric.name: metric for metric in (
     Metric("accuracy", "Test accuracy (%)", "test accuracy (%)", 0, 100, 2, "test/accuracy"),
-    Metric("worst_class", "Test accuracy of the worst class (%)", "test accuracy (%) of the worst class", 0, 100,
+    Metric("worst_class", "Test accuracy of the worst class (%)", "worst-class test accuracy (%)", 0, 100,
            2, "test/worst_class_accuracy"),
     Metric("alignment", "Alignment of hidden layers\n(cosine)",
-           "alignment (cosine of applied update and true gradient, mean over hidden layers)", -1, 1, 3),
+           "alignment (cosine, hidden layers)", -1, 1, 3,
+           meaning="Alignment is the cosine of the applied update and the true gradient, mean over hidden layers."),
 )}
 
 

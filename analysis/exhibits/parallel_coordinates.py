@@ -14,18 +14,20 @@ from analysis.exhibits.envelope import fields_of
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.heatmaps import COLOURS
 from analysis.exhibits.metrics import METRICS
-from analysis.text import level_order, level_text
+from analysis.text import level_order, level_text, means_text
 from pipeline.trials.factors import find_factors
 
 SPREAD = 0.22  # of the distance between two levels, over which the lines through one level are spread
-CAPTION = ("Every setting as a line through an axis for each field that varies, coloured by its mean test accuracy, "
-           "which is the last axis; lines through one value lie in the order of their accuracy.")
+CAPTION = ("Every setting as a line through an axis for each field that varies, coloured by test accuracy (last axis), "
+           "{}; lines through one value lie in the order of their accuracy")
 
 
 def draw(runs: pd.DataFrame) -> Exhibit:
     """All settings; errors as `tabulate`."""
     table = tabulate(runs)
-    return Exhibit.of_means("parallel_coordinates", "All settings at once", CAPTION, table, plot(table))
+    return Exhibit.of_means("parallel_coordinates", "All settings at once", CAPTION.format(means_text(table["n"], "")
+                                                                                           .strip()), table,
+                            plot(table))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:

@@ -9,14 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analysis.exhibits.exhibit import Exhibit
+from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.selection import SCORE
 from analysis.exhibits.table import Table
 from analysis.style import look, theme
 from analysis.text import NO_VALUE
 from pipeline.accounting.budget import Filter, begun, scope
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.noise import noise_statement, sentence, standing
+from pipeline.accounting.noise import standing
 from pipeline.tracking.reader import Reader
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import counted, run_name
@@ -45,8 +45,9 @@ def draw(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
     texts = rows[shown].astype(object).where(rows[shown].notna(), NO_VALUE)
     body = Table.of(shown, [[_text(name, value) for name, value in zip(shown, row, strict=True)]
                             for row in texts.itertuples(index=False)], texts=(1, 2))
-    parts = caption(experiment, rows, filter), *scope(experiment, store.certified), body
-    return Exhibit("search", "What the search asked for", parts, rows, plot(rows, filter))
+    notes = *_notes(experiment, rows, filter), *scope(experiment, store.certified)
+    return Exhibit("search", "What the search asked for", Texts((caption(experiment, filter), body), notes=notes), rows,
+                   plot(rows, filter))
 
 
 def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, filter: Filter | None) -> pd.DataFrame:
@@ -75,11 +76,20 @@ def _epochs(released: list[Release], key: str) -> int:
     return max((release.epochs for release in released if release.trial.trial_key == key), default=0)
 
 
-def caption(experiment: Experiment, rows: pd.DataFrame, filter: Filter | None) -> str:
-    """Who asked, how, and what the budget means."""
-    search, over = experiment.search, int((rows["status"] == "passed over").sum())
-    sentences = [f"Validation accuracy at the last epoch of the trials that {search.algorithm} search asked for, in "
-                 "its order; the line is the best so far."]
+def caption(experiment: Experiment, filter: Filter | None) -> str:
+    """What is plotted: scores and, under a budget, what was spent."""
+    text = ("Validation accuracy (n = 1) at the last epoch of the trials that "
+            f"{experiment.search.algorithm} search asked for, in its order; the line is the best so far")
+    if filter is None:
+        return f"{text}. No budget covers the search."
+    stands = standing(trial.noise for trial in experiment.trials)
+    return (f"{text}. Below, ε spent of the budget, {filter.budget.epsilon:g} at δ = {filter.budget.delta:g} "
+            f"({stands}).")
+
+
+def _notes(experiment: Experiment, rows: pd.DataFrame, filter: Filter | None) -> list[str]:
+    """What was passed over or stopped, and what the budget means."""
+    sentences, over = [], int((rows["status"] == "passed over").sum())
     if over:
         sentences.append(f"{counted(over, 'suggestion')} passed over: beyond the budget, or asked for before.")
     if experiment.stop and (stopped := int((rows["status"] == "stopped").sum())):
@@ -88,14 +98,9 @@ def caption(experiment: Experiment, rows: pd.DataFrame, filter: Filter | None) -
                          f"{counted(grace, 'epoch')}, {factor} times as many, and so on: of those that came so far "
                          f"one in {factor} went on.")
     if filter:
-        sources = [trial.noise for trial in experiment.trials]
-        sentences += [f"ε spent at δ = {filter.budget.delta:g} is that of all epochs released until then, of a budget "
-                      f"of {filter.budget.epsilon:g}, by a Renyi filter of order {filter.order} that was fixed "
-                      "beforehand; no trial started whose whole cost did not fit. "
-                      f"The guarantee is {standing(sources)}.", sentence(noise_statement(sources))]
-    else:
-        sentences.append("No budget covers the search.")
-    return " ".join(sentences)
+        sentences.append(f"ε spent is that of all epochs released until then, by a Renyi filter of order "
+                         f"{filter.order} that was fixed beforehand; no trial started whose whole cost did not fit.")
+    return sentences
 
 
 def plot(rows: pd.DataFrame, filter: Filter | None) -> Figure:

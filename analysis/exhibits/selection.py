@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.exhibits.exhibit import Exhibit
-from analysis.exhibits.frontier.exhibit import NEIGHBOURS
+from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.table import Table
 from analysis.runs import earlier_epochs, require_accuracy
-from analysis.text import NO_VALUE
+from analysis.text import NO_VALUE, epsilon_text
 from pipeline.accounting import Epsilon, account
 from pipeline.accounting.certified import event_of, with_noise
 from pipeline.accounting.evaluations import scores_are_covered, selected_epsilon
@@ -135,46 +134,58 @@ def draw(choice: Choice) -> Exhibit:
            "selected_relation": epsilon and epsilon.relation, "selected_sampler": epsilon and epsilon.sampler,
            "selected_delta": epsilon and epsilon.delta, "certified_trials": choice.trials,
            "epsilon_had_it_been_the_only_one": choice.alone.value, "reason": choice.reason}
-    return Exhibit("selection", "The best trial, and its price", body(choice), pd.DataFrame([row]))
+    return Exhibit("selection", "The best trial, and its price", texts(choice), pd.DataFrame([row]))
 
 
-def body(choice: Choice) -> tuple[str, Table]:
-    """A table of one row below a caption that says what the price covers."""
+def texts(choice: Choice) -> Texts:
+    """A table of one row below a caption, and what its price covers."""
     epsilon = choice.selected
     header = ["best trial by validation", "validation %", "test %",
               f"selected ε ({epsilon.variant.replace('_', ' ')})" if epsilon else "selected ε", f"ε: {ALONE}"]
     price = f"{epsilon.value:.4g}" if epsilon else NO_VALUE
     row = [choice.name, f"{100 * choice.validation:.2f}", f"{100 * choice.test:.2f}", price,
            f"{choice.alone.value:.4g}"]
-    return caption(choice), Table.of(header, [row])
+    return Texts((caption(choice), Table.of(header, [row])), notes=tuple(_notes(choice)))
 
 
 def caption(choice: Choice) -> str:
-    """What a reader must know of the price: what it covers, and what it does not."""
+    """What is shown, and how to read its price."""
     number = "" if choice.trials is None else f"{choice.trials} "
-    sentences = [f"The best of {number}certified trials by validation accuracy at the last epoch; test accuracy had no "
-                 "part in the choice."]
-    epsilon = choice.selected
-    if epsilon is None:
-        sentences.append(f"No ε covers the choice: {choice.reason}.")
-    else:
-        sentences += [f"Selected ε at δ = {epsilon.delta:g} (relation {epsilon.relation}, sampler {epsilon.sampler}) "
-                      "bounds how well two training sets are told apart that are equal but for "
-                      f"{NEIGHBOURS[epsilon.relation]}.", _covered(choice), choice.scores]
-    sentences.append(f"The last column is the {ALONE}: it does not hold for the best of several.")
+    epsilon = choice.selected or choice.alone
+    reading = epsilon_text("selected" if choice.selected else "certified", [epsilon.relation], [epsilon.sampler],
+                           [epsilon.delta], choice.standing)
+    return (f"The best of {number}certified trials by validation accuracy at the last epoch (n = 1); {reading}. The "
+            "last column does not hold for the best of several.")
+
+
+def _notes(choice: Choice) -> list[str]:
+    """What the price covers, and what it does not."""
+    sentences = ["Test accuracy had no part in the choice.",
+                 *([f"No ε covers the choice: {choice.reason}."] if choice.selected is None else
+                   [_covered(choice), choice.scores])]
     if choice.others:
         sentences.append(f"{choice.others} further trials of the file have no certified ε; they were not candidates, "
                          "and no number here covers their publication.")
-    return " ".join([*sentences, choice.noise])
+    return sentences
+
+
+def told(choice: Choice) -> str:
+    """A sentence for the head of a report that shows the best trial alone."""
+    price = "no ε covers the choice"
+    if choice.selected:
+        rule = choice.selected.variant.replace("_", " ")
+        price = f"selected ε ({rule}) {choice.selected.value:.4g} at δ = {choice.selected.delta:g}, {choice.standing}"
+    return (f"The best trial by validation is {choice.name}: test accuracy {100 * choice.test:.2f}%, validation "
+            f"{100 * choice.validation:.2f}%; {price}.")
 
 
 def _covered(choice: Choice) -> str:
     if choice.selected.variant == "budget":
-        return (f"It is the budget of the sweep, which covers all weights of all steps of its {choice.trials} trials, "
-                f"whichever of them is published: {choice.selected.note}.")
+        return (f"Selected ε is the budget of the sweep, which covers all weights of all steps of its {choice.trials} "
+                f"trials, whichever of them is published: {choice.selected.note}.")
     if choice.trials is not None:
-        return (f"It composes all {choice.trials} trials, seeds included: all weights of all their steps, whichever "
-                "of them is published.")
-    return ("It covers the best trial alone, of a number of trials that was drawn at random before training: the other "
-            "trials (runs.csv, the tracking store) and selection.seed, which tells their number, must stay as private "
-            "as the noise; each of them published costs more.")
+        return (f"Selected ε composes all {choice.trials} trials, seeds included: all weights of all their steps, "
+                "whichever of them is published.")
+    return ("Selected ε covers the best trial alone, of a number of trials that was drawn at random before training: "
+            "the other trials (runs.csv, the tracking store) and selection.seed, which tells their number, must stay "
+            "as private as the noise; each of them published costs more.")

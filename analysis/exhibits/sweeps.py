@@ -9,17 +9,20 @@ from matplotlib.figure import Figure
 
 from analysis import style
 from analysis.exhibits.envelope import best
-from analysis.exhibits.exhibit import MEANS, Exhibit
+from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import NON_PRIVATE, ReportError, by_noise, setting_label
+from analysis.runs import NON_PRIVATE, ReportError, by_noise, noise_sources, setting_label
 from analysis.statistics import SUMMARY
+from analysis.text import BARS, epsilon_text, means_text
 from pipeline.accounting.label import RELATION as LABEL_RELATION
+from pipeline.accounting.noise import standing
 from pipeline.trials.exhibits import SWEPT
 
 FIELD_LABELS = {"batch_size": "Batch size m", "tau_h": "$\\tau_h$ (bound on activations)",
                 "clipping_norm": "Clipping norm C"}
 SHOWN = ("accuracy", "alignment")
-KIND_OF_TARGET = {"epsilon": "certified", "label_epsilon": "label (features public)"}
+TARGETS = {"epsilon": "certified", "label_epsilon": "label"}
+KIND_OF_TARGET = {**TARGETS, "label_epsilon": "label (features public)"}
 TITLES = {"tau_h_sweep": "Accuracy and alignment by activation bound",
           "batch_size_sweep": "Accuracy and alignment by batch size",
           "clipping_norm_sweep": "Accuracy and alignment by clipping norm"}
@@ -32,8 +35,20 @@ def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
     """One of `TITLES`; errors as `tabulate`."""
     table = tabulate(runs, SWEPT[name])
     caption = (f"Test accuracy and alignment of the hidden layers against {AGAINST[name]}, a row for each noise: "
-               f"{MEANS}.")
-    return Exhibit.of_means(name, TITLES[name], caption, table, plot(table, SWEPT[name]))
+               f"{means_text(table['n'], BARS)}")
+    return Exhibit.of_means(name, TITLES[name], caption, table, plot(table, SWEPT[name]), readings(runs, table))
+
+
+def readings(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
+    """A sentence for every kind of epsilon that sets noise: how to read its targets."""
+    found = []
+    for target, kind in TARGETS.items():
+        own = table[table["setting"].str.startswith(f"{target}=")]
+        if len(own):
+            stands = standing(noise_sources(runs[runs["setting"].isin(own["setting"])]))
+            epsilon = epsilon_text(kind, own["relation"], own["sampler"], own["delta"], stands)
+            found.append(f"Targets are of {epsilon}.")
+    return found
 
 
 def tabulate(runs: pd.DataFrame, field: str) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Table 1 of Ohana et al. 2021: test accuracy by algorithm and noise, as CSV, Markdown and LaTeX."""
+"""Table 1 of Ohana et al. 2021: test accuracy by algorithm and noise."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from analysis.exhibits import paper
-from analysis.exhibits.exhibit import Exhibit
+from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
 from analysis.runs import (
@@ -22,7 +22,7 @@ from analysis.runs import (
 )
 from analysis.statistics import plus_minus
 from analysis.style import present
-from analysis.text import NO_VALUE, ONE_SEED, n_seeds
+from analysis.text import NO_VALUE, means_text
 from pipeline.trials.naming import counted
 
 COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_half_width", "accuracy_low", "accuracy_high", "n",
@@ -30,11 +30,9 @@ COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_half_width", "accu
 
 
 def draw(runs: pd.DataFrame) -> Exhibit:
-    """The table, in LaTeX too; errors as `tabulate`."""
+    """The table; errors as `tabulate`."""
     table = tabulate(runs)
-    text = caption(runs, table)
-    return Exhibit("table1", "Test accuracy by noise level", body(table, text), table.round(4),
-                   others={"table1.tex": to_latex(table, text)})
+    return Exhibit("table1", "Test accuracy by noise level", texts(runs, table), table.round(4))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
@@ -65,13 +63,32 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
+def texts(runs: pd.DataFrame, table: pd.DataFrame) -> Texts:
+    """Two tables below their captions: algorithms as rows, settings as columns and cells `ours (paper)`; and a row for
+    each cell with its interval, n and difference from the paper."""
+    settings, rows = _grid(table)
+    header = ["", "noise", "mean", "95% interval", "n", "paper", "difference"]
+    long = Table.of(header, map(_long_row, table.itertuples()), texts=(0, 1))
+    return Texts((caption(runs, table), Table.of(["", *map(setting_label, settings)], rows)),
+                 ("By cell: mean over n seeds, 95% t interval, and difference from the paper, in points.", long),
+                 tuple(_notes(runs, table)))
+
+
 def caption(runs: pd.DataFrame, table: pd.DataFrame) -> str:
-    """What a reader must know of `table`: n, interval, dataset, learning rates, what diverged, what sigma is not."""
+    """What is shown: data, n, interval, and what sigma is not."""
+    published = f", in parentheses that of {paper.SOURCE}" if table["paper"].notna().any() else ""
+    return (f"Test accuracy (%) on {DATASET_LABELS[runs['dataset'].iloc[0]]} after "
+            f"{counted(_listed(runs['epochs']), 'epoch')}{published}: {means_text(table['n'])}. σ is a noise level, "
+            "not a privacy level.")
+
+
+def _notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
+    """How wide intervals are, learning rates, and what diverged or differs from the paper."""
     compared = table["paper"].notna().any()
-    sentences = [f"Test accuracy (%) on {DATASET_LABELS[runs['dataset'].iloc[0]]} after "
-                 f"{counted(_listed(runs['epochs']), 'epoch')}"
-                 f"{f', in parentheses that of {paper.SOURCE}' if compared else ''}.",
-                 _uncertainty(table), *_divergence(runs), f"Learning rates: {_learning_rates(runs)}."]
+    sentences = [] if table["n"].max() == 1 else [
+        f"Intervals are at most ±{table['accuracy_half_width'].max():.2f} points"
+        f"{'' if table['n'].min() > 1 else ', and none where n = 1'}."]
+    sentences += [*_divergence(runs), f"Learning rates: {_learning_rates(runs)}."]
     if compared:
         sentences.append(f"The paper states {paper.LEARNING_RATE:g}, and {paper.LEARNING_RATE_BP_PRIVATE:g} for BP "
                          "with noise.")
@@ -79,18 +96,7 @@ def caption(runs: pd.DataFrame, table: pd.DataFrame) -> str:
     if projectors:
         kind = "a simulated OPU" if projectors == {"opu_simulated"} else f"{_listed(projectors)}"
         sentences.append(f"PDFA used {kind}{'; the paper, an optical one' if compared else ''}.")
-    sentences.append("σ is a noise level, not a privacy level: the ε that Ohana et al. 2021 claim for it (kind "
-                     "“claimed”) is no guarantee.")
-    return " ".join(sentences)
-
-
-def body(table: pd.DataFrame, text: str) -> tuple[str, Table, Table]:
-    """Two tables below their caption: algorithms as rows, settings as columns and cells `ours (paper)`; and a row for
-    each cell with its interval, n and difference from the paper."""
-    settings, rows = _grid(table)
-    header = ["", "noise", "mean", "95% interval", "n", "paper", "difference"]
-    return (text, Table.of(["", *map(setting_label, settings)], rows),
-            Table.of(header, map(_long_row, table.itertuples()), texts=(0, 1)))
+    return sentences
 
 
 def _long_row(row: tuple) -> list[str]:
@@ -98,16 +104,6 @@ def _long_row(row: tuple) -> list[str]:
     against = [NO_VALUE] * 2 if math.isnan(row.paper) else [f"{row.paper:.2f}", f"{row.difference:+.2f}"]
     return [ALGORITHM_LABELS[row.algorithm], setting_label(row.setting), f"{row.accuracy_mean:.2f}", interval,
             f"{row.n}", *against]
-
-
-def to_latex(table: pd.DataFrame, text: str, label: str = "tab:table1") -> str:
-    r"""A LaTeX `table` to \input; needs the package booktabs only."""
-    settings, rows = _grid(table)
-    header = ["", *(s if s == NON_PRIVATE else rf"$\sigma = {s}$" for s in settings)]
-    body = [" & ".join(_latex(cell) for cell in row) + r" \\" for row in rows]
-    return "\n".join([r"\begin{table}", r"\centering", rf"\caption{{{_latex(text)}}}", rf"\label{{{label}}}",
-                      rf"\begin{{tabular}}{{l{'r' * len(settings)}}}", r"\toprule", " & ".join(header) + r" \\",
-                      r"\midrule", *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 
 def _grid(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
@@ -120,13 +116,6 @@ def _grid(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 def _cell(row: tuple) -> str:
     ours = plus_minus(row.accuracy_mean, half_width=row.accuracy_half_width)
     return ours if math.isnan(row.paper) else f"{ours} ({row.paper:.2f})"
-
-
-def _uncertainty(table: pd.DataFrame) -> str:
-    if table["n"].max() == 1:
-        return ONE_SEED
-    return (f"Mean over {n_seeds(table['n'])}; ± is the 95% t interval over seeds, at most "
-            f"±{table['accuracy_half_width'].max():.2f} points{'' if table['n'].min() > 1 else ', none where n = 1'}.")
 
 
 def _divergence(runs: pd.DataFrame) -> list[str]:
@@ -160,11 +149,3 @@ def _listed(values: object) -> str:
     """Distinct values, `a`, or `a or b`."""
     distinct = sorted(set(values))
     return " or ".join(v if isinstance(v, str) else f"{v:g}" for v in distinct)
-
-
-_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "σ": r"$\sigma$",
-          "ε": r"$\varepsilon$", "±": r"$\pm$", "–": "--", "“": "``", "”": "''", **{c: f"\\{c}" for c in "&%$#_{}"}}
-
-
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)

@@ -9,14 +9,16 @@ import pandas as pd
 
 from analysis.exhibits import paper
 from analysis.exhibits.envelope import best
-from analysis.exhibits.exhibit import Exhibit
+from analysis.exhibits.exhibit import ENVELOPE, Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.light import SIGMA
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
-from analysis.runs import ReportError
+from analysis.runs import ReportError, noise_sources
 from analysis.statistics import SUMMARY
-from analysis.text import NO_VALUE, ONE_SEED, n_seeds
+from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
+from pipeline.accounting.label import RELATION
+from pipeline.accounting.noise import standing
 from pipeline.trials.exhibits import column_of
 
 GAUSSIAN, PHYSICAL = "opu_simulated", "opu_physical"
@@ -27,7 +29,7 @@ COLUMNS = ["projector", "sigma", "photons", "effective_sigma", *SUMMARY, "epsilo
 def draw(runs: pd.DataFrame) -> Exhibit:
     """The table; errors as `tabulate`."""
     table = tabulate(runs)
-    return Exhibit("table1_light", "PDFA at the published sigmas by counted photons", body(table),
+    return Exhibit("table1_light", "PDFA at the published sigmas by counted photons", texts(table, runs),
                    table.round(dict.fromkeys(SUMMARY, 4)))
 
 
@@ -60,8 +62,9 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def body(table: pd.DataFrame) -> tuple[str, Table]:
-    """A caption above the table with sigmas as columns: accuracy, published and by model, light, and label epsilon."""
+def texts(table: pd.DataFrame, runs: pd.DataFrame) -> Texts:
+    """A caption above the table of these runs with sigmas as columns: accuracy, published and by model, light, and
+    label epsilon."""
     models = {projector: table[table["projector"] == projector].set_index("sigma") for projector in LABELS}
     sigmas = sorted(set(table["sigma"]))
     rows = []
@@ -73,21 +76,26 @@ def body(table: pd.DataFrame) -> tuple[str, Table]:
                  *(_value([models[PHYSICAL]], sigma, "photons", ".3g") for sigma in sigmas)])
     rows += [[f"{LABELS[projector]}, label ε", *(_value([rows_of], sigma, "epsilon", ".4g") for sigma in sigmas)]
              for projector, rows_of in models.items()]
-    return caption(table), Table.of(["PDFA", *(f"σ = {sigma:g}" for sigma in sigmas)], rows)
+    found = Table.of(["PDFA", *(f"σ = {sigma:g}" for sigma in sigmas)], rows)
+    return Texts((caption(table), found), notes=tuple(_notes(table, runs)))
 
 
 def caption(table: pd.DataFrame) -> str:
-    """What a reader must know of the table."""
-    compared = table["paper"].notna().any()
-    most = table["choices"].max()
-    return " ".join([
-        "PDFA with the Gaussian of a published σ, and with counted photons, of which there are so many per pixel and "
-        "exposure (reference and all mirrors on) that the effective σ of the camera is that σ; both are released in "
-        "the same way.",
-        *([f"{paper.SOURCE}, is of an optical processor with Gaussian noise of that σ."] if compared else []),
-        ONE_SEED if table["n"].max() == 1 else f"Mean over {n_seeds(table['n'])} ± half the 95% t interval.",
-        *([f"Best of up to {most} settings by validation accuracy; no ε covers that choice."] if most > 1 else []),
-        "σ is a noise level and not a privacy level. Label ε protects labels alone, and is that of a simulation."])
+    """What is shown, n and interval."""
+    return ("Test accuracy and label ε of PDFA with the Gaussian of a published σ, and with counted photons whose "
+            f"effective σ is that: {means_text(table['n'])}{best_of(table['choices'].max())}.")
+
+
+def _notes(table: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
+    """How to read light and epsilon."""
+    own = runs[tightest(runs, "label").notna()]
+    epsilon = epsilon_text("label", [RELATION], own["sampler"], own["delta"], standing(noise_sources(own)))
+    published = [f"{paper.SOURCE}, is of an optical processor with Gaussian noise of that σ."]
+    return ["Photons are per pixel and exposure, with reference and all mirrors on.",
+            "The Gaussian and light are released in the same way.",
+            "σ is a noise level and not a privacy level.", *(published if table["paper"].notna().any() else []),
+            *([f"Largest over seeds: {epsilon}."] if len(own) else []),
+            *([ENVELOPE] if table["choices"].max() > 1 else [])]
 
 
 def _accuracy(rows: pd.DataFrame, sigma: float) -> str:

@@ -21,6 +21,7 @@ from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Cell
 from analysis.report.page import Column, Download, Page
 from analysis.report.statements import epsilons, guarantees, kinds_of, notes, short, state
+from analysis.report.unfinished import Progress
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, by_noise, setting_label
 from analysis.text import NO_VALUE, value_text
 from pipeline.accounting.epsilon import GUARANTEES
@@ -43,7 +44,7 @@ def shown(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> 
 
 def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], *, store: Reader,
             choice: Choice | None, exhibits: Sequence[Exhibit], data: bytes, headline: Sequence[str] = (),
-            left_out: Sequence[tuple[str, str]] = ()) -> Page:
+            left_out: Sequence[tuple[str, str]] = (), notice: str = "") -> Page:
     """The page of a report.
 
     Args:
@@ -55,14 +56,15 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
         data: `runs.csv`.
         headline: sentences that answer what the experiment asks, for the head of the page.
         left_out: (exhibit, reason) of those that do not fit.
+        notice: how far an unfinished sweep is.
     """
-    common = {"title": experiment.name, "what": "Experiment report", "headline": headline,
+    common = {"title": experiment.name, "what": "Experiment report", "notice": notice, "headline": headline,
               "exhibits": exhibits, "left_out": left_out,
               "privacy": state(runs, choice), "epsilons": epsilons(runs, choice), "notes": notes(runs),
               "versions": versions(tracked)}
     commits = ("Commit", ", ".join(map(abridged, _counted(tracked, "git_commit"))) or "not recorded")
     if experiment.candidates:
-        return Page(**common, description=" ".join(filter(None, (experiment.description, SECRET))), facts=[commits])
+        return Page(**common | {"notice": SECRET}, description=experiment.description, facts=[commits])
     links = [address(store, run_id) for run_id in runs["run_id"]]
     return Page(**common, description=experiment.description,
                 facts=[*_facts(runs, tracked), commits], grid=_grid(experiment, runs), settings=_settings(runs),
@@ -73,13 +75,14 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
 
 
 def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun],
-             files: Mapping[str, bytes]) -> str:
+             files: Mapping[str, bytes], progress: Progress | None = None) -> str:
     """JSON: where the numbers come from, and SHA-256 digests of those of `files` that hold them (CSV); of random
     stopping nothing that depends on the number of trials.
 
     Args:
         runs, tracked: as of `compose`.
         files: contents by name.
+        progress: of an unfinished sweep.
     """
     data = {name for name in files if name.endswith(".csv")}
     content: dict[str, Any] = {"experiment": experiment.name}
@@ -89,6 +92,8 @@ def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Track
         begin, end = _span(tracked)
         content |= {"trials": dict(Counter(runs["status"])), "began": f"{begin:%Y-%m-%dT%H:%M:%SZ}",
                     "ended": f"{end:%Y-%m-%dT%H:%M:%SZ}"}
+    if progress:
+        content["unfinished"] = progress._asdict()
     content["commands"] = commands(experiment, tracked)
     for name, tag in (("commits", "git_commit"), ("software", "versions")):
         content[name] = dict(Counter(run.tags.get(tag, "unknown") for run in tracked))
@@ -216,9 +221,8 @@ def _settings(runs: pd.DataFrame) -> list[tuple[str, str]]:
 def _trials_note(runs: pd.DataFrame, links: Sequence[str]) -> str:
     sentences = ["Accuracies in % at the last epoch; cos, the cosine between a layer's update and its true gradient."]
     if kinds_of(runs):
-        sentences.append("Of every kind of ε the least that its accountants give, at the δ, relation and sampler of "
-                         "the table above; kinds guarantee different things and cannot be compared. A guarantee is "
-                         "simulated where the noise comes from a recorded seed.")
+        sentences.append("Of every kind of ε the least that its accountants give, at the δ, relation and sampler that "
+                         "the table of epsilons has; kinds guarantee different things and cannot be compared.")
     if any(links):
         local = links[0].startswith("http://127.0.0.1:")
         sentences.append("A trial's key leads to its run in MLflow" +

@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -24,6 +25,7 @@ from analysis.runs import ALGORITHM_LABELS
 from analysis.style import PALETTE
 from analysis.svg import SVG, XLINK
 
+MOST_WORDS_ABOVE = 45  # the first figure, on a phone
 TEMPLATE = Path(__file__).parent / "template"
 DATA = {"svg": "image/svg+xml", "pdf": "application/pdf", "csv": "text/csv;charset=utf-8",
         "tex": "text/plain;charset=utf-8", "yaml": "text/plain;charset=utf-8"}  # offered as downloads, in this order
@@ -90,8 +92,9 @@ class Page:
 
     Attributes:
         what: what the page is, above its title.
+        notice: a sentence that a reader must not miss, above all others.
         headline: sentences that answer what was asked; they stand first.
-        facts: (name, value) at its head.
+        description, facts: what was asked, and (name, value) of what was run.
         grid, settings: (field, values): what varies, and everything.
         left_out: (exhibit, reason): what the trials did not fit.
         privacy: kinds of epsilon in words; `epsilons` lists the numbers, `notes` what they rest on.
@@ -103,6 +106,7 @@ class Page:
 
     title: str
     what: str
+    notice: str = ""
     headline: Sequence[str] = ()
     description: str = ""
     facts: Sequence[tuple[str, str]] = ()
@@ -120,6 +124,23 @@ class Page:
     commands: Sequence[str] = ()
     versions: Sequence[str] = ()
     source: Sequence[Download] = field(default=())
+
+    @property
+    def lead(self) -> list[Exhibit]:
+        """The exhibits that are not folded: the first with a figure and, where it has no table, the first with one."""
+        def has_table(exhibit: Exhibit) -> bool:
+            return any(isinstance(part, Table) for part in exhibit.texts.body)
+
+        figure = next((e for e in self.exhibits if e.figure), None)
+        table = figure if figure and has_table(figure) else next(filter(has_table, self.exhibits), None)
+        return [e for e in dict.fromkeys((figure, table)) if e]
+
+    @property
+    def answer(self) -> tuple[Sequence[str], Sequence[str]]:
+        """The headline in two parts: what stands above the first figure on a phone, and what below."""
+        words = list(accumulate(len(sentence.split()) for sentence in self.headline))
+        first = max(1, sum(count <= MOST_WORDS_ABOVE for count in words))
+        return self.headline[:first], self.headline[first:]
 
 
 def render(page: Page) -> str:

@@ -30,7 +30,8 @@ from analysis.exhibits.frontier import exhibit as frontier
 from analysis.exhibits.frontier import slices
 from analysis.report.overview import NOISE, compose, file_name, manifest, shown, tracked_runs
 from analysis.report.page import render
-from analysis.runs import FIELDS, load_runs, searched
+from analysis.report.unfinished import NO_BEST, Progress, part_of
+from analysis.runs import FIELDS, MissingTrials, ReportError, load_runs, searched
 from pipeline.accounting.budget import require_as_begun
 from pipeline.accounting.certified import with_noise
 from pipeline.tracking.reader import Reader
@@ -72,19 +73,24 @@ class Report(NamedTuple):
     Attributes:
         files: in the order in which they were written.
         exhibits: as they stand on its page.
-        headline: who is best at which epsilon (`analysis.exhibits.headline`); empty of random stopping.
+        headline: who is best at which epsilon (`analysis.exhibits.headline`); of random stopping the best trial.
         left_out: (exhibit, reason) of those that it does not draw; empty of random stopping.
+        notice: how far an unfinished sweep is; empty of a finished one.
     """
 
     files: list[Path]
     exhibits: list[Exhibit]
     headline: list[str]
     left_out: list[tuple[str, str]]
+    notice: str = ""
 
 
 def write(experiment: Experiment, store: Store, out: Path | None = None, where: str = "") -> Report:
     """Draw the exhibits that the experiment file lists or, where it is silent, all that its trials fit, and log them to
     the parent run.
+
+    Of an unfinished sweep it draws what has ended (`analysis.report.unfinished`), marks it, and writes nothing to the
+    store.
 
     Args:
         store: where the experiment was tracked; it is attached to the experiment's sweep, read, and given the files,
@@ -100,7 +106,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         data), and last `index.html`, a page of its own that shows all of it.
 
     Raises:
-        MissingTrials: if the sweep is not complete.
+        MissingTrials: if no setting of the sweep is complete, or a search or random stopping is not.
         ReportError: if an exhibit lacks what it shows; the message names it.
         ConfigError: for a budget other than that with which the sweep began.
         TrackingError: if the store has no such sweep.
@@ -109,11 +115,16 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     require_as_begun(experiment.budget, store.budget())
     if not where:
         experiment = searched(store, experiment)
-    runs = load_runs(store, experiment.trials, source=experiment.source)
-    exhibits = [DRAW[name](experiment, runs, store) for name in experiment.report]
+    progress = None
+    try:
+        runs = load_runs(store, experiment.trials, source=experiment.source)
+    except MissingTrials as missing:
+        experiment, progress = part_of(experiment, store.done(), missing)
+        runs = load_runs(store, experiment.trials, source=experiment.source)
+    exhibits, absent = _exhibits(experiment, runs, store, progress)
     choice, certified = None, certified_trials(experiment.trials)
     scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in certified)
-    if certified and scored and not where:
+    if certified and scored and not where and not progress:
         choice = selection.choose(experiment, runs, search.paid(store) if experiment.budget else None)
         store.log_sweep(choice.metrics, choice.tags)  # the epsilon of the choice
         exhibits.append(selection.draw(choice))
@@ -129,18 +140,42 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     tracked = tracked_runs(public, store)
     if experiment.budget and choice:
         said = [headline.published(choice)]
+    elif experiment.candidates:
+        said = [selection.told(choice)] if choice else []
     else:
-        said = [] if experiment.candidates else headline.compose(runs)
-    absent = [] if experiment.candidates else left_out(experiment.trials, experiment.report)
+        said = headline.compose(runs)
+    notice = progress.notice if progress else ""
     page = compose(experiment, public, tracked, store=store, choice=choice, exhibits=exhibits,
-                   data=contents["runs.csv"], headline=said, left_out=absent)
-    contents |= {"manifest.json": manifest(experiment, public, tracked, contents).encode(),
+                   data=contents["runs.csv"], headline=said, left_out=absent, notice=notice)
+    contents |= {"manifest.json": manifest(experiment, public, tracked, contents, progress).encode(),
                  "index.html": render(page).encode()}
     files = save(contents, Path("reports", experiment.name, where) if out is None else out)
-    store.log_report(files, where)
-    if said and not where:
-        store.describe(experiment.description, "\n".join(f"- {sentence}" for sentence in said))
-    return Report(files, exhibits, said, absent)
+    if not progress:
+        store.log_report(files, where)
+        if said and not where:
+            store.describe(experiment.description, "\n".join(f"- {sentence}" for sentence in said))
+    return Report(files, exhibits, said, absent, notice)
+
+
+def _exhibits(experiment: Experiment, runs: pd.DataFrame, store: Reader,
+              progress: Progress | None) -> tuple[list[Exhibit], list[tuple[str, str]]]:
+    """What is drawn, and (exhibit, reason) of what is not.
+
+    Raises:
+        ReportError: if an exhibit lacks what it shows; of an unfinished sweep that is the reason to leave it out.
+    """
+    exhibits = []
+    absent = [] if experiment.candidates else left_out(experiment.trials, experiment.report)
+    for name in experiment.report:
+        try:
+            exhibit = DRAW[name](experiment, runs, store)
+        except ReportError as error:
+            if not progress:
+                raise
+            absent.append((name, str(error)))
+        else:
+            exhibits.append(exhibit.marked(progress.mark) if progress else exhibit)
+    return exhibits, absent + [NO_BEST] * bool(progress)
 
 
 def _noise(runs: pd.DataFrame, experiment: Experiment, store: Reader) -> dict[str, pd.Series]:

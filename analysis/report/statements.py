@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,8 @@ from pipeline.trials.naming import counted
 
 NONE = "No guarantee: these trials log no ε of any kind ({count}). The notes say why."
 NO_GUARANTEE = "none"
+NEIGHBOURS = {"add/remove": "one record, added or removed", "replace-one": "one record, replaced",
+              LABEL_RELATION: "the label of one record"}
 AUDIT_RELATION = relation_of("poisson")  # of the canaries of a trial that has no relation of its own
 
 
@@ -55,15 +57,24 @@ def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Statement]:
     found = []
     for kind, (guaranteed, text) in GUARANTEES.items():
         if choice and choice.selected and kind == choice.selected.kind:
-            found.append(Statement(kind, f"{text} {choice.noise}", guaranteed, choice.standing))
+            near = _neighbours([choice.selected.relation])
+            found.append(Statement(kind, f"{text} {near}{choice.noise}", guaranteed, choice.standing))
         elif _has(runs, kind).any():
-            sources = noise_sources(runs[_has(runs, kind)]).dropna()
-            found.append(Statement(kind, f"{text} {sentence(noise_statement(sources))}", True, standing(sources))
+            own = runs[_has(runs, kind)]
+            sources = noise_sources(own).dropna()
+            near = _neighbours([LABEL_RELATION] if kind == "label" else own.get("privacy.relation", ()))
+            found.append(Statement(kind, f"{text} {near}{sentence(noise_statement(sources))}", True, standing(sources))
                          if guaranteed else Statement(kind, text, False))
     bare = int(runs[_epsilons(runs)].isna().all(axis=1).sum())
     if bare:
         found.append(Statement("no ε", NONE.format(count=f"{bare} of {len(runs)}"), False))
     return found
+
+
+def _neighbours(relations: Iterable[str]) -> str:
+    """In what two neighbouring training sets differ, by the relations of the trials; empty where none was tracked."""
+    known = [relation for relation in NEIGHBOURS if relation in set(relations)]
+    return f"Neighbours differ in {' or '.join(NEIGHBOURS[relation] for relation in known)}. " if known else ""
 
 
 def epsilons(runs: pd.DataFrame, choice: Choice | None = None) -> Table | None:

@@ -1,4 +1,4 @@
-"""A frontier as an exhibit: what its epsilons guarantee in words, its means, and what was chosen, below its figure."""
+"""A frontier as an exhibit: its means, what was chosen, and how to read its epsilons, below its figure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from analysis.exhibits.exhibit import Exhibit, to_csv
+from analysis.exhibits.exhibit import Exhibit, Texts, to_csv
 from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.figure import comparable, plot
 from analysis.exhibits.frontier.points import (
@@ -24,9 +24,8 @@ from analysis.exhibits.table import Table
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, noise_sources, setting_label
 from analysis.statistics import SUMMARY
 from analysis.style import present
-from analysis.text import NO_VALUE, ONE_SEED, n_seeds
-from pipeline.accounting.label import RELATION as LABEL_RELATION
-from pipeline.accounting.noise import noise_statement
+from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
+from pipeline.accounting.noise import standing
 from pipeline.trials.budget import Budget
 from pipeline.trials.exhibits import FRONTIERS
 from pipeline.trials.naming import counted
@@ -35,25 +34,7 @@ from pipeline.trials.references import Reference
 TITLES = {"frontier": "Accuracy against ε", "frontier_worst_class": "Accuracy of the worst class against ε",
           "frontier_alignment": "Alignment against ε",
           "frontier_claimed": "Accuracy against the ε that is claimed: no guarantee"}
-NEIGHBOURS = {"add/remove": "one record, added or removed", "replace-one": "one record, replaced",
-              LABEL_RELATION: "the label of one record"}
-SETTINGS_NAMED = 3  # of an algorithm, in a caption
-MEANINGS = {
-    "certified": (
-        "ε certifies the whole run: between two training sets that are equal but for {neighbours}, whoever sees all "
-        "weights of every step, and knows all else but the noise, tells them apart no better than "
-        "(ε, δ)-differential privacy permits. It covers one trial each, not the choice among trials; {noise}."),
-    "label": (
-        "ε protects labels alone: between two training sets that are equal but for {neighbours}, whoever sees all "
-        "weights of every step tells them apart no better than (ε, δ)-differential privacy permits. Features count as "
-        "public: of them, or of whether a record took part, nothing is guaranteed. It covers one trial each, not the "
-        "choice among trials; {noise}."),
-    "claimed": (
-        "This ε is no guarantee: it is the value of a formula printed in Ohana et al. 2021 ({formula}), whatever of "
-        "its assumptions these trials meet, and one observed update can tell who was in its batch at any σ. It can be "
-        "compared with the paper's claims and with nothing else."),
-}
-
+SETTINGS_NAMED = 3  # of an algorithm, in a note
 
 def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = (),
          budget: Budget | None = None, by_scores: bool = False) -> Exhibit:
@@ -68,7 +49,7 @@ def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = (),
     if by_scores:
         points = [frame.drop(columns=PRICE, errors="ignore") for frame in points]
     areas = to_csv(hypervolumes(points, runs).round({"hypervolume": 4}))
-    return Exhibit(name, TITLES[name], body(points, runs, references, budget), tidy(points), plot(points, references),
+    return Exhibit(name, TITLES[name], texts(points, runs, references, budget), tidy(points), plot(points, references),
                    {f"{name}_hypervolume.csv": areas})
 
 
@@ -79,33 +60,48 @@ def tidy(points: Sequence[pd.DataFrame], also: Sequence[str] = ()) -> pd.DataFra
     return table[[*COLUMNS, *priced, *also]].round(dict.fromkeys(["epsilon", *priced, *SUMMARY], 4))
 
 
-def body(points: Sequence[pd.DataFrame], runs: pd.DataFrame,
-         references: Sequence[Reference] = (), budget: Budget | None = None) -> tuple[str | Table, ...]:
-    """Per kind a caption, a table with algorithms as rows, epsilons as columns and means as cells, published results,
-    and the dominated areas."""
+def texts(points: Sequence[pd.DataFrame], runs: pd.DataFrame, references: Sequence[Reference] = (),
+          budget: Budget | None = None) -> Texts:
+    """Per kind a caption and a table with algorithms as rows, epsilons as columns and means as cells; then what was
+    chosen and the dominated areas."""
     volumes, letters = hypervolumes(points, runs), choice.letters(pd.concat(points))
-    parts = []
+    body, more, notes = [], [], []
     for frame, (_, areas) in zip(points, volumes.groupby(["kind", "formula"], sort=False), strict=True):
-        parts += [caption(frame, runs, budget), _means(frame), *_published(frame, references), *_chosen(frame, letters),
-                  *_areas(areas)]
-    return tuple(parts)
+        body += [caption(frame, runs), _means(frame)]
+        more += [*_chosen(frame, letters), *_areas(areas)]
+        notes += [f"{_what(frame)}: {note}" if len(points) > 1 else note
+                  for note in _notes(frame, runs, references, budget)]
+    return Texts(tuple(body), tuple(more), tuple(notes))
 
 
-def caption(points: pd.DataFrame, runs: pd.DataFrame, budget: Budget | None = None) -> str:
-    """What a reader must know of the points of one kind: what their epsilon guarantees, and what it does not."""
-    first = points.iloc[0]
-    metric = METRICS[first["metric"]]
-    neighbours, samplers = NEIGHBOURS[first["relation"]], " or ".join(sorted(set(points["sampler"])))
-    kept = runs.loc[tightest(runs, first["kind"], first["formula"]).notna()]
+def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
+    """What is plotted of one kind, and how to read its epsilon."""
+    first, kept = points.iloc[0], _kept(points, runs)
+    phrase = METRICS[first["metric"]].phrase
+    stands = standing(noise_sources(kept).dropna()) if first["kind"] in GUARANTEED else ""
+    epsilon = epsilon_text(first["kind"], points["relation"], points["sampler"], points["delta"], stands)
+    return (f"{phrase[0].upper()}{phrase[1:]} on {DATASET_LABELS[kept['dataset'].iloc[0]]} against {epsilon}"
+            f"{formula_text(first['formula'])}: {means_text(points['n'])}{best_of(points['choices'].max())}.")
+
+
+def _kept(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that have the epsilon of these points."""
+    return runs.loc[tightest(runs, points["kind"].iloc[0], points["formula"].iloc[0]).notna()]
+
+
+def _what(points: pd.DataFrame) -> str:
+    """`label ε`, `claimed ε, saturating formula, T = epochs`."""
+    return f"{points['kind'].iloc[0]} ε{formula_text(points['formula'].iloc[0])}"
+
+
+def _notes(points: pd.DataFrame, runs: pd.DataFrame, references: Sequence[Reference],
+           budget: Budget | None) -> list[str]:
+    """What a reader may ask of the points of one kind: sentences."""
+    kind, kept = points["kind"].iloc[0], _kept(points, runs)
     epochs = counted(" or ".join(f"{value:g}" for value in sorted(set(kept["epochs"]))), "epoch")
-    head = (f"{metric.phrase[0].upper()}{metric.phrase[1:]} on {DATASET_LABELS[kept['dataset'].iloc[0]]} after "
-            f"{epochs} against {first['kind']} ε{formula_text(first['formula'])} at δ = {first['delta']:g} "
-            f"(relation {first['relation']}, sampler {samplers}).")
-    meaning = MEANINGS[first["kind"]].format(neighbours=neighbours, formula=first["formula"],
-                                             noise=noise_statement(noise_sources(kept).dropna()))
-    return " ".join([head, meaning, *_covered(first["kind"], budget), _uncertainty(points),
-                     *_unmeasured(metric, kept), *_ended_early(kept), *_envelope(points),
-                     *_left_out(runs, kept, first["kind"]), _front(points)])
+    return [f"Trained for {epochs}.", _front(points), *_covered(kind, budget), *_cut(points),
+            *_unmeasured(METRICS[points["metric"].iloc[0]], kept), *_ended_early(kept), *_left_out(runs, kept, kind),
+            *_published(points, references)]
 
 
 def _covered(kind: str, budget: Budget | None) -> list[str]:
@@ -115,15 +111,10 @@ def _covered(kind: str, budget: Budget | None) -> list[str]:
             "and every choice among them by the scores that they released."]
 
 
-def _envelope(points: pd.DataFrame) -> list[str]:
-    most = points["choices"].max()
-    return [] if most == 1 else [f"Envelope: a point is the best of up to {most} settings by validation accuracy; its "
-                                 "ε does not cover that choice."]
-
-
 def _unmeasured(metric: Metric, kept: pd.DataFrame) -> list[str]:
     lost = int(metric.of(kept).isna().sum())
-    return [f"{lost} of {len(kept)} trials have no measured {metric.name} and are left out."] if lost else []
+    return [*filter(None, [metric.meaning]),
+            *([f"{lost} of {len(kept)} trials have no measured {metric.name} and are left out."] if lost else [])]
 
 
 def _left_out(runs: pd.DataFrame, kept: pd.DataFrame, kind: str) -> list[str]:
@@ -164,14 +155,13 @@ def _chosen(points: pd.DataFrame, letters: Mapping[str, str]) -> list[str | Tabl
     """The settings in which points of a curve differ, and whether they stand for others that are not shown."""
     if not points["chosen"].any():
         return []
-    text = "What was chosen at every point, by mean validation accuracy over seeds."
+    text = "What was chosen at every point, by mean validation accuracy over seeds"
     if points["choices"].max() == 1:
-        text = "Settings in which the points of a curve differ, one of them at a point: none stands for others."
+        text = "Settings in which the points of a curve differ, one of them at a point: none stands for others"
     if PRICE in points:
-        text += (" Selected ε covers the choice as well: it composes all trials that were compared for a point, "
-                 "seeds included. It does not cover the validation scores unless they were released with noise, nor "
-                 "the choice among algorithms. Trials of one recorded seed share noise and batches, which composing "
-                 "them as independent does not describe.")
+        text += ("; selected ε composes all trials that were compared for it, seeds included. Scores without noise and "
+                 "the choice among algorithms are not covered")
+    text += "."
     return [text, choice.table(points, [_column(row) for row in points.itertuples()], letters)]
 
 
@@ -180,8 +170,9 @@ def _areas(volumes: pd.DataFrame) -> tuple[str, Table]:
     first = volumes.iloc[0]
     names = [ALGORITHM_LABELS.get(a, "all together") for a in volumes["algorithm"]]
     row = [first["metric"].replace("_", " "), *(f"{value:.4g}" for value in volumes["hypervolume"])]
-    return (f"Hypervolume: area between the means and the reference point (ε = {first['reference_epsilon']:g}, "
-            f"{first['reference_value']:g}), in units of the metric times nats of ln ε; larger is better.",
+    return (f"Hypervolume, {first['kind']} ε: area between the means and the reference point (ε = "
+            f"{first['reference_epsilon']:g}, {first['reference_value']:g}), in units of the metric times nats of ln "
+            "ε; larger is better.",
             Table.of(["hypervolume", *names], [row]))
 
 
@@ -191,20 +182,12 @@ def _column(row: tuple) -> str:
     return f"ε ≤ {target}" if target else f"ε = {row.epsilon:.4g}"
 
 
-def _uncertainty(points: pd.DataFrame) -> str:
-    if points["n"].max() == 1:
-        return ONE_SEED
-    return (f"Mean over {n_seeds(points['n'])}; ± and thin bars are 95% t intervals over seeds, thick bars 95% "
-            "percentile bootstrap intervals, which up to three seeds are their range"
-            f"{'' if points['n'].min() > 1 else '; none where n = 1'}.{_cut(points)}")
-
-
-def _cut(points: pd.DataFrame) -> str:
+def _cut(points: pd.DataFrame) -> list[str]:
     """A sentence on intervals that are wider than what the metric can be, where there are any."""
     metric = METRICS[points["metric"].iloc[0]]
     wide = (points["mean"] - points["half_width"] < metric.low) | (points["mean"] + points["half_width"] > metric.high)
-    return "" if not wide.any() else (f" Where an interval would leave {metric.low:g} to {metric.high:g}, its ends are "
-                                      "cut there and printed: so few seeds say little.")
+    return [] if not wide.any() else [f"Where an interval would leave {metric.low:g} to {metric.high:g}, its ends are "
+                                      "cut there and printed: so few seeds say little."]
 
 
 def _ended_early(runs: pd.DataFrame) -> list[str]:

@@ -10,12 +10,13 @@ from matplotlib.figure import Figure
 
 from analysis import style
 from analysis.exhibits.envelope import fields_of
-from analysis.exhibits.exhibit import MEANS, Exhibit
+from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier.figure import draw_curves, front, legend
 from analysis.exhibits.frontier.points import asked, frontier, tightest, title
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import DATASET_LABELS, ReportError
-from analysis.text import level_order, level_text
+from analysis.runs import DATASET_LABELS, ReportError, noise_sources
+from analysis.text import epsilon_text, level_order, level_text, means_text
+from pipeline.accounting.noise import standing
 from pipeline.trials.exhibits import panel_fields
 
 PER_ROW = 4
@@ -25,10 +26,14 @@ MARGIN = 1.25  # of the epsilon axis, at both ends
 def draw(runs: pd.DataFrame) -> Exhibit:
     """The small multiples; errors as `tabulate`."""
     points = tabulate(runs)
-    caption = (f"Test accuracy against ε, a panel for every value of one or two more settings: {MEANS}, and in grey "
-               "the Pareto front of all algorithms of a panel.")
+    first = points.iloc[0]
+    epsilon = epsilon_text(first["kind"], points["relation"], points["sampler"], points["delta"],
+                           standing(noise_sources(runs[tightest(runs, first["kind"]).notna()])))
+    caption = (f"Test accuracy (%) against {epsilon}, a panel for every value of one or two more settings: "
+               f"{means_text(points['n'])}")
     return Exhibit.of_means("frontier_slices", "Accuracy against ε by further settings", caption,
-                            points.round({"epsilon": 4}), plot(points))
+                            points.round({"epsilon": 4}), plot(points),
+                            ["Grey is what the Pareto front of all algorithms of a panel dominates."])
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:

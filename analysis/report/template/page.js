@@ -103,6 +103,13 @@ for (const figure of document.querySelectorAll("figure")) {
 }
 addEventListener("scroll", () => { tip.hidden = true; }, true);
 
+// A link to what is folded opens it, and so does printing.
+const reveal = () => {
+  for (let fold = document.getElementById(location.hash.slice(1))?.querySelector(".fold"); fold;
+    fold = fold.parentElement.closest("details")) fold.open = true;
+};
+addEventListener("hashchange", reveal);
+reveal();
 let closed = [];
 addEventListener("beforeprint", () => {
   closed = [...document.querySelectorAll("details:not([open])")];
