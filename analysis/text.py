@@ -13,7 +13,7 @@ from analysis.runs import ALGORITHM_LABELS, setting_label
 from pipeline.trials.naming import counted
 
 NO_VALUE = "–"  # in a cell to which nothing applies, or of which nothing was measured
-BARS = "with 95% intervals (thick bootstrap, thin t)"  # as figures draw them
+BARS = "with 95% intervals"  # thick bootstrap, thin t: legends say so
 PROTECTED = {"label": "labels only", "claimed": "no guarantee"}  # by kinds that protect less than all
 
 

@@ -224,7 +224,7 @@ def test_a_claimed_epsilon_has_a_panel_for_each_formula_and_says_that_it_is_no_g
     ax = frontier_figure.frontier_axes(saturating, Figure().subplots())
     assert ax.get_title().startswith("claimed ε: no guarantee, saturating formula, T = epochs\n")
     assert ax.get_legend().get_title().get_text().startswith("claimed ε: no guarantee\n")
-    assert "against claimed ε (no guarantee; replace-one, shuffled, δ = 1e-05), saturating formula, T = epochs: " in (
+    assert "against claimed ε (no guarantee; replace-one, shuffled, δ = 1e-05), formula saturating/epochs: " in (
         exhibit.caption(saturating, runs))
     with pytest.raises(ReportError, match="formula: must be one on an axis"):
         frontier_figure.frontier_axes(pd.concat([saturating, second]), Figure().subplots())
@@ -277,7 +277,7 @@ def test_captions_say_what_is_plotted_and_how_to_read_its_epsilon(runs):
 def test_notes_say_what_a_reader_may_ask(runs):
     points = frontiers.frontiers(runs)
     notes = exhibit.texts(points, runs).notes
-    for note in ("certified ε: Trained for 2 epochs.",
+    for note in ("Trained for 2 epochs.",
                  "certified ε: On the Pareto front of these means, points with a target compared by it: BP at ε ≤ 1, "
                  "ε ≤ 3, ε ≤ 8.",
                  "certified ε: Without a finite certified ε and left out: PDFA (σ = 0, σ = 10, σ = 20), "

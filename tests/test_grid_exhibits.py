@@ -11,11 +11,14 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from latex_tools import check
 
 from analysis.exhibits import envelope, headline, main_effects, means, parallel_coordinates
+from analysis.exhibits.exhibit import ENVELOPE, MOST_WORDS
 from analysis.exhibits.frontier import choice, exhibit, slices
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
+from analysis.report.report import DRAW
 from analysis.runs import MixedTrials, ReportError, _row
 from pipeline.tracking.artifacts import TrackedRun, param_text
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -262,6 +265,50 @@ def test_every_setting_has_a_mean():
     text = means.texts(table, runs).markdown
     assert "Largest over seeds: certified ε (simulated; add/remove, poisson, δ = 1e-05)." in text
     assert "All 16 settings" in text and text.count("\n| ") == 2 + 16 and "ε certified" in text
+
+
+# what captions may take
+
+def crowded():
+    """Trials whose captions are as long as they can be: several samplers, seeds and sources of noise, and choices."""
+    runs = tracked([*GRID, *(dataclasses.replace(c, mechanism="none", target_epsilon=0.0) for c in GRID[::4])])
+    runs["sampler"] = runs["sampler"].where(runs.index // 2 % 2 > 0, "without_replacement")
+    runs["noise"] = runs["noise"].where(runs.index // 4 % 2 > 0, "secure")
+    runs["alignment/layer_1"] = 0.5
+    runs["test/worst_class_accuracy"] = 0.5
+    return runs
+
+
+def captions(texts):
+    return [part for part in (*texts.body, *texts.more) if isinstance(part, str)]
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "worst_class", "alignment"])
+@pytest.mark.parametrize(("kind", "formula"), [("certified", ""), ("label", ""), ("claimed", "saturating/iterations")])
+def test_captions_of_frontiers_have_at_most_forty_words(metric, kind, formula):
+    runs = crowded()
+    runs[f"epsilon/{kind}/{formula or 'pld'}"] = runs["epsilon/certified/pld"]
+    points = frontiers.frontier(runs, kind, metric, formula)
+    points = points.assign(selected_epsilon=12.3, choices=12, n=[1, *points["n"][1:]])
+    found = captions(exhibit.texts([points], runs))
+    assert len(found) == 3 and "best of up to 12 settings" in found[0] and "n = 1 to 2 seeds" in found[0]
+    assert max(len(caption.split()) for caption in found) <= MOST_WORDS, found
+
+
+def test_captions_of_grids_have_at_most_forty_words(monkeypatch):
+    monkeypatch.setattr(choice, "selected_epsilon", lambda *_: SimpleNamespace(value=1.0))
+    runs, certified = crowded(), tracked(GRID)
+    drawn = [DRAW[name](None, runs, None) for name in ("frontier_slices", "parallel_coordinates", "means",
+                                                       "clipping_norm_sweep", "batch_size_sweep")]
+    drawn.append(DRAW["main_effects"](None, certified, None))
+    for found in drawn:
+        said = captions(found.texts)
+        assert said and max(len(caption.split()) for caption in said) <= MOST_WORDS, said
+        check(found.files.get(f"{found.name}.tex", b"").decode())
+    by_batch = drawn[4].texts
+    assert "best of up to 2 settings by validation." in by_batch.body[0] and ENVELOPE in by_batch.notes
+    assert "Targets are of certified ε (partly simulated; add/remove, poisson or without_replacement, δ = 1e-05)." in (
+        by_batch.notes)
 
 
 # who is best

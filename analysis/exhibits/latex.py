@@ -15,7 +15,7 @@ CHARACTERS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\text
               **{symbol: f"${name}$" for symbol, name in {
                   "σ": r"\sigma", "ε": r"\varepsilon", "δ": r"\delta", "τ": r"\tau", "±": r"\pm", "≤": r"\leq",
                   "≥": r"\geq", "×": r"\times", "→": r"\to", "−": "-", "∞": r"\infty"}.items()}}
-NUMBER = r"\d[\d,]*(?:\.\d+)?"
+NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 
 
 def to_latex(parts: Iterable[str | Table], name: str) -> str:

@@ -104,11 +104,11 @@ def texts(table: pd.DataFrame, n_trials: int) -> Texts:
                      *([NO_VALUE] * 3 if best is None else [level_text(name, best["level"]), f"{best['mean']:.2f}",
                                                             f"{own['mean'].max() - own['mean'].min():.2f}"])])
     used = int(table["trials"].iloc[-1])
-    others = "" if used == n_trials else f" ({n_trials - used} without a mechanism are left out)"
-    text = (f"Main effects on test accuracy (%) over n = {used} trials of a balanced grid{others}: variance that each "
+    text = (f"Main effects on test accuracy (%) over n = {used} trials of a balanced grid: variance that each "
             "setting explains, the level with the best mean, and the range of its level means, in points; no "
             "intervals.")
-    note = ("A pair, `a × b`, explains what both together do beyond each: where it is large, the better level of one "
-            "depends on the other.")
+    notes = ["A pair, `a × b`, explains what both together do beyond each: where it is large, the better level of one "
+             "depends on the other.",
+             *([f"{n_trials - used} trials without a mechanism are left out."] if used < n_trials else [])]
     table = Table.of(["setting", "variance explained %", "best level", "mean test %", "range"], rows, texts=(0, 2))
-    return Texts((text, table), notes=(note,))
+    return Texts((text, table), notes=tuple(notes))

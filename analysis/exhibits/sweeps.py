@@ -28,7 +28,7 @@ TITLES = {"tau_h_sweep": "Accuracy and alignment by activation bound",
           "clipping_norm_sweep": "Accuracy and alignment by clipping norm"}
 AGAINST = {"tau_h_sweep": "the bound τ_h on the activations",
            "batch_size_sweep": "batch size at a fixed number of epochs",
-           "clipping_norm_sweep": "the norm to which every record's contribution is clipped"}
+           "clipping_norm_sweep": "the clipping norm C"}
 
 
 def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:

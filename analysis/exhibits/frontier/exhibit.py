@@ -13,7 +13,6 @@ from analysis.exhibits.frontier.points import (
     COLUMNS,
     GUARANTEED,
     PRICE,
-    formula_text,
     frontiers,
     hypervolumes,
     target_of,
@@ -65,13 +64,16 @@ def texts(points: Sequence[pd.DataFrame], runs: pd.DataFrame, references: Sequen
     """Per kind a caption and a table with algorithms as rows, epsilons as columns and means as cells; then what was
     chosen and the dominated areas."""
     volumes, letters = hypervolumes(points, runs), choice.letters(pd.concat(points))
-    body, more, notes = [], [], []
+    body, more = [], []
+    notes: dict[str, list[str]] = {}  # and of what they are
     for frame, (_, areas) in zip(points, volumes.groupby(["kind", "formula"], sort=False), strict=True):
         body += [caption(frame, runs), _means(frame)]
         more += [*_chosen(frame, letters), *_areas(areas)]
-        notes += [f"{_what(frame)}: {note}" if len(points) > 1 else note
-                  for note in _notes(frame, runs, references, budget)]
-    return Texts(tuple(body), tuple(more), tuple(notes))
+        for note in _notes(frame, runs, references, budget):
+            notes.setdefault(note, []).append(_what(frame))
+    told = [note if len(kinds) == len(points) else f"{kind}: {note}" for note, kinds in notes.items() for kind in
+            (kinds[:1] if len(kinds) == len(points) else kinds)]
+    return Texts(tuple(body), tuple(more), tuple(told))
 
 
 def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
@@ -81,7 +83,7 @@ def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
     stands = standing(noise_sources(kept).dropna()) if first["kind"] in GUARANTEED else ""
     epsilon = epsilon_text(first["kind"], points["relation"], points["sampler"], points["delta"], stands)
     return (f"{phrase[0].upper()}{phrase[1:]} on {DATASET_LABELS[kept['dataset'].iloc[0]]} against {epsilon}"
-            f"{formula_text(first['formula'])}: {means_text(points['n'])}{best_of(points['choices'].max())}.")
+            f"{_formula(points)}: {means_text(points['n'])}{best_of(points['choices'].max())}.")
 
 
 def _kept(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -90,8 +92,13 @@ def _kept(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _what(points: pd.DataFrame) -> str:
-    """`label ε`, `claimed ε, saturating formula, T = epochs`."""
-    return f"{points['kind'].iloc[0]} ε{formula_text(points['formula'].iloc[0])}"
+    """`label ε`, `claimed ε, formula saturating/epochs`."""
+    return f"{points['kind'].iloc[0]} ε{_formula(points)}"
+
+
+def _formula(points: pd.DataFrame) -> str:
+    formula = points["formula"].iloc[0]
+    return f", formula {formula}" if formula else ""
 
 
 def _notes(points: pd.DataFrame, runs: pd.DataFrame, references: Sequence[Reference],

@@ -1,0 +1,140 @@
+"""A report of a sweep that is not finished: what has ended, marked, and nothing of it in the store."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.report.report import write
+from analysis.report.unfinished import part_of
+from analysis.runs import MissingTrials
+from pipeline.cli import main
+from pipeline.tracking.store import Store
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.experiment import parse_experiment
+from pipeline.trials.records import EpochRecord, Outcome
+
+FILE = """
+name: part
+base: {dataset: digits, mechanism: per_example, sampler: shuffled, epochs: 2, batch_size: 64}
+grid: {algorithm: [bp, dfa], noise_multiplier: [20, 40], seed: [0, 1]}
+report: [frontier, main_effects, means]
+"""
+EXPERIMENT = parse_experiment(FILE, Path("part.yaml"))
+
+
+def train(store, trials):
+    for trial in trials:
+        store.start(trial)
+        score = 0.5 + 0.1 * (trial.algorithm == "bp") + trial.seed / 100 - trial.noise_multiplier / 1000
+        store.log([EpochRecord(trial.trial_key, epoch, {
+            "validation/accuracy": score, "test/accuracy": score, "test/worst_class_accuracy": score / 2,
+            "epsilon/certified/gdp": epoch * 10 / trial.noise_multiplier}, {"privacy.relation": "replace-one"},
+            Outcome("finished", {}, ()) if epoch == 2 else None) for epoch in (1, 2)])
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    store = Store(root=tmp_path / "mlruns")
+    store.open_sweep("part")
+    return store
+
+
+def trials(algorithm, noise=None, seed=None):
+    return [t for t in EXPERIMENT.trials if t.algorithm == algorithm and noise in (None, t.noise_multiplier)
+            and seed in (None, t.seed)]
+
+
+def parent(store):
+    run = store._client.get_run(store._parent())
+    artifacts = [item.path for item in store._client.list_artifacts(store._parent(), "report")]
+    return run.data.metrics, run.data.tags, artifacts
+
+
+def test_settings_with_all_of_their_seeds_are_shown_and_marked_and_the_store_stays_as_it_was(store, tmp_path):
+    train(store, [*trials("bp"), *trials("dfa", 20)])
+    store.start(trials("dfa", 40)[0])
+    before = parent(store)
+    report = write(EXPERIMENT, store, tmp_path / "out")
+    assert report.notice == ("Unfinished: 6 of 8 trials have ended. Shown are 6, of settings that have all of their "
+                             "seeds; no best trial is chosen.")
+    assert [e.title for e in report.exhibits] == ["Accuracy against ε (unfinished: 6 of 8 trials)",
+                                                  "Means over seeds of every setting (unfinished: 6 of 8 trials)"]
+    reasons = dict(report.left_out)
+    assert reasons["main_effects"].startswith("needs a balanced grid") and "once all trials have ended" in reasons[
+        "selection"]
+    names = {path.name for path in report.files}
+    assert not any(name.startswith(("selection", "main_effects")) for name in names)
+    page, svg = ((tmp_path / "out" / name).read_text(encoding="utf-8") for name in ("index.html", "frontier.svg"))
+    assert f'<p class="notice">{report.notice}</p>' in page and page.index("notice") < page.index("<h2>")
+    assert "unfinished: 6 of 8 trials" in svg
+    assert (tmp_path / "out" / "frontier.md").read_text(encoding="utf-8").startswith(
+        "## Accuracy against ε (unfinished: 6 of 8 trials)\n")
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["unfinished"] == {"ended": 6, "shown": 6, "planned": 8}
+    assert parent(store) == before and before[0] == {} and before[2] == []
+
+
+def test_a_setting_that_lacks_a_seed_is_not_shown(store, tmp_path):
+    train(store, [*trials("bp"), *trials("dfa", 20, 0)])
+    report = write(EXPERIMENT, store, tmp_path / "out")
+    assert report.notice.startswith("Unfinished: 5 of 8 trials have ended. Shown are 4,")
+    runs = pd.read_csv(tmp_path / "out" / "runs.csv")
+    assert set(runs["algorithm"]) == {"bp"} and len(runs) == 4
+    assert set(pd.read_csv(tmp_path / "out" / "frontier.csv")["n"]) == {2}
+
+
+def test_what_is_finished_is_reported_in_full(store, tmp_path):
+    train(store, EXPERIMENT.trials)
+    report = write(EXPERIMENT, store, tmp_path / "out")
+    assert not report.notice and [e.name for e in report.exhibits] == ["frontier", "main_effects", "means", "selection"]
+    assert "unfinished" not in "".join(path.read_text(encoding="utf-8") for path in report.files if path.suffix in (
+        ".html", ".json", ".md", ".svg")).lower()
+    metrics, tags, artifacts = parent(store)
+    assert "epsilon/selected/composition" in metrics and "privacy.notes" in tags and len(artifacts) == len(report.files)
+
+
+@pytest.mark.parametrize(("ended", "says"), [
+    ([], r"^0 of 8 trials are finished; missing: .* \(run `photonic sweep part.yaml`\); no setting has all of its"),
+    ([("bp", 20, 0), ("dfa", 40, 1)], "^2 of 8 trials are finished; .*; no setting has all of its seeds yet$")])
+def test_without_a_whole_setting_it_is_refused(store, tmp_path, ended, says):
+    train(store, [t for place in ended for t in trials(*place)])
+    with pytest.raises(MissingTrials, match=says):
+        write(EXPERIMENT, store, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_publishes_its_best_alone_is_refused_until_all_have_ended(store, tmp_path):
+    missing = MissingTrials("1 of 2 trials are finished")
+    stopping = replace(EXPERIMENT, candidates=(TrialConfig(),))
+    keys = [t.trial_key for t in trials("bp")]
+    with pytest.raises(MissingTrials, match="finished; random stopping publishes its best trial, which is not known"):
+        part_of(stopping, keys, missing)
+    with pytest.raises(MissingTrials, match="finished; a search publishes its best trial, which is not known before"):
+        part_of(replace(EXPERIMENT, search=object()), keys, missing)
+    train(store, trials("bp"))
+    with pytest.raises(MissingTrials, match="4 of 8 trials are finished; .*; random stopping publishes its best"):
+        write(stopping, store, tmp_path / "out")
+
+
+def test_the_terminal_has_some_ten_lines_the_answer_first(store, tmp_path, capsys):
+    file = tmp_path / "part.yaml"
+    file.write_text(FILE)
+    train(store, [*trials("bp"), *trials("dfa", 20)])
+    command = ["report", str(file), "--mlruns", str(tmp_path / "mlruns"), "--out", str(tmp_path / "out")]
+    assert main(command) == 0
+    notice, first, *_, page, beside, left_out = capsys.readouterr().out.splitlines()
+    assert notice.startswith("Unfinished: 6 of 8 trials have ended.") and first.startswith("Highest mean test accuracy")
+    assert page == f"page: {tmp_path / 'out' / 'index.html'}" and "logged" not in beside
+    assert "frontier.csv .md .tex .svg .pdf .png" in beside and "selection" in left_out
+    train(store, trials("dfa", 40))
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 10 and not any(re.match(r"\|", line) for line in lines)
+    assert lines[-2].startswith("beside it, and logged to the sweep's MLflow run: runs.csv, frontier.csv")
