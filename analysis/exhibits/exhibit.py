@@ -75,9 +75,10 @@ class Exhibit:
         return f"## {self.title}\n\n{self.texts.markdown}"
 
     def marked(self, mark: str) -> Exhibit:
-        """The exhibit with a mark behind its title and above its figure."""
+        """The exhibit with a mark behind its title and above the first panel of its figure."""
         if self.figure:
-            self.figure.suptitle(mark, x=0.01, ha="left", fontsize="small")
+            title = self.figure.axes[0].title
+            title.set_text(f"{mark}\n{title.get_text()}".strip())
         return replace(self, title=f"{self.title} ({mark})")
 
     @cached_property
