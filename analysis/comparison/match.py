@@ -13,7 +13,7 @@ from analysis.exhibits.frontier.points import GUARANTEED, frontier
 from analysis.exhibits.table import Table
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, MixedTrials, ReportError, setting_label
 from analysis.statistics import PAIRED, WELCH, difference_of
-from analysis.text import NO_VALUE, value_text
+from analysis.text import NO_VALUE, n_seeds, value_text
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import counted
 
@@ -136,9 +136,11 @@ def names_of(row: Mapping[str, object]) -> tuple[str, str]:
 
 def caption(comparison: Comparison) -> str:
     """What is shown, n and interval."""
-    kinds = [kind for kind in (PAIRED, WELCH) if kind in set(accuracies(comparison)["interval"])]
+    shown = accuracies(comparison)
+    kinds = [kind for kind in (PAIRED, WELCH) if kind in set(shown["interval"])]
     interval = f"95% t intervals over seeds ({' or '.join(kinds)})" if kinds else "no interval, as n = 1"
-    return (f"Test accuracy (%) at the last epoch, mean over n seeds; difference is {comparison.b.label} less "
+    n = n_seeds(pd.concat([shown["n_a"], shown["n_b"]]))
+    return (f"Test accuracy (%) at the last epoch, mean over {n}; difference is {comparison.b.label} less "
             f"{comparison.a.label}, in points; {interval}.")
 
 
