@@ -3,6 +3,7 @@
 For notebooks and scripts, from declaring a trial to running a sweep (`analysis` reads what it tracked):
 
     TrialConfig      the settings of one trial; ConfigError says what is wrong with them
+    recommended      a trial whose settings are those of `preset: recommended`, but for what is given
     account          the epsilons of a trial, before anything is trained; privacy_tags: what they rest on
     train            train trials in this process and get the records of every epoch
     load_dataset     a verified data set
@@ -25,14 +26,15 @@ if TYPE_CHECKING:
     from pipeline.learning.data.dataset import load as load_dataset
     from pipeline.sweep.run import run_sweep
     from pipeline.trials.experiment import Experiment, Resources, load_experiment
+    from pipeline.trials.preset import recommended
 
 __all__ = ["ConfigError", "Experiment", "Resources", "TrialConfig", "account", "load_dataset", "load_experiment",
-           "privacy_tags", "run_sweep", "train"]
+           "privacy_tags", "recommended", "run_sweep", "train"]
 
 _HOMES = {"Experiment": "trials.experiment.Experiment", "Resources": "trials.experiment.Resources",
           "account": "api.account", "load_dataset": "learning.data.dataset.load",
           "load_experiment": "trials.experiment.load_experiment", "privacy_tags": "accounting.privacy_tags",
-          "run_sweep": "sweep.run.run_sweep", "train": "api.train"}
+          "recommended": "trials.preset.recommended", "run_sweep": "sweep.run.run_sweep", "train": "api.train"}
 
 
 def __getattr__(name: str) -> Any:

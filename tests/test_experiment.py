@@ -81,7 +81,7 @@ def test_other_text_stays_text(tmp_path, text):
     ("grid: {algorithm: [bp, tdfa], threshold: [0.1, 0.2]}", r"grid\[algorithm=bp, threshold=0.2\]: the same trial as"),
     ("cases: []", r"cases: must be a list of at least one case"),
     ("base: [1]", r"base: must be a mapping"),
-    ("bose: {}", r"the file: unknown entry 'bose'; did you mean 'base'\? accepted are name, description, base"),
+    ("bose: {}", r"the file: unknown entry 'bose'; did you mean 'base'\? accepted are name, description, preset, base"),
     ("", r"the file: must be a mapping"),
     ("base: {a: ]", r".*e.yaml: line 1, column \d+: not valid YAML"),
     ("base: !!python/object/apply:os.system ['true']", r".*e.yaml: line 1, column \d+: not valid YAML"),
