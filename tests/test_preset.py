@@ -1,4 +1,4 @@
-"""`preset: recommended`: committed results have its settings, a version never changes, and people are told what it sets."""
+"""`preset: recommended`: committed results have its settings, a version never changes, and it says what it sets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def test_trials_with_the_preset_are_those_of_the_committed_frontier(name):
     assert len(runs)
     for run in runs.to_dict("records"):
         target = "target_label_epsilon" if run["mechanism"] == "photonic" else "target_epsilon"
-        given = {name: run[name] for name in ("dataset", "mechanism", "algorithm", "validation_fraction", "seed", target)}
+        written = ("dataset", "mechanism", "algorithm", "validation_fraction", "seed", target)
+        given = {name: run[name] for name in written}
         given |= {"features": run["features"]} if isinstance(run.get("features"), str) else {}
         given |= {"hidden": []} if run["hidden"] == "[]" else {}
         assert recommended(**given).trial_key == run["trial_key"], given
