@@ -109,7 +109,7 @@ def test_the_text_that_the_store_keeps_names_the_version():
 
 def test_a_file_is_told_what_the_preset_sets_and_from_where():
     (bp, dfa) = parsed(FILE).advice
-    assert bp.startswith("recommended-1 sets, for 2 trials of bp on pixels of fashion_mnist, mechanism per_example: "
+    assert bp.startswith("recommended-1 sets, for bp on pixels of fashion_mnist, mechanism per_example: "
                          "alignment_batches=1 averaging=0.8 batch_size=8192 ")
     assert "(experiments/certified.yaml: " in dfa
     *_, last = parsed(FILE, batch_size=256).advice
@@ -119,7 +119,7 @@ def test_a_file_is_told_what_the_preset_sets_and_from_where():
 def test_without_it_a_file_is_told_which_defaults_it_would_replace():
     stated = "base: {dataset: fashion_mnist, mechanism: per_example, target_epsilon: 1, learning_rate: 0.01}\n"
     defaults, better = parsed(stated).advice
-    assert defaults.startswith("left at general defaults, by 1 trial of dfa on pixels of fashion_mnist")
+    assert defaults.startswith("left at general defaults, by dfa on pixels of fashion_mnist")
     assert "feedback_std=1 " in defaults and "feedback_std=0.3 " in better
     assert "learning_rate" not in defaults  # it was written down
     assert "momentum" not in defaults  # the default is what is recommended

@@ -21,7 +21,7 @@ import yaml
 from pipeline.trials.config import FIELDS, ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.fields import check, coerce, listed_or, plain
-from pipeline.trials.naming import counted, method
+from pipeline.trials.naming import method
 
 VERSIONS = ("recommended-1",)  # append only: trials are named by what a version says
 NEWEST = "recommended"  # in a file: the last of them
@@ -29,7 +29,7 @@ ANY = "any"  # data set or features of rows for what has no row of its own
 # Settings on which it depends what is recommended, beside the target epsilon.
 DEPENDS = ("dataset", "features", "mechanism", "algorithm", "hidden", "network", "validation_fraction", "train_records")
 TARGETS = {"per_example": "target_epsilon", "photonic": "target_label_epsilon"}  # epsilon by mechanism
-DIGITS = 2  # of a number between those of two epsilons
+DIGITS = 2  # of a number that is computed from others
 
 
 class Recommendation(NamedTuple):
@@ -85,7 +85,8 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
     """What a version recommends for a trial, whatever else is given.
 
     Numbers at an epsilon between two that were tuned lie between theirs, on logarithmic scales; other values, and those
-    beyond the ends, are those of the nearest epsilon.
+    beyond the ends, are those of the nearest epsilon. A row for any data set was chosen for a number of records; batches
+    and step size scale with its root, so that the noise on a step stays in proportion.
 
     Args:
         given: settings of the trial; those of `DEPENDS` and the target epsilon decide.
@@ -106,9 +107,11 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
     if target and (isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not epsilon > 0):
         raise ConfigError(f"{target}: must be > 0 with a preset, which chooses settings by it, got {epsilon!r}")
     settings = {field: _at(value, epsilon) for field, value in {**row["shared"], **row["methods"][name]}.items()}
-    if "sampling_rate" in settings:
+    if "records" in row:
         records, _ = DATASETS[trial["dataset"]].split_sizes(trial["validation_fraction"], trial["train_records"])
-        settings["batch_size"] = 2 ** round(math.log2(max(1.0, settings.pop("sampling_rate") * records)))
+        scale = math.sqrt(records / row["records"])
+        settings["batch_size"] = 2 ** round(math.log2(max(1.0, settings["batch_size"] * scale)))
+        settings["learning_rate"] = _rounded(settings["learning_rate"] * scale)
     return Recommendation(settings, row["source"])
 
 
@@ -135,7 +138,11 @@ def _at(value: Any, epsilon: float | None) -> Any:
         return value[nearest]
     low, high = below[-1], above[0]
     share = math.log(epsilon / low) / math.log(high / low)
-    return float(f"{value[low] * (value[high] / value[low]) ** share:.{DIGITS}g}")
+    return _rounded(value[low] * (value[high] / value[low]) ** share)
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.{DIGITS}g}")
 
 
 @functools.cache
@@ -163,12 +170,11 @@ def advice(version: str, trials: Sequence[tuple[TrialConfig, Mapping[str, Any]]]
                        if name not in written)
         kept = _listed((name, getattr(trial, name)) for trial, written, found in group for name, value in
                        found.settings.items() if (name in written) == bool(version) and _differs(trial, name, value))
-        who = f"{counted(len(group), 'trial')} of {what}"
         if version:
-            lines.append(f"{version} sets, for {who}: {sets} ({source})")
+            lines.append(f"{version} sets, for {what}: {sets} ({source})")
             lines += [f"  the file has, in place of what is recommended: {kept}"] if kept else []
         elif kept:
-            lines.append(f"left at general defaults, by {who}: {kept}")
+            lines.append(f"left at general defaults, by {what}: {kept}")
             better = _listed((name, value) for trial, written, found in group for name, value in found.settings.items()
                              if name not in written and _differs(trial, name, value))
             lines.append(f"  `preset: {NEWEST}` in the file would set: {better} ({source})")
