@@ -85,8 +85,8 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
     """What a version recommends for a trial, whatever else is given.
 
     Numbers at an epsilon between two that were tuned lie between theirs, on logarithmic scales; other values, and those
-    beyond the ends, are those of the nearest epsilon. A row for any data set was chosen for a number of records; batches
-    and step size scale with its root, so that the noise on a step stays in proportion.
+    beyond the ends, are those of the nearest epsilon. A row for any data set was chosen for a number of records: the
+    batch scales with its root, step size and number of steps with its fourth root.
 
     Args:
         given: settings of the trial; those of `DEPENDS` and the target epsilon decide.
@@ -109,8 +109,10 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
     settings = {field: _at(value, epsilon) for field, value in {**row["shared"], **row["methods"][name]}.items()}
     if "records" in row:
         records, _ = DATASETS[trial["dataset"]].split_sizes(trial["validation_fraction"], trial["train_records"])
-        scale = math.sqrt(records / row["records"])
-        settings["batch_size"] = 2 ** round(math.log2(max(1.0, settings["batch_size"] * scale)))
+        steps, scale = settings["epochs"] * row["records"] / settings["batch_size"], (records / row["records"]) ** 0.25
+        power = round(math.log2(max(1.0, settings["batch_size"] * scale**2)))
+        settings["batch_size"] = 2 ** min(power, math.floor(math.log2(max(1, records))))
+        settings["epochs"] = max(1, round(steps * scale * settings["batch_size"] / max(1, records)))
         settings["learning_rate"] = _rounded(settings["learning_rate"] * scale)
     return Recommendation(settings, row["source"])
 
