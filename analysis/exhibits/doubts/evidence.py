@@ -1,0 +1,97 @@
+"""The runs of a report as checks take them: the points that it shows, and what these were chosen among."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from analysis.exhibits.envelope import setting_keys
+from analysis.exhibits.frontier.choice import candidates
+from analysis.exhibits.frontier.points import GUARANTEED, asked, shown, tightest
+from analysis.runs import MixedTrials, ReportError
+from pipeline.trials.experiment import Experiment
+from pipeline.trials.naming import method
+
+KEY = ["dataset", "kind", "algorithm", "setting", "point"]  # of a point: one setting, all of its seeds
+NO_FRONTIER = ""  # kind of runs that are on no frontier: each of their settings is a point
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a report shows of its runs.
+
+    Attributes:
+        shown: the runs behind the points, with the columns `KEY`, `epsilon`, `value` (test accuracy in percent),
+            `chosen` and `choices` of `frontier.points.shown`. `algorithm` is what a curve is of (`naming.method`).
+        tried: the runs that those of guaranteed kinds were chosen among, with the columns `KEY` and `epsilon`.
+        experiment: what the runs are of.
+        refused: by data set and kind why there is no frontier.
+    """
+
+    shown: pd.DataFrame
+    tried: pd.DataFrame
+    experiment: Experiment
+    refused: Mapping[tuple[str, str], str]
+
+    @classmethod
+    def of(cls, runs: pd.DataFrame, experiment: Experiment) -> Evidence:
+        """Of runs from `load_runs`. Runs without a guaranteed epsilon, or of a kind of which there is no frontier, are
+        points of no frontier."""
+        points, tried, refused = [], [], {}
+        for dataset, part in runs.groupby("dataset", sort=False):
+            rest = pd.Series(True, part.index)
+            for kind in GUARANTEED:
+                has = tightest(part, kind)
+                if has.isna().all():
+                    continue
+                try:
+                    points.append(shown(part, kind).assign(kind=kind))
+                except (MixedTrials, ReportError) as error:
+                    refused[dataset, kind] = str(error)
+                    continue
+                tried.append(candidates(part.assign(epsilon=has).dropna(subset="epsilon"), kind).assign(kind=kind))
+                rest &= has.isna()
+            points.append(_bare(part[rest]))
+        return cls(pd.concat(points), pd.concat(tried) if tried else runs[:0].assign(kind="", point="", epsilon=0.0),
+                   experiment, refused)
+
+    @cached_property
+    def points(self) -> pd.DataFrame:
+        """A row per point: the columns `KEY`, `asked` (its target, else its epsilon; NaN on no frontier), `mean` in
+        percent, `n` seeds, and `settings`: how many its algorithm tried at its noise."""
+        rows = self.shown.groupby(KEY, sort=False, as_index=False).agg(
+            epsilon=("epsilon", "max"), mean=("value", "mean"), n=("value", "size"))
+        tried = self.tried.groupby(KEY[:4], as_index=False).agg(settings=("point", "nunique"))
+        rows = rows.merge(tried, how="left", on=KEY[:4])
+        return rows.assign(asked=asked(rows), settings=rows["settings"].fillna(1).astype(int))
+
+    def values(self, point: tuple) -> pd.Series:
+        """Test accuracies in percent of the seeds of a point, by its `KEY`."""
+        return self.shown.loc[_equal(self.shown, KEY, point), "value"]
+
+    def rivals(self, point: tuple) -> pd.DataFrame:
+        """The runs that a point was chosen among at its noise and, but for 1%, at its epsilon."""
+        same = self.tried[_equal(self.tried, KEY[:4], point[:4])]
+        own = same.loc[same["point"] == point[4], "epsilon"].max()
+        return same[(same["epsilon"] / own - 1).abs() < 0.01]
+
+    def only(self, dataset: str, kind: str, algorithms: Collection[str]) -> Evidence:
+        """That of a comparison: the curves of these algorithms, and their runs that are on no frontier."""
+        shown, tried = (runs[(runs["dataset"] == dataset) & runs["algorithm"].isin(algorithms)
+                             & runs["kind"].isin((kind, NO_FRONTIER))] for runs in (self.shown, self.tried))
+        return dataclasses.replace(self, shown=shown, tried=tried)
+
+
+def _bare(runs: pd.DataFrame) -> pd.DataFrame:
+    runs = runs[runs.reindex(columns=["test/accuracy"])["test/accuracy"].notna()]
+    return runs.assign(algorithm=[method(row) for row in runs.to_dict("records")], point=setting_keys(runs),
+                       kind=NO_FRONTIER, epsilon=float("nan"), value=100 * runs.get("test/accuracy", 0.0), chosen="",
+                       choices=1)
+
+
+def _equal(runs: pd.DataFrame, names: list[str], values: tuple) -> pd.Series:
+    return (runs[names] == list(values)).all(axis=1)
