@@ -8,7 +8,6 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from analysis.exhibits.doubts import checks
@@ -209,7 +208,7 @@ def test_evidence_has_a_row_for_every_point_that_a_frontier_shows():
     points = evidence.points
     assert len(points) == 6 and set(points["settings"]) == {4} and set(points["n"]) == {3}
     assert sorted(points["asked"]) == [1, 1, 3, 3, 8, 8]
-    key = tuple(points.iloc[0][KEY])
-    assert len(evidence.rivals(key)) == 12 and evidence.values(key).tolist() == pytest.approx(
-        [100 * score(trial("bp", 1.0, seed=s)) for s in range(3)])
-    assert isinstance(evidence.tried, pd.DataFrame) and len(evidence.only("digits", "certified", ["bp"]).points) == 3
+    row = evidence.rows[0]
+    assert row["key"] == tuple(points.iloc[0][KEY]) and len(evidence.rivals(row["key"])) == 12
+    assert row["values"] == pytest.approx([100 * score(trial("bp", 1.0, seed=s)) for s in range(3)])
+    assert len(evidence.only("digits", "certified", ["bp"]).points) == 3

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from analysis.exhibits.doubts.evidence import KEY, NO_FRONTIER, Evidence
+from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, setting_label
 from analysis.statistics import accuracy_error, welch_interval
 from analysis.text import value_text
@@ -52,10 +52,10 @@ def chance(evidence: Evidence) -> Doubt | None:
     public (`DatasetSpec.majority`), else 1/classes. The standard error is that of `analysis.statistics.accuracy_error`.
     """
     found, levels = [], {}
-    for row in _rows(evidence):
-        level, error = _chance(row["dataset"]), _error(evidence, row)
+    for row in evidence.rows:
+        level, error = _chance(row["dataset"]), _error(row)
         if row["mean"] <= level + ERRORS * error:
-            found.append(_key(row))
+            found.append(row["key"])
             levels[row["dataset"]] = f"{level:.3g}%"
     return _doubt("chance", found, evidence, lambda where: (
         f"{where}: test accuracy within {ERRORS} standard errors of chance ({', '.join(levels.values())}), so nothing "
@@ -74,16 +74,18 @@ def flat(evidence: Evidence) -> Doubt | None:
     """
     found, untrained = [], chance(evidence)
     lost = untrained.points if untrained else frozenset()
-    for (dataset, kind, algorithm), curve in evidence.points.groupby(KEY[:3], sort=False):
-        keys = [_key(row) for row in curve.to_dict("records")]
-        if kind == NO_FRONTIER or lost & set(keys) or curve["asked"].max() < REAL_FACTOR * curve["asked"].min():
+    plain = {(row["dataset"], row["algorithm"]): row["mean"] for row in evidence.rows
+             if row["setting"] == NON_PRIVATE}
+    for (dataset, kind, algorithm), curve in evidence.curves.items():
+        keys, epsilons, means = ([row[name] for row in curve] for name in ("key", "asked", "mean"))
+        if kind == NO_FRONTIER or lost & set(keys) or max(epsilons) < REAL_FACTOR * min(epsilons):
             continue
-        best, worst = (keys[place] for place in (curve["mean"].to_numpy().argmax(), curve["mean"].to_numpy().argmin()))
-        resolved = min(MOST_APART, 100 * accuracy_error([], curve["mean"].mean() / 100, DATASETS[dataset].n_test))
-        difference = welch_interval(evidence.values(worst), evidence.values(best))
-        plain = evidence.points[(evidence.points[["dataset", "algorithm", "setting"]]
-                                 == [dataset, algorithm, NON_PRIVATE]).all(axis=1)]["mean"].max()
-        if difference.mean <= resolved and not difference.low > 0 and not plain <= curve["mean"].max() + resolved:
+        worst, *_, best = sorted(curve, key=lambda row: row["mean"])
+        level = sum(means) / len(means) / 100
+        resolved = min(MOST_APART, 100 * accuracy_error([], level, DATASETS[dataset].n_test))
+        difference = welch_interval(worst["values"], best["values"])
+        reached = plain.get((dataset, algorithm), math.inf) <= best["mean"] + resolved
+        if difference.mean <= resolved and not difference.low > 0 and not reached:
             found += keys
     return _doubt("flat", found, evidence, lambda where: (
         f"{where}: the same test accuracy, so steps or settings limit it, not noise; train more epochs, take larger "
@@ -97,18 +99,17 @@ def edge(evidence: Evidence) -> Doubt | None:
     that, on its own scale, count as the end; a `choice` of a search has no end.
     """
     found, names, fields = [], {}, {f.name: f for f in settings()}
-    for row in _rows(evidence):
+    for row in evidence.rows:
         if row["settings"] == 1:
             continue
-        key = _key(row)
-        rivals = evidence.rivals(key)
+        rivals = evidence.rivals(row["key"])
         own = rivals[rivals["point"] == row["point"]].iloc[0]
         for name, field in fields.items():
             if type(field.default) not in (int, float) or name in (*MEASURED, *FRONTIER_NOISE[row["kind"]]):
                 continue
             values = sorted(rivals[name].dropna().unique())
             if len(values) > 1 and _at_end(own[name], values, field.metadata, evidence.experiment, name):
-                found.append(key)
+                found.append(row["key"])
                 names[f"{name} {value_text(own[name])} of {value_text(values[0])} to {value_text(values[-1])}"] = None
     return _doubt("edge", found, evidence, lambda where: (
         f"{where}: the best value lies at the end of its grid ({_listed(list(names), '; ')}), and better ones may lie "
@@ -117,12 +118,14 @@ def edge(evidence: Evidence) -> Doubt | None:
 
 def effort(evidence: Evidence) -> Doubt | None:
     """Points for which fewer settings were tried than for another algorithm at their epsilon."""
-    found, counts = [], {}
-    for _, group in evidence.points[evidence.points["kind"] != NO_FRONTIER].groupby(["dataset", "kind", "asked"]):
-        if group["settings"].nunique() > 1:
-            fewer = group[group["settings"] < group["settings"].max()]
-            found += [_key(row) for row in fewer.to_dict("records")]
-            counts |= {(row.algorithm, row.settings): None for row in group.itertuples()}
+    found, counts, compared = [], {}, {}
+    for row in (row for row in evidence.rows if row["kind"] != NO_FRONTIER):
+        compared.setdefault((row["dataset"], row["kind"], row["asked"]), []).append(row)
+    for group in compared.values():
+        fewer = [row["key"] for row in group if row["settings"] < max(row["settings"] for row in group)]
+        if fewer:
+            found += fewer
+            counts |= {(row["algorithm"], row["settings"]): None for row in group}
     told = ", ".join(f"{ALGORITHM_LABELS[algorithm]} {count}" for algorithm, count in counts)
     return _doubt("effort", found, evidence, lambda where: (
         f"{where}: fewer settings tried than for others ({told}); give every algorithm as many."))
@@ -130,7 +133,7 @@ def effort(evidence: Evidence) -> Doubt | None:
 
 def seeds(evidence: Evidence) -> Doubt | None:
     """Points of one seed."""
-    found = [_key(row) for row in _rows(evidence) if row["n"] == 1]
+    found = [row["key"] for row in evidence.rows if row["n"] == 1]
     return _doubt("seeds", found, evidence, lambda where: (
         f"{where}: one seed (n = 1), so nobody knows how far seeds differ; give at least three, "
         "`seed: {range: [0, 3]}`."))
@@ -140,7 +143,7 @@ def origin(evidence: Evidence) -> Doubt | None:
     """All points, where nothing in the file says how its settings were found."""
     experiment = evidence.experiment
     sources = (experiment.chosen, experiment.search)
-    found = [] if any(sources) else [_key(row) for row in _rows(evidence)]
+    found = [] if any(sources) else [row["key"] for row in evidence.rows]
     return _doubt("origin", found, evidence, lambda where: (
         "Nothing says how the settings were found, and other settings may rank the algorithms otherwise; state it in "
         "the file: `chosen: {runs, by, seeds}`."))
@@ -178,24 +181,16 @@ def against(evidence: Evidence, dataset: str, kind: str, rows: Sequence[Mapping]
             any(doubt.check == "origin" for doubt in concerned))
 
 
-def _rows(evidence: Evidence) -> list[dict]:
-    return evidence.points.to_dict("records")
-
-
-def _key(row: Mapping) -> tuple:
-    return tuple(row[name] for name in KEY)
-
-
 def _chance(dataset: str) -> float:
     """In percent."""
     spec = DATASETS[dataset]
     return 100 * (spec.majority or 1 / spec.n_classes)
 
 
-def _error(evidence: Evidence, row: Mapping) -> float:
+def _error(row: Mapping) -> float:
     """Standard error of a point at chance, in percent."""
     level, records = _chance(row["dataset"]) / 100, DATASETS[row["dataset"]].n_test
-    return 100 * accuracy_error(evidence.values(_key(row)) / 100, level, records)
+    return 100 * accuracy_error([value / 100 for value in row["values"]], level, records)
 
 
 def _at_end(value: float, values: Sequence[float], limits: Mapping, experiment: Experiment, name: str) -> bool:
@@ -219,17 +214,15 @@ def _doubt(check: str, points: Iterable[tuple], evidence: Evidence, say: Callabl
 
 def _where(points: frozenset[tuple], evidence: Evidence) -> str:
     """`DFA at ε ≤ 1, 3; BP at every ε`: curves in the order of figures, the data set where there are several."""
-    all_points, several = evidence.points, evidence.points["dataset"].nunique() > 1
-    if len(points) == len(all_points):
+    if len(points) == len(evidence.rows):
         return "All points"
-    found = []
-    for (dataset, kind, algorithm), curve in all_points.groupby(KEY[:3], sort=False):
-        own = [row for row in curve.to_dict("records") if _key(row) in points]
-        if own:
-            whole = len(own) == len(curve) > 1
+    found, several = [], len({row["dataset"] for row in evidence.rows}) > 1
+    for (dataset, kind, algorithm), curve in evidence.curves.items():
+        if own := [row for row in curve if row["key"] in points]:
             place = f" on {DATASET_LABELS[dataset]}" if several else ""
-            found.append((list(ALGORITHM_LABELS).index(algorithm), f"{ALGORITHM_LABELS[algorithm]}{place} at "
-                          + (f"every {'ε' if kind else 'noise'}" if whole else _levels(own))))
+            levels = f"every {'ε' if kind else 'noise'}" if len(own) == len(curve) > 1 else _levels(own)
+            found.append((list(ALGORITHM_LABELS).index(algorithm),
+                          f"{ALGORITHM_LABELS[algorithm]}{place} at {levels}"))
     return _listed([text for _, text in sorted(found)], "; ")
 
 

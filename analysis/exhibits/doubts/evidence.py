@@ -61,21 +61,34 @@ class Evidence:
 
     @cached_property
     def points(self) -> pd.DataFrame:
-        """A row per point: the columns `KEY`, `asked` (its target, else its epsilon; NaN on no frontier), `mean` in
-        percent, `n` seeds, and `settings`: how many its algorithm tried at its noise."""
+        """A row per point: the columns `KEY`, `asked` (its target, else its epsilon; NaN on no frontier), `values` of
+        its seeds and their `mean` in percent, `n` seeds, and `settings`: how many its algorithm tried at its noise."""
         rows = self.shown.groupby(KEY, sort=False, as_index=False).agg(
-            epsilon=("epsilon", "max"), mean=("value", "mean"), n=("value", "size"))
+            epsilon=("epsilon", "max"), values=("value", list), mean=("value", "mean"), n=("value", "size"))
         tried = self.tried.groupby(KEY[:4], as_index=False).agg(settings=("point", "nunique"))
         rows = rows.merge(tried, how="left", on=KEY[:4])
         return rows.assign(asked=asked(rows), settings=rows["settings"].fillna(1).astype(int))
 
-    def values(self, point: tuple) -> pd.Series:
-        """Test accuracies in percent of the seeds of a point, by its `KEY`."""
-        return self.shown.loc[_equal(self.shown, KEY, point), "value"]
+    @cached_property
+    def rows(self) -> list[dict]:
+        """The points as dictionaries, each with its `key`: its values of `KEY`."""
+        return [{**row, "key": tuple(row[name] for name in KEY)} for row in self.points.to_dict("records")]
+
+    @property
+    def curves(self) -> dict[tuple, list[dict]]:
+        """The rows by data set, kind and algorithm."""
+        found: dict[tuple, list[dict]] = {}
+        for row in self.rows:
+            found.setdefault(row["key"][:3], []).append(row)
+        return found
+
+    @cached_property
+    def _tried_at(self) -> dict[tuple, pd.DataFrame]:
+        return dict(list(self.tried.groupby(KEY[:4])))
 
     def rivals(self, point: tuple) -> pd.DataFrame:
-        """The runs that a point was chosen among at its noise and, but for 1%, at its epsilon."""
-        same = self.tried[_equal(self.tried, KEY[:4], point[:4])]
+        """The runs that a point, given by its key, was chosen among at its noise and, but for 1%, at its epsilon."""
+        same = self._tried_at[point[:4]]
         own = same.loc[same["point"] == point[4], "epsilon"].max()
         return same[(same["epsilon"] / own - 1).abs() < 0.01]
 
@@ -92,6 +105,3 @@ def _bare(runs: pd.DataFrame) -> pd.DataFrame:
                        kind=NO_FRONTIER, epsilon=float("nan"), value=100 * runs.get("test/accuracy", 0.0), chosen="",
                        choices=1)
 
-
-def _equal(runs: pd.DataFrame, names: list[str], values: tuple) -> pd.Series:
-    return (runs[names] == list(values)).all(axis=1)
