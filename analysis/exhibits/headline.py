@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.exhibits.doubts.checks import against, examine
 from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence
-from analysis.exhibits.frontier.choice import price
+from analysis.exhibits.frontier.choice import is_target, price
 from analysis.exhibits.frontier.points import GUARANTEED, PRICE, PROTECTED, asked, summarized, tightest
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.selection import Choice
@@ -69,7 +69,7 @@ def _of_kind(runs: pd.DataFrame, evidence: Evidence, dataset: str, kind: str, pl
     if not compared:
         best = points.iloc[0]
         return [f"The highest mean test accuracy{place} under {what} is {_score(best)}, of {_label(best)} at "
-                f"ε = {best['epsilon']:.3g}{_cost(points[:1], runs, evidence.experiment)}."]
+                f"ε = {best['epsilon']:.3g}{_cost(points[:1], runs, evidence)}."]
     winners: dict[str, list[str]] = {}
     for epsilon, group in compared.items():
         winners.setdefault(_label(group.iloc[0]), []).append(f"{epsilon:.3g}")
@@ -107,17 +107,21 @@ def _lead(group: pd.DataFrame, epsilon: float, behind: pd.DataFrame, runs: pd.Da
         verdict = "within what seeds explain"
     else:
         verdict = "seeds do not explain it, the settings may" if unknown else "beyond what seeds explain"
-    return (f"At {kind} ε ≤ {epsilon:.3g}{_cost(best, runs, evidence.experiment)}: {_label(first)} {_score(first)}, "
+    return (f"At {kind} ε ≤ {epsilon:.3g}{_cost(best, runs, evidence)}: {_label(first)} {_score(first)}, "
             f"ahead of {_label(second)} by {difference.mean:.2f} points ({interval}{verdict}).")
 
 
-def _cost(points: pd.DataFrame, runs: pd.DataFrame, experiment: Experiment) -> str:
-    """What covers the choice of these points' settings: ` (selected ε 7.15)`, or ` (nothing was chosen)`."""
+def _cost(points: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
+    """What covers the choice of these points' settings: ` (selected ε 7.15, which covers the choice)`, or
+    ` (nothing was chosen)`."""
     if points["choices"].max() == 1:
         return " (nothing was chosen)"
-    kind = points["kind"].iloc[0]
-    by_scores = experiment.search and (experiment.search.adaptive or experiment.budget)
-    costs = [] if by_scores or kind != "certified" else price(points, runs[tightest(runs, kind).notna()])[PRICE]
+    kind, search, costs = points["kind"].iloc[0], evidence.experiment.search, []
+    if kind == "certified" and not (search and (search.adaptive or evidence.experiment.budget)):
+        tried = evidence.tried[(evidence.tried["kind"] == kind) & evidence.tried["algorithm"].isin(points["algorithm"])]
+        if points["setting"].map(is_target).all():
+            tried = tried[tried["setting"].isin(points["setting"])]
+        costs = price(points, runs.loc[runs.index.intersection(tried.index)])[PRICE]
     if not len(costs) or not np.isfinite(costs).all():
         return " (no ε covers the choice of settings)"
     return f" (selected ε {' and '.join(dict.fromkeys(f'{cost:.3g}' for cost in costs))}, which covers the choice)"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field
 from typing import NamedTuple
+
+import pandas as pd
 
 from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, setting_label
@@ -98,17 +101,18 @@ def edge(evidence: Evidence) -> Doubt | None:
     Noise, and what `MEASURED` lists, is not there to be chosen. Of a search the ends are those of its range, and 5% of
     that, on its own scale, count as the end; a `choice` of a search has no end.
     """
-    found, names, fields = [], {}, {f.name: f for f in settings()}
+    found, names = [], {}
+    fields = [f for f in settings() if type(f.default) in (int, float) and f.name not in MEASURED
+              and evidence.tried.get(f.name, pd.Series(dtype=float)).nunique() > 1]
     for row in evidence.rows:
         if row["settings"] == 1:
             continue
         rivals = evidence.rivals(row["key"])
         own = rivals[rivals["point"] == row["point"]].iloc[0]
-        for name, field in fields.items():
-            if type(field.default) not in (int, float) or name in (*MEASURED, *FRONTIER_NOISE[row["kind"]]):
-                continue
+        for field in (field for field in fields if field.name not in FRONTIER_NOISE[row["kind"]]):
+            name = field.name
             values = sorted(rivals[name].dropna().unique())
-            if len(values) > 1 and _at_end(own[name], values, field.metadata, evidence.experiment, name):
+            if len(values) > 1 and _at_end(own[name], values, field, evidence.experiment):
                 found.append(row["key"])
                 names[f"{name} {value_text(own[name])} of {value_text(values[0])} to {value_text(values[-1])}"] = None
     return _doubt("edge", found, evidence, lambda where: (
@@ -193,9 +197,9 @@ def _error(row: Mapping) -> float:
     return 100 * accuracy_error([value / 100 for value in row["values"]], level, records)
 
 
-def _at_end(value: float, values: Sequence[float], limits: Mapping, experiment: Experiment, name: str) -> bool:
-    """Whether a value is at an end of its grid beyond which there are others."""
-    domain = experiment.search.space.get(name) if experiment.search else None
+def _at_end(value: float, values: Sequence[float], field: Field, experiment: Experiment) -> bool:
+    """Whether a value of a setting is at an end of its grid beyond which there are others."""
+    domain, limits = experiment.search.space.get(field.name) if experiment.search else None, field.metadata
     if domain and domain.kind == "choice":
         return False
     low, high = domain.ends if domain else (values[0], values[-1])
