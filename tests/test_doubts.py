@@ -6,12 +6,15 @@ import dataclasses
 import sys
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from analysis.exhibits import headline
 from analysis.exhibits.doubts import checks
 from analysis.exhibits.doubts.evidence import KEY, Evidence
+from analysis.report import overview
 from analysis.statistics import accuracy_error
 from pipeline.learning.data import load
 from pipeline.trials.chosen import Chosen
@@ -170,6 +173,31 @@ def test_the_end_of_a_search_is_that_of_its_range_and_its_settings_have_an_origi
     runs = tracked(configs).assign(**{"validation/accuracy": [0.1, 0.8, 0.2], "test/accuracy": 0.7})
     found = {doubt.check for doubt in checks.examine(Evidence.of(runs, experiment))}
     assert found == {"seeds", *(["edge"] if fires else [])}
+
+
+def test_what_a_search_publishes_is_doubted_and_nothing_else():
+    experiment = parse_experiment(SEARCH, Path("search.yaml"))
+    configs = [dataclasses.replace(experiment.search.trial({"learning_rate": rate, "momentum": 0.9}),
+                                   target_epsilon=0.0, noise_multiplier=noise)  # which a search may ask for as well
+               for rate, noise in ((0.03, 1.0), (0.95, 2.0), (0.3, 3.0))]
+    runs = tracked(configs).assign(**{"validation/accuracy": [0.1, 0.8, 0.2], "test/accuracy": [0.7, 0.14, 0.1]})
+    paid = SimpleNamespace(value=8.0, delta=1e-5)
+    choice = SimpleNamespace(selected=paid, standing="simulated", name="dfa", test=0.14, validation=0.8,
+                             trial_key=configs[1].trial_key)
+    said, low, end = headline.published(choice, runs, experiment)
+    assert said.startswith("For ε = 8 at δ = 1e-05, of all that it released") and "test accuracy 14.00%" in said
+    assert low.startswith("DFA at z = 2: test accuracy within 3 standard errors of chance (13.1%)")
+    assert "DFA at z = 2: the best value lies at the end of its grid (learning_rate 0.95 of 0.01 to 1)" in end
+
+
+@pytest.mark.parametrize(("seeds", "told"), [((0, 7), "seeds 0, 7 (1 seed of these also reported here)"),
+                                              ((7,), "seed 7"), (3, "3 seeds")])
+def test_a_report_shows_how_settings_were_found_and_whether_its_seeds_had_a_part(seeds, told):
+    chosen = Chosen(45, "validation accuracy", seeds)
+    experiment = Experiment("sweep", "", tuple(declared()), chosen=chosen)
+    runs = swept(declared())
+    assert overview._chosen(experiment, runs) == [("Settings chosen", f"45 runs, by validation accuracy, {told}")]
+    assert overview._chosen(dataclasses.replace(experiment, chosen=None), runs) == []
 
 
 # effort, and what a comparison is doubted for

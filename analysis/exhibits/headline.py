@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 
@@ -52,12 +54,19 @@ def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = 
     return [*(sentences or none), *(doubt.sentence for doubt in doubts)]
 
 
-def published(choice: Choice) -> str:
-    """A sentence on what a search publishes within its budget, which single trials would be cheaper than."""
-    paid = choice.selected
-    return (f"For ε = {paid.value:g} at δ = {paid.delta:g}, of all that it released ({PROTECTED['certified']}; "
+def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> list[str]:
+    """What a search publishes within its budget, which single trials would be cheaper than, and what to doubt of that
+    trial; not that it has one seed, as no mean is told.
+
+    Args:
+        runs: from `load_runs`, those of the experiment.
+    """
+    paid, evidence = choice.selected, Evidence.of(runs, experiment)
+    alone = dataclasses.replace(evidence, shown=evidence.shown[evidence.shown["trial_key"] == choice.trial_key])
+    return [f"For ε = {paid.value:g} at δ = {paid.delta:g}, of all that it released ({PROTECTED['certified']}; "
             f"{choice.standing}), the search publishes {choice.name}: test accuracy {100 * choice.test:.2f}%, chosen "
-            f"by its validation accuracy of {100 * choice.validation:.2f}%.")
+            f"by its validation accuracy of {100 * choice.validation:.2f}%.",
+            *(doubt.sentence for doubt in examine(alone) if doubt.check != "seeds")]
 
 
 def _of_kind(runs: pd.DataFrame, evidence: Evidence, dataset: str, kind: str, place: str, most: int) -> list[str]:

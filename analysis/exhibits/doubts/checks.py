@@ -12,12 +12,11 @@ import pandas as pd
 from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, setting_label
 from analysis.statistics import accuracy_error, welch_interval
-from analysis.text import value_text
 from pipeline.trials.camera import SETTINGS as CAMERA
 from pipeline.trials.config import settings
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.exhibits import FRONTIER_NOISE
-from pipeline.trials.experiment import Experiment
+from pipeline.trials.search import Domain
 
 ERRORS = 3  # standard errors from chance, up to which an accuracy counts as chance
 REAL_FACTOR = 2  # between epsilons that ought to differ in accuracy
@@ -101,7 +100,7 @@ def edge(evidence: Evidence) -> Doubt | None:
     Noise, and what `MEASURED` lists, is not there to be chosen. Of a search the ends are those of its range, and 5% of
     that, on its own scale, count as the end; a `choice` of a search has no end.
     """
-    found, names = [], {}
+    found, names, search = [], {}, evidence.experiment.search
     fields = [f for f in settings() if type(f.default) in (int, float) and f.name not in MEASURED
               and evidence.tried.get(f.name, pd.Series(dtype=float)).nunique() > 1]
     for row in evidence.rows:
@@ -110,11 +109,13 @@ def edge(evidence: Evidence) -> Doubt | None:
         rivals = evidence.rivals(row["key"])
         own = rivals[rivals["point"] == row["point"]].iloc[0]
         for field in (field for field in fields if field.name not in FRONTIER_NOISE[row["kind"]]):
-            name = field.name
-            values = sorted(rivals[name].dropna().unique())
-            if len(values) > 1 and _at_end(own[name], values, field, evidence.experiment):
-                found.append(row["key"])
-                names[f"{name} {value_text(own[name])} of {value_text(values[0])} to {value_text(values[-1])}"] = None
+            value, values = own[field.name], rivals[field.name].dropna()
+            domain = search.space.get(field.name) if search else None
+            if values.nunique() > 1 and not (domain and domain.kind == "choice"):
+                ends = domain.ends if domain else (values.min(), values.max())
+                if _at_end(value, ends, field, domain):
+                    found.append(row["key"])
+                    names[f"{field.name} {value:g} of {ends[0]:g} to {ends[1]:g}"] = None
     return _doubt("edge", found, evidence, lambda where: (
         f"{where}: the best value lies at the end of its grid ({_listed(list(names), '; ')}), and better ones may lie "
         "beyond; widen the grid there."))
@@ -197,17 +198,13 @@ def _error(row: Mapping) -> float:
     return 100 * accuracy_error([value / 100 for value in row["values"]], level, records)
 
 
-def _at_end(value: float, values: Sequence[float], field: Field, experiment: Experiment) -> bool:
-    """Whether a value of a setting is at an end of its grid beyond which there are others."""
-    domain, limits = experiment.search.space.get(field.name) if experiment.search else None, field.metadata
-    if domain and domain.kind == "choice":
-        return False
-    low, high = domain.ends if domain else (values[0], values[-1])
+def _at_end(value: float, ends: tuple[float, float], field: Field, domain: Domain | None) -> bool:
+    """Whether a value of a setting is at an end of its grid, or of a search's range, that can be moved."""
     scale = math.log if domain and domain.kind == "loguniform" else float
-    width = NEAR_END * (scale(high) - scale(low)) if domain else 0
-    least, most = (limits[side] if not limits[f"open_{side}"] else None for side in ("low", "high"))
-    return (scale(value) <= scale(low) + width and low != least
-            or scale(value) >= scale(high) - width and high != most)
+    low, high = map(scale, ends)
+    width = NEAR_END * (high - low) if domain else 0.0
+    least, most = (field.metadata[side] if not field.metadata[f"open_{side}"] else None for side in ("low", "high"))
+    return scale(value) <= low + width and ends[0] != least or scale(value) >= high - width and ends[1] != most
 
 
 def _doubt(check: str, points: Iterable[tuple], evidence: Evidence, say: Callable[[str], str]) -> Doubt | None:
@@ -218,7 +215,7 @@ def _doubt(check: str, points: Iterable[tuple], evidence: Evidence, say: Callabl
 
 def _where(points: frozenset[tuple], evidence: Evidence) -> str:
     """`DFA at ε ≤ 1, 3; BP at every ε`: curves in the order of figures, the data set where there are several."""
-    if len(points) == len(evidence.rows):
+    if len(points) == len(evidence.rows) > 1:
         return "All points"
     found, several = [], len({row["dataset"] for row in evidence.rows}) > 1
     for (dataset, kind, algorithm), curve in evidence.curves.items():

@@ -62,11 +62,11 @@ class Evidence:
     @cached_property
     def points(self) -> pd.DataFrame:
         """A row per point: the columns `KEY`, `asked` (its target, else its epsilon; NaN on no frontier), `values` of
-        its seeds and their `mean` in percent, `n` seeds, and `settings`: how many its algorithm tried at its noise."""
+        its seeds and their `mean` in percent, `n` seeds, and `settings`: how many it was chosen among."""
         rows = self.shown.groupby(KEY, sort=False, as_index=False).agg(
             epsilon=("epsilon", "max"), values=("value", list), mean=("value", "mean"), n=("value", "size"))
-        tried = self.tried.groupby(KEY[:4], as_index=False).agg(settings=("point", "nunique"))
-        rows = rows.merge(tried, how="left", on=KEY[:4])
+        tried = self.tried.groupby(self._cell, as_index=False).agg(settings=("point", "nunique"))
+        rows = rows.merge(tried, how="left", on=self._cell)
         return rows.assign(asked=asked(rows), settings=rows["settings"].fillna(1).astype(int))
 
     @cached_property
@@ -82,13 +82,22 @@ class Evidence:
             found.setdefault(row["key"][:3], []).append(row)
         return found
 
+    @property
+    def _cell(self) -> list[str]:
+        """What the settings have in common that a point is chosen among: of a search, which may ask for noise as well,
+        the algorithm alone."""
+        return KEY[:3] if self.experiment.search else KEY[:4]
+
     @cached_property
     def _tried_at(self) -> dict[tuple, pd.DataFrame]:
-        return dict(list(self.tried.groupby(KEY[:4])))
+        return dict(list(self.tried.groupby(self._cell)))
 
     def rivals(self, point: tuple) -> pd.DataFrame:
-        """The runs that a point, given by its key, was chosen among at its noise and, but for 1%, at its epsilon."""
-        same = self._tried_at[point[:4]]
+        """The runs that a point, given by its key, was chosen among: at its noise and, to within 1%, at its epsilon; of
+        a search all."""
+        same = self._tried_at[point[:len(self._cell)]]
+        if self.experiment.search:
+            return same
         own = same.loc[same["point"] == point[4], "epsilon"].max()
         return same[(same["epsilon"] / own - 1).abs() < 0.01]
 
