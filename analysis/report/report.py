@@ -128,9 +128,9 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     public = shown(experiment, runs, choice)
     tracked = tracked_runs(public, store)
     if experiment.budget and choice:
-        said = [headline.published(choice)]
+        said = headline.published(choice, runs, experiment)
     else:
-        said = [] if experiment.candidates else headline.compose(runs)
+        said = [] if experiment.candidates else headline.compose(runs, experiment, choice)
     absent = [] if experiment.candidates else left_out(experiment.trials, experiment.report)
     page = compose(experiment, public, tracked, store=store, choice=choice, exhibits=exhibits,
                    data=contents["runs.csv"], headline=said, left_out=absent)

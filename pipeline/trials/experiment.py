@@ -16,6 +16,8 @@
     plugins: [my_feedback]                       # optional: modules of extensions, beside the file or installed
     references:                                  # optional: published results, marked in the frontier
       - {source: Tramer and Boneh 2021, epsilon: 3, delta: 1.0e-5, accuracy: 89.7}
+    chosen: {runs: 45, by: validation accuracy, seeds: [0]}      # optional: how settings were found, see
+                                                 # `pipeline.trials.chosen`
 
 With a search the trials are not known before it runs; `Experiment.possible` stands for them.
 
@@ -37,6 +39,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pipeline.trials.budget import Budget, read_budget
+from pipeline.trials.chosen import Chosen, read_chosen
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.exhibits import EXHIBITS, misfit, varied_fields
 from pipeline.trials.fields import check_whole, plain
@@ -50,7 +53,7 @@ from pipeline.trials.stopping import Selection, check_candidates, draw
 from pipeline.trials.unused import check_written, ignored, used, why_unused
 
 ENTRIES = ("name", "description", "preset", "base", "grid", "cases", "resources", "report", "selection", "search",
-           "stop", "budget", "plugins", "references")
+           "stop", "budget", "plugins", "references", "chosen")
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ class Experiment:
         stop: when trials of the search are stopped early.
         budget: what all trials of the search may cost together.
         corners: of the space of the search.
+        chosen: how settings were found, if the file states it.
         preset: version of the preset that filled in what the file leaves open; empty for none.
         advice: what the preset has set or, without one, would set, for people.
 
@@ -132,6 +136,7 @@ class Experiment:
     stop: Halving | None = None
     budget: Budget | None = None
     corners: tuple[TrialConfig, ...] = ()
+    chosen: Chosen | None = None
     preset: str = ""
     advice: tuple[str, ...] = ()
 
@@ -270,7 +275,7 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
                       _report(top, configs, selection), path, selection, tuple(configs) if drawn else (),
                       plugins=plugins, references=read_references(top), ignored=ignored(trials), search=search,
                       stop=stop, budget=budget, corners=tuple(configs) if search else (), preset=preset,
-                      advice=advice(preset, trials))
+                      advice=advice(preset, trials), chosen=read_chosen(top))
 
 
 def _check_distinct(trials: Sequence[tuple[str, TrialConfig, Mapping[str, str]]]) -> None:
