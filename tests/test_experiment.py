@@ -251,7 +251,7 @@ def test_a_file_states_how_its_settings_were_found_and_no_trial_is_another_for_i
     ("{runs: 45, by: luck}", r"chosen: needs seeds, got \{'runs': 45, 'by': 'luck'\}"),
     ("{runs: 45, by: luck, seeds: 1, when: 2021}", "chosen: unknown entry 'when'; .*accepted are runs, by, seeds"),
     ("{runs: 0, by: luck, seeds: 1}", "chosen.seeds: must be left out where no run was made, got 1"),
-    ("{runs: -1, by: luck}", "chosen.runs: must be a whole number >= 0, got -1"),
+    ("{runs: -1, by: luck, seeds: 1}", "chosen.runs: must be a whole number >= 0, got -1"),
     ("{runs: 4.5, by: luck, seeds: 1}", "chosen.runs: must be a whole number >= 0, got 4.5"),
     ("{runs: 45, by: ' ', seeds: 1}", "chosen.by: must say what the runs were compared by, .*, got ' '"),
     ("{runs: 45, by: 3, seeds: 1}", "chosen.by: must say what the runs were compared by, .*, got 3"),

@@ -19,15 +19,14 @@ from pipeline.trials.preset import TARGETS, VERSIONS
 
 SEEDS = 3
 PRIVATE = {"records": "per_example", "labels": "photonic", "nothing": "none"}  # mechanism by what is private
-# Sets of algorithms, the most informative first: the first that fits the time is taken.
-SETS = (("bp", "dfa", "tdfa", "pdfa"), ("bp", "dfa"), ("dfa",), ("pdfa",))
+# Sets of algorithms by what is private, the most informative first: the first that fits the time is taken.
+SETS = {"records": (("bp", "dfa", "tdfa", "pdfa"), ("bp", "dfa"), ("dfa",)), "labels": (("pdfa",),)}
 MEANING = {
     "records": "all of a record is private: each contribution is clipped, and their sum gets noise",
     "labels": "labels are private, features public: the noise of the optical projection hides labels",
     "nothing": "nothing is private",
 }
-WHO = {"bp": "back-propagation", "dfa": "direct feedback alignment", "tdfa": "DFA of ternary errors",
-       "pdfa": "TDFA by a simulated optical processor"}
+WHO = {"bp": "back-propagation", "dfa": "direct feedback", "tdfa": "ternary", "pdfa": "optical, simulated"}
 COMMENTS = {
     "target_epsilon": "certified epsilon of each trial at delta 1e-5; it sets the noise",
     "target_label_epsilon": "label epsilon of each trial at delta 1e-5; it sets the noise",
@@ -95,7 +94,8 @@ def _read(name: str, value: Any) -> Any:
         return numbers if name == "epsilons" else numbers[0]
     except (ValueError, IndexError):
         option = {"epsilons": "epsilon"}.get(name, name)
-        raise ConfigError(f"--{option}: must be a number{'s' * (name == 'epsilons')}, got {value!r}") from None
+        wanted = "numbers" if name == "epsilons" else "a number"
+        raise ConfigError(f"--{option}: must be {wanted}, got {value!r}") from None
 
 
 def shown(value: Any) -> str:
@@ -133,22 +133,15 @@ def fitting(path: Path, answers: Answers, seconds_of: Callable[[Experiment], flo
     with the fewest.
 
     Raises:
-        ConfigError: where the preset has no settings for any algorithm.
+        ConfigError: where the preset has no settings for an algorithm.
     """
     seconds_of = seconds_of or (lambda experiment: preview(experiment, None).seconds)
-    refused, found = None, None
-    for algorithms in SETS:
-        try:
-            experiment = parse_experiment(text(path, answers, algorithms), path)
-        except ConfigError as error:
-            refused = error
-            continue
-        found = experiment, seconds_of(experiment)
-        if found[1] <= 60 * answers.minutes:
+    for algorithms in SETS.get(answers.private, SETS["records"]):
+        experiment = parse_experiment(text(path, answers, algorithms), path)
+        seconds = seconds_of(experiment)
+        if seconds <= 60 * answers.minutes:
             break
-    if found is None:
-        raise refused
-    return found
+    return experiment, seconds
 
 
 def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
@@ -175,7 +168,7 @@ def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
     comments = {
         "preset": "sets what is left open below: batch, step size, clipping norm, ...",
         "  mechanism": MEANING[answers.private],
-        "  algorithm": ", ".join(f"{name}: {WHO[name]}" for name in algorithms),
+        "  algorithm": "; ".join(f"{name}: {WHO[name]}" for name in algorithms),
         f"  {target}": COMMENTS.get(target, ""),
         "  seed": "three seeds, so that every mean has an interval",
     }
