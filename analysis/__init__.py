@@ -4,6 +4,7 @@ For notebooks and scripts:
 
     load_runs        the trials of a sweep, one row each
     load_history     one metric of them by epoch
+    best             the best trial within an epsilon, and the price of having chosen it
     frontier         accuracy against epsilon: the points of a privacy-utility frontier
     frontier_axes    those points, drawn
 
@@ -16,14 +17,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis.api import load_history, load_runs
+    from analysis.api import best, load_history, load_runs
     from analysis.exhibits.frontier.figure import frontier_axes
     from analysis.exhibits.frontier.points import frontier
 
-__all__ = ["frontier", "frontier_axes", "load_history", "load_runs"]
+__all__ = ["best", "frontier", "frontier_axes", "load_history", "load_runs"]
 
-_HOMES = {"frontier": "analysis.exhibits.frontier.points", "frontier_axes": "analysis.exhibits.frontier.figure",
-          "load_history": "analysis.api", "load_runs": "analysis.api"}
+_HOMES = {"best": "analysis.api", "frontier": "analysis.exhibits.frontier.points",
+          "frontier_axes": "analysis.exhibits.frontier.figure", "load_history": "analysis.api",
+          "load_runs": "analysis.api"}
 
 
 def __getattr__(name: str) -> Any:

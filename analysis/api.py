@@ -1,14 +1,25 @@
-"""For notebooks and scripts: the tracked trials of a sweep by its name or file, from a store by its folder or URI."""
+"""For notebooks and scripts: the tracked trials of a sweep by its name or file, from a store by its folder or URI, and
+the best of them."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 from pathlib import Path
 
 import pandas as pd
 
 from analysis import runs as tracked
+from analysis.exhibits.envelope import SCORE, configs
+from analysis.exhibits.envelope import best as best_setting
+from analysis.exhibits.frontier.points import GUARANTEED, PRICE, tightest
+from analysis.runs import ReportError, earlier_epochs
+from pipeline.accounting.evaluations import selected_epsilon
+from pipeline.accounting.event import UnsupportedAccounting
+from pipeline.tracking.artifacts import DONE
 from pipeline.tracking.reader import Reader
 from pipeline.trials.experiment import Experiment, load_experiment
+from pipeline.trials.stopping import Selection
 
 
 def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = "mlruns") -> pd.DataFrame:
@@ -40,7 +51,7 @@ def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = 
         2       dfa  epsilon=1            0.7
         3       dfa  epsilon=8            0.8
     """
-    store = _open(store)
+    store = store if isinstance(store, Reader) else Reader.of(store)
     if isinstance(experiment, Path) or isinstance(experiment, str) and experiment.endswith((".yaml", ".yml")):
         experiment = load_experiment(experiment)
     if isinstance(experiment, str):
@@ -64,12 +75,41 @@ def load_history(runs: pd.DataFrame, metric: str, store: Reader | str | Path = "
         0      1    0.4
         1      2    0.8
     """
-    return tracked.load_history(_open(store), runs, metric)
+    return tracked.load_history(store if isinstance(store, Reader) else Reader.of(store), runs, metric)
 
 
-def _open(store: Reader | str | Path) -> Reader:
-    if isinstance(store, Reader):
-        return store
-    if isinstance(store, str) and "://" in store:
-        return Reader(store)
-    return Reader(root=Path(store))
+def best(runs: pd.DataFrame, epsilon: float, kind: str = "certified") -> pd.Series:
+    """The best trial whose epsilon is at most `epsilon`: its row, with three more entries.
+
+    Settings are compared by mean validation accuracy over seeds; of the winner's runs it is the one with the highest.
+    Test accuracy has no part in it. `epsilon` is the trial's own, which does not cover the choice; `selected_epsilon`
+    covers all trials that were compared, by composition (docs/privacy.md, section 6), nan where no price is proved;
+    `compared` is their number. `pipeline.load_model` takes the row.
+
+    Args:
+        runs: from `load_runs`, of a fixed grid; those that have not ended are left out.
+        epsilon: > 0.
+        kind: 'certified' or 'label'; the price of a choice is known of certified ones alone.
+
+    Raises:
+        ReportError: for another kind, no trial within `epsilon`, or one without validation accuracy.
+
+    Example:
+        >>> best(load_runs("example"), epsilon=3)[["algorithm", "setting", "epsilon", "compared"]].to_dict()
+        {'algorithm': 'bp', 'setting': 'epsilon=1', 'epsilon': 1.0, 'compared': 2}
+    """
+    if kind not in GUARANTEED:
+        raise ReportError(f"kind: must be one of {', '.join(GUARANTEED)}, got {kind!r}")
+    ended = runs[runs["status"].isin(DONE)].assign(epsilon=lambda table: tightest(table, kind))
+    within = ended[ended["epsilon"] <= epsilon]
+    if within.empty:
+        least = ended["epsilon"].min()
+        raise ReportError(f"epsilon: no trial that ended has a finite {kind} one, got {epsilon}" if math.isnan(least)
+                          else f"epsilon: must be at least {least:.4g}, the least {kind} one, got {epsilon}")
+    winners = best_setting(within.assign(all=""), ["all"]).drop(columns="all")
+    price = math.nan
+    if kind == "certified":
+        with contextlib.suppress(UnsupportedAccounting):
+            price = selected_epsilon(configs(within), Selection(), earlier_epochs(within)).value
+    row = winners.loc[winners[SCORE].idxmax()].drop(["chosen", "choices"])
+    return pd.concat([row, pd.Series({PRICE: price, "compared": len(within)}, dtype=object)])

@@ -81,6 +81,21 @@ def welch_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0
     return MeanInterval(mean_b.mean - mean_a.mean, float(low), float(high), min(mean_a.n, mean_b.n))
 
 
+def accuracy_error(values: Sequence[float], level: float, records: int) -> float:
+    """Standard error of a mean accuracy over seeds that share their test records: sqrt(s^2/n + p(1 - p)/records).
+
+    Seeds differ with standard deviation s. What the test records add is common to all seeds, so that s has no part of
+    it: p(1 - p)/records, the variance of a share p among them.
+
+    Args:
+        values: accuracies of n seeds, fractions; where there are fewer than two, the test records' part alone.
+        level: p, the accuracy at which the error is wanted, a fraction.
+        records: in the test set.
+    """
+    of_seeds = np.var(values, ddof=1) / len(values) if len(values) > 1 else 0.0
+    return float(np.sqrt(of_seeds + level * (1 - level) / records))
+
+
 def difference_of(a: pd.Series, b: pd.Series) -> tuple[MeanInterval, str]:
     """Mean of b less that of a with its 95% t interval, and how: paired where both have the same seeds, else Welch's.
 

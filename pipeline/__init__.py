@@ -3,8 +3,10 @@
 For notebooks and scripts, from declaring a trial to running a sweep (`analysis` reads what it tracked):
 
     TrialConfig      the settings of one trial; ConfigError says what is wrong with them
+    recommended      a trial whose settings are those of `preset: recommended`, but for what is given
     account          the epsilons of a trial, before anything is trained; privacy_tags: what they rest on
     train            train trials in this process and get the records of every epoch
+    load_model       the trained network of a tracked trial, a torch.nn.Module
     load_dataset     a verified data set
     load_experiment  an experiment file; Experiment and Resources: the same, from Python
     run_sweep        train an experiment's trials in parallel, and track them
@@ -21,18 +23,20 @@ from pipeline.trials.config import ConfigError, TrialConfig
 
 if TYPE_CHECKING:
     from pipeline.accounting import privacy_tags
-    from pipeline.api import account, train
+    from pipeline.api import account, load_model, train
     from pipeline.learning.data.dataset import load as load_dataset
     from pipeline.sweep.run import run_sweep
     from pipeline.trials.experiment import Experiment, Resources, load_experiment
+    from pipeline.trials.preset import recommended
 
 __all__ = ["ConfigError", "Experiment", "Resources", "TrialConfig", "account", "load_dataset", "load_experiment",
-           "privacy_tags", "run_sweep", "train"]
+           "load_model", "privacy_tags", "recommended", "run_sweep", "train"]
 
 _HOMES = {"Experiment": "trials.experiment.Experiment", "Resources": "trials.experiment.Resources",
           "account": "api.account", "load_dataset": "learning.data.dataset.load",
-          "load_experiment": "trials.experiment.load_experiment", "privacy_tags": "accounting.privacy_tags",
-          "run_sweep": "sweep.run.run_sweep", "train": "api.train"}
+          "load_experiment": "trials.experiment.load_experiment", "load_model": "api.load_model",
+          "privacy_tags": "accounting.privacy_tags",
+          "recommended": "trials.preset.recommended", "run_sweep": "sweep.run.run_sweep", "train": "api.train"}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -11,7 +12,10 @@ from pipeline.accounting import Epsilon
 from pipeline.accounting import account as account_after
 from pipeline.accounting.evaluations import check_evaluations
 from pipeline.learning.data.dataset import Dataset, load
+from pipeline.learning.model import TrainedModel
 from pipeline.learning.training import train as train_pack
+from pipeline.tracking.artifacts import config_of
+from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.experiment import Resources
@@ -93,3 +97,25 @@ def account(trial: TrialConfig, epochs: int | None = None) -> list[Epsilon]:
     check_used([trial])
     check_promises([trial], None)
     return account_after(trial, done)
+
+
+def load_model(run: str | Mapping[str, Any], store: Reader | str | os.PathLike[str] = "mlruns") -> TrainedModel:
+    """The trained network of a tracked trial, a `torch.nn.Module` from records to logits (`TrainedModel`).
+
+    Args:
+        run: a row of `load_runs` (`best` gives one), or the trial_key or MLflow run id of a trial.
+        store: folder of the tracking store (MLFLOW_TRACKING_URI overrides it), its URI, or a reader of it.
+
+    Raises:
+        TrackingError: for a trial that is not there, or has not ended.
+        ConfigError: for a trial of an extension that is not imported.
+
+    Example:
+        >>> from analysis import best, load_runs
+        >>> model = load_model(best(load_runs("example"), epsilon=3))
+        >>> model(load_dataset("digits").test_x).shape
+        torch.Size([360, 10])
+    """
+    reader = store if isinstance(store, Reader) else Reader.of(store)
+    tracked = reader.trial(run if isinstance(run, str) else run["run_id"])
+    return TrainedModel(config_of(tracked), reader.weights(tracked))

@@ -1,4 +1,4 @@
-"""The command line: `photonic sweep | status | report | account | audit | device | fields | ui | completion`."""
+"""The command line: `photonic init | sweep | status | report | account | audit | device | fields | ui | completion`."""
 
 from __future__ import annotations
 
@@ -38,6 +38,18 @@ def make_parser() -> argparse.ArgumentParser:
         sub.add_argument("--data", type=Path, metavar="DIR",
                          help="folder with the data sets (default: PHOTONIC_DATA, else they are downloaded; on a "
                               "cluster that of every node)")
+
+    init = command("init", "write a first experiment file that trains; what no option says is asked, where a person "
+                           "can answer, and else as by default")
+    init.add_argument("file", type=Path, metavar="FILE", help="to write, for example mine.yaml")
+    init.add_argument("--dataset", metavar="NAME", help="data set (default: fashion_mnist)")
+    init.add_argument("--features", metavar="NAME", help="pixels, or a public map of records such as patches (default: "
+                                                         "pixels)")
+    init.add_argument("--private", metavar="WHAT",
+                      help="records (features and labels), labels, or nothing (default: records)")
+    init.add_argument("--epsilon", dest="epsilons", metavar="E,E,...", help="epsilons to train at (default: 1,3,8)")
+    init.add_argument("--minutes", metavar="N", help="that training may take here; decides how many algorithms are "
+                                                     "compared (default: 10)")
 
     sweep = command("sweep", "train the trials of an experiment that are not done yet")
     with_file(sweep)

@@ -55,6 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return REFUSED
 
 
+def _init(options: Namespace) -> int:
+    from pipeline.sweep import first_file
+
+    answers = first_file.asked(vars(options), input if sys.stdin.isatty() else lambda question: "")
+    return _print_lines(first_file.write(options.file, answers))
+
+
 def _sweep(options: Namespace) -> int:
     experiment = _experiment(options)
     if options.workers is not None and options.workers < 1:
@@ -300,8 +307,8 @@ def _ui(options: Namespace) -> int:
 
 
 COMMANDS: dict[str, Callable[[Namespace], int]] = {
-    "sweep": _sweep, "status": _status, "report": _report, "account": _account, "audit": _audit, "device": _device,
-    "fields": _fields, "ui": _ui,
+    "init": _init, "sweep": _sweep, "status": _status, "report": _report, "account": _account, "audit": _audit,
+    "device": _device, "fields": _fields, "ui": _ui,
     "completion": lambda options: _print_lines([completion(make_parser(), options.shell)])}
 
 

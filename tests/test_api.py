@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -14,15 +14,27 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import ray
+import torch
 from flat import train as train_pack
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 import analysis
 import pipeline
-from analysis import frontier, frontier_axes, load_history, load_runs
-from analysis.runs import FIELDS, MissingTrials
-from pipeline import ConfigError, Experiment, TrialConfig, account, load_dataset, load_experiment, run_sweep, train
+from analysis import best, frontier, frontier_axes, load_history, load_runs
+from analysis.runs import FIELDS, MissingTrials, ReportError
+from pipeline import (
+    ConfigError,
+    Experiment,
+    TrialConfig,
+    account,
+    load_dataset,
+    load_experiment,
+    load_model,
+    run_sweep,
+    train,
+)
+from pipeline.learning.model import TrainedModel
 from pipeline.tracking.store import Store, TrackingError
 from pipeline.trials.packs import Pack
 
@@ -112,11 +124,14 @@ def workplace(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def example(workplace):
-    """What experiments/example.py, with half of its epochs, has defined when it ends."""
-    text = (ROOT / "experiments" / "example.py").read_text(encoding="utf-8")
-    assert "epochs=6" in text
-    (workplace / "example.py").write_text(text.replace("epochs=6", "epochs=3"), encoding="utf-8")
-    yield runpy.run_path(str(workplace / "example.py"))
+    """What the notebook experiments/example.ipynb, with half of its epochs, has defined when it ends."""
+    notebook = json.loads((ROOT / "experiments" / "example.ipynb").read_text(encoding="utf-8"))
+    codes = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert (notebook["nbformat"], sum("epochs=6" in code for code in codes)) == (4, 1)
+    names = {"__name__": "__main__"}
+    for number, code in enumerate(codes):
+        exec(compile(code.replace("epochs=6", "epochs=3"), f"cell {number}", "exec"), names)
+    yield names
     plt.close("all")
 
 
@@ -129,6 +144,54 @@ def test_the_example_runs(example, workplace):
     assert example["points"]["epsilon"].tolist() == sorted(account(t)[0].value for t in example["grid"][2:]) * 2
     for name in ("history", "frontier"):
         assert (workplace / "reports" / "example" / f"{name}.png").stat().st_size > 5000
+
+
+def test_the_best_trial_is_chosen_by_validation_and_costs_what_was_compared(example):
+    runs = load_runs("example")
+    winner = best(runs, epsilon=10)
+    within = runs[runs["epsilon/certified/pld"] <= 10]
+    assert winner["run_id"] == within.loc[within["validation/accuracy"].idxmax(), "run_id"]
+    assert winner["compared"] == len(within) and winner["selected_epsilon"] > winner["epsilon"]
+    (least,) = sorted(runs["epsilon/certified/pld"].unique())[:1]
+    assert best(runs, epsilon=least)["epsilon"] == least
+    with pytest.raises(ReportError, match=f"^epsilon: must be at least {least:.4g}, the least certified one, got 0.01"):
+        best(runs, epsilon=0.01)
+    with pytest.raises(ReportError, match="^epsilon: no trial that ended has a finite label one, got 3"):
+        best(runs, epsilon=3, kind="label")
+    with pytest.raises(ReportError, match="^kind: must be one of certified, label, got 'claimed'"):
+        best(runs, epsilon=3, kind="claimed")
+
+
+def test_a_tracked_model_predicts_what_was_logged(example):
+    data = load_dataset("digits")
+    for run in load_runs("example").to_dict("records"):
+        model = load_model(run)
+        assert (model(data.test_x).argmax(1) == data.test_y).float().mean().item() == run["test/accuracy"]
+    assert isinstance(model, torch.nn.Module) and list(model.state_dict())[0] == "layer_1.weight"
+    assert torch.equal(model(data.test_x), load_model(run["trial_key"])(data.test_x.view(-1, 1, 8, 8)))
+    with pytest.raises(ConfigError, match=r"^records: must be uint8 \[n, 64\], n >= 1, for pixels of digits, got "):
+        model(data.test_x.float())
+    with pytest.raises(TrackingError, match="no trial has the trial_key or run id '0000000000000000'"):
+        load_model("0" * 16)
+
+
+@pytest.mark.parametrize("settings", [
+    {"network": "convnet", "channels": (4, 4), "kernel": 3}, {"activation": "relu", "input_norm": 8.0},
+    {"features": "patches", "patch_pools": 2, "patch_size": 3}, {"hidden": (), "algorithm": "bp", "projector": ""},
+], ids=lambda settings: next(iter(settings)))
+def test_a_model_predicts_as_its_trial_did(settings):
+    trial = dataclasses.replace(TINY, epochs=1, **settings)
+    *_, last = train(trial)
+    data, model = load_dataset("digits"), TrainedModel(trial, last.outcome.weights)
+    right = data.test_y[model(data.test_x).argmax(1) == data.test_y]
+    assert torch.bincount(right, minlength=10).tolist() == [c.correct for c in last.outcome.per_class
+                                                            if c.split == "test"]
+
+
+def test_weights_of_another_network_are_refused():
+    *_, last = train(TINY)
+    with pytest.raises(ConfigError, match=r"^weights: must be \{'layer_1.weight': \(16, 64\)"):
+        TrainedModel(dataclasses.replace(TINY, hidden=(16,)), last.outcome.weights)
 
 
 def test_a_sweep_tracks_what_train_gives(example):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import analysis
@@ -35,8 +36,10 @@ def swept(tmp_path_factory):
             last = {"validation/accuracy": accuracy, "test/accuracy": accuracy,
                     "epsilon/certified/pld": trial.target_epsilon}
             tags = {"privacy.relation": "add/remove"}
+            weights = {name: np.zeros(shape, np.float32) for number, shape in ((1, (16, 64)), (2, (10, 16)))
+                       for name, shape in ((f"layer_{number}.weight", shape), (f"layer_{number}.bias", shape[:1]))}
             store.log([EpochRecord(trial.trial_key, 1, {"validation/accuracy": accuracy / 2}, tags),
-                       EpochRecord(trial.trial_key, 2, last, {}, Outcome("finished", {}, ()))])
+                       EpochRecord(trial.trial_key, 2, last, {}, Outcome("finished", weights, ()))])
         patch.chdir(folder)
         yield
 

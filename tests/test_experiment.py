@@ -81,7 +81,7 @@ def test_other_text_stays_text(tmp_path, text):
     ("grid: {algorithm: [bp, tdfa], threshold: [0.1, 0.2]}", r"grid\[algorithm=bp, threshold=0.2\]: the same trial as"),
     ("cases: []", r"cases: must be a list of at least one case"),
     ("base: [1]", r"base: must be a mapping"),
-    ("bose: {}", r"the file: unknown entry 'bose'; did you mean 'base'\? accepted are name, description, base"),
+    ("bose: {}", r"the file: unknown entry 'bose'; did you mean 'base'\? accepted are name, description, preset, base"),
     ("", r"the file: must be a mapping"),
     ("base: {a: ]", r".*e.yaml: line 1, column \d+: not valid YAML"),
     ("base: !!python/object/apply:os.system ['true']", r".*e.yaml: line 1, column \d+: not valid YAML"),
@@ -230,3 +230,37 @@ def test_published_results_are_read(tmp_path):
 def test_a_published_result_must_be_complete_and_possible(tmp_path, text, message):
     with pytest.raises(ConfigError, match=message):
         load(tmp_path, f"base: {{dataset: digits}}\nreferences: {text}")
+
+
+@pytest.mark.parametrize(("seeds", "kept", "told"), [("[0]", (0,), "seed 0"), ("[0, 3]", (0, 3), "seeds 0, 3"),
+                                                      ("3", 3, "3 seeds"), ("1", 1, "1 seed")])
+def test_a_file_states_how_its_settings_were_found_and_no_trial_is_another_for_it(tmp_path, seeds, kept, told):
+    entry = f"chosen: {{runs: 45, by: validation accuracy, seeds: {seeds}}}"
+    experiment = load(tmp_path, f"base: {{dataset: digits}}\n{entry}")
+    assert (experiment.chosen.runs, experiment.chosen.by, experiment.chosen.seeds) == (45, "validation accuracy", kept)
+    assert str(experiment.chosen) == f"45 runs, by validation accuracy, {told}"
+    silent = load(tmp_path, "base: {dataset: digits}")
+    assert silent.chosen is None and silent.trials == experiment.trials
+    published = load(tmp_path, "chosen: {runs: 0, by: those of a paper}\nbase: {dataset: digits}")
+    assert str(published.chosen) == "by no run: those of a paper"
+
+
+@pytest.mark.parametrize(("entry", "message"), [
+    ("45", "chosen: must be a mapping with runs, by, seeds, got 45"),
+    ("{runs: 45}", r"chosen: needs by, got \{'runs': 45\}"),
+    ("{runs: 45, by: luck}", r"chosen: needs seeds, got \{'runs': 45, 'by': 'luck'\}"),
+    ("{runs: 45, by: luck, seeds: 1, when: 2021}", "chosen: unknown entry 'when'; .*accepted are runs, by, seeds"),
+    ("{runs: 0, by: luck, seeds: 1}", "chosen.seeds: must be left out where no run was made, got 1"),
+    ("{runs: -1, by: luck, seeds: 1}", "chosen.runs: must be a whole number >= 0, got -1"),
+    ("{runs: 4.5, by: luck, seeds: 1}", "chosen.runs: must be a whole number >= 0, got 4.5"),
+    ("{runs: 45, by: ' ', seeds: 1}", "chosen.by: must say what the runs were compared by, .*, got ' '"),
+    ("{runs: 45, by: 3, seeds: 1}", "chosen.by: must say what the runs were compared by, .*, got 3"),
+    ("{runs: 45, by: luck, seeds: []}", r"chosen.seeds: must be a list of different whole numbers >= 0, .*, got \[\]"),
+    ("{runs: 45, by: luck, seeds: [1, 1]}", r"chosen.seeds: must be a list of different .*, got \[1, 1\]"),
+    ("{runs: 45, by: luck, seeds: [-1]}", r"chosen.seeds: must be a list of different .*, got \[-1\]"),
+    ("{runs: 45, by: luck, seeds: [true]}", r"chosen.seeds: must be a list of different .*, got \[True\]"),
+    ("{runs: 45, by: luck, seeds: 0}", "chosen.seeds: must be a list of seeds, or a whole number >= 1 .*, got 0"),
+    ("{runs: 45, by: luck, seeds: some}", "chosen.seeds: must be a list of seeds, or a whole .*, got 'some'")])
+def test_how_settings_were_found_must_be_stated_in_full(tmp_path, entry, message):
+    with pytest.raises(ConfigError, match=message + r".* \(.*e.yaml, line 2\)"):
+        load(tmp_path, f"base: {{dataset: digits}}\nchosen: {entry}")

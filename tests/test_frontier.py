@@ -385,6 +385,12 @@ def test_an_axis_has_one_kind(runs):
             frontier_figure.frontier_axes(frame, Figure().subplots())
 
 
+def test_an_axis_refuses_algorithms_that_it_cannot_draw(runs):
+    points = frontiers.frontier(runs).replace({"algorithm": {"dfa": "mine", "bp": "yours"}})
+    with pytest.raises(ReportError, match=r"algorithm: must be one of softmax, bp, dfa, .*, got yours, mine; import"):
+        frontier_figure.frontier_axes(points, Figure().subplots())
+
+
 def test_report(store, tmp_path):
     few = GRID[0:1] + GRID[6:7]  # of one target: to find the noise for one takes seconds
     experiment = Experiment("both", "", (*few, *LABEL, PLAIN), Resources(), ("frontier",), Path("some.yaml"))

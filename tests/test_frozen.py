@@ -71,14 +71,16 @@ def facts(store, name):
 
 @pytest.mark.parametrize("name", FACTS)
 def test_keys_settings_numbers_and_what_is_spent_are_what_they_were(store, name):
-    assert facts(store, name) == FACTS[name]
+    found, spent = facts(store, name), FACTS[name].get("spent")
+    # Sums of floating-point numbers differ in their last digits between processors.
+    assert found == FACTS[name] | ({"spent": pytest.approx(spent, rel=1e-9)} if spent else {})
     experiment = store.as_swept(load_experiment(store.root.parent / f"{name}.yaml"))
     state = status.read(store, name, experiment)
     assert {trial.trial_key: trial.status.replace("interrupted", "running") for trial in state.trials} == FACTS[
         name]["status"]
     assert bool(state.go_on) == (name not in DONE)
     if name == "budget":
-        assert state.budget["spent"] == FACTS[name]["spent"] > 0
+        assert state.budget["spent"] == found["spent"] > 0
         assert any(deleted for *_, deleted in FACTS[name]["released"]), "a run lies in the trash, and is paid for"
 
 

@@ -20,7 +20,9 @@ from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
 from analysis.report.report import DRAW
 from analysis.runs import MixedTrials, ReportError, _row
+from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.tracking.artifacts import TrackedRun, param_text
+from pipeline.trials.chosen import Chosen
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.exhibits import left_out, misfit
 from pipeline.trials.experiment import Experiment, parse_experiment, sliced
@@ -125,12 +127,14 @@ def test_the_price_is_of_all_that_was_compared_seeds_included(monkeypatch):
         return SimpleNamespace(value=100 * trials[0].target_epsilon + len(trials) + (trials[0].algorithm == "dfa"))
 
     monkeypatch.setattr(choice, "selected_epsilon", selected)
+    monkeypatch.setattr(choice, "_composed", choice._composed.__wrapped__)  # what is kept is of other tests
     runs = tracked(GRID)
     points = choice.price(frontiers.frontier(runs), runs).set_index(["algorithm", "setting"])
     assert points["selected_epsilon"].to_dict() == {("bp", "epsilon=1"): 108, ("bp", "epsilon=3"): 308,
                                                     ("dfa", "epsilon=1"): 109, ("dfa", "epsilon=3"): 309}
     for (algorithm, setting), trials in compared.items():
-        assert trials == [c for c in GRID if (c.algorithm, f"epsilon={c.target_epsilon:g}") == (algorithm, setting)]
+        assert list(trials) == [c for c in GRID
+                                if (c.algorithm, f"epsilon={c.target_epsilon:g}") == (algorithm, setting)]
     text = exhibit.texts(frontiers.frontiers(runs), runs).markdown
     assert "| DFA | ε ≤ 3 | b: clipping_norm 2, batch_size 64 | 4 | 309 |" in text
     assert "best of up to 4 settings by validation" in text and "selected ε composes all trials" in text
@@ -296,7 +300,7 @@ def test_captions_of_frontiers_have_at_most_forty_words(metric, kind, formula):
 
 
 def test_captions_of_grids_have_at_most_forty_words(monkeypatch):
-    monkeypatch.setattr(choice, "selected_epsilon", lambda *_: SimpleNamespace(value=1.0))
+    monkeypatch.setattr(choice, "_composed", lambda *_: 1.0)
     runs, certified = crowded(), tracked(GRID)
     drawn = [DRAW[name](None, runs, None) for name in ("frontier_slices", "parallel_coordinates", "means",
                                                        "clipping_norm_sweep", "batch_size_sweep")]
@@ -313,31 +317,98 @@ def test_captions_of_grids_have_at_most_forty_words(monkeypatch):
 
 # who is best
 
-def test_the_headline_says_who_leads_and_whether_seeds_could_have_done_it():
-    lines = headline.compose(tracked(GRID))
+def said(runs, configs=GRID, **entries):
+    """The headline of an experiment file that says how its settings were found."""
+    chosen = {"chosen": Chosen(45, "validation accuracy", (0,)), **entries}
+    return headline.compose(runs, Experiment("grid", "", tuple(configs), **chosen))
+
+
+@pytest.fixture
+def inner(monkeypatch):
+    """A grid whose best settings lie inside of it, and what choosing them costs: an epsilon of 7.154 for BP."""
+    monkeypatch.setattr(choice, "_composed", lambda trials, earlier: 7.154 + (trials[0].algorithm == "dfa"))
+    return [trial(algorithm, epsilon, norm, seed=seed)
+            for algorithm, epsilon, norm, seed in product(("bp", "dfa"), EPSILONS, (0.1, 0.5, 2.0, 9.0), (0, 1))]
+
+
+def test_the_headline_says_who_leads_what_choosing_cost_and_whether_seeds_could_have_done_it(inner):
+    lines = said(tracked(inner), inner)
     assert lines[0] == ("Highest mean test accuracy by certified ε (features and labels), each at the best of "
                         "up to 4 settings by validation: BP at 1, 3.")
-    assert lines[2].startswith("At ε ≤ 3: BP")  # by 3 points at every seed
-    assert "ahead of DFA by 3.00 points (95% interval +3.00 to +3.00, n = 2 seeds, paired by seed: beyond" in lines[2]
+    assert lines[2].startswith("At certified ε ≤ 3 (selected ε 7.15 and 8.15, which covers the choice): BP")
+    assert "ahead of DFA by 3.00 points (95% interval +3.00 to +3.00, n = 2 seeds, paired by seed; beyond" in lines[2]
+    assert lines[3] == ("Each ε is of one trial; the choice of the best was not paid for; no ε covers the 45 runs that "
+                        "chose the settings.")
+    assert len(lines) == 4
     # Seeds half a point apart, and others: Welch's half width is t_2 * 0.5 * sqrt(1/8 + 1/8)
-    others = tracked([c if c.algorithm == "bp" else dataclasses.replace(c, seed=c.seed + 2) for c in GRID])
-    others["test/accuracy"] = [accuracy(c) for c in GRID]
-    others["validation/accuracy"] = [validation(c) for c in GRID]
-    line = headline.compose(others)[2]
-    assert "by 3.00 points (95% interval +1.48 to +4.52, n = 2 seeds, Welch: beyond" in line
-    close = tracked(GRID)
+    others = tracked([c if c.algorithm == "bp" else dataclasses.replace(c, seed=c.seed + 2) for c in inner])
+    others["test/accuracy"] = [accuracy(c) for c in inner]
+    others["validation/accuracy"] = [validation(c) for c in inner]
+    line = said(others, inner)[2]
+    assert "by 3.00 points (95% interval +1.48 to +4.52, n = 2 seeds, Welch; beyond" in line
+    close = tracked(inner)
     dfa = close["algorithm"] == "dfa"
     close["test/accuracy"] = 0.5 + 0.05 * close["seed"] + 0.01 * dfa + 0.02 * dfa * close["seed"]
-    assert "DFA 54.50" in (line := headline.compose(close)[1]) and "within what seeds explain" in line
-    one = headline.compose(tracked([c for c in GRID if c.seed == 0]))
-    assert "one seed, so nobody knows" in one[1]
+    close.loc[close["target_epsilon"] == 3, "test/accuracy"] += 0.1
+    assert "DFA 54.50" in (line := said(close, inner)[1]) and "within what seeds explain" in line
+
+
+def test_the_headline_says_that_nothing_was_chosen_and_what_the_best_of_the_sweep_costs():
+    declared = [c for c in GRID if c.clipping_norm == 2 and c.batch_size == 64]
+    lines = said(tracked(declared), declared)
+    assert lines[1].startswith("At certified ε ≤ 1 (nothing was chosen): BP") and "was not paid for" in lines[3]
+    price = SimpleNamespace(value=9.876)
+    best = SimpleNamespace(selected=price, trials=8, alone=SimpleNamespace(value=2.985))
+    experiment = Experiment("grid", "", tuple(declared), chosen=Chosen(1, "luck", 1))
+    line = headline.compose(tracked(declared), experiment, best)[3]
+    assert line == ("Certified ε is of one trial; to publish the best of all 8 certified trials costs selected ε = "
+                    "9.88 in the place of 2.98; no ε covers the 1 run that chose the settings.")
+    refused = SimpleNamespace(selected=None, reason="relation: must be one")
+    line = headline.compose(tracked(declared), experiment, refused)[3]
+    assert "none covers the choice of the best: relation: must be one" in line
+
+
+def test_a_choice_that_composition_does_not_cover_is_said_to_have_no_price(inner, monkeypatch):
+    def unsupported(trials, earlier):
+        raise UnsupportedAccounting("delta: must be one")
+
+    monkeypatch.setattr(choice, "_composed", unsupported)
+    assert "At certified ε ≤ 1 (no ε covers the choice of settings): BP" in said(tracked(inner), inner)[1]
+
+
+def test_a_comparison_that_fails_a_check_has_no_verdict_and_the_doubt_comes_last(inner):
+    one = [trial(algorithm, epsilon, 2.0) for algorithm, epsilon in product(("bp", "dfa"), (1.0, 8.0))]
+    lines = said(tracked(one), one)
+    assert "(no verdict: one seed of BP and DFA)" in lines[1] and lines[-1].startswith("All points: one seed (n = 1)")
+    fewer = [c for c in inner if c.algorithm == "bp" or c.clipping_norm < 9]
+    lines = said(tracked(fewer), fewer)
+    assert "paired by seed; no verdict: DFA best at the end of a grid, fewer settings tried for DFA)" in lines[2]
+    assert not any("beyond what seeds" in line for line in lines)
+    assert ["widen the grid" in line for line in lines[-2:]] == [True, False]
+
+
+def test_of_settings_of_unknown_origin_the_verdict_says_that_they_may_explain_it():
+    declared = [trial(algorithm, epsilon, 2.0, seed=seed)
+                for algorithm, epsilon, seed in product(("bp", "dfa"), (1.0, 8.0), (0, 1))]
+    lines = said(tracked(declared), declared, chosen=None)
+    assert "paired by seed; seeds do not explain it, the settings may)" in lines[1]
+    assert lines[-1].startswith("Nothing says how the settings were found") and "no ε covers" not in lines[-2]
+
+
+def test_where_there_is_much_to_doubt_fewer_epsilons_are_told():
+    configs = [trial(algorithm, epsilon, 2.0) for algorithm, epsilon in product(("bp", "dfa"), (0.5, 1.0, 3.0, 8.0))]
+    told = [[line.split(" (")[0] for line in said(tracked(configs), configs, chosen=chosen) if "At certified" in line]
+            for chosen in (Chosen(1, "luck", 1), None)]
+    assert told[0] == [f"At certified ε ≤ {epsilon}" for epsilon in (0.5, 3, 8)]
+    assert told[1] == [f"At certified ε ≤ {epsilon}" for epsilon in (0.5, 3)]
 
 
 def test_a_headline_without_a_guarantee_or_a_frontier_says_so():
-    plain = [TrialConfig(dataset="digits", hidden=(8,), batch_size=64, algorithm=a) for a in ("bp", "dfa")]
-    (line,) = headline.compose(tracked(plain))
+    plain = [TrialConfig(dataset="digits", hidden=(8,), batch_size=64, algorithm=a, seed=seed)
+             for a in ("bp", "dfa") for seed in (0, 1)]
+    (line,) = said(tracked(plain), plain)
     assert line.startswith("No trial has an ε that guarantees anything")
-    (line,) = headline.compose(tracked(GRID, **{"validation/accuracy": None}))
+    (line,) = said(tracked(GRID, **{"validation/accuracy": None}))
     assert line.startswith("No frontier of certified ε: validation/accuracy: missing")
 
 

@@ -16,6 +16,7 @@ from pipeline.trials.experiment import load_experiment
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "tests")]
+import doubts  # noqa: E402
 import results_text  # noqa: E402
 import tuning  # noqa: E402
 from latex_tools import check  # noqa: E402
@@ -114,3 +115,12 @@ def test_the_comparison_of_ways_to_tune_is_that_of_its_data_and_quoted():
     rows = pd.read_csv(RESULTS / "tuning" / "tuning.csv")
     assert tuning.table(rows) == text and text in QUOTED
     assert len(rows) == 48 and (rows["epsilon of the choice"] <= rows["epsilon"]).all()
+
+
+def test_the_page_of_doubts_is_what_the_checks_say_of_the_trials_and_every_alarm_is_judged(monkeypatch):
+    assert doubts.FILE.read_text(encoding="utf-8") == doubts.page()
+    judged = {**doubts.JUDGED, ("certified", "flat"): (doubts.HOLDS, "it does not fire")}
+    monkeypatch.setattr(doubts, "JUDGED", judged)
+    monkeypatch.setattr(doubts, "RESULTS", RESULTS / "certified")  # no sweep, and so no alarm
+    with pytest.raises(ValueError, match="JUDGED: must have the alarms .*, differs in .*'certified', 'flat'"):
+        doubts.page()

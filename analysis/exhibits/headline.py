@@ -1,48 +1,76 @@
-"""The answer first: which algorithm is best at which epsilon, by how much, and whether seeds could have done it."""
+"""The answer first: which algorithm is best at which epsilon, by how much, what choosing cost; then what to doubt."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pandas as pd
 
-from analysis.exhibits.frontier.points import GUARANTEED, PROTECTED, asked, shown, summarized, tightest
+from analysis.exhibits.doubts.checks import against, examine
+from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence
+from analysis.exhibits.frontier.choice import is_target, price
+from analysis.exhibits.frontier.points import GUARANTEED, PRICE, PROTECTED, asked, summarized, tightest
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.selection import Choice
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, MixedTrials, ReportError
+from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS
 from analysis.statistics import difference_of
+from pipeline.trials.experiment import Experiment
+from pipeline.trials.naming import counted
 
 MOST = 3  # epsilons of one kind that get a sentence of their own
+ROOM = 6  # sentences that a headline should not exceed
 
 
-def compose(runs: pd.DataFrame) -> list[str]:
-    """Sentences on test accuracy, per data set and kind of epsilon that guarantees anything: who has the highest mean
-    at which epsilon and, at up to three of them, the lead over the next with its 95% t interval over seeds
-    (`analysis.statistics.difference_of`).
+def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = None) -> list[str]:
+    """Sentences on test accuracy: the answer, what choosing costs, and what to doubt.
+
+    Per data set and kind of epsilon that guarantees anything: who has the highest mean at which epsilon and, at up to
+    three epsilons, fewer where there is more to doubt, the lead over the next with its 95% t interval over seeds
+    (`analysis.statistics.difference_of`) and, beside the certified epsilon, the selected one, which covers the choice
+    among settings. Then the price of the best trial, and a sentence for each check that fires (`doubts.checks`). A
+    comparison that fails a check gets no verdict.
 
     A kind whose trials make no one frontier, for they differ in relation or delta, or lack what one chooses by, has a
     sentence that says so.
+
+    Args:
+        runs: from `load_runs`, those of the experiment.
+        choice: the best trial and its price, where they are known.
     """
-    sentences = []
+    evidence = Evidence.of(runs, experiment)
+    doubts = examine(evidence)
+    sentences, most = [], min(MOST, max(1, ROOM - 2 - len(doubts)))
     for dataset, part in runs.groupby("dataset", sort=False):
         place = f" on {DATASET_LABELS[dataset]}" if runs["dataset"].nunique() > 1 else ""
         for kind in (kind for kind in GUARANTEED if tightest(part, kind).notna().any()):
-            try:
-                sentences += _of_kind(part, kind, place)
-            except (MixedTrials, ReportError) as error:
-                sentences.append(f"No frontier of {kind} ε{place}: {error}.")
-    return sentences or ["No trial has an ε that guarantees anything; what noise there is, is a noise level."]
+            if reason := evidence.refused.get((dataset, kind)):
+                sentences.append(f"No frontier of {kind} ε{place}: {reason}.")
+            else:
+                sentences += _of_kind(part, evidence, dataset, kind, place, most)
+    if (evidence.points["kind"] != NO_FRONTIER).any():
+        sentences.append(_price(experiment, choice))
+    none = ["No trial has an ε that guarantees anything; what noise there is, is a noise level."]
+    return [*(sentences or none), *(doubt.sentence for doubt in doubts)]
 
 
-def published(choice: Choice) -> str:
-    """A sentence on what a search publishes within its budget, which single trials would be cheaper than."""
-    paid = choice.selected
-    return (f"For ε = {paid.value:g} at δ = {paid.delta:g}, of all that it released ({PROTECTED['certified']}; "
+def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> list[str]:
+    """What a search publishes within its budget, which single trials would be cheaper than, and what to doubt of that
+    trial; not that it has one seed, as no mean is told.
+
+    Args:
+        runs: from `load_runs`, those of the experiment.
+    """
+    paid, evidence = choice.selected, Evidence.of(runs, experiment)
+    alone = dataclasses.replace(evidence, shown=evidence.shown[evidence.shown["trial_key"] == choice.trial_key])
+    return [f"For ε = {paid.value:g} at δ = {paid.delta:g}, of all that it released ({PROTECTED['certified']}; "
             f"{choice.standing}), the search publishes {choice.name}: test accuracy {100 * choice.test:.2f}%, chosen "
-            f"by its validation accuracy of {100 * choice.validation:.2f}%.")
+            f"by its validation accuracy of {100 * choice.validation:.2f}%.",
+            *(doubt.sentence for doubt in examine(alone) if doubt.check != "seeds")]
 
 
-def _of_kind(runs: pd.DataFrame, kind: str, place: str) -> list[str]:
-    behind = shown(runs, kind)
+def _of_kind(runs: pd.DataFrame, evidence: Evidence, dataset: str, kind: str, place: str, most: int) -> list[str]:
+    behind = evidence.shown[(evidence.shown["dataset"] == dataset) & (evidence.shown["kind"] == kind)]
     points = summarized(behind, kind)
     points = points.assign(asked=asked(points)).sort_values("mean", ascending=False, kind="stable")
     what = f"{kind} ε ({PROTECTED[kind]})"
@@ -50,34 +78,77 @@ def _of_kind(runs: pd.DataFrame, kind: str, place: str) -> list[str]:
     if not compared:
         best = points.iloc[0]
         return [f"The highest mean test accuracy{place} under {what} is {_score(best)}, of {_label(best)} at "
-                f"ε = {best['epsilon']:.3g}."]
+                f"ε = {best['epsilon']:.3g}{_cost(points[:1], runs, evidence)}."]
     winners: dict[str, list[str]] = {}
     for epsilon, group in compared.items():
         winners.setdefault(_label(group.iloc[0]), []).append(f"{epsilon:.3g}")
     names = "; ".join(f"{name} at {', '.join(epsilons)}" for name, epsilons in winners.items())
-    most = points["choices"].max()
-    chosen = f", each at the best of up to {most} settings by validation" if most > 1 else ""
-    told = sorted(compared)
-    if len(told) > MOST:
-        told = [told[0], min(told[1:-1], key=lambda e: abs(np.log(e / 3))), told[-1]]
+    choices = points["choices"].max()
+    chosen = f", each at the best of up to {choices} settings by validation" if choices > 1 else ""
     return [f"Highest mean test accuracy{place} by {what}{chosen}: {names}.",
-            *(_lead(compared[epsilon], epsilon, behind) for epsilon in told)]
+            *(_lead(compared[epsilon], epsilon, behind, runs, evidence) for epsilon in _told(sorted(compared), most))]
 
 
-def _lead(group: pd.DataFrame, epsilon: float, behind: pd.DataFrame) -> str:
-    """`At ε ≤ 3: BP 85.69 ± 0.26, ahead of DFA by 0.49 (95% interval -0.1 to 1.1: seeds alone could do that).`"""
-    first, second = group.drop_duplicates("algorithm").iloc[:2].to_dict("records")
+def _told(epsilons: list[float], most: int) -> list[float]:
+    """At most so many: that nearest to 3, and the ends."""
+    middle = min(epsilons[1:-1] or epsilons, key=lambda epsilon: abs(np.log(epsilon / 3)))
+    ranked = dict.fromkeys([middle, epsilons[0], epsilons[-1], *epsilons])
+    return sorted(list(ranked)[:most])
+
+
+def _lead(group: pd.DataFrame, epsilon: float, behind: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
+    """`At certified ε ≤ 3 (nothing was chosen): BP 85.69 ± 0.26%, ahead of DFA by 0.49 points (95% interval −0.10 to
+    +1.10, n = 3 seeds, paired by seed; within what seeds explain).`"""
+    best = group.drop_duplicates("algorithm")[:2]
+    first, second = best.to_dict("records")
     a, b = (behind[(behind["algorithm"] == row["algorithm"]) & (behind["setting"] == row["setting"])
                    & (behind["chosen"] == row["chosen"])].set_index("seed")["value"] for row in (second, first))
     difference, how = difference_of(a, b)
-    if np.isnan(difference.low):
-        verdict = "one seed, so nobody knows how far seeds differ"
-    else:
+    kind = first["kind"]
+    reasons, unknown = against(evidence, behind["dataset"].iloc[0], kind, (first, second))
+    interval = ""
+    if not np.isnan(difference.low):
         low, high = (f"{end:+.2f}".replace("-", "−") for end in (difference.low, difference.high))
-        held = "beyond what seeds explain" if difference.low > 0 else "within what seeds explain"
-        verdict = f"95% interval {low} to {high}, n = {difference.n} seeds, {how}: {held}"
-    return (f"At ε ≤ {epsilon:.3g}: {_label(first)} {_score(first)}, ahead of {_label(second)} by "
-            f"{difference.mean:.2f} points ({verdict}).")
+        interval = f"95% interval {low} to {high}, n = {difference.n} seeds, {how}; "
+    if reasons:
+        verdict = f"no verdict: {', '.join(reasons)}"
+    elif not difference.low > 0:
+        verdict = "within what seeds explain"
+    else:
+        verdict = "seeds do not explain it, the settings may" if unknown else "beyond what seeds explain"
+    return (f"At {kind} ε ≤ {epsilon:.3g}{_cost(best, runs, evidence)}: {_label(first)} {_score(first)}, "
+            f"ahead of {_label(second)} by {difference.mean:.2f} points ({interval}{verdict}).")
+
+
+def _cost(points: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
+    """What covers the choice of these points' settings: ` (selected ε 7.15, which covers the choice)`, or
+    ` (nothing was chosen)`."""
+    if points["choices"].max() == 1:
+        return " (nothing was chosen)"
+    kind, search, costs = points["kind"].iloc[0], evidence.experiment.search, []
+    if kind == "certified" and not (search and (search.adaptive or evidence.experiment.budget)):
+        tried = evidence.tried[(evidence.tried["kind"] == kind) & evidence.tried["algorithm"].isin(points["algorithm"])]
+        if points["setting"].map(is_target).all():
+            tried = tried[tried["setting"].isin(points["setting"])]
+        costs = price(points, runs.loc[runs.index.intersection(tried.index)])[PRICE]
+    if not len(costs) or not np.isfinite(costs).all():
+        return " (no ε covers the choice of settings)"
+    return f" (selected ε {' and '.join(dict.fromkeys(f'{cost:.3g}' for cost in costs))}, which covers the choice)"
+
+
+def _price(experiment: Experiment, choice: Choice | None) -> str:
+    """What the best trial costs, and that nothing covers what was tried before."""
+    if choice and choice.selected:
+        trials = f"{choice.trials} " if choice.trials else ""
+        what = (f"Certified ε is of one trial; to publish the best of all {trials}certified trials costs selected ε = "
+                f"{choice.selected.value:.3g} in the place of {choice.alone.value:.3g}")
+    elif choice:
+        what = f"Certified ε is of one trial, and none covers the choice of the best: {choice.reason}"
+    else:
+        what = "Each ε is of one trial; the choice of the best was not paid for"
+    before = f"; no ε covers the {counted(experiment.chosen.runs, 'run')} that chose the settings" if (
+        experiment.chosen) else ""
+    return f"{what}{before}."
 
 
 def _label(row: pd.Series | dict) -> str:

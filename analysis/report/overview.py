@@ -67,7 +67,8 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
         return Page(**common | {"notice": SECRET}, description=experiment.description, facts=[commits])
     links = [address(store, run_id) for run_id in runs["run_id"]]
     return Page(**common, description=experiment.description,
-                facts=[*_facts(runs, tracked), commits], grid=_grid(experiment, runs), settings=_settings(runs),
+                facts=[*_facts(runs, tracked), *_chosen(experiment, runs), commits],
+                grid=_grid(experiment, runs), settings=_settings(runs),
                 trials=trials(experiment, runs, links), trials_note=_trials_note(runs, links),
                 trials_data=Download("runs.csv", data),
                 problems=_problems(experiment, runs, store), commands=commands(experiment, tracked),
@@ -192,6 +193,16 @@ def _facts(runs: pd.DataFrame, tracked: Sequence[TrackedRun]) -> list[tuple[str,
     return [("Trials", statuses), ("Data", ", ".join(DATASET_LABELS[name] for name in runs["dataset"].unique())),
             ("Began (UTC)", f"{begin:%Y-%m-%d %H:%M}"),
             ("First start to last end", duration((end - begin).total_seconds()))]
+
+
+def _chosen(experiment: Experiment, runs: pd.DataFrame) -> list[tuple[str, str]]:
+    """How settings were found before the sweep, if the file states it, and whether its seeds are reported again."""
+    if experiment.chosen is None:
+        return []
+    seeds = experiment.chosen.seeds
+    again = sorted(set(seeds) & set(runs["seed"])) if isinstance(seeds, tuple) else []
+    also = f" ({counted(len(again), 'seed')} of these also reported here)" if again else ""
+    return [("Settings chosen", f"{experiment.chosen}{also}")]
 
 
 def _span(tracked: Sequence[TrackedRun]) -> tuple[datetime, datetime]:

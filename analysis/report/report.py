@@ -139,11 +139,11 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     public = shown(experiment, runs, choice)
     tracked = tracked_runs(public, store)
     if experiment.budget and choice:
-        said = [headline.published(choice)]
+        said = headline.published(choice, runs, experiment)
     elif experiment.candidates:
         said = [selection.told(choice)] if choice else []
     else:
-        said = headline.compose(runs)
+        said = headline.compose(runs, experiment, choice)
     notice = progress.notice if progress else ""
     page = compose(experiment, public, tracked, store=store, choice=choice, exhibits=exhibits,
                    data=contents["runs.csv"], headline=said, left_out=absent, notice=notice)

@@ -109,7 +109,8 @@ def as_json(plan: DryRun) -> str:
         "packs": [{"resources": bundle(experiment.resources, pack.needs_opu),
                    "trials": [{"trial_key": trial.trial_key, **_own(trial, varied)} for trial in pack.trials]}
                   for pack in plan.packs],
-        "ignored": experiment.ignored, "best": list(_prices(experiment)), "search": list(_search_lines(experiment)),
+        "ignored": experiment.ignored, "preset": list(experiment.advice), "best": list(_prices(experiment)),
+        "search": list(_search_lines(experiment)),
         "epsilons": list(bound_lines(experiment.trials))}, indent=2)
 
 
@@ -135,6 +136,7 @@ def as_lines(plan: DryRun) -> Iterator[str]:
                "and not in the estimate")
     if experiment.ignored:
         yield f"ignored: {experiment.ignored}"
+    yield from experiment.advice
     yield from bound_lines(experiment.trials)
     yield from _prices(experiment)
     yield from _search_lines(experiment)

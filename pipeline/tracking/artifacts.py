@@ -19,6 +19,7 @@ STATUSES = ("running", "finished", "diverged", "stopped", "failed", "interrupted
 DONE = ("finished", "diverged", "stopped")  # need no more training
 EXPERIMENT = "experiment.yaml"  # of a sweep's parent run: the experiment file as it was swept last
 BUDGET = "budget"  # its tag with what a privacy budget began with, as JSON
+WEIGHTS = "weights.safetensors"  # of a trial
 SUGGESTIONS = "search.json"  # of a sweep's parent run: what its search has asked for
 # Tags of a trial with secret noise, of which every draw is a release of its own.
 DRAW = "draw"  # random name of the draw that a run's epochs are of
@@ -141,7 +142,7 @@ def added_up(runs: Iterable[TrackedRun]) -> tuple[float, float]:
 def write_artifacts(folder: Path, config: TrialConfig, outcome: Outcome) -> None:
     """Write `weights.safetensors`, `per_class.csv` and `config.json` (the canonical configuration) into `folder`."""
     weights = {name: np.ascontiguousarray(array) for name, array in outcome.weights.items()}
-    save_file(weights, folder / "weights.safetensors")
+    save_file(weights, folder / WEIGHTS)
     with open(folder / "per_class.csv", "w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["split", "label", "count", "correct", "accuracy"])

@@ -17,6 +17,9 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+import numpy as np
+from safetensors.numpy import load_file
+
 from pipeline.tracking.artifacts import (
     BUDGET,
     DONE,
@@ -25,6 +28,7 @@ from pipeline.tracking.artifacts import (
     EXPERIMENT,
     LOST,
     SUGGESTIONS,
+    WEIGHTS,
     Suggestion,
     TrackedRun,
     added_up,
@@ -78,6 +82,11 @@ class Reader:
         self._experiment_id: str | None = None
         self._parent_id: str | None = None
         self._client = self._open()
+
+    @classmethod
+    def of(cls, store: str | os.PathLike[str]) -> Reader:
+        """Of a store by its URI, or by the folder of a database."""
+        return cls(store) if isinstance(store, str) and "://" in store else cls(root=Path(store))
 
     @reports_errors
     def _open(self) -> Any:
@@ -245,6 +254,18 @@ class Reader:
             TrackingError: if there is none, or several of one trial_key.
         """
         return tracked(find_trial(self._client, self.uri, name))
+
+    @reports_errors
+    def weights(self, run: TrackedRun) -> dict[str, np.ndarray]:
+        """The final weights of a trial, by name.
+
+        Raises:
+            TrackingError: for a trial that has not ended.
+        """
+        if run.status not in DONE:
+            raise TrackingError(f"trial {run.trial_key}: must have ended to have weights, is {run.status}")
+        with tempfile.TemporaryDirectory() as folder:
+            return load_file(self._client.download_artifacts(run.run_id, WEIGHTS, folder))
 
     @property
     def experiment_id(self) -> str:

@@ -24,6 +24,8 @@ class DatasetSpec:
             the files have digests of their own.
         published: whether `mean` and `std` were published with the data and are in general use, as those of the
             benchmarks, and so count as public; others are statistics of private records, which no epsilon covers.
+        majority: share of the most frequent class among the test records, where that is public: the accuracy of the
+            best constant answer. 0 where it is not known, or classes are equally frequent.
     """
 
     n_train: int
@@ -35,6 +37,7 @@ class DatasetSpec:
     scale: float = 255.0
     sha256: str = ""
     published: bool = False
+    majority: float = 0.0
 
     @property
     def n_features(self) -> int:
@@ -53,10 +56,10 @@ class DatasetSpec:
 
 DATASETS: dict[str, DatasetSpec] = {
     "fashion_mnist": DatasetSpec(60_000, 10_000, (1, 28, 28), 10, (0.2860,), (0.3530,), published=True),
-    "mnist": DatasetSpec(60_000, 10_000, (1, 28, 28), 10, (0.1307,), (0.3081,), published=True),
+    "mnist": DatasetSpec(60_000, 10_000, (1, 28, 28), 10, (0.1307,), (0.3081,), published=True, majority=0.1135),
     "cifar10": DatasetSpec(50_000, 10_000, (3, 32, 32), 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616),
                            published=True),
-    "digits": DatasetSpec(1_437, 360, (1, 8, 8), 10, (0.3053,), (0.3760,), scale=16.0),
+    "digits": DatasetSpec(1_437, 360, (1, 8, 8), 10, (0.3053,), (0.3760,), scale=16.0, majority=47 / 360),
 }
 DATASET_LABELS = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10",
                   "digits": "scikit-learn's digits"}

@@ -1,6 +1,7 @@
 """Experiment files: a base, a grid and cases in YAML become the list of trials to train.
 
     name: quickstart
+    preset: recommended                          # optional: see `pipeline.trials.preset`
     base: {dataset: digits, epochs: 10}          # settings that all trials share
     grid: {algorithm: [bp, dfa], seed: {range: [0, 3]}}   # every combination is a trial
     cases:                                       # optional: a union of sub-grids, each on top of base and grid
@@ -15,6 +16,8 @@
     plugins: [my_feedback]                       # optional: modules of extensions, beside the file or installed
     references:                                  # optional: published results, marked in the frontier
       - {source: Tramer and Boneh 2021, epsilon: 3, delta: 1.0e-5, accuracy: 89.7}
+    chosen: {runs: 45, by: validation accuracy, seeds: [0]}      # optional: how settings were found, see
+                                                 # `pipeline.trials.chosen`
 
 With a search the trials are not known before it runs; `Experiment.possible` stands for them.
 
@@ -36,19 +39,21 @@ from types import MappingProxyType
 from typing import Any
 
 from pipeline.trials.budget import Budget, read_budget
+from pipeline.trials.chosen import Chosen, read_chosen
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.exhibits import EXHIBITS, misfit, varied_fields
 from pipeline.trials.fields import check_whole, plain
 from pipeline.trials.grid import changed, combine, entries, line_of, parse_yaml, read_mapping
 from pipeline.trials.halving import Halving, read_halving
 from pipeline.trials.plugins import LOADED, load_plugins
+from pipeline.trials.preset import advice, pinned, read_preset
 from pipeline.trials.references import Reference, read_references
 from pipeline.trials.search import Search, read_search
 from pipeline.trials.stopping import Selection, check_candidates, draw
 from pipeline.trials.unused import check_written, ignored, used, why_unused
 
-ENTRIES = ("name", "description", "base", "grid", "cases", "resources", "report", "selection", "search", "stop",
-           "budget", "plugins", "references")
+ENTRIES = ("name", "description", "preset", "base", "grid", "cases", "resources", "report", "selection", "search",
+           "stop", "budget", "plugins", "references", "chosen")
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,9 @@ class Experiment:
         stop: when trials of the search are stopped early.
         budget: what all trials of the search may cost together.
         corners: of the space of the search.
+        chosen: how settings were found, if the file states it.
+        preset: version of the preset that filled in what the file leaves open; empty for none.
+        advice: what the preset has set or, without one, would set, for people.
 
     Example:
         >>> grid = [TrialConfig(dataset="digits", batch_size=m, seed=seed) for m in (64, 128) for seed in (0, 1)]
@@ -128,6 +136,9 @@ class Experiment:
     stop: Halving | None = None
     budget: Budget | None = None
     corners: tuple[TrialConfig, ...] = ()
+    chosen: Chosen | None = None
+    preset: str = ""
+    advice: tuple[str, ...] = ()
 
     @property
     def possible(self) -> tuple[TrialConfig, ...]:
@@ -185,7 +196,8 @@ def parse_experiment(text: str, path: Path, stored: bool = False,
     try:
         if changes:
             content, text = changed(read_mapping(content, "the file", ENTRIES), changes, path)
-        return dataclasses.replace(_experiment(content, path, stored), text=text)
+        experiment = _experiment(content, path, stored)
+        return dataclasses.replace(experiment, text=pinned(text, experiment.preset))
     except ConfigError as error:
         line = "" if changes else line_of(text, str(error))  # a changed text is no file
         raise ConfigError(f"{error} ({path}{line})") from None
@@ -243,8 +255,9 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
     load_plugins(plugins, path.parent)
     resources = read_mapping(top.get("resources") or {}, "resources", [f.name for f in dataclasses.fields(Resources)])
     given = Resources(**resources)
-    search = read_search(top, path.parent)
-    combined = [] if search else list(combine(top, path.parent))
+    preset = read_preset(top)
+    search = read_search(top, path.parent, preset)
+    combined = [] if search else list(combine(top, path.parent, preset))
     trials = list(search.corners()) if search else [(config, places) for _, config, places in combined]
     configs = list(dict.fromkeys(used(config) for config, _ in trials))
     if given.opu < 1 and any(c.on_hardware for c in configs):
@@ -261,7 +274,8 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
     return Experiment(name, str(top.get("description", "")).strip(), () if search else drawn or tuple(configs), given,
                       _report(top, configs, selection), path, selection, tuple(configs) if drawn else (),
                       plugins=plugins, references=read_references(top), ignored=ignored(trials), search=search,
-                      stop=stop, budget=budget, corners=tuple(configs) if search else ())
+                      stop=stop, budget=budget, corners=tuple(configs) if search else (), preset=preset,
+                      advice=advice(preset, trials), chosen=read_chosen(top))
 
 
 def _check_distinct(trials: Sequence[tuple[str, TrialConfig, Mapping[str, str]]]) -> None:

@@ -14,6 +14,7 @@ import yaml
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import located
 from pipeline.trials.fields import accepted
+from pipeline.trials.preset import by_preset, filled
 
 PARTS = ("selection", "search", "stop", "budget")  # of a file, of which single entries can be changed
 
@@ -127,11 +128,12 @@ def entries(top: Mapping[str, Any]) -> dict[str, Any]:
     return found | {f"search.space.{field}": value for field, value in top.get("search", {}).get("space", {}).items()}
 
 
-def combine(top: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, TrialConfig, dict[str, str]]]:
+def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple[str, TrialConfig, dict[str, str]]]:
     """(place in the file, trial, place of every field that was given) for every combination of every case.
 
     Args:
         folder: from which relative paths of settings are.
+        preset: the version that fills in what a trial leaves open; empty for none.
     """
     base, grid = _settings(top, "base"), _grid(top, "grid")
     cases = top.get("cases")
@@ -156,21 +158,21 @@ def combine(top: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, TrialCo
             indices = dict(zip(case_grid, (index for index, _ in choice), strict=True))
             place = prefix + "grid[" + ", ".join(f"{k}={v}" for k, v in values.items()) + "]"
             try:
-                config = TrialConfig.from_mapping(located({**case_base, **values}, folder))
+                config = TrialConfig.from_mapping(located(filled(preset, {**case_base, **values}), folder))
             except ConfigError as error:
                 raise ConfigError(_locate(str(error), prefix, case, top, indices)) from None
             yield place if values else prefix + "base", config, places
 
 
 def _locate(message: str, prefix: str, case: Mapping, top: Mapping, indices: Mapping[str, int]) -> str:
-    """The error, with the place in the file that set the field it names."""
+    """The error, with the place in the file that set the field it names, or the preset that did."""
     field = message.split(":", 1)[0]
     for part, where in ((case, prefix), (top, "")):
         if field in (part.get("grid") or {}):
             return f"{message}, at {where}grid.{field}[{indices.get(field, 0)}]"
         if field in (part.get("base") or {}):
             return f"{message}, at {where}base.{field}"
-    return message
+    return f"{message}{by_preset(top.get('preset'), field)}"
 
 
 def read_mapping(value: Any, place: str, names: Collection[str], needed: Collection[str] = ()) -> Mapping[str, Any]:

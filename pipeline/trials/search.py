@@ -32,6 +32,7 @@ from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import located
 from pipeline.trials.fields import accepted, check_whole
 from pipeline.trials.grid import read_mapping
+from pipeline.trials.preset import by_preset, filled
 from pipeline.trials.records import ACCURACY
 from pipeline.trials.unused import used
 
@@ -80,6 +81,7 @@ class Search:
         metric: what is to be large at a trial's last epoch.
         seed: of the algorithm.
         max_concurrent: suggestions of one round.
+        preset: version that fills in what base and space leave open; empty for none.
     """
 
     algorithm: str
@@ -89,6 +91,7 @@ class Search:
     metric: str = ACCURACY
     seed: int = 0
     max_concurrent: int = 4
+    preset: str = ""
 
     @property
     def adaptive(self) -> bool:
@@ -101,7 +104,10 @@ class Search:
         Args:
             values: one for every setting of the space.
         """
-        return used(TrialConfig.from_mapping({**self.base, **values}))
+        return used(self._trial(values))
+
+    def _trial(self, values: Mapping[str, Any]) -> TrialConfig:
+        return TrialConfig.from_mapping(filled(self.preset, {**self.base, **values}))
 
     def corners(self) -> Iterator[tuple[TrialConfig, dict[str, str]]]:
         """(trial, place of every field that was given) of every combination of choices and ends of ranges.
@@ -112,10 +118,11 @@ class Search:
         places = {name: f"base.{name}" for name in self.base} | {name: f"search.space.{name}" for name in self.space}
         for values in itertools.product(*(domain.ends for domain in self.space.values())):
             try:
-                trial = TrialConfig.from_mapping({**self.base, **dict(zip(self.space, values, strict=True))})
+                trial = self._trial(dict(zip(self.space, values, strict=True)))
             except ConfigError as error:
-                place = places.get(str(error).partition(":")[0])
-                raise ConfigError(f"{error}{f', at {place}' if place else ''}") from None
+                field = str(error).partition(":")[0]
+                place = places.get(field)
+                raise ConfigError(f"{error}{f', at {place}' if place else by_preset(self.preset, field)}") from None
             for name, value in (("validation_fraction", trial.validation_fraction), ("private_metrics",
                                                                                      trial.disclosure)):
                 if value in (0, "withheld"):
@@ -124,11 +131,12 @@ class Search:
             yield trial, places
 
 
-def read_search(top: Mapping[str, Any], folder: Path) -> Search | None:
+def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | None:
     """The `search` of an experiment file, if it has one.
 
     Args:
         folder: from which relative paths of settings are.
+        preset: version of the file's preset; empty for none.
 
     Raises:
         ConfigError: naming the entry, its value and what is accepted.
@@ -149,7 +157,7 @@ def read_search(top: Mapping[str, Any], folder: Path) -> Search | None:
                           f"got {given['metric']!r}")
     base = top.get("base") or {}
     space = _space(given["space"], base)
-    return Search(**{**given, "base": located(dict(base), folder), "space": space})
+    return Search(**{**given, "base": located(dict(base), folder), "space": space, "preset": preset})
 
 
 def _space(given: Any, base: Mapping[str, Any]) -> dict[str, Domain]:

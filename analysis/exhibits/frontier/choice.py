@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from string import ascii_lowercase
 
 import numpy as np
@@ -15,6 +16,7 @@ from analysis.runs import ALGORITHM_LABELS, earlier_epochs, require_accuracy
 from analysis.text import NO_VALUE, settings_text
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.exhibits import FRONTIER_NOISE
 from pipeline.trials.naming import method
 from pipeline.trials.stopping import Selection
@@ -83,11 +85,17 @@ def price(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
             setting = row.setting if is_target(row.setting) else ""
             try:
                 compared = runs[choices == f"{row.algorithm} {setting}"]
-                cost = selected_epsilon(configs(compared), Selection(), earlier_epochs(compared)).value
+                cost = _composed(tuple(configs(compared)), tuple(earlier_epochs(compared).items()))
             except UnsupportedAccounting:
                 cost = np.nan
         costs.append(cost)
     return points.assign(selected_epsilon=costs)
+
+
+@lru_cache(maxsize=1024)
+def _composed(trials: tuple[TrialConfig, ...], earlier: tuple[tuple[str, int], ...]) -> float:
+    """Of trials that were compared, once for all exhibits of a report: it takes seconds."""
+    return selected_epsilon(trials, Selection(), dict(earlier)).value
 
 
 def letters(points: pd.DataFrame) -> dict[str, str]:

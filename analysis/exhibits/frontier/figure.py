@@ -19,7 +19,7 @@ from analysis import style, svg
 from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.points import asked, title
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ReportError
+from analysis.runs import ALGORITHM_LABELS, ReportError
 from pipeline.trials.references import Reference
 
 MARKS = "*PXDv^"  # of published results, in their order
@@ -61,7 +61,8 @@ def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
         points: from `analysis.exhibits.frontier.points.frontier`.
 
     Raises:
-        ReportError: for no point, an epsilon of 0, or points of several kinds, formulas, relations, deltas or metrics.
+        ReportError: for no point, an epsilon of 0, an algorithm that is not known, or points of several kinds,
+            formulas, relations, deltas or metrics.
 
     Example:
         >>> from matplotlib.figure import Figure
@@ -115,6 +116,9 @@ def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
            marks: Mapping[Reference, str] = NO_MARKS) -> None:
     if points.empty or not (points["epsilon"] > 0).all():
         raise ReportError(f"frontier: needs points with epsilon > 0, got {points['epsilon'].tolist()}")
+    if unknown := [name for name in points["algorithm"].unique() if name not in ALGORITHM_LABELS]:
+        raise ReportError(f"algorithm: must be one of {', '.join(ALGORITHM_LABELS)}, got {', '.join(unknown)}; import "
+                          "the module that registers an extension's")
     for name in ("kind", "formula", "relation", "delta", "metric"):
         if points[name].nunique() > 1:
             raise ReportError(f"{name}: must be one on an axis, got {', '.join(map(str, points[name].unique()))}")

@@ -1,0 +1,241 @@
+"""Checks over the runs of a report: each finds nothing, or says what is wrong, where, and what to do about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field
+from typing import NamedTuple
+
+import pandas as pd
+
+from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence
+from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, setting_label
+from analysis.statistics import accuracy_error, welch_interval
+from pipeline.trials.camera import SETTINGS as CAMERA
+from pipeline.trials.config import settings
+from pipeline.trials.datasets import DATASETS
+from pipeline.trials.exhibits import FRONTIER_NOISE
+from pipeline.trials.search import Domain
+
+ERRORS = 3  # standard errors from chance, up to which an accuracy counts as chance
+REAL_FACTOR = 2  # between epsilons that ought to differ in accuracy
+MOST_APART = 0.5  # points of accuracy that count as the same
+NEAR_END = 0.05  # of a range that a search draws from
+# What a trial is run under, rather than tuned by.
+MEASURED = ("seed", "delta", "train_records", "validation_fraction", "alignment_batches", "canaries", "optical_seed",
+            *CAMERA)
+MOST_NAMED = 3  # curves, and settings of a curve, that a sentence names
+
+
+class Doubt(NamedTuple):
+    """What a check found.
+
+    Attributes:
+        check: its name.
+        points: those that it concerns, by their `evidence.KEY`.
+        sentence: what is wrong, where, and the remedy.
+    """
+
+    check: str
+    points: frozenset[tuple]
+    sentence: str
+
+    def names(self) -> str:
+        """The algorithms that it concerns: `DFA`, `BP and DFA`."""
+        found = {point[2] for point in self.points}
+        return " and ".join(label for name, label in ALGORITHM_LABELS.items() if name in found)
+
+
+def chance(evidence: Evidence) -> Doubt | None:
+    """Points whose mean test accuracy is at most three standard errors above chance.
+
+    Chance is the accuracy of the best constant answer: the share of the largest class in the test records where it is
+    public (`DatasetSpec.majority`), else 1/classes. The standard error is that of `analysis.statistics.accuracy_error`.
+    """
+    found, levels = [], {}
+    for row in evidence.rows:
+        level, error = _chance(row["dataset"]), _error(row)
+        if row["mean"] <= level + ERRORS * error:
+            found.append(row["key"])
+            levels[row["dataset"]] = f"{level:.3g}%"
+    return _doubt("chance", found, evidence, lambda where: (
+        f"{where}: test accuracy within {ERRORS} standard errors of chance ({', '.join(levels.values())}), so nothing "
+        "was learnt; change learning_rate or feedback_std, or train more epochs."))
+
+
+def flat(evidence: Evidence) -> Doubt | None:
+    """Curves with the same accuracy at all epsilons: more privacy costs nothing, so noise is not what limits them.
+
+    The epsilons differ by a factor of 2 or more. The best and the worst mean differ by at most half a point, and by at
+    most one standard error of an accuracy on the test records, and Welch's interval over seeds has 0 in it. The
+    interval paired by seed would not do: where noise hardly moves the weights, seeds share their small differences.
+
+    A curve with a point at chance is left to `chance`. One that is as good as the algorithm's trials without privacy
+    has reached what its model can do.
+    """
+    found, untrained = [], chance(evidence)
+    lost = untrained.points if untrained else frozenset()
+    plain = {(row["dataset"], row["algorithm"]): row["mean"] for row in evidence.rows
+             if row["setting"] == NON_PRIVATE}
+    for (dataset, kind, algorithm), curve in evidence.curves.items():
+        keys, epsilons, means = ([row[name] for row in curve] for name in ("key", "asked", "mean"))
+        if kind == NO_FRONTIER or lost & set(keys) or max(epsilons) < REAL_FACTOR * min(epsilons):
+            continue
+        worst, *_, best = sorted(curve, key=lambda row: row["mean"])
+        level = sum(means) / len(means) / 100
+        resolved = min(MOST_APART, 100 * accuracy_error([], level, DATASETS[dataset].n_test))
+        difference = welch_interval(worst["values"], best["values"])
+        reached = plain.get((dataset, algorithm), math.inf) <= best["mean"] + resolved
+        if difference.mean <= resolved and not difference.low > 0 and not reached:
+            found += keys
+    return _doubt("flat", found, evidence, lambda where: (
+        f"{where}: the same test accuracy, so steps or settings limit it, not noise; train more epochs, take larger "
+        "steps, or show by trials without privacy that no more is to be had."))
+
+
+def edge(evidence: Evidence) -> Doubt | None:
+    """Points whose chosen value of a number is the first or last of its grid, where values beyond it are allowed.
+
+    Noise, and what `MEASURED` lists, is not there to be chosen. Of a search the ends are those of its range, and 5% of
+    that, on its own scale, count as the end; a `choice` of a search has no end.
+    """
+    found, names, search = [], {}, evidence.experiment.search
+    fields = [f for f in settings() if type(f.default) in (int, float) and f.name not in MEASURED
+              and evidence.tried.get(f.name, pd.Series(dtype=float)).nunique() > 1]
+    for row in evidence.rows:
+        if row["settings"] == 1:
+            continue
+        rivals = evidence.rivals(row["key"])
+        own = rivals[rivals["point"] == row["point"]].iloc[0]
+        for field in (field for field in fields if field.name not in FRONTIER_NOISE[row["kind"]]):
+            value, values = own[field.name], rivals[field.name].dropna()
+            domain = search.space.get(field.name) if search else None
+            if values.nunique() > 1 and not (domain and domain.kind == "choice"):
+                ends = domain.ends if domain else (values.min(), values.max())
+                if _at_end(value, ends, field, domain):
+                    found.append(row["key"])
+                    names[f"{field.name} {value:g} of {ends[0]:g} to {ends[1]:g}"] = None
+    return _doubt("edge", found, evidence, lambda where: (
+        f"{where}: the best value lies at the end of its grid ({_listed(list(names), '; ')}), and better ones may lie "
+        "beyond; widen the grid there."))
+
+
+def effort(evidence: Evidence) -> Doubt | None:
+    """Points for which fewer settings were tried than for another algorithm at their epsilon."""
+    found, counts, compared = [], {}, {}
+    for row in (row for row in evidence.rows if row["kind"] != NO_FRONTIER):
+        compared.setdefault((row["dataset"], row["kind"], row["asked"]), []).append(row)
+    for group in compared.values():
+        fewer = [row["key"] for row in group if row["settings"] < max(row["settings"] for row in group)]
+        if fewer:
+            found += fewer
+            counts |= {(row["algorithm"], row["settings"]): None for row in group}
+    told = ", ".join(f"{ALGORITHM_LABELS[algorithm]} {count}" for algorithm, count in counts)
+    return _doubt("effort", found, evidence, lambda where: (
+        f"{where}: fewer settings tried than for others ({told}); give every algorithm as many."))
+
+
+def seeds(evidence: Evidence) -> Doubt | None:
+    """Points of one seed."""
+    found = [row["key"] for row in evidence.rows if row["n"] == 1]
+    return _doubt("seeds", found, evidence, lambda where: (
+        f"{where}: one seed (n = 1), so nobody knows how far seeds differ; give at least three, "
+        "`seed: {range: [0, 3]}`."))
+
+
+def origin(evidence: Evidence) -> Doubt | None:
+    """All points, where nothing in the file says how its settings were found."""
+    experiment = evidence.experiment
+    sources = (experiment.chosen, experiment.search, experiment.preset)
+    found = [] if any(sources) else [row["key"] for row in evidence.rows]
+    return _doubt("origin", found, evidence, lambda where: (
+        "Nothing says how the settings were found, and other settings may rank the algorithms otherwise; state it in "
+        "the file, `chosen: {runs, by, seeds}`, or take `preset: recommended`."))
+
+
+CHECKS: tuple[Callable[[Evidence], Doubt | None], ...] = (chance, flat, edge, effort, seeds, origin)
+
+# Checks that stand against a comparison, with what its verdict says of the algorithms that fail them. The interval of a
+# difference says how far seeds explain it. It says nothing of an algorithm that has not been trained (chance), that
+# noise does not limit (flat), that has a better setting beyond its grid (edge) or fewer tries at a good one (effort);
+# and with one seed there is none (seeds). Then no verdict is given. `origin` alone withholds nothing, as the difference
+# is real at the settings that were run; the verdict then says that settings may explain it.
+AGAINST: Mapping[str, str] = {
+    "chance": "{} at chance", "flat": "{} limited by steps, not noise", "edge": "{} best at the end of a grid",
+    "effort": "fewer settings tried for {}", "seeds": "one seed of {}"}
+
+
+def examine(evidence: Evidence) -> list[Doubt]:
+    """What all checks find, in the order of `CHECKS`."""
+    return [doubt for check in CHECKS if (doubt := check(evidence))]
+
+
+def against(evidence: Evidence, dataset: str, kind: str, rows: Sequence[Mapping]) -> tuple[list[str], bool]:
+    """Why no verdict is given on a comparison, `DFA at chance` for example, and whether its settings are of unknown
+    origin.
+
+    Args:
+        rows: the two points that are compared, with `algorithm` and `setting`. Checks see their two curves alone.
+    """
+    found = examine(evidence.only(dataset, kind, [row["algorithm"] for row in rows]))
+    compared = {(dataset, kind, row["algorithm"], row["setting"]) for row in rows}
+    concerned = [doubt._replace(points=own) for doubt in found
+                 if (own := frozenset(point for point in doubt.points if point[:4] in compared))]
+    return ([AGAINST[doubt.check].format(doubt.names()) for doubt in concerned if doubt.check in AGAINST],
+            any(doubt.check == "origin" for doubt in concerned))
+
+
+def _chance(dataset: str) -> float:
+    """In percent."""
+    spec = DATASETS[dataset]
+    return 100 * (spec.majority or 1 / spec.n_classes)
+
+
+def _error(row: Mapping) -> float:
+    """Standard error of a point at chance, in percent."""
+    level, records = _chance(row["dataset"]) / 100, DATASETS[row["dataset"]].n_test
+    return 100 * accuracy_error([value / 100 for value in row["values"]], level, records)
+
+
+def _at_end(value: float, ends: tuple[float, float], field: Field, domain: Domain | None) -> bool:
+    """Whether a value of a setting is at an end of its grid, or of a search's range, that can be moved."""
+    scale = math.log if domain and domain.kind == "loguniform" else float
+    low, high = map(scale, ends)
+    width = NEAR_END * (high - low) if domain else 0.0
+    least, most = (field.metadata[side] if not field.metadata[f"open_{side}"] else None for side in ("low", "high"))
+    return scale(value) <= low + width and ends[0] != least or scale(value) >= high - width and ends[1] != most
+
+
+def _doubt(check: str, points: Iterable[tuple], evidence: Evidence, say: Callable[[str], str]) -> Doubt | None:
+    """The finding on these points, if there are any."""
+    points = frozenset(points)
+    return Doubt(check, points, say(_where(points, evidence))) if points else None
+
+
+def _where(points: frozenset[tuple], evidence: Evidence) -> str:
+    """`DFA at ε ≤ 1, 3; BP at every ε`: curves in the order of figures, the data set where there are several."""
+    if len(points) == len(evidence.rows) > 1:
+        return "All points"
+    found, several = [], len({row["dataset"] for row in evidence.rows}) > 1
+    for (dataset, kind, algorithm), curve in evidence.curves.items():
+        if own := [row for row in curve if row["key"] in points]:
+            place = f" on {DATASET_LABELS[dataset]}" if several else ""
+            levels = f"every {'ε' if kind else 'noise'}" if len(own) == len(curve) > 1 else _levels(own)
+            found.append((list(ALGORITHM_LABELS).index(algorithm),
+                          f"{ALGORITHM_LABELS[algorithm]}{place} at {levels}"))
+    return _listed([text for _, text in sorted(found)], "; ")
+
+
+def _levels(rows: Sequence[Mapping]) -> str:
+    """`ε ≤ 1, 3`, `2 settings of z = 1.28`."""
+    labels = list(dict.fromkeys(setting_label(row["setting"]) for row in rows))
+    heads = [label.rpartition(" ")[0] for label in labels]
+    short = [label if place == 0 or heads[place] != heads[place - 1] else label.rpartition(" ")[2]
+             for place, label in enumerate(labels)]
+    return _listed(short, ", ")
+
+
+def _listed(texts: Sequence[str], between: str) -> str:
+    rest = len(texts) - MOST_NAMED
+    return between.join(texts[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,84 @@
+"""A trained network as a `torch.nn.Module`: records in, logits out, as the trial computed them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.data.features import compute
+from pipeline.learning.data.inputs import Inputs
+from pipeline.learning.evaluation import EVALUATION_BATCH
+from pipeline.learning.network.network import make_network
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.datasets import DATASETS
+
+
+class TrainedModel(torch.nn.Module):
+    """The network of one trial with its input scaling and its feature map.
+
+    `model(records)` takes records as `load_dataset` has them, uint8 [n, n_features] or [n, *shape of a record]; with
+    `features: file` rows of such a file, floating point [n, d]. It gives logits [n, n_classes]: of the test set, in
+    its order, those by which the trial was evaluated. Parameters are named as in `weights.safetensors`
+    (`layer_1.weight` [n_out, n_in], `layer_1.bias` [n_out]). Nothing has a gradient: activations overwrite their
+    inputs.
+
+    Args:
+        config: the trial.
+        weights: its parameters, by name.
+
+    Attributes:
+        config: the trial.
+
+    Raises:
+        ConfigError: for weights of other names or shapes than the trial's network has.
+    """
+
+    def __init__(self, config: TrialConfig, weights: Mapping[str, np.ndarray]) -> None:
+        super().__init__()
+        self.config = config
+        self._network = make_network(config, [config.seed])
+        shapes = {f"layer_{number}.{part}": shape for number, layer in enumerate(config.layers, start=1)
+                  for part, shape in (("weight", tuple(layer.weight_shape)), ("bias", tuple(layer.weight_shape[:1])))}
+        if (found := {name: tuple(array.shape) for name, array in weights.items()}) != shapes:
+            raise ConfigError(f"weights: must be {shapes}, got {found}")
+        for number in range(1, len(config.layers) + 1):
+            layer = torch.nn.Module()
+            for part in ("weight", "bias"):
+                array = torch.from_numpy(np.array(weights[f"layer_{number}.{part}"]))
+                layer.register_parameter(part, torch.nn.Parameter(array, requires_grad=False))
+            self.add_module(f"layer_{number}", layer)
+
+    @torch.no_grad()
+    def forward(self, records: torch.Tensor) -> torch.Tensor:
+        """Logits [n, n_classes] of records; nan of those whose features are not finite.
+
+        Raises:
+            ConfigError: for records of another type or shape.
+        """
+        inputs = self._inputs(records)
+        net, places = self._network, torch.arange(len(records), device=records.device)
+        net.parameters = net.blank_parameters(1, records.device)
+        blocks = zip(net.parameters.weights, net.parameters.biases, strict=True)
+        for number, (weight, bias) in enumerate(blocks, start=1):
+            layer = self.get_submodule(f"layer_{number}")
+            weight[0].copy_(layer.weight.flatten(1))
+            bias[0].copy_(layer.bias)
+        logits = torch.cat([net.forward(inputs.batch(some[None]))[1][0] for some in places.split(EVALUATION_BATCH)])
+        if inputs.usable is not None:
+            logits[~inputs.usable] = torch.nan
+        return logits
+
+    def _inputs(self, records: torch.Tensor) -> Inputs:
+        c, spec = self.config, DATASETS[self.config.dataset]
+        of_file, flat = c.features == "file", records.flatten(1)
+        width = c.feature_width if of_file else spec.n_features
+        fits = records.is_floating_point() if of_file else records.dtype == torch.uint8
+        if not len(records) or flat.shape[1] != width or not fits:
+            raise ConfigError(f"records: must be {'floating point' if of_file else 'uint8'} [n, {width}], n >= 1, for "
+                              f"{c.features} of {c.dataset}, got {records.dtype} {list(records.shape)}")
+        labels = torch.zeros(len(flat), dtype=torch.int64, device=flat.device)
+        data = Dataset(spec, flat, labels, flat, labels)
+        return Inputs(flat if c.features == "pixels" else compute([flat], data, c)[0], c, data)

@@ -1,0 +1,177 @@
+"""`photonic init`: a first experiment file, which trains, from a few answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.sweep.dry_run import preview
+from pipeline.trials.datasets import DATASET_LABELS, DATASETS
+from pipeline.trials.experiment import Experiment, parse_experiment
+from pipeline.trials.features import FEATURES
+from pipeline.trials.fields import ConfigError
+from pipeline.trials.naming import counted, duration
+from pipeline.trials.preset import TARGETS, VERSIONS
+
+SEEDS = 3
+PRIVATE = {"records": "per_example", "labels": "photonic", "nothing": "none"}  # mechanism by what is private
+# Sets of algorithms by what is private, the most informative first: the first that fits the time is taken.
+SETS = {"records": (("bp", "dfa", "tdfa", "pdfa"), ("bp", "dfa"), ("dfa",)), "labels": (("pdfa",),)}
+MEANING = {
+    "records": "all of a record is private: each contribution is clipped, and their sum gets noise",
+    "labels": "labels are private, features public: the noise of the optical projection hides labels",
+    "nothing": "nothing is private",
+}
+WHO = {"bp": "back-propagation", "dfa": "direct feedback", "tdfa": "ternary", "pdfa": "optical, simulated"}
+COMMENTS = {
+    "target_epsilon": "certified epsilon of each trial at delta 1e-5; it sets the noise",
+    "target_label_epsilon": "label epsilon of each trial at delta 1e-5; it sets the noise",
+}
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a first sweep is to be of.
+
+    Attributes:
+        dataset, features: names, as an experiment file has them.
+        private: one of `PRIVATE`.
+        epsilons: targets, one for every point of a curve; of no use where nothing is private.
+        minutes: that training may take on this machine.
+
+    Raises:
+        ConfigError: naming the option, what was given and what is accepted.
+    """
+
+    dataset: str = "fashion_mnist"
+    features: str = "pixels"
+    private: str = "records"
+    epsilons: tuple[float, ...] = (1, 3, 8)
+    minutes: float = 10
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("dataset", self.dataset, DATASETS), ("features", self.features, FEATURES),
+                                   ("private", self.private, PRIVATE)):
+            if value not in known:
+                raise ConfigError(f"--{name}: must be one of {', '.join(known)}, got {value!r}")
+        if not self.epsilons or any(not 0 < epsilon < 1e6 for epsilon in self.epsilons):
+            raise ConfigError(f"--epsilon: must be at least one number > 0, got {list(self.epsilons)}")
+        if not self.minutes > 0:
+            raise ConfigError(f"--minutes: must be > 0, got {self.minutes:g}")
+
+
+def asked(given: Mapping[str, Any], ask: Callable[[str], str]) -> Answers:
+    """Answers from options and, for each that was not given, from a question; no answer takes the default.
+
+    Args:
+        given: by name of the answer what an option says; None where it was not given.
+        ask: prints its argument and returns a line.
+    """
+    default, found = Answers(), {}
+    questions = {"dataset": f"Data set ({', '.join(DATASETS)})", "features": "Features (pixels, or a public map: "
+                 f"{', '.join(name for name in FEATURES if name not in ('pixels', 'file'))})",
+                 "private": f"What is private ({', '.join(PRIVATE)})", "epsilons": "Epsilons",
+                 "minutes": "Minutes of training at most"}
+    for name, question in questions.items():
+        value = given.get(name)
+        if value is None and not (name == "epsilons" and found["private"] == "nothing"):
+            text = shown(getattr(default, name))
+            value = ask(f"{question} [{text}]: ").strip() or text
+        found[name] = _read(name, shown(getattr(default, name)) if value is None else value)
+    return Answers(**found)
+
+
+def _read(name: str, value: Any) -> Any:
+    """An answer in its type."""
+    if name not in ("epsilons", "minutes") or not isinstance(value, str):
+        return value
+    try:
+        numbers = tuple(float(part) for part in value.replace(",", " ").split())
+        return numbers if name == "epsilons" else numbers[0]
+    except (ValueError, IndexError):
+        option = {"epsilons": "epsilon"}.get(name, name)
+        wanted = "numbers" if name == "epsilons" else "a number"
+        raise ConfigError(f"--{option}: must be {wanted}, got {value!r}") from None
+
+
+def shown(value: Any) -> str:
+    """An answer as an option has it."""
+    if isinstance(value, tuple):
+        return ",".join(f"{number:g}" for number in value)
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def write(path: Path, answers: Answers) -> Iterator[str]:
+    """Write the file, and lines for people: what it trains, how long that takes here, and how to go on.
+
+    Raises:
+        ConfigError: for a file that is there already, or answers for which the preset has no settings.
+    """
+    if path.suffix not in (".yaml", ".yml"):
+        raise ConfigError(f"{path}: must end in .yaml")
+    if path.exists():
+        raise ConfigError(f"{path}: is there already; name another file, or remove it")
+    experiment, seconds = fitting(path, answers)
+    path.write_text(experiment.text, encoding="utf-8")
+    yield (f"{path}: {counted(len(experiment.trials), 'trial')}, {duration(seconds)} of training on this machine (an "
+           f"estimate; {answers.minutes:g} min at most were asked for)")
+    if seconds > 60 * answers.minutes:
+        yield "it takes longer than asked for: remove epsilons, or say --workers for more cores when it is swept"
+    if answers.features not in ("pixels", "file"):
+        yield f"features: {answers.features} are computed once, before training, and not in the estimate"
+    yield f"settings: `photonic sweep {path} --dry-run` lists each with its origin"
+    yield f"train:    `photonic sweep {path}`, then `photonic report {path}`"
+
+
+def fitting(path: Path, answers: Answers, seconds_of: Callable[[Experiment], float] | None = None
+            ) -> tuple[Experiment, float]:
+    """The experiment with the most algorithms that fits the time, and its estimated seconds; if none does, the one
+    with the fewest.
+
+    Raises:
+        ConfigError: where the preset has no settings for an algorithm.
+    """
+    seconds_of = seconds_of or (lambda experiment: preview(experiment, None).seconds)
+    for algorithms in SETS.get(answers.private, SETS["records"]):
+        experiment = parse_experiment(text(path, answers, algorithms), path)
+        seconds = seconds_of(experiment)
+        if seconds <= 60 * answers.minutes:
+            break
+    return experiment, seconds
+
+
+def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
+    """The commented experiment file."""
+    default, options = Answers(), {"epsilons": "epsilon"}
+    said = [word for name, value in dataclasses.asdict(answers).items() if value != getattr(default, name)
+            for word in (f"--{options.get(name, name)}", shown(value))]
+    command = shlex.join(["photonic", "init", str(path), *said])
+    target = TARGETS.get(PRIVATE[answers.private])
+    lines = [
+        f"# Written by `{command}`.",
+        f"name: {path.stem}",
+        f"description: {DATASET_LABELS[answers.dataset]}, a first comparison of {', '.join(algorithms)}.",
+        f"preset: {VERSIONS[-1]}",
+        "base:",
+        f"  dataset: {answers.dataset}",
+        *([f"  features: {answers.features}"] if answers.features != "pixels" else []),
+        f"  mechanism: {PRIVATE[answers.private]}",
+        "grid:",
+        f"  algorithm: [{', '.join(algorithms)}]",
+        *([f"  {target}: [{', '.join(f'{epsilon:g}' for epsilon in answers.epsilons)}]"] if target else []),
+        f"  seed: {{range: [0, {SEEDS}]}}",
+    ]
+    comments = {
+        "preset": "sets what is left open below: batch, step size, clipping norm, ...",
+        "  mechanism": MEANING[answers.private],
+        "  algorithm": "; ".join(f"{name}: {WHO[name]}" for name in algorithms),
+        f"  {target}": COMMENTS.get(target, ""),
+        "  seed": "three seeds, so that every mean has an interval",
+    }
+    width = max(len(line) for line in lines if line.partition(":")[0] in comments) + 2
+    return "".join(f"{line:<{width}}# {comment}\n" if (comment := comments.get(line.partition(":")[0])) else f"{line}\n"
+                   for line in lines)

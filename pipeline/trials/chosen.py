@@ -1,0 +1,77 @@
+"""How the settings of an experiment file were found, as its author states it.
+
+    chosen: {runs: 45, by: validation accuracy, seeds: [0]}      # or `seeds: 3`, where nobody noted which
+    chosen: {runs: 0, by: the settings of Ohana et al. 2021}     # nothing was tried; they come from elsewhere
+
+No epsilon of the file's trials covers these runs. A report shows the statement, and doubts settings without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.trials.fields import ConfigError, check_whole
+from pipeline.trials.grid import read_mapping
+from pipeline.trials.naming import counted
+
+NAMES = ("runs", "by", "seeds")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """How settings were found before the sweep.
+
+    Attributes:
+        runs: how many were trained and compared.
+        by: what they were compared by or, without runs, where the settings come from, in words.
+        seeds: those that they had or, as a number, how many; without runs none.
+
+    Raises:
+        ConfigError: unless runs is a whole number >= 0, by is text, and seeds are distinct whole numbers >= 0 or a
+            number >= 1, and are given where there were runs.
+    """
+
+    runs: int
+    by: str
+    seeds: tuple[int, ...] | int = ()
+
+    def __post_init__(self) -> None:
+        check_whole("chosen.runs", self.runs, 0)
+        if not isinstance(self.by, str) or not self.by.strip():
+            raise ConfigError(f"chosen.by: must say what the runs were compared by, as `validation accuracy`, got "
+                              f"{self.by!r}")
+        if not self.runs:
+            if self.seeds != ():
+                raise ConfigError(f"chosen.seeds: must be left out where no run was made, got {self.seeds!r}")
+        elif isinstance(self.seeds, list | tuple):
+            whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in self.seeds)
+            if not self.seeds or not whole or len(set(self.seeds)) < len(self.seeds):
+                raise ConfigError(f"chosen.seeds: must be a list of different whole numbers >= 0, or how many there "
+                                  f"were, got {list(self.seeds)!r}")
+            object.__setattr__(self, "seeds", tuple(self.seeds))
+        elif not isinstance(self.seeds, int) or isinstance(self.seeds, bool) or self.seeds < 1:
+            raise ConfigError(f"chosen.seeds: must be a list of seeds, or a whole number >= 1 of how many there were, "
+                              f"got {self.seeds!r}")
+
+    def __str__(self) -> str:
+        if not self.runs:
+            return f"by no run: {self.by.strip()}"
+        if isinstance(self.seeds, int):
+            seeds = counted(self.seeds, "seed")
+        else:
+            seeds = f"seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}"
+        return f"{counted(self.runs, 'run')}, by {self.by.strip()}, {seeds}"
+
+
+def read_chosen(top: Mapping[str, Any]) -> Chosen | None:
+    """The `chosen` of an experiment file, if it has one.
+
+    Raises:
+        ConfigError: naming the entry, its value and what is accepted.
+    """
+    if "chosen" not in top:
+        return None
+    given = read_mapping(top["chosen"], "chosen", NAMES, needed=NAMES[:2])
+    return Chosen(**read_mapping(given, "chosen", NAMES, needed=NAMES if given["runs"] else ()))

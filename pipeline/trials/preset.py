@@ -1,0 +1,197 @@
+"""Settings that train: what `preset: recommended` puts where an experiment file leaves a setting open.
+
+They depend on the data set, features, mechanism, method (`naming.method`) and epsilon of each trial, and become
+settings of the trial as if they were written in the file. `recommended-1.yaml` beside this module has them, with their
+origin. A version never changes, as trials are named by their settings: better settings are a new version, and the store
+keeps the version with which a sweep was run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from pipeline.trials.config import FIELDS, ConfigError, TrialConfig
+from pipeline.trials.datasets import DATASETS
+from pipeline.trials.fields import check, coerce, listed_or, plain
+from pipeline.trials.naming import method
+
+VERSIONS = ("recommended-1",)  # append only: trials are named by what a version says
+NEWEST = "recommended"  # in a file: the last of them
+ANY = "any"  # data set or features of rows for what has no row of its own
+# Settings on which it depends what is recommended, beside the target epsilon.
+DEPENDS = ("dataset", "features", "mechanism", "algorithm", "hidden", "network", "validation_fraction", "train_records")
+TARGETS = {"per_example": "target_epsilon", "photonic": "target_label_epsilon"}  # epsilon by mechanism
+DIGITS = 2  # of a number that is computed from others
+
+
+class Recommendation(NamedTuple):
+    """Settings of one trial, by name, and where they come from."""
+
+    settings: dict[str, Any]
+    source: str
+
+
+def read_preset(top: Mapping[str, Any]) -> str:
+    """The version that the entry `preset` of an experiment file names; empty without one.
+
+    Raises:
+        ConfigError: for a preset that does not exist.
+    """
+    name = top.get("preset", "")
+    if "preset" in top and name not in (NEWEST, *VERSIONS):
+        raise ConfigError(f"preset: must be {listed_or((NEWEST, *VERSIONS))}, got {name!r}")
+    return VERSIONS[-1] if name == NEWEST else name
+
+
+def pinned(text: str, version: str) -> str:
+    """An experiment file's text, with the version in place of the name of the newest: it means the same for ever."""
+    top = yaml.compose(text, yaml.SafeLoader) if version else None
+    value = next((value for key, value in top.value if key.value == "preset"), None) if top else None
+    return text[:value.start_mark.index] + version + text[value.end_mark.index:] if value else text
+
+
+def recommended(**settings: Any) -> TrialConfig:
+    """A trial with these settings and, for the rest, those that `preset: recommended` has for it.
+
+    Raises:
+        ConfigError: as `recommend`, and for settings that cannot be run.
+
+    Example:
+        >>> trial = recommended(dataset="digits", algorithm="dfa", mechanism="per_example", target_epsilon=3)
+        >>> trial.sampler, trial.hidden
+        ('poisson', (64,))
+    """
+    return TrialConfig.from_mapping(filled(VERSIONS[-1], settings))
+
+
+def filled(version: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that were given and, if `version` is not empty, those that it has for what is left open.
+
+    Raises:
+        ConfigError: as `recommend`.
+    """
+    return {**(recommend(version, given).settings if version else {}), **given}
+
+
+def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
+    """What a version recommends for a trial, whatever else is given.
+
+    Numbers at an epsilon between two that were tuned lie between theirs, on logarithmic scales; other values, and those
+    beyond the ends, are those of the nearest epsilon. A row for any data set was chosen for a number of records: the
+    batch scales with its root, step size and number of steps with its fourth root.
+
+    Args:
+        given: settings of the trial; those of `DEPENDS` and the target epsilon decide.
+
+    Raises:
+        ConfigError: where nothing is recommended, with what is; for a value of `DEPENDS` that is not accepted.
+    """
+    trial = {f.name: coerce(f, given.get(f.name, f.default)) for f in FIELDS if f.name in DEPENDS}
+    for f in (f for f in FIELDS if f.name in given and f.name in DEPENDS):
+        check(f, trial[f.name])
+    name = method(trial)
+    rows = [row for row in _rows(version) if row["mechanism"] == trial["mechanism"] and name in row["methods"]
+            and all(row[field] in (ANY, trial[field]) for field in ("dataset", "features"))]
+    if not rows or trial["network"] != "mlp":
+        raise ConfigError(_nothing_for(version, name, trial))
+    row, target = rows[0], TARGETS.get(trial["mechanism"])
+    epsilon = given.get(target) if target else None
+    if target and (isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not epsilon > 0):
+        raise ConfigError(f"{target}: must be > 0 with a preset, which chooses settings by it, got {epsilon!r}")
+    settings = {field: _at(value, epsilon) for field, value in {**row["shared"], **row["methods"][name]}.items()}
+    if "records" in row:
+        records, _ = DATASETS[trial["dataset"]].split_sizes(trial["validation_fraction"], trial["train_records"])
+        steps, scale = settings["epochs"] * row["records"] / settings["batch_size"], (records / row["records"]) ** 0.25
+        power = round(math.log2(max(1.0, settings["batch_size"] * scale**2)))
+        settings["batch_size"] = 2 ** min(power, math.floor(math.log2(max(1, records))))
+        settings["epochs"] = max(1, round(steps * scale * settings["batch_size"] / max(1, records)))
+        settings["learning_rate"] = _rounded(settings["learning_rate"] * scale)
+    return Recommendation(settings, row["source"])
+
+
+def by_preset(preset: str | None, field: str) -> str:
+    """The end of a message on a setting that the file does not have: `, which the preset sets`, if one may have."""
+    return f", which the preset sets; give {field} in the file" if preset and field in {f.name for f in FIELDS} else ""
+
+
+def _nothing_for(version: str, name: str, trial: Mapping[str, Any]) -> str:
+    asked = ", ".join(f"{field} {trial[field]}" for field in ("dataset", "features", "mechanism", "network"))
+    known = "; ".join(f"{row['mechanism']} on {row['features']} of {row['dataset']} ({', '.join(row['methods'])})"
+                      for row in _rows(version))
+    return f"preset: {version} has no settings for {name} with {asked}; it has settings for {known}"
+
+
+def _at(value: Any, epsilon: float | None) -> Any:
+    """A setting at an epsilon; a mapping has its values by epsilon."""
+    if not isinstance(value, Mapping):
+        return value
+    tuned = sorted(value)
+    nearest = min(tuned, key=lambda known: abs(math.log(known / epsilon)))
+    below, above = ([known for known in tuned if known <= epsilon], [known for known in tuned if known >= epsilon])
+    if nearest == epsilon or not below or not above or not isinstance(value[nearest], float):
+        return value[nearest]
+    low, high = below[-1], above[0]
+    share = math.log(epsilon / low) / math.log(high / low)
+    return _rounded(value[low] * (value[high] / value[low]) ** share)
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.{DIGITS}g}")
+
+
+@functools.cache
+def _rows(version: str) -> list[dict[str, Any]]:
+    return yaml.safe_load(Path(__file__).with_name(f"{version}.yaml").read_text(encoding="utf-8"))
+
+
+def advice(version: str, trials: Sequence[tuple[TrialConfig, Mapping[str, Any]]]) -> tuple[str, ...]:
+    """Lines for people: what a preset has set in trials, from where, and what the file has in place of it; without a
+    preset (empty `version`), which settings are left at general defaults where the newest one has others.
+
+    Args:
+        trials: each with its written settings, by name.
+    """
+    groups: dict[tuple[str, ...], list[tuple[TrialConfig, Mapping[str, Any], Recommendation]]] = {}
+    for trial, written in trials:
+        with contextlib.suppress(ConfigError):  # nothing is recommended for it
+            found = recommend(version or VERSIONS[-1], {name: getattr(trial, name) for name in written})
+            own = method({"network": trial.network, "hidden": trial.hidden, "algorithm": trial.algorithm})
+            what = f"{own} on {trial.features} of {trial.dataset}, mechanism {trial.mechanism}"
+            groups.setdefault((what, found.source), []).append((trial, written, found))
+    lines = []
+    for (what, source), group in groups.items():
+        sets = _listed((name, value) for _, written, found in group for name, value in found.settings.items()
+                       if name not in written)
+        kept = _listed((name, getattr(trial, name)) for trial, written, found in group for name, value in
+                       found.settings.items() if (name in written) == bool(version) and _differs(trial, name, value))
+        if version:
+            lines.append(f"{version} sets, for {what}: {sets} ({source})")
+            lines += [f"  the file has, in place of what is recommended: {kept}"] if kept else []
+        elif kept:
+            lines.append(f"left at general defaults, by {what}: {kept}")
+            better = _listed((name, value) for trial, written, found in group for name, value in found.settings.items()
+                             if name not in written and _differs(trial, name, value))
+            lines.append(f"  `preset: {NEWEST}` in the file would set: {better} ({source})")
+    return tuple(lines)
+
+
+def _differs(trial: TrialConfig, name: str, value: Any) -> bool:
+    """Whether a trial has another value than the one that is recommended."""
+    return plain(getattr(trial, name)) != value
+
+
+def _listed(settings: Iterable[tuple[str, Any]]) -> str:
+    """`epochs=20 learning_rate=1.2,2.5`: every value of each, by name."""
+    values: dict[str, dict[str, None]] = {}
+    for name, value in settings:
+        text = f"{value:g}" if isinstance(value, float) else json.dumps(plain(value)).strip('"').replace(" ", "")
+        values.setdefault(name, {})[text] = None
+    return " ".join(f"{name}={','.join(values[name])}" for name in sorted(values))
