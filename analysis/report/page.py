@@ -25,7 +25,7 @@ from analysis.runs import ALGORITHM_LABELS
 from analysis.style import PALETTE
 from analysis.svg import SVG, XLINK
 
-MOST_WORDS_ABOVE = 45  # the first figure, on a phone
+MOST_WORDS_ABOVE = 75  # the first figure, on a phone, the notice among them
 TEMPLATE = Path(__file__).parent / "template"
 DATA = {"svg": "image/svg+xml", "pdf": "application/pdf", "csv": "text/csv;charset=utf-8",
         "tex": "text/plain;charset=utf-8", "yaml": "text/plain;charset=utf-8"}  # offered as downloads, in this order
@@ -138,8 +138,8 @@ class Page:
     @property
     def answer(self) -> tuple[Sequence[str], Sequence[str]]:
         """The headline in two parts: what stands above the first figure on a phone, and what below."""
-        words = list(accumulate(len(sentence.split()) for sentence in self.headline))
-        first = max(1, sum(count <= MOST_WORDS_ABOVE for count in words))
+        words = accumulate((len(sentence.split()) for sentence in self.headline), initial=len(self.notice.split()))
+        first = max(1, sum(count <= MOST_WORDS_ABOVE for count in words) - 1)
         return self.headline[:first], self.headline[first:]
 
 
