@@ -26,7 +26,7 @@ MEANING = {
     "labels": "labels are private, features public: the noise of the optical projection hides labels",
     "nothing": "nothing is private",
 }
-WHO = {"bp": "back-propagation", "dfa": "direct feedback", "tdfa": "ternary", "pdfa": "optical, simulated"}
+WHO = {"bp": "back-propagation", "dfa": "direct feedback", "tdfa": "ternary", "pdfa": "optical"}
 COMMENTS = {
     "target_epsilon": "certified epsilon of each trial at delta 1e-5; it sets the noise",
     "target_label_epsilon": "label epsilon of each trial at delta 1e-5; it sets the noise",
