@@ -43,7 +43,7 @@ from pipeline.trials.features import (
     record_shape,
     settled,
 )
-from pipeline.trials.fields import ConfigError, accepted, check, coerce, digest, plain, setting
+from pipeline.trials.fields import ConfigError, check, coerce, digest, known_fields, plain, setting
 from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
 
 __all__ = ["ConfigError", "TrialConfig"]
@@ -423,7 +423,7 @@ class TrialConfig:
         names = [f.name for f in settings()]
         for name in values:
             if name not in names:
-                raise ConfigError(f"{name}: unknown field, got {values[name]!r}; {accepted(name, names, 'the fields')}")
+                raise ConfigError(f"{name}: unknown field, got {values[name]!r}; {known_fields(name, names)}")
         return cls(**values)
 
 
