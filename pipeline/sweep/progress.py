@@ -58,6 +58,16 @@ class SweepProgress:
         """A line of text, above the live line if there is one."""
         self._bar.console.print(text, markup=False, soft_wrap=True)
 
+    def phase(self, text: str) -> None:
+        """What begins now: a line of its own where there is no live line, else in that until it has accuracies."""
+        if not self._console.is_terminal:
+            self._console.print(text, markup=False, soft_wrap=True)
+        self._bar.update(self._task, best=text, refresh=True)
+
+    def skip(self, already_done: int) -> None:
+        """Trials turned out to be done before."""
+        self._ended += already_done
+
     def add(self, trials: Sequence[TrialConfig], later: int) -> None:
         """Trials of the next round.
 
@@ -111,7 +121,7 @@ class SweepProgress:
 
     def _refresh(self) -> None:
         eta = self.eta_seconds()
-        best = ""
+        best = self._bar.tasks[self._task].fields["best"]
         if self._seen:  # accuracies under different noise have different guarantees, and no best
             accuracy, algorithm = self._best[self._seen]
             best = f"best at {self._seen}: {accuracy:.1%} {algorithm}"
