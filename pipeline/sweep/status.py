@@ -20,7 +20,6 @@ from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError
 from pipeline.trials.experiment import Experiment, asked_for
 from pipeline.trials.naming import counted, run_name
-from pipeline.trials.records import CLOCK
 
 SHOWN = ("diverged", "failed", "interrupted", "running", "missing")  # statuses whose trials get a line each
 MOST_LINES = 20  # of one status
@@ -111,12 +110,12 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
               for key in checkpoint.trial_keys}
     if experiment:
         names = {trial.trial_key: run_name(trial, experiment.varied) for trial in experiment.trials}
-        trials = [_state(store, runs[t.trial_key], names[t.trial_key], driver, epochs) if t.trial_key in runs else
+        trials = [_state(runs[t.trial_key], names[t.trial_key], driver, epochs) if t.trial_key in runs else
                   TrialState(t.trial_key, names[t.trial_key], "missing", 0, t.epochs, epochs.get(t.trial_key, 0))
                   for t in experiment.trials]
         later = unknown = experiment.search.trials - len(decisions) if experiment.search else 0
     else:
-        trials = [_state(store, run, run.tags.get("mlflow.runName", run.trial_key), driver, epochs)
+        trials = [_state(run, run.tags.get("mlflow.runName", run.trial_key), driver, epochs)
                   for run in runs.values()]
         planned = (store.planned() or 0) if found_it else 0
         later, unknown = planned - len(decisions), max(0, planned - _passed_over(decisions) - len(trials))
@@ -156,12 +155,12 @@ def _budget(store: Reader) -> dict[str, Any] | None:
             "standing": standing(release.trial.noise for release in released)}
 
 
-def _state(store: Reader, run: TrackedRun, name: str, driver: str, checkpoints: dict[str, int]) -> TrialState:
+def _state(run: TrackedRun, name: str, driver: str, checkpoints: dict[str, int]) -> TrialState:
     """`driver`: the one that runs the sweep now, empty for none; only trials that it took up are running."""
     epochs = int(run.params["epochs"]) if "epochs" in run.params else 0
-    seen, state, reason = epochs, run.status, ""
-    if state != "finished":
-        seen = max((epoch for epoch, _ in store.history(run.run_id, CLOCK)), default=0)
+    seen, state, reason = run.epoch, run.status, ""
+    if state == "finished":
+        seen = epochs
     if state == "running" and run.tags.get("driver") != driver:
         state, reason = "interrupted", ("its sweep ended, and the one that runs now has not come to it" if driver else
                                         "no process on this host runs its sweep")

@@ -49,7 +49,8 @@ FIELDS = Kinds()
 
 @dataclass
 class TrackedRun:
-    """One trial as the store holds it: `metrics` are the latest values, times are milliseconds since 1970."""
+    """One trial as the store holds it: `metrics` are the latest values, times are milliseconds since 1970, `epoch` is
+    the last one that it has of the trial, 0 for none."""
 
     run_id: str
     trial_key: str
@@ -59,6 +60,7 @@ class TrackedRun:
     status: str
     start_ms: int
     end_ms: int | None
+    epoch: int = 0
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from filelock import FileLock
 
 from pipeline.tracking.artifacts import TrackedRun
 from pipeline.trials.fields import UserError
+from pipeline.trials.records import CLOCK
 
 PAGE_SIZE = 500  # runs per page of a search
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 800, 100, 100  # per log_batch call: MLflow takes 1000 entries in all
@@ -195,8 +196,10 @@ def find_trial(client: Any, uri: str, name: str) -> Any:
 def tracked(run: Any) -> TrackedRun:
     """MLflow's run as plain data."""
     tags = dict(run.data.tags)
+    # MLflow keeps of every metric the point of the latest step, and says its step here alone.
+    epoch = next((metric.step for metric in run.data._metric_objs if metric.key == CLOCK), 0)
     return TrackedRun(run.info.run_id, tags["trial_key"], dict(run.data.params), dict(run.data.metrics), tags,
-                      tags.get("status", "running"), run.info.start_time, run.info.end_time)
+                      tags.get("status", "running"), run.info.start_time, run.info.end_time, epoch)
 
 
 class Listing:

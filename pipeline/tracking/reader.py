@@ -47,7 +47,7 @@ from pipeline.tracking.backend import (
     tracked,
 )
 from pipeline.trials.experiment import Experiment, asked_for
-from pipeline.trials.records import CLOCK, Release
+from pipeline.trials.records import Release
 
 
 class Reader:
@@ -201,7 +201,7 @@ class Reader:
         for info in search(self._client, [self._experiment()], condition, deleted=True):
             if "trial_key" in info.data.tags and info.data.tags["trial_key"] not in but:
                 run = tracked(info)
-                published = max((epoch for epoch, _ in self.history(run.run_id, CLOCK)), default=0)
+                published = run.epoch
                 draw, lost, earlier = run.tags.get(DRAW, ""), *(int(run.tags.get(name, 0)) for name in (LOST, EARLIER))
                 if published or draw:
                     deleted = info.info.lifecycle_stage == "deleted"

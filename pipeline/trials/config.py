@@ -389,12 +389,16 @@ class TrialConfig:
 
     def canonical(self) -> dict[str, Any]:
         """The fields that affect this trial's result, as JSON values, sorted by name."""
-        identity = {f.name for f in settings() if f.metadata["identity"]}
-        return {name: value for name, value in self._used.items() if name in identity}
+        return dict(self._canonical)
 
     def used(self) -> dict[str, Any]:
         """The fields that this trial uses, as JSON values, sorted by name: `canonical()`, and paths."""
         return dict(self._used)
+
+    @functools.cached_property
+    def _canonical(self) -> dict[str, Any]:
+        identity = {f.name for f in settings() if f.metadata["identity"]}
+        return {name: value for name, value in self._used.items() if name in identity}
 
     @functools.cached_property
     def _used(self) -> dict[str, Any]:
