@@ -320,10 +320,10 @@ def test_resources_must_be_together_on_one_node():
 
 
 def test_freed_worker_leaves_alone_the_packs_for_which_workers_are_starting():
-    trials = [SimpleNamespace(name=name, status=status, placement_group_factory=kind) for name, status, kind in [
-        ("a", "RUNNING", "cpu"), ("b", "PENDING", "opu"), ("c", "PENDING", "cpu"), ("d", "PENDING", "cpu"),
-        ("e", "PENDING", "cpu")]]
-    controller = SimpleNamespace(get_trials=lambda: trials)
+    trials = [SimpleNamespace(name=name, status=status, placement_group_factory=kind, config={"pack": ord(name)})
+              for name, status, kind in [("a", "RUNNING", "cpu"), ("b", "PENDING", "opu"), ("c", "PENDING", "cpu"),
+                                         ("d", "PENDING", "cpu"), ("e", "PENDING", "cpu")]]
+    controller = SimpleNamespace(get_live_trials=lambda: trials[::-1])  # in any order, and not all that there were
     order = PackOrder(starting=2, driver=None)
     assert order.choose_trial_to_run(controller) is None
     order.on_trial_complete(controller, trials[0], {})

@@ -28,6 +28,7 @@ from pipeline.sweep.recorder import WRITE_SECONDS, Recorder, SweepResult, git_co
 from pipeline.sweep.resources import ResourceError, Watchdog, bundle, check_resources, slots
 from pipeline.sweep.search import Odometer, Rounds, filter_of, published_digests
 from pipeline.sweep.tuning import Driver, Rungs, fit, make_searcher
+from pipeline.sweep.view import shared_view
 from pipeline.sweep.worker import Trainer, train_pack
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
@@ -149,7 +150,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                             lease.require_own()
                             if odometer:
                                 odometer.begin(missing)
-                            kept = checkpoints.resumable(rounds.trials, lease.done(), progress.say)
+                            kept = checkpoints.resumable(rounds.trials, done, progress.say)
                             kept += _by_themselves(missing, kept, checkpoints)
                             packs = plan(missing, experiment.resources, at_once, kept)
                             progress.phase(_training(missing, packs, at_once))
@@ -227,8 +228,9 @@ def _next(rounds: Rounds, store: Store, result: SweepResult, progress: SweepProg
 def recorded(store: Store, lease: Lease, rounds: Rounds, result: SweepResult, commit: str) -> Iterator[None]:
     """The sweep's parent run, open while trials run and closed with how they ended."""
     status, experiment = "FAILED", rounds.experiment
+    tags = {**contents(experiment), **shared_view(experiment), **rounds.tags}
     store.open_sweep(experiment.name, experiment.description, params={"trials": experiment.planned},
-                     tags={"git_commit": commit}, contents={**contents(experiment), **rounds.tags})
+                     tags={"git_commit": commit}, contents=tags)
     if experiment.public_text:
         store.log_experiment(experiment.public_text)
     if experiment.search:

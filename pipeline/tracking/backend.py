@@ -215,14 +215,22 @@ class Listing:
 
     def runs_of(self, key: str, experiment: str, list_all: Callable[[], Sequence[TrackedRun]]) -> list[str]:
         """Run ids of the trial `key`; the caller adds the one that it creates."""
-        marked = self._folder / f".runs-{experiment}.mark"
+        marked = self._marked(experiment)
         if not marked.exists() or marked.read_text() != self._mark:
-            self._runs = {}
-            for run in list_all():
-                self._runs.setdefault(run.trial_key, []).append(run.run_id)
-            self._mark = secrets.token_hex()
-            marked.write_text(self._mark)
+            self.read(experiment, list_all)
         return self._runs.setdefault(key, [])
+
+    def read(self, experiment: str, list_all: Callable[[], Sequence[TrackedRun]]) -> Sequence[TrackedRun]:
+        """All runs, listed now; the caller holds the lock."""
+        runs, self._runs = list_all(), {}
+        for run in runs:
+            self._runs.setdefault(run.trial_key, []).append(run.run_id)
+        self._mark = secrets.token_hex()
+        self._marked(experiment).write_text(self._mark)
+        return runs
+
+    def _marked(self, experiment: str) -> Path:
+        return self._folder / f".runs-{experiment}.mark"
 
     def forget(self, key: str) -> None:
         """The trial has no run any more."""

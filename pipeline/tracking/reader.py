@@ -178,9 +178,14 @@ class Reader:
         return asked_for(experiment, started(self.suggestions())) if experiment.search else experiment
 
     @reports_errors
+    def tags(self) -> dict[str, str]:
+        """Of MLflow's experiment of the open sweep."""
+        return dict(self._client.get_experiment(self._experiment()).tags)
+
+    @reports_errors
     def budget(self) -> list[float] | None:
         """What the budget of the open sweep began with (`accounting.budget.Filter.kept`); None of one without."""
-        text = self._client.get_experiment(self._experiment()).tags.get(BUDGET)
+        text = self.tags().get(BUDGET)
         if text is None and self.is_open:  # where it was once
             text = self._client.get_run(self._parent()).data.tags.get(BUDGET)
         return json.loads(text) if text else None
