@@ -14,7 +14,7 @@ endif
 SWEEP_OPTIONS := $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep table1 report results ui test test-slow faults bench gpu lint clean
+.PHONY: help install sweep table1 report results ui test test-slow faults bench growth gpu lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ faults: $(READY) ## injects every fault into sweeps and writes the table of docs
 
 bench: $(READY) ## times a step, Opacus, accounting, tracking and a sweep; writes reports/bench.json
 	@PYTHONPATH=. $(BIN)/python tests/benchmarks/bench.py
+
+growth: $(READY) ## times every command with 250 to 16,000 trials in the store; writes reports/growth.json
+	@PYTHONPATH=. $(BIN)/python tests/benchmarks/growth.py
 
 gpu: ## checks and times a GPU with the packages at hand, nothing installed; writes reports/gpu.json
 	@PYTHONPATH=. $(PYTHON) tests/benchmarks/gpu.py

@@ -66,8 +66,8 @@ def load_runs(store: Reader, trials: Sequence[TrialConfig] | None = None, source
             names += f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise MissingTrials(f"{len(ended)} of {len(wanted)} trials are finished; missing: {names} "
                                 f"(run `photonic sweep {source}`)")
-        order = list(wanted)
-        runs.sort(key=lambda run: order.index(run.trial_key))
+        order = {key: place for place, key in enumerate(wanted)}
+        runs.sort(key=lambda run: order[run.trial_key])
     _require_known(runs)
     twice = [key for key, count in Counter(run.trial_key for run in runs).items() if count > 1]
     if twice:

@@ -17,9 +17,9 @@ def make_parser() -> argparse.ArgumentParser:
     def command(name: str, text: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text)
 
-    def with_file(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument("file", type=Path, metavar="FILE", help="experiment file, for example "
-                                                                 "experiments/quickstart.yaml")
+    def with_target(sub: argparse.ArgumentParser, **optional: str) -> None:
+        sub.add_argument("target", metavar="FILE|NAME", **optional, help="experiment file, for example "
+                         "experiments/quickstart.yaml, or the name of a sweep in the store, as it was swept last")
 
     def with_changes(sub: argparse.ArgumentParser) -> None:
         sub.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE",
@@ -52,7 +52,7 @@ def make_parser() -> argparse.ArgumentParser:
                                                      "compared (default: 10)")
 
     sweep = command("sweep", "train the trials of an experiment that are not done yet")
-    with_file(sweep)
+    with_target(sweep)
     with_changes(sweep)
     with_store(sweep)
     sweep.add_argument("--dry-run", action="store_true", help="print an estimate, packs and resources, and end")
@@ -70,8 +70,8 @@ def make_parser() -> argparse.ArgumentParser:
     with_data(sweep)
 
     status = command("status", "which trials are done, running, failed, diverged or missing, and why")
-    status.add_argument("file", type=Path, nargs="?", metavar="FILE",
-                        help="experiment file (default: all experiments in the store, as far as it knows them)")
+    status.add_argument("target", nargs="?", metavar="FILE|NAME", help="experiment file, or the name of a sweep in the "
+                        "store (default: all experiments in the store, as far as it knows them)")
     with_changes(status)
     with_store(status)
     with_private(status)
@@ -79,7 +79,7 @@ def make_parser() -> argparse.ArgumentParser:
     status.add_argument("--json", action="store_true", help="as JSON, for scripts")
 
     report = command("report", "page, tables and figures of a swept experiment, or of how two differ")
-    report.add_argument("target", metavar="FILE|NAME", help="experiment file, or the name of a sweep in the store")
+    with_target(report)
     report.add_argument("other", nargs="?", metavar="FILE|NAME", help="another, to compare it with")
     with_changes(report)
     with_store(report)
@@ -92,8 +92,9 @@ def make_parser() -> argparse.ArgumentParser:
                         help="only trials with this value, or one of [A, B]; may be repeated; has its own folder")
 
     account = command("account", "the epsilon of an experiment's trials, and of the best")
-    account.add_argument("file", type=Path, nargs="?", metavar="FILE", help="experiment file")
+    with_target(account, nargs="?")
     with_changes(account)
+    with_store(account)
     account.add_argument("--check", type=Path, metavar="CASES", help="evaluate reference cases; exit 1 on a miss")
     account.add_argument("--by-epoch", action="store_true", help="every epsilon after every epoch, as a table")
     account.add_argument("--json", action="store_true", help="as JSON, for scripts")

@@ -11,9 +11,8 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pipeline.arguments import completion, make_parser
@@ -63,7 +62,7 @@ def _init(options: Namespace) -> int:
 
 
 def _sweep(options: Namespace) -> int:
-    experiment = _experiment(options)
+    experiment = _experiment(options.target, options)
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers: must be at least 1, got {options.workers}")
     if options.checkpoint_seconds is not None:
@@ -92,13 +91,14 @@ def _status(options: Namespace) -> int:
 
     if options.json and options.watch:
         raise ConfigError("--json: is printed once, got it with --watch")
-    if options.set and not options.file:
+    if options.set and not options.target:
         raise ConfigError(f"--set: changes what FILE says, got none with {' '.join(options.set)}")
-    experiment = _experiment(options) if options.file else None
+    experiment = _experiment(options.target, options) if options.target else None
     store = Reader(root=options.mlruns)
+    sets = [word for change in options.set for word in ("--set", change)]
     with contextlib.suppress(KeyboardInterrupt) if options.watch else contextlib.nullcontext():
         while True:
-            states = [status.read(store, name, experiment, options.set, options.private)
+            states = [status.read(store, name, experiment, (options.target, *sets), options.private)
                       for name in ([experiment.name] if experiment else store.sweeps())]
             if options.watch and sys.stdout.isatty():
                 print("\x1b[2J\x1b[H", end="")
@@ -109,9 +109,43 @@ def _status(options: Namespace) -> int:
     return 0
 
 
-def _experiment(options: Namespace) -> Experiment:
-    """The experiment of FILE, with what --set says."""
-    return load_experiment(options.file, _assignments("--set", options.set))
+def _experiment(target: str, options: Namespace, store: Reader | None = None) -> Experiment:
+    """The experiment of a file or, where there is none, of the sweep of that name as it was swept last, with what --set
+    says. Nothing that a store names is imported, and relative paths are from the working directory.
+
+    Args:
+        store: that of --mlruns, which is opened only for a name.
+    """
+    changes = _assignments("--set", options.set)
+    if Path(target).exists() or Path(target).suffix in (".yaml", ".yml"):
+        return load_experiment(target, changes)
+    from pipeline.tracking.backend import NoStore, shown
+    from pipeline.tracking.reader import Reader
+
+    try:
+        store = store or Reader(root=options.mlruns)
+    except NoStore as error:
+        raise ConfigError(f"{target}: must be an experiment file or the name of a sweep; {error}") from None
+    if not store.find(target):
+        raise ConfigError(f"{target}: must be an experiment file or the name of a sweep in {shown(store.uri)}, which "
+                          f"has {', '.join(store.sweeps()) or 'none'}")
+    experiment = parse_experiment(store.experiment(), Path(f"{target}.yaml"), stored=True, changes=changes)
+    _check_feature_files(experiment, store)
+    return experiment
+
+
+def _check_feature_files(experiment: Experiment, store: Reader) -> None:
+    """Raises:
+        ConfigError: where a path of a stored text leads to another file of features than that of the sweep.
+    """
+    digests = {trial.feature_sha256: trial for trial in experiment.possible if trial.feature_sha256}
+    if digests:
+        from pipeline.sweep.search import published_digests
+
+        if (known := published_digests(store)) and (others := digests.keys() - known):
+            raise ConfigError(f"feature_file: must be a file with which '{experiment.name}' was swept, got "
+                              f"{digests[others.pop()].feature_file}, which has other features; relative paths are "
+                              "from the working directory, so run this where the experiment file is, or name that")
 
 
 def _report(options: Namespace) -> int:
@@ -119,11 +153,11 @@ def _report(options: Namespace) -> int:
 
     if options.mlruns_b and not options.other:
         raise ConfigError(f"--mlruns-b: is of a second experiment, of which there is none, got {options.mlruns_b}")
+    experiment = _experiment(options.target, options)
     store = Reader(root=options.mlruns)
-    changes = _assignments("--set", options.set)
-    experiment = _swept(options.target, store, changes)
+    experiment = _asked_for(experiment, store)
     if options.other:
-        if changes:
+        if options.set:
             raise ConfigError(f"--set: is of one experiment, got it with two: {' '.join(options.set)}")
         if options.where:
             raise ConfigError(f"--where: is of one experiment, got it with two: {' '.join(options.where)}")
@@ -131,7 +165,8 @@ def _report(options: Namespace) -> int:
 
         folder = options.mlruns_b
         store_b = Reader(f"sqlite:///{folder.absolute() / 'mlflow.db'}", folder) if folder else store
-        report = comparison.write(experiment, _swept(options.other, store_b), store, store_b, options.out)
+        other = _experiment(options.other, options, store_b)
+        report = comparison.write(experiment, _asked_for(other, store_b), store, store_b, options.out)
     else:
         from analysis.report.report import write
         from pipeline.tracking.store import Store
@@ -168,10 +203,8 @@ def _assignments(option: str, texts: Sequence[str]) -> dict[str, object]:
     return found
 
 
-def _swept(target: str, store: Reader, changes: Mapping[str, object] = MappingProxyType({})) -> Experiment:
-    """The experiment of a file or, where there is none, of the sweep of that name, as it was swept last; a search with
-    the trials that it has asked for."""
-    experiment = _of_file_or_sweep(target, store, changes)
+def _asked_for(experiment: Experiment, store: Reader) -> Experiment:
+    """A search with the trials that it has asked for; any other experiment as it is."""
     if experiment.search:
         from analysis.runs import searched
 
@@ -180,19 +213,8 @@ def _swept(target: str, store: Reader, changes: Mapping[str, object] = MappingPr
     return experiment
 
 
-def _of_file_or_sweep(target: str, store: Reader, changes: Mapping[str, object]) -> Experiment:
-    if Path(target).exists() or Path(target).suffix in (".yaml", ".yml"):
-        return load_experiment(target, changes)
-    if not store.find(target):
-        from pipeline.tracking.backend import shown
-
-        raise ConfigError(f"{target}: must be an experiment file or the name of a sweep in {shown(store.uri)}, which "
-                          f"has {', '.join(store.sweeps()) or 'none'}")
-    return parse_experiment(store.experiment(), Path(f"{target}.yaml"), stored=True, changes=changes)
-
-
 def _account(options: Namespace) -> int:
-    if (options.file is None) == (options.check is None):
+    if (options.target is None) == (options.check is None):
         raise ConfigError("account: takes either FILE or --check CASES")
     if options.check:
         from pipeline.accounting import check
@@ -202,7 +224,7 @@ def _account(options: Namespace) -> int:
         return 0 if all(result.ok for result in results) else 1
     from pipeline.accounting import overview
 
-    experiment = _experiment(options)
+    experiment = _experiment(options.target, options)
     return _print_lines([overview.as_json(experiment, options.by_epoch)] if options.json else
                         overview.as_lines(experiment, options.by_epoch))
 

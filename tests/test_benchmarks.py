@@ -94,3 +94,14 @@ def test_everyone_has_a_turn_in_every_round_and_calls_are_timed(monkeypatch):
     assert times == {name: [cost] * 3 for name, cost in seconds.items()}
     order = [name for name, before in zip(turns, [None, *turns], strict=False) if name != before]
     assert order == ["long", "short"] * 4
+
+
+@pytest.mark.slow
+def test_growth_measures_every_command_in_a_store_like_one_that_was_swept(tmp_path):
+    done = subprocess.run([sys.executable, ROOT / "tests/benchmarks/growth.py", "--trials", "60", "--stores", "sqlite",
+                           "--out", "growth.json"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+                          text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    seconds = json.loads((tmp_path / "growth.json").read_text())["seconds"]["sqlite"]["60"]
+    assert set(seconds) == {"dry run", "start", "a trial", "resume, nothing to do", "status", "load_runs", "report"}
+    assert all(value > 0 for value in seconds.values()) and "| status, s |" in done.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import sys
 from dataclasses import replace
 from fractions import Fraction
@@ -15,7 +16,7 @@ from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDp
 from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
 from dp_accounting.rdp import RdpAccountant
 
-from pipeline.accounting.budget import epoch_cost, make_filter
+from pipeline.accounting.budget import budget_lines, epoch_cost, make_filter
 from pipeline.accounting.evaluations import evaluation_noise
 from pipeline.sweep.search import Odometer, Rounds, filter_of, released_by
 from pipeline.tracking.store import Store
@@ -210,6 +211,22 @@ def test_a_budget_too_small_for_one_trial_is_refused_with_what_the_cheapest_cost
         make_filter(budgeted(("epsilon: 4", "epsilon: 0.2")))
     least = float(str(error.value).split("at least ")[1].split(",")[0])
     assert make_filter(budgeted(("epsilon: 4", f"epsilon: {1.001 * least:.5g}")))
+
+
+TARGET = (("noise_multiplier: 20", "target_epsilon: 2"), ("sampler: shuffled", "sampler: poisson"),
+          ("epochs: {randint: [2, 13]}", "momentum: {uniform: [0, 0.9]}"), ("epsilon: 4", "epsilon: 6"))
+
+
+def test_why_a_target_costs_more_under_a_budget_is_said_and_which_target_fits():
+    lines = list(budget_lines(budgeted(*TARGET)))
+    assert any(line.startswith("  target_epsilon 2 is the cost by a trial's own accountant; ") for line in lines)
+    (fits,) = re.findall(r"for 12 trials to fit, ask for target_epsilon <= ([\d.]+)$", "\n".join(lines), re.MULTILINE)
+    for target, enough in ((fits, True), (f"{1.1 * float(fits):.3g}", False)):
+        lines = list(budget_lines(budgeted((TARGET[0][0], f"target_epsilon: {target}"), *TARGET[1:])))
+        assert (int(re.search(r"(\d+) of the dearest fit", lines[1])[1]) >= 12) == enough
+        assert any("ask for target_epsilon" in line for line in lines) != enough
+    with pytest.raises(ConfigError, match="must be at least ([0-9.]+), .* got 1; that is more than its target_epsilon"):
+        make_filter(budgeted(*TARGET[:-1], ("epsilon: 4", "epsilon: 1")))
 
 
 def test_a_budget_is_that_with_which_the_sweep_began(tmp_path):

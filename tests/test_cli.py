@@ -8,18 +8,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+from safetensors.numpy import save_file
 
 from pipeline.api import account
 from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import row_space_audit
 from pipeline.cli import main
 from pipeline.learning.data.dataset import load
+from pipeline.sweep.recorder import SweepResult
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
 from pipeline.tracking.store import Store, TrackingError
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.experiment import load_experiment
+from pipeline.trials.experiment import load_experiment, parse_experiment
 from pipeline.trials.fields import UserError
 
 ROOT = Path(__file__).parent.parent
@@ -47,7 +50,10 @@ def test_sweep_then_again_then_wider_then_report(tmp_path):
     file.write_text(TINY)
     first = photonic("sweep", file, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
-    assert "6 trials: 6 finished" in first.stdout + first.stderr
+    phases = [line for line in first.stderr.splitlines() if not line.startswith("[")]
+    assert phases[:3] == ["starting Ray", "looking for data sets: digits", phases[2]] and not first.stdout
+    assert re.fullmatch(r"training 6 trials in \d packs, \d+ at a time", phases[2])
+    assert len(phases) == 4 and phases[3].startswith("6 trials: 6 finished")
     again = photonic("sweep", file, cwd=tmp_path)
     assert again.returncode == 0 and "nothing to do: all 6 trials are done" in again.stdout + again.stderr
     file.write_text(TINY.replace("sigma: [0.1]", "sigma: [0.1, 0.2]"))
@@ -461,3 +467,84 @@ def test_completion_completes_commands_options_and_files(tmp_path, capsys, words
     done = subprocess.run(["bash", "-c", script + "\n" + ask], cwd=tmp_path, text=True, capture_output=True, check=True)
     assert set(done.stdout.split()) == expected and done.stderr == ""
     assert main(["completion", "zsh"]) == 0 and capsys.readouterr().out.endswith(script)
+
+
+def swept(tmp_path, text):
+    """The sweep `named` in a store: its parent run, with its text, and one trial that has begun."""
+    experiment = parse_experiment(text, tmp_path / "file.yaml")
+    store = Store(root=tmp_path / "mlruns")
+    store.open_sweep("named", params={"trials": len(experiment.trials)})
+    store.log_experiment(text)
+    store.start(experiment.trials[0])
+    return experiment
+
+
+NAMED = "name: named\nbase: {dataset: digits, epochs: 2, mechanism: photonic, sigma: 0.1}\ngrid: {seed: [0, 1]}\n"
+
+
+def test_sweep_status_and_account_take_the_name_of_a_sweep(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    experiment = swept(tmp_path, NAMED)
+    assert main(["sweep", "named", "--dry-run", "--json", "--workers", "1", "--set", "epochs=3"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    changed = parse_experiment(NAMED, Path("named.yaml"), changes={"epochs": 3})
+    assert {t["trial_key"] for p in plan["packs"] for t in p["trials"]} == {t.trial_key for t in changed.trials}
+    assert main(["status", "named"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "named: 2 trials: 1 interrupted, 1 missing; not running here"
+    assert f"seed=1 ({experiment.trials[1].trial_key})" in lines[2] and lines[-1] == "  to go on: photonic sweep named"
+    assert main(["account", "named", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"][0]["trial_keys"] == [t.trial_key for t in experiment.trials]
+    trained = []
+    monkeypatch.setattr("pipeline.sweep.run.run_sweep", lambda experiment, **_: trained.append(experiment) or (
+        SweepResult(planned=2, finished=2)))
+    assert main(["sweep", "named"]) == 0 and trained[0].trials == experiment.trials and trained[0].text == NAMED
+
+
+@pytest.mark.parametrize("command", [["sweep"], ["status"], ["account"], ["report"]])
+def test_what_is_no_file_and_no_sweep_is_refused_alike(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*command, "other"]) == 2
+    assert "error: other: must be an experiment file or the name of a sweep; " in capsys.readouterr().err
+    swept(tmp_path, NAMED)
+    assert main([*command, "other"]) == 2
+    assert capsys.readouterr().err.endswith("mlruns/mlflow.db, which has named\n")
+    assert main([*command, "other.yaml"]) == 2
+    assert capsys.readouterr().err == "error: other.yaml: no such experiment file\n"
+
+
+@pytest.mark.parametrize("command", [["sweep"], ["status"], ["account"], ["report"]])
+def test_a_stored_text_that_cannot_be_trusted_or_was_not_kept_is_refused_alike(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = Store(root=tmp_path / "mlruns")
+    store.open_sweep("secret")  # as of random stopping, of which no text is kept
+    assert main([*command, "secret"]) == 2
+    assert "has no experiment file (random stopping keeps its seed secret" in capsys.readouterr().err
+    store.log_experiment("plugins: [this_is_not_imported]\nbase: {dataset: digits}\n")
+    assert main([*command, "secret"]) == 2
+    assert "nothing that a store names is imported, got this_is_not_imported" in capsys.readouterr().err
+
+
+def test_a_relative_path_of_a_stored_text_leads_to_the_same_features_or_is_refused(tmp_path, capsys, monkeypatch):
+    text = NAMED.replace("epochs: 2", "epochs: 2, features: file, feature_file: x.safetensors, feature_source: public")
+    for folder, value in (("here", 0.0), ("there", 1.0), ("nowhere", None)):
+        (tmp_path / folder).mkdir()
+        if value is not None:
+            shapes = {"train": (1437, 4), "test": (360, 4)}
+            save_file({part: np.full(shape, value, np.float32) for part, shape in shapes.items()},
+                      tmp_path / folder / "x.safetensors")
+    store = ["--mlruns", str(tmp_path / "mlruns")]
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here" / "file.yaml").write_text(text)
+    experiment = load_experiment("file.yaml")
+    of_sweep = Store(root=tmp_path / "mlruns")
+    of_sweep.open_sweep("named")
+    of_sweep.log_experiment(text)
+    of_sweep.start(experiment.trials[0])
+    assert main(["status", "named", *store]) == 0 and "1 interrupted, 1 missing" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path / "there")
+    assert main(["sweep", "named", "--dry-run", *store]) == 2
+    assert "feature_file: must be a file with which 'named' was swept, got " in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path / "nowhere")
+    assert main(["sweep", "named", "--dry-run", *store]) == 2
+    assert "x.safetensors cannot be read (no such file)" in capsys.readouterr().err

@@ -74,7 +74,7 @@ def test_rayjob_has_one_optical_group_and_a_command_that_parses():
     job = yaml.safe_load((FOLDER / "rayjob.yaml").read_text())
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     options = sweep_options(job["spec"]["entrypoint"])
-    assert options.address == "auto" and load_experiment(ROOT / options.file).trials
+    assert options.address == "auto" and load_experiment(ROOT / options.target).trials
     cluster = job["spec"]["rayClusterSpec"]
     assert cluster["rayVersion"] == RAY_VERSION and cluster["authOptions"] == {"mode": "token"}
     groups = {group["groupName"]: group for group in cluster["workerGroupSpecs"]}
@@ -167,7 +167,7 @@ def test_slurm_script_starts_the_nodes_and_then_the_sweep(submit, tmp_path):
                     for option in ("--head", "--address"))
     assert head["port"] == 24711 and opus(head["resources"]) == 1 and opus(worker["resources"]) == 0
     (sweep,) = (sweep_options(call) for call in calls if call.startswith("photonic "))
-    assert str(sweep.file) == "experiments/table1.yaml" and sweep.address == worker["address"]
+    assert sweep.target == "experiments/table1.yaml" and sweep.address == worker["address"]
     assert sweep.address.endswith(":24711")
     (srun,) = (call for call in calls if call.startswith("srun --het-group=1 "))
     asked = re.findall(r"^#SBATCH .*--cpus-per-task=(\d+)", (FOLDER / "sweep.slurm").read_text(), re.MULTILINE)

@@ -35,7 +35,7 @@ def test_best_is_the_setting_with_the_highest_mean_over_all_its_seeds():
     assert best == pytest.approx({("bp", "epsilon=3"): 0.775, ("dfa", "epsilon=3"): 0.75})
     lines = headline(best).splitlines()
     assert lines[0] == "Highest validation accuracy: bp at epsilon=3." and lines[-1] == "| epsilon=3 | 77.50 | 75.00 |"
-    store = Mock(runs=lambda: list(found.values()))
+    store = Mock(close_sweep=Mock(return_value=list(found.values())))
     closed(store, experiment, "FAILED")
     store.close_sweep.assert_called_once_with("FAILED")
     assert store.log_sweep.call_args[0][0] == pytest.approx({"best/bp/epsilon_3": 0.775, "best/dfa/epsilon_3": 0.75})
@@ -50,7 +50,7 @@ def test_what_differs_in_its_guarantee_is_not_compared():
 
 
 def test_of_random_stopping_nothing_is_told():
-    store = Mock()
+    store = Mock(close_sweep=Mock(return_value=[]))
     closed(store, Experiment("random", "", tuple(trials("bp")), candidates=tuple(trials("bp"))), "FINISHED")
     assert [call[0] for call in store.method_calls] == ["close_sweep"]
 

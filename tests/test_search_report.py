@@ -96,10 +96,13 @@ def test_the_report_draws_search_and_budget_and_publishes_the_best_at_the_budget
 def test_what_fits_is_told_before_anything_is_trained():
     experiment = budgeted()
     filter = make_filter(experiment)
-    first, second, third = budget_lines(experiment)
+    first, second, parts, third = budget_lines(experiment)
     assert first == ("budget: epsilon 4 at delta 1e-05 for all that the sweep releases, by a Renyi filter of order "
                      f"{filter.order}")
     assert "of the dearest fit" in second and "simulate the guarantee" in third
+    cheapest, once, adds = (float(text.split(after)[1].split()[0].rstrip(",;")) for text, after in (
+        (second, "alone is epsilon "), (parts, "  "), (parts, "the cheapest adds ")))
+    assert "is paid once by the whole sweep" in parts and once + adds == pytest.approx(cheapest, abs=2e-3)
     drawn = dry_run._drawn(experiment)
     assert 0 < len(drawn.trials) <= 12 and drawn.report
     optuna = dry_run._drawn(budgeted(("algorithm: random", "algorithm: optuna")))

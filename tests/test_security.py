@@ -197,6 +197,7 @@ def test_ui_stays_on_loopback_unless_told_and_then_warns(root, monkeypatch, caps
     start = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda command, **options: (
         commands.append(command), start(["true"], **options))[1])
+    monkeypatch.setattr("pipeline.tracking.ui.in_use", lambda host, port: False)
     assert main(["ui", "--mlruns", str(root), *arguments]) == 0
     (command,) = commands
     assert command[command.index("--host") + 1] == host

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from search_tools import rounds
 
 from pipeline import cli
 from pipeline.cli import main
@@ -12,8 +13,10 @@ from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.lock import sweeping
 from pipeline.sweep.recorder import SweepResult
 from pipeline.tracking.store import Store
+from pipeline.trials.datasets import DATASETS
 from pipeline.trials.experiment import load_experiment
 from pipeline.trials.packs import Pack
+from pipeline.trials.plugins import LOADED
 from pipeline.trials.records import EpochRecord, Outcome
 
 FILE = """
@@ -216,3 +219,48 @@ def test_watch_looks_again_as_long_as_the_sweep_runs(mixed, tmp_path, capsys, mo
     assert heads == ["running", "running", "not running here"] and looks == [5.0, 5.0]
     assert main(["status", str(file), "--watch", "--json"]) == 2
     assert capsys.readouterr().err == "error: --json: is printed once, got it with --watch\n"
+
+
+PLUGIN = """
+import numpy as np
+from pipeline.learning.data.dataset import register_dataset
+from pipeline.trials.datasets import DatasetSpec
+register_dataset("mine", DatasetSpec(2000, 10, (4,), 2, (0.5,), (0.5,)), None)
+"""
+SEARCH = """
+name: mine
+plugins: [my_data]
+base: {dataset: mine, epochs: 2, mechanism: per_example, sampler: poisson, noise_multiplier: 30, private_metrics: noisy,
+       validation_fraction: 0.25, batch_size: 64}
+search: {algorithm: random, trials: 3, max_concurrent: 2, space: {learning_rate: {uniform: [0.1, 1]}}}
+budget: {epsilon: 4, delta: 1.0e-5}
+"""
+
+
+def test_sweeps_of_absent_plugins_are_shown_as_far_as_the_store_tells(mixed, tmp_path, capsys, extensions, monkeypatch):
+    (tmp_path / "my_data.py").write_text(PLUGIN)
+    file = tmp_path / "mine.yaml"
+    file.write_text(SEARCH)
+    experiment, store = load_experiment(file), Store(root=tmp_path / "mlruns")
+    search = rounds(experiment, store)
+    (trial, _) = search.next({})
+    store.start(trial)
+    store.log([EpochRecord(trial.trial_key, 1, {"time/epoch_seconds": 0.1})])
+    store.log_suggestions(search.suggestions)
+    store.open_sweep(experiment.name, params={"trials": 3})
+    store.log_experiment(SEARCH)
+    known = status(capsys, tmp_path, file)
+    assert "of 4 spent at delta 1e-05, simulated" in known
+    for name in ("my_data", "mine"):
+        monkeypatch.delitem(LOADED, name, raising=False)
+        monkeypatch.delitem(DATASETS, name, raising=False)
+    text = status(capsys, tmp_path)
+    assert "mixed: 6 trials: 1 finished" in text
+    line, *rest = text.partition("\n\n")[2].splitlines()
+    assert line == "mine: 3 trials: 1 interrupted, 2 missing; not running here"
+    assert rest[0] == "  search: 2 of 3 suggestions asked for"
+    assert rest[1].startswith("  budget: epsilon an unknown part of 4 spent at delta 1e-05, which its experiment file "
+                              "tells, the store alone not (run ") and "dataset: must be one of" in rest[1]
+    assert f"({trial.trial_key}), epoch 1" in rest[2] and json.loads(status(capsys, tmp_path, "--json"))
+    assert main(["status", "mine", "--mlruns", str(tmp_path / "mlruns")]) == 2
+    assert "plugins: must be none, as nothing that a store names is imported" in capsys.readouterr().err

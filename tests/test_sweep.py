@@ -269,6 +269,8 @@ def test_interrupted_sweep_says_so_and_goes_on(tmp_path, two_cores):
     script = SCRIPT.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True, cwd=Path(__file__).parent.parent, env=environment, start_new_session=True)
+    phases = [process.stderr.readline() for _ in range(3)]
+    assert phases[0] == "starting Ray\n" and phases[2].startswith("training 4 trials in "), phases
     lines = [process.stderr.readline()]
     assert lines[0].startswith("[1/4] "), lines[0] + process.stderr.read()
     os.killpg(process.pid, signal.SIGINT)
@@ -300,8 +302,8 @@ def test_a_data_set_that_is_not_there_is_refused_in_one_line(tmp_path, two_cores
     (tmp_path / "bad.yaml").write_text("base: {dataset: mnist}")
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", "bad.yaml", "--data", "."]) == 2
-    lines = capfd.readouterr().err.strip().splitlines()
-    assert len(lines) == 1 and lines[0].startswith("error: ") and "MNIST" in lines[0]
+    phase, line = capfd.readouterr().err.strip().splitlines()
+    assert phase == "looking for data sets: mnist" and line.startswith("error: ") and "MNIST" in line
     with pytest.raises(TrackingError, match="no sweep named 'bad'"):
         Store(root=tmp_path / "mlruns").attach("bad")
 
@@ -318,10 +320,10 @@ def test_resources_must_be_together_on_one_node():
 
 
 def test_freed_worker_leaves_alone_the_packs_for_which_workers_are_starting():
-    trials = [SimpleNamespace(name=name, status=status, placement_group_factory=kind) for name, status, kind in [
-        ("a", "RUNNING", "cpu"), ("b", "PENDING", "opu"), ("c", "PENDING", "cpu"), ("d", "PENDING", "cpu"),
-        ("e", "PENDING", "cpu")]]
-    controller = SimpleNamespace(get_trials=lambda: trials)
+    trials = [SimpleNamespace(name=name, status=status, placement_group_factory=kind, config={"pack": ord(name)})
+              for name, status, kind in [("a", "RUNNING", "cpu"), ("b", "PENDING", "opu"), ("c", "PENDING", "cpu"),
+                                         ("d", "PENDING", "cpu"), ("e", "PENDING", "cpu")]]
+    controller = SimpleNamespace(get_live_trials=lambda: trials[::-1])  # in any order, and not all that there were
     order = PackOrder(starting=2, driver=None)
     assert order.choose_trial_to_run(controller) is None
     order.on_trial_complete(controller, trials[0], {})
@@ -427,6 +429,7 @@ def test_progress_is_a_line_per_ended_trial_where_there_is_no_terminal(monkeypat
     good, bad = grid(("pdfa",), 2, mechanism="photonic", sigma=0.1)
     progress = SweepProgress((good, bad), already_done=3, console=Console(file=text, highlight=False, width=40))
     with progress:
+        progress.phase("training 2 trials in 1 pack, 1 at a time")
         progress.start(good)
         assert progress.eta_seconds() is None
         progress.record(EpochRecord(good.trial_key, 1, {"validation/accuracy": 0.5}))
@@ -437,6 +440,7 @@ def test_progress_is_a_line_per_ended_trial_where_there_is_no_terminal(monkeypat
         progress.record(EpochRecord(good.trial_key, 2, metrics, {}, Outcome("finished", {}, ())))
         progress.fail(bad.trial_key, "RuntimeError: no")
     assert text.getvalue().splitlines() == [
+        "training 2 trials in 1 pack, 1 at a time",
         "[4/5] pdfa sigma=0.1 seed=0: validation 83.9%, test 83.1%, 0 s",
         "[5/5] pdfa sigma=0.1 seed=1: failed: RuntimeError: no, 0 s"]
     assert progress.eta_seconds() == 0
@@ -449,9 +453,13 @@ def test_progress_on_a_terminal_is_one_line_with_the_best_trial():
     trials = grid(("dfa", "bp"), 50, target_epsilon=3.0, **private) + grid(("dfa",), 1, target_epsilon=8.0, **private)
     good, worse, other = trials[0], trials[50], trials[-1]
     with SweepProgress(trials, console=Console(file=text, force_terminal=True, width=80)) as progress:
+        progress.phase("looking for data sets")
+        progress.start(good)
         for trial, accuracy in ((good, 0.75), (other, 0.875), (worse, 0.5)):
             progress.start(trial)
             progress.record(EpochRecord(trial.trial_key, 1, {"validation/accuracy": accuracy}))
-    last = [line for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue()).splitlines() if "best" in line][-1]
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue()).splitlines()
+    last = [line for line in shown if "best" in line][-1]
+    assert any("looking for data sets" in line for line in shown) and "looking" not in last
     assert len(last) <= 80 and "0/101 trials" in last and "left" in last
     assert "best at epsilon=3: 75.0% dfa" in last, "of trials under another epsilon the accuracy is no better one"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import errno
 import json
 import math
@@ -30,9 +31,10 @@ from pipeline.sweep.lock import Lease, SweepRunning
 from pipeline.tracking import backend, patience
 from pipeline.tracking import reader as reading
 from pipeline.tracking import store as tracking
+from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store, TrackingError
-from pipeline.tracking.ui import runs_pages
+from pipeline.tracking.ui import VIEW, runs_pages
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import run_name, short_name
 from pipeline.trials.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
@@ -169,9 +171,44 @@ def test_the_experiment_says_what_it_is_and_what_came_of_it(store, client, reque
 
 def test_pages_of_sweeps_are_lists_of_runs(root, store):
     pages = runs_pages(Reader(root=root), "http://127.0.0.1:5000")
-    assert pages[0] == ("  http://127.0.0.1:5000/#/experiments/"
-                        f"{store.experiment_id}/runs?workflowType=machine_learning  "
-                        "test_pages_of_sweeps_are_lists_of_runs")
+    name, runs = "test_pages_of_sweeps_are_lists_of_runs", (
+        f"  http://127.0.0.1:5000/#/experiments/{store.experiment_id}/runs?workflowType=machine_learning&compareRunsMode")
+    assert pages[0] == f"{runs}=TABLE&orderByKey=metrics.%60test%2Faccuracy%60&orderByAsc=false  {name}"
+    store.open_sweep(name, contents={VIEW: '{"selectedColumns": []}'})
+    assert runs_pages(Reader(root=root), "http://127.0.0.1:5000")[0] == (
+        f"{runs}=TABLE&viewStateShareKey=photonic  {name}")
+    store.open_sweep(name, contents={VIEW: '{"compareRunCharts": [{}]}'})
+    assert runs_pages(Reader(root=root), "http://127.0.0.1:5000")[1] == (
+        f"{runs}=CHART&viewStateShareKey=photonic  {name}, accuracy against epsilon")
+
+
+def test_numbers_are_params_as_people_write_them_and_runs_taken_up_keep_theirs(store, root, client, request):
+    trial = dataclasses.replace(PDFA, sigma=3.0, learning_rate=1e-5)
+    other = dataclasses.replace(trial, seed=5)
+    earlier = {name: value if isinstance(value, str) else json.dumps(value) for name, value in other.canonical().items()
+               if name != "tau_f"}
+    run = client.create_run(store.experiment_id, tags={"trial_key": other.trial_key})
+    for name, text in earlier.items():
+        client.log_param(run.info.run_id, name, text)
+    new = client.get_run(store.start(trial)).data.params
+    assert new["sigma"] == "3" and new["tau_f"] == "1" and new["learning_rate"] == "1e-05" and new["epochs"] == "15"
+    assert store.start(other) == run.info.run_id
+    assert client.get_run(run.info.run_id).data.params == {**earlier, "tau_f": "1"} and earlier["sigma"] == "3.0"
+    assert {config_of(run) for run in store.runs()} == {trial, other}
+
+
+def test_what_a_target_came_to_is_a_param_and_no_setting(store, root, client, request):
+    trial = TrialConfig(dataset="digits", mechanism="per_example", sampler="poisson", batch_size=64, target_epsilon=3)
+    run_id = store.start(trial)
+    for number, exact in ((1, "1.07421875"), (2, "1.07421876")):  # of another version, in the second epoch
+        store.log([EpochRecord(trial.trial_key, number, {"train/loss": 0.5}, {"calibrated.noise_multiplier": exact})])
+    again = Store(root=root)
+    again.open_sweep(request.node.name)
+    again.start(trial)
+    again.log([EpochRecord(trial.trial_key, 3, {"train/loss": 0.5}, {"calibrated.noise_multiplier": "1.08"})])
+    data = client.get_run(run_id).data
+    assert data.params["calibrated.noise_multiplier"] == "1.07422" and data.params["target_epsilon"] == "3"
+    assert data.tags["calibrated.noise_multiplier"] == "1.08" and config_of(store.runs()[0]) == trial
 
 
 def test_an_unfinished_run_is_reused_across_stores(store, root, client, request):

@@ -27,7 +27,7 @@ from analysis.text import NO_VALUE, value_text
 from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.tracking.artifacts import TrackedRun
 from pipeline.tracking.reader import Reader
-from pipeline.tracking.ui import address
+from pipeline.tracking.ui import address, runs_address
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import counted, duration
 from pipeline.trials.records import CLOCK
@@ -70,6 +70,7 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
                 facts=[*_facts(runs, tracked), *_chosen(experiment, runs), commits],
                 grid=_grid(experiment, runs), settings=_settings(runs),
                 trials=trials(experiment, runs, links), trials_note=_trials_note(runs, links),
+                runs_link=runs_address(store),
                 trials_data=Download("runs.csv", data),
                 problems=_problems(experiment, runs, store), commands=commands(experiment, tracked),
                 source=[Download(file_name(experiment), experiment.text.encode())] if experiment.text else [])

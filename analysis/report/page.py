@@ -98,7 +98,8 @@ class Page:
         grid, settings: (field, values): what varies, and everything.
         left_out: (exhibit, reason): what the trials did not fit.
         privacy: kinds of epsilon in words; `epsilons` lists the numbers, `notes` what they rest on.
-        trials: the columns of the table to sort and filter; `trials_note` says how to read it.
+        trials: the columns of the table to sort and filter; `trials_note` says how to read it, and `runs_link`
+            leads to all of them in MLflow.
         problems: sentences on what diverged or failed.
         commands: shell commands that repeat all of it; `versions` the software it ran on.
         source: the experiment file.
@@ -119,6 +120,7 @@ class Page:
     notes: Sequence[str] = ()
     trials: Sequence[Column] = ()
     trials_note: str = ""
+    runs_link: str = ""
     trials_data: Download | None = None
     problems: Sequence[str] = ()
     commands: Sequence[str] = ()

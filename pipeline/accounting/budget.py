@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -140,8 +141,12 @@ def make_filter(experiment: Experiment, order: int | None = None) -> Filter:
     fixed = np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)  # of the conversion
     least = np.min(whole, axis=0) + fixed
     if least.min() > budget.epsilon:
+        targets = [trial.target_epsilon for trial in corners if trial.target_epsilon]
+        why = (f"; that is more than its target_epsilon of {min(targets):g}, as a filter adds up Renyi divergences of "
+               "one order, which bound epsilon less tightly; ask for a smaller target or a larger budget"
+               if targets else "")
         raise ConfigError(f"budget.epsilon: must be at least {least.min():.4g}, which the cheapest trial of the search "
-                          f"costs, got {budget.epsilon:g}")
+                          f"costs, got {budget.epsilon:g}{why}")
     if order is None:
         possible = least <= budget.epsilon
         shares = np.mean(whole[:, possible] / (budget.epsilon - fixed[possible]), axis=0)
@@ -234,11 +239,37 @@ def budget_lines(experiment: Experiment) -> Iterator[str]:
     if not experiment.budget:
         return
     filter = make_filter(experiment)
-    whole = sorted(filter.spent([Release(trial, trial.epochs)]) for trial in experiment.corners)
-    most = filter.budget.epsilon - (filter.epsilon(1.0) - 1.0)
+    costs = {trial: filter.spent([Release(trial, trial.epochs)]) for trial in experiment.corners}
+    whole, dearest = sorted(costs.values()), max(costs, key=costs.get)
+    fixed = filter.epsilon(1.0) - 1.0
+    most = filter.budget.epsilon - fixed
     low, high = (int(most / cost) for cost in (whole[-1], whole[0]))
     yield (f"budget: epsilon {filter.budget.epsilon:g} at delta {filter.budget.delta:g} for all that the sweep "
            f"releases, by a Renyi filter of order {filter.order}")
     yield (f"  the cheapest trial alone is epsilon {filter.epsilon(whole[0]):.4g}, the dearest "
            f"{filter.epsilon(whole[-1]):.4g}; {low} of the dearest fit, or {high} of the cheapest")
+    yield (f"  {fixed:.4g} of that is paid once by the whole sweep, however many trials there are; the cheapest adds "
+           f"{whole[0]:.4g}, the dearest {whole[-1]:.4g}")
+    if dearest.target_epsilon:
+        yield (f"  target_epsilon {dearest.target_epsilon:g} is the cost by a trial's own accountant; the filter "
+               "covers all trials together and adds up Renyi divergences of one order in its place")
+        if low < experiment.search.trials and (fits := _target_that_fits(dearest, filter, experiment.search.trials)):
+            yield f"  for {counted(experiment.search.trials, 'trial')} to fit, ask for target_epsilon <= {fits:.2g}"
     yield f"  {sentence(noise_statement(trial.noise for trial in experiment.corners))}"
+
+
+def _target_that_fits(trial: TrialConfig, filter: Filter, many: int) -> float:
+    """A target_epsilon of two digits, of the largest about, at which so many trials like this one fit; 0 for none of a
+    64th of the trial's."""
+    def fits(target: float) -> bool:
+        cost = filter.spent([Release(replace(trial, target_epsilon=target), trial.epochs)])
+        return filter.epsilon(many * cost) <= filter.budget.epsilon
+
+    low, high = trial.target_epsilon / 64, trial.target_epsilon
+    if not fits(low):
+        return 0.0
+    while high / low > 1.01:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    digits = 10 ** (math.floor(math.log10(low)) - 1)
+    return math.floor(low / digits) * digits

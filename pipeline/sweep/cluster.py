@@ -22,6 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from pipeline.package import ROOT
 from pipeline.sweep.address import check_address
 from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.resources import ADVICE, ResourceError, bundle, check_resources, fits, local_offer
 from pipeline.sweep.worker import one_line, prepare, prepare_elsewhere
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -162,8 +163,11 @@ def on_loopback() -> Iterator[None]:
 
 @contextlib.contextmanager
 def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: str, workers: int | None,
-                say: Callable[[str], None] = print) -> Iterator[None]:
+                progress: SweepProgress | None = None) -> Iterator[None]:
     """Ray: the caller's, a cluster's, or one that is started for these trials and ended after them.
+
+    Args:
+        progress: is told when Ray is started, and if that fails at first; None for nobody.
 
     Raises:
         ConfigError: `workers` of a cluster.
@@ -174,12 +178,14 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
     if ray.is_initialized():
         yield
         return
+    progress = progress or SweepProgress((), quiet=True)
     quietly: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address != "local":
         if address == "auto":
             check_address(services.canonicalize_bootstrap_address(address) or address, found=True)
         else:
             check_address(address)
+        progress.phase(f"connecting to Ray at {address}")
         try:
             ray.init(address, runtime_env=code(), **quietly)
         except ConnectionError as error:
@@ -191,8 +197,10 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
 
             check_opu()
         opus = {"OPU": 1} if any(trial.needs_opu for trial in trials) else {}
+        progress.phase("starting Ray")
         with on_loopback():
-            start(lambda: ray.init(address, num_cpus=workers, resources=opus, include_dashboard=False, **quietly), say)
+            start(lambda: ray.init(address, num_cpus=workers, resources=opus, include_dashboard=False, **quietly),
+                  progress.say)
     try:
         yield
     finally:

@@ -20,7 +20,7 @@ from pipeline.sweep.resources import bundle, check_resources, local_offer, slots
 from pipeline.trials.config import TrialConfig, settings
 from pipeline.trials.experiment import Experiment, asked_for
 from pipeline.trials.fields import plain
-from pipeline.trials.naming import counted, duration
+from pipeline.trials.naming import computed_features, counted, duration
 from pipeline.trials.packs import Pack, plan
 from pipeline.trials.promises import check_promises
 from pipeline.trials.records import Release
@@ -131,7 +131,7 @@ def as_lines(plan: DryRun) -> Iterator[str]:
         trials = [trial for pack in packs for trial in pack.trials]
         rows.append((str(len(packs)), str(len(trials)), takes, _settings(trials, varied)))
     yield from aligned(rows)
-    if maps := _maps(experiment.trials):
+    if maps := computed_features(experiment.trials):
         yield (f"features: {', '.join(maps)}, computed before training or read from the cache, once for each setting, "
                "and not in the estimate")
     if experiment.ignored:
@@ -158,12 +158,6 @@ def _search_lines(experiment: Experiment) -> Iterator[str]:
 
 def _prices(experiment: Experiment) -> Iterator[str]:
     return price_lines(experiment) if experiment.candidates else iter(())
-
-
-def _maps(trials: Iterable[TrialConfig]) -> list[str]:
-    """Features that are computed of records: `optical of fashion_mnist`."""
-    return list(dict.fromkeys(f"{trial.features} of {trial.dataset}" for trial in trials
-                              if trial.features not in ("pixels", "file")))
 
 
 def _varied(experiment: Experiment) -> list[str]:

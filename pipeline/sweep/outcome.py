@@ -26,10 +26,9 @@ def contents(experiment: Experiment) -> dict[str, str]:
 
 def closed(store: Store, experiment: Experiment, status: str) -> None:
     """Close the sweep with its outcome; of random stopping nothing is told, not even how many trials there were."""
-    store.close_sweep(status)
+    runs = {run.trial_key: run for run in store.close_sweep(status)}
     if experiment.candidates:
         return
-    runs = {run.trial_key: run for run in store.runs()}
     best = best_accuracies(experiment, runs)
     store.log_sweep({f"best/{algorithm}/{noise.replace('=', '_')}": value
                      for (algorithm, noise), value in best.items()}, {})

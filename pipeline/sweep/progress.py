@@ -33,6 +33,7 @@ class SweepProgress:
         self._configs: dict[str, TrialConfig] = {}
         self._names: dict[str, str] = {}
         self._epochs_left: dict[str, int] = {}
+        self._epochs, self._left = 0, 0  # of all trials, and of them those that are to come: kept, as there are many
         self._noise: dict[str, str] = {}
         self._started: dict[str, float] = {}
         self._best: dict[str, tuple[float, str]] = {}  # accuracy and algorithm, by how much noise there is
@@ -58,6 +59,16 @@ class SweepProgress:
         """A line of text, above the live line if there is one."""
         self._bar.console.print(text, markup=False, soft_wrap=True)
 
+    def phase(self, text: str) -> None:
+        """What begins now: a line of its own where there is no live line, else in that until it has accuracies."""
+        if not self._console.is_terminal:
+            self._console.print(text, markup=False, soft_wrap=True)
+        self._bar.update(self._task, best=text, refresh=True)
+
+    def skip(self, already_done: int) -> None:
+        """Trials turned out to be done before."""
+        self._ended += already_done
+
     def add(self, trials: Sequence[TrialConfig], later: int) -> None:
         """Trials of the next round.
 
@@ -66,11 +77,13 @@ class SweepProgress:
         """
         for trial in trials:
             key = trial.trial_key
-            self._configs[key], self._names[key], self._epochs_left[key] = trial, self._name(trial), trial.epochs
+            self._epochs += trial.epochs - (self._configs[key].epochs if key in self._configs else 0)
+            self._configs[key], self._names[key] = trial, self._name(trial)
+            self._set_left(key, trial.epochs)
             self._noise[key] = noise_setting(trial.canonical())
         self._total = self._ended + later + sum(left > 0 for left in self._epochs_left.values())
-        self._later = later * sum(t.epochs for t in self._configs.values()) / max(1, len(self._configs))
-        self._bar.update(self._task, total=sum(t.epochs for t in self._configs.values()) + self._later)
+        self._later = later * self._epochs / max(1, len(self._configs))
+        self._bar.update(self._task, total=self._epochs + self._later)
 
     def start(self, config: TrialConfig) -> None:
         """A trial starts to train."""
@@ -86,7 +99,7 @@ class SweepProgress:
             self._seen = self._noise[key]
             best = accuracy, self._configs[key].algorithm
             self._best[self._seen] = max(best, self._best.get(self._seen, best), key=lambda pair: pair[0])
-        self._epochs_left[key] = self._configs[key].epochs - record.epoch
+        self._set_left(key, self._configs[key].epochs - record.epoch)
         if record.outcome:
             self._end(key, _result(record))
         self._refresh()
@@ -98,25 +111,27 @@ class SweepProgress:
 
     def eta_seconds(self) -> float | None:
         """Seconds left, by epochs done and epochs to do; None before the first epoch."""
-        left = sum(self._epochs_left.values())
-        done = sum(t.epochs for t in self._configs.values()) - left
-        return (time.monotonic() - self._begin) * (left + self._later) / done if done else None
+        done = self._epochs - self._left
+        return (time.monotonic() - self._begin) * (self._left + self._later) / done if done else None
+
+    def _set_left(self, key: str, epochs: int) -> None:
+        self._left += epochs - self._epochs_left.get(key, 0)
+        self._epochs_left[key] = epochs
 
     def _end(self, key: str, text: str, always: bool = False) -> None:
         self._ended += 1
-        self._epochs_left[key] = 0
+        self._set_left(key, 0)
         if always or not self._console.is_terminal:
             seconds = time.monotonic() - self._started.get(key, self._begin)
             self.say(f"[{self._ended}/{self._total}] {self._names[key]}: {text}, {seconds:.0f} s")
 
     def _refresh(self) -> None:
         eta = self.eta_seconds()
-        best = ""
+        best = self._bar.tasks[self._task].fields["best"]
         if self._seen:  # accuracies under different noise have different guarantees, and no best
             accuracy, algorithm = self._best[self._seen]
             best = f"best at {self._seen}: {accuracy:.1%} {algorithm}"
-        left = sum(self._epochs_left.values()) + self._later
-        self._bar.update(self._task, completed=self._bar.tasks[self._task].total - left, best=best,
+        self._bar.update(self._task, completed=self._epochs - self._left, best=best,
                          trials=f"{self._ended}/{self._total} trials",
                          eta="" if eta is None else f"{duration(eta)} left,")
 

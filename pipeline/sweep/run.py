@@ -28,12 +28,13 @@ from pipeline.sweep.recorder import WRITE_SECONDS, Recorder, SweepResult, git_co
 from pipeline.sweep.resources import ResourceError, Watchdog, bundle, check_resources, slots
 from pipeline.sweep.search import Odometer, Rounds, filter_of, published_digests
 from pipeline.sweep.tuning import Driver, Rungs, fit, make_searcher
+from pipeline.sweep.view import shared_view
 from pipeline.sweep.worker import Trainer, train_pack
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.experiment import Experiment
-from pipeline.trials.naming import run_name, short_name
+from pipeline.trials.naming import computed_features, counted, run_name, short_name
 from pipeline.trials.packs import Pack, plan
 from pipeline.trials.plugins import LOADED, load_plugins
 from pipeline.trials.promises import check_promises
@@ -104,13 +105,17 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     with sweeping(root, experiment.name, store.driver):
         lease = Lease(store, experiment.name)
         lease.wait_until_free()
+        name, short = (functools.partial(form, also=experiment.varied) for form in (run_name, short_name))
+        progress = SweepProgress((), quiet=quiet, name=name)
+        if store.find(experiment.name):
+            progress.phase("reading the trials that the tracking store has")
         done = lease.done()
         rounds = Rounds(experiment, store, make_searcher, filter_of(experiment, store))
         missing = rounds.next(done)
         result = SweepResult(experiment.planned, skipped=len(done.keys() & {t.trial_key for t in rounds.trials}),
                              passed_over=rounds.passed_over)
-        name, short = (functools.partial(form, also=experiment.varied) for form in (run_name, short_name))
-        progress = SweepProgress(missing, result.skipped, quiet, name=name, later=rounds.later)
+        progress.skip(result.skipped)
+        progress.add(missing, rounds.later)
         if missing:
             check_evaluations(missing)
             possible = experiment.corners or missing
@@ -120,9 +125,10 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
             digests = folder.feature_digests(possible)
             for line in scope(experiment, store.certified):
                 progress.say(line)
-            with progress, running_ray(possible, experiment.resources, address, workers, progress.say):
+            with progress, running_ray(possible, experiment.resources, address, workers, progress):
                 checkpoints = Checkpoints(folder.checkpoints(experiment.name), experiment.resources.checkpoint_seconds,
                                           known(store, done) if any(t.secure for t in possible) else {})
+                progress.phase(f"looking for data sets: {', '.join(sorted({t.dataset for t in possible}))}")
                 at_once, trainer = _prepared(experiment, possible, checkpoints, digests, data_folder, trainer,
                                              local=address == "local")
                 lease.require_as_found(done)
@@ -144,9 +150,10 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                             lease.require_own()
                             if odometer:
                                 odometer.begin(missing)
-                            kept = checkpoints.resumable(rounds.trials, lease.done(), progress.say)
+                            kept = checkpoints.resumable(rounds.trials, done, progress.say)
                             kept += _by_themselves(missing, kept, checkpoints)
                             packs = plan(missing, experiment.resources, at_once, kept)
+                            progress.phase(_training(missing, packs, at_once))
                             driver = Driver(packs, recorder, watchdog, lease)
                             fit(packs, at_once, experiment.resources, trainer, plugins, driver, folder.ray, rungs)
                             lease.require_own()
@@ -160,6 +167,13 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     result.wall_seconds = time.monotonic() - begin
     progress.say(result.summary(failure_log))
     return result
+
+
+def _training(trials: Sequence[TrialConfig], packs: Sequence[Pack], at_once: int) -> str:
+    """What a round of a sweep trains, for people."""
+    maps = computed_features(trials)
+    return (f"training {counted(len(trials), 'trial')} in {counted(len(packs), 'pack')}, {at_once} at a time"
+            + (f"; first features are computed, or read from the cache: {', '.join(maps)}" if maps else ""))
 
 
 def _by_themselves(missing: Sequence[TrialConfig], kept: Sequence[Pack], checkpoints: Checkpoints) -> list[Pack]:
@@ -214,8 +228,9 @@ def _next(rounds: Rounds, store: Store, result: SweepResult, progress: SweepProg
 def recorded(store: Store, lease: Lease, rounds: Rounds, result: SweepResult, commit: str) -> Iterator[None]:
     """The sweep's parent run, open while trials run and closed with how they ended."""
     status, experiment = "FAILED", rounds.experiment
+    tags = {**contents(experiment), **shared_view(experiment), **rounds.tags}
     store.open_sweep(experiment.name, experiment.description, params={"trials": experiment.planned},
-                     tags={"git_commit": commit}, contents={**contents(experiment), **rounds.tags})
+                     tags={"git_commit": commit}, contents=tags)
     if experiment.public_text:
         store.log_experiment(experiment.public_text)
     if experiment.search:

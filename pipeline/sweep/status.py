@@ -15,14 +15,15 @@ from pipeline.accounting.noise import standing
 from pipeline.sweep.checkpoints import Checkpoints, Found
 from pipeline.sweep.lock import BEAT_SECONDS, MISSED_BEATS, held_elsewhere, place, swept_by
 from pipeline.sweep.private import PrivateFolder
-from pipeline.tracking.artifacts import DONE, STATUSES, Suggestion, TrackedRun, started
+from pipeline.tracking.artifacts import DONE, STATUSES, TrackedRun
 from pipeline.tracking.reader import Reader
+from pipeline.trials.config import ConfigError
 from pipeline.trials.experiment import Experiment, asked_for
 from pipeline.trials.naming import counted, run_name
-from pipeline.trials.records import CLOCK
 
 SHOWN = ("diverged", "failed", "interrupted", "running", "missing")  # statuses whose trials get a line each
 MOST_LINES = 20  # of one status
+GO_ON = ["photonic", "sweep", "FILE"]  # where none was named
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class SweepState:
         beat: the last sign of life of that process that the store has: a count, empty for none yet.
         search: of a search, how far it is; empty for a grid.
         budget: of one with a privacy budget, `epsilon` and `delta`, what is `spent` of epsilon by the epochs in the
-            store, and how the guarantee stands (`simulated` with noise from a recorded seed).
+            store (None where trials are an extension's that is not imported), and how the guarantee stands
+            (`simulated` with noise from a recorded seed).
         nodes: of each node of a sweep that runs what is taken and what there is of CPU, GPU and OPU; None if unknown.
     """
 
@@ -84,14 +86,14 @@ class SweepState:
                 "missing": counts["missing"] + self.unknown}
 
 
-def read(store: Reader, name: str, experiment: Experiment | None = None, changes: Sequence[str] = (),
+def read(store: Reader, name: str, experiment: Experiment | None = None, words: Sequence[str] = (),
          private: Path | None = None) -> SweepState:
     """The state of the sweep `name`, by what the store, its checkpoints and, if it is given, its file say.
 
     Trials in the store that are no longer in the file are left out.
 
     Args:
-        changes: what `--set` says of the file, for the command that goes on.
+        words: what the user typed to name the experiment, for the command that goes on; by default its file.
         private: folder of the checkpoints, where it is not the store's own.
     """
     driver, beat, elsewhere = swept_by(store.root, name), "", ""
@@ -100,36 +102,41 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, changes
         elsewhere = place(driver)
     found_it = store.find(name)
     runs = {run.trial_key: run for run in store.runs()} if found_it else {}
-    suggestions = store.suggestions() if found_it else []
+    decisions = store.decisions() if found_it else []
     if experiment and experiment.search:
-        experiment = asked_for(experiment, started(suggestions))
+        experiment = store.as_swept(experiment) if found_it else asked_for(experiment, ())
     found = Checkpoints(PrivateFolder(store.root, private).checkpoints(name), 0.0).found()
     epochs = {key: checkpoint.epoch for checkpoint in found if not checkpoint.problem
               for key in checkpoint.trial_keys}
     if experiment:
         names = {trial.trial_key: run_name(trial, experiment.varied) for trial in experiment.trials}
-        trials = [_state(store, runs[t.trial_key], names[t.trial_key], driver, epochs) if t.trial_key in runs else
+        trials = [_state(runs[t.trial_key], names[t.trial_key], driver, epochs) if t.trial_key in runs else
                   TrialState(t.trial_key, names[t.trial_key], "missing", 0, t.epochs, epochs.get(t.trial_key, 0))
                   for t in experiment.trials]
-        unknown = experiment.search.trials - len(suggestions) if experiment.search else 0
+        later = unknown = experiment.search.trials - len(decisions) if experiment.search else 0
     else:
-        trials = [_state(store, run, run.tags.get("mlflow.runName", run.trial_key), driver, epochs)
+        trials = [_state(run, run.tags.get("mlflow.runName", run.trial_key), driver, epochs)
                   for run in runs.values()]
-        unknown = max(0, (store.planned() or 0) - (len(suggestions) or len(trials)))
+        planned = (store.planned() or 0) if found_it else 0
+        later, unknown = planned - len(decisions), max(0, planned - _passed_over(decisions) - len(trials))
     left = unknown or any(trial.status not in DONE for trial in trials)
-    sets = [word for change in changes for word in ("--set", change)]
-    go_on = shlex.join(["photonic", "sweep", str(experiment.source) if experiment else "FILE", *sets])
+    go_on = shlex.join(["photonic", "sweep", *(words or [str(experiment.source)])] if experiment else GO_ON)
     refused = tuple(_refusal(f) for f in found if f.problem)
     nodes = store.nodes(driver) if driver and found_it else None
     return SweepState(name, bool(driver), tuple(trials), unknown, refused, go_on if left and not driver else "",
-                      elsewhere, beat, _search(suggestions, unknown) if suggestions else "",
+                      elsewhere, beat, _search(decisions, max(0, later)) if decisions else "",
                       _budget(store) if found_it else None, nodes)
 
 
-def _search(suggestions: Sequence[Suggestion], later: int) -> str:
-    asked, trials = len(suggestions), len(started(suggestions))
-    more = f", {asked - trials} passed over (beyond the budget, or asked for before)" if asked > trials else ""
+def _search(decisions: Sequence[tuple[str, bool]], later: int) -> str:
+    asked, passed = len(decisions), _passed_over(decisions)
+    more = f", {passed} passed over (beyond the budget, or asked for before)" if passed else ""
     return f"{asked} of {asked + later} suggestions asked for{more}"
+
+
+def _passed_over(decisions: Sequence[tuple[str, bool]]) -> int:
+    """Suggestions that are no trial of their own."""
+    return len(decisions) - len({key for key, was_started in decisions if was_started})
 
 
 def _budget(store: Reader) -> dict[str, Any] | None:
@@ -138,18 +145,22 @@ def _budget(store: Reader) -> dict[str, Any] | None:
         return None
     from pipeline.accounting.budget import begun  # here, as most sweeps have none, and its libraries take a second
 
-    filter, released = begun(kept), store.released()
-    return {"epsilon": filter.budget.epsilon, "delta": filter.budget.delta,
-            "spent": filter.epsilon(filter.spent(released)),
+    filter = begun(kept)
+    known = {"epsilon": filter.budget.epsilon, "delta": filter.budget.delta}
+    try:
+        released = store.released()
+    except ConfigError as error:  # of an extension that is not imported here
+        return {**known, "spent": None, "standing": f"which its experiment file tells, the store alone not ({error})"}
+    return {**known, "spent": filter.epsilon(filter.spent(released)),
             "standing": standing(release.trial.noise for release in released)}
 
 
-def _state(store: Reader, run: TrackedRun, name: str, driver: str, checkpoints: dict[str, int]) -> TrialState:
+def _state(run: TrackedRun, name: str, driver: str, checkpoints: dict[str, int]) -> TrialState:
     """`driver`: the one that runs the sweep now, empty for none; only trials that it took up are running."""
     epochs = int(run.params["epochs"]) if "epochs" in run.params else 0
-    seen, state, reason = epochs, run.status, ""
-    if state != "finished":
-        seen = max((epoch for epoch, _ in store.history(run.run_id, CLOCK)), default=0)
+    seen, state, reason = run.epoch, run.status, ""
+    if state == "finished":
+        seen = epochs
     if state == "running" and run.tags.get("driver") != driver:
         state, reason = "interrupted", ("its sweep ended, and the one that runs now has not come to it" if driver else
                                         "no process on this host runs its sweep")
@@ -203,8 +214,9 @@ def _text(state: SweepState) -> str:
     if state.search:
         lines.append(f"  search: {state.search}")
     if state.budget:
-        lines.append("  budget: epsilon {spent:.4g} of {epsilon:g} spent at delta {delta:g}, {standing}".format(
-            **state.budget))
+        spent = "an unknown part" if state.budget["spent"] is None else f"{state.budget['spent']:.4g}"
+        lines.append("  budget: epsilon {spent} of {epsilon:g} spent at delta {delta:g}, {standing}".format(
+            **{**state.budget, "spent": spent}))
     for trial in _listed(state.trials):
         seen = f", epoch {trial.epoch} of {trial.epochs}" if trial.epoch else ""
         saved = f", checkpoint of epoch {trial.checkpoint}" if trial.checkpoint else ""

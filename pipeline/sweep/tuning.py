@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -201,6 +201,7 @@ class PackOrder(FIFOScheduler):
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         self._controller = tune_controller
+        self._driver.live = tune_controller.get_live_trials  # a few hundred at most, whatever the number of packs
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         # The worker takes its next step, and so draws what it asked for, after this has returned.
@@ -217,8 +218,11 @@ class PackOrder(FIFOScheduler):
         self._freed = trial.placement_group_factory
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        waiting = [trial for trial in tune_controller.get_trials()
+        if self._freed is None:
+            return None
+        waiting = [trial for trial in tune_controller.get_live_trials()
                    if trial.status == "PENDING" and trial.placement_group_factory == self._freed]
+        waiting.sort(key=lambda trial: trial.config["pack"])
         return waiting[min(self._starting, len(waiting) - 1)] if waiting else None
 
 
@@ -228,6 +232,7 @@ class Driver(tune.Callback):
     def __init__(self, packs: Sequence[Pack], recorder: Recorder, watchdog: Watchdog, lease: Lease) -> None:
         self._packs, self._recorder, self._watchdog, self._lease = packs, recorder, watchdog, lease
         self.error: Exception | None = None
+        self.live: Callable[[], Iterable[Any]] = tuple  # trials of Tune that have not ended; `PackOrder` says where
 
     def __reduce__(self) -> tuple:
         # Tune pickles its callbacks for `Tuner.restore`, which is not used here; a store cannot be pickled.
@@ -274,7 +279,7 @@ class Driver(tune.Callback):
     def on_step_end(self, iteration: int, trials: list, **info: Any) -> None:
         with self._writing():
             self._recorder.write_due()
-            self._watchdog.look([trial.status for trial in trials])
+            self._watchdog.look([trial.status for trial in self.live()])
 
     def _pack(self, trial: Any) -> Pack:
         return self._packs[trial.config["pack"]]

@@ -21,6 +21,8 @@ EXPERIMENT = "experiment.yaml"  # of a sweep's parent run: the experiment file a
 BUDGET = "budget"  # its tag with what a privacy budget began with, as JSON
 WEIGHTS = "weights.safetensors"  # of a trial
 SUGGESTIONS = "search.json"  # of a sweep's parent run: what its search has asked for
+CALIBRATED = "calibrated."  # tags and params of what a target came to: `noise_multiplier` or `sigma`
+MOST_DIGITS = 1e15  # whole numbers up to here are as exact without a point
 # Tags of a trial with secret noise, of which every draw is a release of its own.
 DRAW = "draw"  # random name of the draw that a run's epochs are of
 DRAWS = "privacy.draws"  # how many there were until this one, those of deleted runs included
@@ -50,7 +52,8 @@ FIELDS = Kinds()
 
 @dataclass
 class TrackedRun:
-    """One trial as the store holds it: `metrics` are the latest values, times are milliseconds since 1970."""
+    """One trial as the store holds it: `metrics` are the latest values, times are milliseconds since 1970, `epoch` is
+    the last one that it has of the trial, 0 for none."""
 
     run_id: str
     trial_key: str
@@ -60,6 +63,7 @@ class TrackedRun:
     status: str
     start_ms: int
     end_ms: int | None
+    epoch: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,16 @@ def suggestions_of(text: str) -> list[Suggestion]:
 
 
 def param_text(value: Any) -> str:
-    """A param as MLflow stores it: text as it is, all else as JSON."""
+    """A param as MLflow stores it, and people write it: text as it is, a whole number without a point, all else as
+    JSON. Earlier versions wrote `3.0`, which their runs keep."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < MOST_DIGITS:
+        value = int(value)
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def is_setting(name: str) -> bool:
+    """Whether a param is a setting of its trial, and not what a setting came to."""
+    return not name.startswith(CALIBRATED)
 
 
 def param_value(name: str, text: str) -> Any:
@@ -117,7 +129,8 @@ def config_of(run: TrackedRun) -> TrialConfig:
         ConfigError: for params that are not, or no longer, those of its trial_key.
     """
     try:
-        config = TrialConfig.from_mapping({name: param_value(name, text) for name, text in run.params.items()})
+        config = TrialConfig.from_mapping({name: param_value(name, text) for name, text in run.params.items()
+                                           if is_setting(name)})
     except (TypeError, ValueError) as error:
         raise ConfigError(f"run {run.run_id}: its params cannot be read ({error})") from None
     if config.trial_key != run.trial_key:

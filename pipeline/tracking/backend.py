@@ -26,6 +26,7 @@ from filelock import FileLock
 
 from pipeline.tracking.artifacts import TrackedRun
 from pipeline.trials.fields import UserError
+from pipeline.trials.records import CLOCK
 
 PAGE_SIZE = 500  # runs per page of a search
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 800, 100, 100  # per log_batch call: MLflow takes 1000 entries in all
@@ -195,8 +196,10 @@ def find_trial(client: Any, uri: str, name: str) -> Any:
 def tracked(run: Any) -> TrackedRun:
     """MLflow's run as plain data."""
     tags = dict(run.data.tags)
+    # MLflow keeps of every metric the point of the latest step, and says its step here alone.
+    epoch = next((metric.step for metric in run.data._metric_objs if metric.key == CLOCK), 0)
     return TrackedRun(run.info.run_id, tags["trial_key"], dict(run.data.params), dict(run.data.metrics), tags,
-                      tags.get("status", "running"), run.info.start_time, run.info.end_time)
+                      tags.get("status", "running"), run.info.start_time, run.info.end_time, epoch)
 
 
 class Listing:
@@ -212,14 +215,22 @@ class Listing:
 
     def runs_of(self, key: str, experiment: str, list_all: Callable[[], Sequence[TrackedRun]]) -> list[str]:
         """Run ids of the trial `key`; the caller adds the one that it creates."""
-        marked = self._folder / f".runs-{experiment}.mark"
+        marked = self._marked(experiment)
         if not marked.exists() or marked.read_text() != self._mark:
-            self._runs = {}
-            for run in list_all():
-                self._runs.setdefault(run.trial_key, []).append(run.run_id)
-            self._mark = secrets.token_hex()
-            marked.write_text(self._mark)
+            self.read(experiment, list_all)
         return self._runs.setdefault(key, [])
+
+    def read(self, experiment: str, list_all: Callable[[], Sequence[TrackedRun]]) -> Sequence[TrackedRun]:
+        """All runs, listed now; the caller holds the lock."""
+        runs, self._runs = list_all(), {}
+        for run in runs:
+            self._runs.setdefault(run.trial_key, []).append(run.run_id)
+        self._mark = secrets.token_hex()
+        self._marked(experiment).write_text(self._mark)
+        return runs
+
+    def _marked(self, experiment: str) -> Path:
+        return self._folder / f".runs-{experiment}.mark"
 
     def forget(self, key: str) -> None:
         """The trial has no run any more."""

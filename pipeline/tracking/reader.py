@@ -51,7 +51,7 @@ from pipeline.tracking.backend import (
     tracked,
 )
 from pipeline.trials.experiment import Experiment, asked_for
-from pipeline.trials.records import CLOCK, Release
+from pipeline.trials.records import Release
 
 
 class Reader:
@@ -187,9 +187,14 @@ class Reader:
         return asked_for(experiment, started(self.suggestions())) if experiment.search else experiment
 
     @reports_errors
+    def tags(self) -> dict[str, str]:
+        """Of MLflow's experiment of the open sweep."""
+        return dict(self._client.get_experiment(self._experiment()).tags)
+
+    @reports_errors
     def budget(self) -> list[float] | None:
         """What the budget of the open sweep began with (`accounting.budget.Filter.kept`); None of one without."""
-        text = self._client.get_experiment(self._experiment()).tags.get(BUDGET)
+        text = self.tags().get(BUDGET)
         if text is None and self.is_open:  # where it was once
             text = self._client.get_run(self._parent()).data.tags.get(BUDGET)
         return json.loads(text) if text else None
@@ -210,7 +215,7 @@ class Reader:
         for info in search(self._client, [self._experiment()], condition, deleted=True):
             if "trial_key" in info.data.tags and info.data.tags["trial_key"] not in but:
                 run = tracked(info)
-                published = max((epoch for epoch, _ in self.history(run.run_id, CLOCK)), default=0)
+                published = run.epoch
                 draw, lost, earlier = run.tags.get(DRAW, ""), *(int(run.tags.get(name, 0)) for name in (LOST, EARLIER))
                 if published or draw:
                     deleted = info.info.lifecycle_stage == "deleted"

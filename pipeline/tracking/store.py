@@ -28,6 +28,8 @@ from pipeline.tracking.artifacts import (
     STATUSES,
     SUGGESTIONS,
     Suggestion,
+    TrackedRun,
+    is_setting,
     param_text,
     suggestions_text,
     write_artifacts,
@@ -96,6 +98,7 @@ class Store(Reader):
         self.driver = f"{uuid.uuid4().hex}@{self.place}"
         self._trials: dict[str, tuple[TrialConfig, Any]] = {}  # started: trial_key -> its settings, MLflow's RunInfo
         self._logged: dict[str, dict[tuple[str, int], float]] = {}  # of started trials: (metric, epoch) -> value
+        self._params: dict[str, set[str]] = {}  # of started trials: names of the params of its run
         self._listing = Listing(self.root)
 
     @reports_errors
@@ -164,6 +167,14 @@ class Store(Reader):
         """What the open sweep's driver sees of the nodes, for `Reader.nodes`."""
         self._client.set_tag(self._parent(), "driver.nodes", json.dumps({"driver": self.driver, "nodes": nodes}))
 
+    def done(self) -> dict[str, str]:
+        """As `Reader.done`; the trials that are started next are looked for in the same listing."""
+        if self._database is None:
+            return super().done()
+        with self._lock:
+            runs = self._listing.read(self._experiment(), self.runs)
+        return {run.trial_key: run.status for run in runs if run.status in DONE}
+
     @reports_errors
     def start(self, config: TrialConfig, tags: Mapping[str, str] | None = None, name: str | None = None) -> str:
         """Start a trial, or take up its unfinished run, and return the MLflow run id.
@@ -199,7 +210,9 @@ class Store(Reader):
         self._logged[key] = {(name, epoch): value for name in run.data.metrics
                              for epoch, value in self.history(run_id, name)}
         # Params again for a run taken up: its process may have ended between creating it and this line.
-        write(self._client, run_id, params={k: param_text(v) for k, v in config.canonical().items()},
+        # What it has stays as it is: earlier versions wrote numbers otherwise, and MLflow changes no param.
+        self._params[key] = set(run.data.params)
+        write(self._client, run_id, params=self._new(key, {k: param_text(v) for k, v in config.canonical().items()}),
               tags={k: v for k, v in texts.items() if run.data.tags.get(k) != v})
         self._trials[key] = (config, run.info)
         return run_id
@@ -229,11 +242,20 @@ class Store(Reader):
                     new[point] = value
             # The clock first: where a call gets no further than that, the epoch still counts as released.
             points = sorted(new.items(), key=lambda point: point[0][0] != CLOCK)
+            calibrated = {name: f"{float(text):.6g}" for r in group for name, text in r.tags.items()
+                          if not is_setting(name)}
             write(self._client, run_id, [(name, value, epoch) for (name, epoch), value in points],
+                  params=self._new(key, calibrated),
                   tags={_NOTE if name == DESCRIPTION else name: text for r in group for name, text in r.tags.items()})
             logged.update(new)
             for outcome in (r.outcome for r in group if r.outcome):
                 self._finish(key, outcome)
+
+    def _new(self, key: str, params: Mapping[str, str]) -> dict[str, str]:
+        """Params that the run of a started trial does not have, and which it is given now."""
+        new = {name: text for name, text in params.items() if name not in self._params[key]}
+        self._params[key] |= new.keys()
+        return new
 
     def check(self, record: EpochRecord) -> None:
         """Whether `log` would take the record.
@@ -265,7 +287,7 @@ class Store(Reader):
         self._client.set_terminated(info.run_id, "FINISHED")
         # The tag comes last: a trial counts as done only when all of it is stored.
         self._client.set_tag(info.run_id, "status", outcome.status)
-        self._logged[key] = {}  # a trial that is done is not written again
+        self._logged[key], self._params[key] = {}, set()  # a trial that is done is not written again
 
     @reports_errors
     def begin_draw(self, trial_key: str, name: str, earlier: Sequence[int]) -> None:
@@ -296,8 +318,9 @@ class Store(Reader):
         self._client.set_terminated(run_id, "FAILED")
 
     @reports_errors
-    def close_sweep(self, status: str) -> None:
-        """Close the parent run with an MLflow status (FINISHED, FAILED, KILLED) and tags `trials.<status>`."""
+    def close_sweep(self, status: str) -> list[TrackedRun]:
+        """Close the parent run with an MLflow status (FINISHED, FAILED, KILLED) and tags `trials.<status>`; return the
+        sweep's trials as they are then."""
         if status not in ("FINISHED", "FAILED", "KILLED"):
             raise ValueError(f"status: must be one of FINISHED, FAILED, KILLED, got '{status}'")
         trials: dict[str, list[Any]] = {}
@@ -313,6 +336,7 @@ class Store(Reader):
         statuses = [run.status for run in runs]
         write(self._client, self._parent(), tags={f"trials.{s}": str(statuses.count(s)) for s in STATUSES})
         self._client.set_terminated(self._parent(), status)
+        return runs
 
     @reports_errors
     def log_audit(self, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str], file: Path) -> None:

@@ -43,7 +43,7 @@ from pipeline.trials.features import (
     record_shape,
     settled,
 )
-from pipeline.trials.fields import ConfigError, accepted, check, coerce, digest, plain, setting
+from pipeline.trials.fields import ConfigError, check, coerce, digest, known_fields, plain, setting
 from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
 
 __all__ = ["ConfigError", "TrialConfig"]
@@ -389,12 +389,16 @@ class TrialConfig:
 
     def canonical(self) -> dict[str, Any]:
         """The fields that affect this trial's result, as JSON values, sorted by name."""
-        identity = {f.name for f in settings() if f.metadata["identity"]}
-        return {name: value for name, value in self._used.items() if name in identity}
+        return dict(self._canonical)
 
     def used(self) -> dict[str, Any]:
         """The fields that this trial uses, as JSON values, sorted by name: `canonical()`, and paths."""
         return dict(self._used)
+
+    @functools.cached_property
+    def _canonical(self) -> dict[str, Any]:
+        identity = {f.name for f in settings() if f.metadata["identity"]}
+        return {name: value for name, value in self._used.items() if name in identity}
 
     @functools.cached_property
     def _used(self) -> dict[str, Any]:
@@ -423,7 +427,7 @@ class TrialConfig:
         names = [f.name for f in settings()]
         for name in values:
             if name not in names:
-                raise ConfigError(f"{name}: unknown field, got {values[name]!r}; {accepted(name, names, 'the fields')}")
+                raise ConfigError(f"{name}: unknown field, got {values[name]!r}; {known_fields(name, names)}")
         return cls(**values)
 
 

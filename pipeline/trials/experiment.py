@@ -31,6 +31,7 @@ high, n]` and `logspace: [low, high, n]` (both ends included).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -150,9 +151,10 @@ class Experiment:
         """The number of trials; of a search the most that there can be."""
         return self.search.trials if self.search else len(self.trials)
 
-    @property
+    @functools.cached_property
     def varied(self) -> tuple[str, ...]:
-        """Fields, but the seed, in which trials of one algorithm and noise differ: they belong in a trial's name."""
+        """Fields, but the seed, in which trials of one algorithm and noise differ: they belong in a trial's name. They
+        are looked for once, in all trials."""
         return varied_fields(self.possible)
 
     @property

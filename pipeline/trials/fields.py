@@ -47,6 +47,12 @@ def meant(name: Any, names: Collection[str]) -> str:
     return next((f"did you mean '{known}'? " for known in close if known in names), "")
 
 
+def known_fields(name: str, names: Collection[str]) -> str:
+    """The end of a message on a field that is unknown: the one that may have been meant or, as there are some eighty,
+    where they are listed."""
+    return meant(name, names).strip() or "`photonic fields` lists all there are, and with FILE those of its plugins"
+
+
 def accepted(name: str, names: Collection[str], what: str) -> str:
     """The end of a message on a name that is unknown: the one that may have been meant, and all there are."""
     return f"{meant(name, names)}{what} are {', '.join(names)}"

@@ -13,7 +13,7 @@ import yaml
 
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import located
-from pipeline.trials.fields import accepted
+from pipeline.trials.fields import accepted, known_fields
 from pipeline.trials.preset import by_preset, filled
 
 PARTS = ("selection", "search", "stop", "budget")  # of a file, of which single entries can be changed
@@ -84,7 +84,7 @@ def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, 
     names = [f.name for f in settings()]
     for field, value in changes.items():
         if field not in names and not content.get("plugins"):
-            raise ConfigError(f"--set {field}: unknown field, got {value!r}; {accepted(field, names, 'the fields')}")
+            raise ConfigError(f"--set {field}: unknown field, got {value!r}; {known_fields(field, names)}")
     content = {**content, "base": {**base, **changes}}
     return content, f"# {path.name} with {said}\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}"
 

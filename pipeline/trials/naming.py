@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.trials.choices import GAUSSIAN
@@ -56,6 +56,12 @@ def method(fields: Mapping[str, Any]) -> str:
     """What a frontier has a curve of, from a trial's canonical fields: its algorithm; `softmax` of networks without
     hidden layers, through which no algorithm has anything to carry back."""
     return "softmax" if fields["network"] == "mlp" and not fields["hidden"] else fields["algorithm"]
+
+
+def computed_features(trials: Iterable[TrialConfig]) -> list[str]:
+    """Features that are computed of records: `optical of fashion_mnist`."""
+    return list(dict.fromkeys(f"{trial.features} of {trial.dataset}" for trial in trials
+                              if trial.features not in ("pixels", "file")))
 
 
 def run_name(config: TrialConfig, also: Sequence[str] = ()) -> str:

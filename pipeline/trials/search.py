@@ -30,7 +30,7 @@ from typing import Any
 
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import located
-from pipeline.trials.fields import accepted, check_whole
+from pipeline.trials.fields import check_whole, known_fields
 from pipeline.trials.grid import read_mapping
 from pipeline.trials.preset import by_preset, filled
 from pipeline.trials.records import ACCURACY
@@ -167,7 +167,7 @@ def _space(given: Any, base: Mapping[str, Any]) -> dict[str, Domain]:
     for name in given:
         if name not in names:
             raise ConfigError(f"search.space.{name}: unknown field, got {given[name]!r}; "
-                              f"{accepted(name, names, 'the fields')}")
+                              f"{known_fields(name, names)}")
         if name in base:
             raise ConfigError(f"search.space.{name}: also stands in base; give it once")
     space = {name: _domain(f"search.space.{name}", given[name]) for name in sorted(given)}

@@ -1,0 +1,158 @@
+"""What a sweep does grows in proportion to its trials: calls, queries and evaluations are counted, not seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import sqlalchemy
+from sweep_stub import experiment, grid
+
+from analysis.runs import load_runs
+from pipeline.sweep import status
+from pipeline.sweep.dry_run import as_lines, preview
+from pipeline.sweep.progress import SweepProgress
+from pipeline.tracking.reader import Reader
+from pipeline.tracking.store import Store
+from pipeline.trials import experiment as experiments
+from pipeline.trials.records import CLOCK, EpochRecord, Outcome
+
+FEW, MANY = 3, 12  # trials
+
+
+@contextlib.contextmanager
+def queries() -> Iterator[list[str]]:
+    """The statements that any database is sent meanwhile."""
+    sent: list[str] = []
+
+    def note(connection, cursor, statement, *_):
+        sent.append(statement)
+
+    sqlalchemy.event.listen(sqlalchemy.engine.Engine, "before_cursor_execute", note)
+    try:
+        yield sent
+    finally:
+        sqlalchemy.event.remove(sqlalchemy.engine.Engine, "before_cursor_execute", note)
+
+
+def calls(function: Callable[..., object], *arguments: object) -> int:
+    """How many functions, those of C and steps of generators among them, a call makes."""
+    made = 0
+
+    def count(frame, event, argument):
+        nonlocal made
+        made += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        function(*arguments)
+    finally:
+        sys.setprofile(None)
+    return made
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    """(experiment, root) by its number of trials; every third trial is finished, every third failed, others wait."""
+    made = {}
+    for n in (FEW, MANY):
+        swept, root = experiment(grid(("dfa",), n)), tmp_path_factory.mktemp(f"of{n}")
+        store = Store(root=root)
+        store.open_sweep("stub", params={"trials": n})
+        for number, trial in enumerate(swept.trials):
+            store.start(trial)
+            outcome = Outcome("finished", {"layer_1.bias": np.zeros(2, np.float32)}, ()) if number % 3 == 0 else None
+            for epoch in (1, 2) if outcome else (1,):
+                store.log([EpochRecord(trial.trial_key, epoch, {CLOCK: 0.1, "test/accuracy": 0.5}, {},
+                                       outcome if epoch == 2 else None)])
+            if number % 3 == 1:
+                store.fail(trial.trial_key, "no")
+        made[n] = swept, root
+    return made
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["with its file", "by the store alone"])
+def test_status_asks_as_often_whatever_the_number_of_trials(stores, known):
+    asked = {}
+    for n, (swept, root) in stores.items():
+        store = Reader(root=root)
+        with queries() as sent:
+            state = status.read(store, "stub", swept if known else None)
+        asked[n] = len(sent)
+        assert sorted({trial.epoch for trial in state.trials}) == [1, 2]
+    assert asked[FEW] == asked[MANY] > 0
+
+
+def test_what_was_released_is_read_with_the_runs(stores):
+    asked = {}
+    for n, (_, root) in stores.items():
+        store = Reader(root=root)
+        store.attach("stub")
+        with queries() as sent:
+            assert len(store.released()) == n
+        asked[n] = len(sent)
+    assert asked[FEW] == asked[MANY] > 0
+
+
+def test_closing_a_sweep_lists_its_runs_once(stores, monkeypatch):
+    _, root = stores[FEW]
+    store = Store(root=root)
+    store.open_sweep("stub")
+    listed, search = [], Store._search
+    monkeypatch.setattr(Store, "_search", lambda self, *a: listed.append(a) or search(self, *a))
+    runs = store.close_sweep("KILLED")
+    assert listed == [()] and [run.status for run in runs] == ["finished", "failed", "running"]
+
+
+def test_what_varies_is_looked_for_once(stores, monkeypatch):
+    swept, root = stores[MANY]
+    looked, varied = [], experiments.varied_fields
+    monkeypatch.setattr(experiments, "varied_fields", lambda trials: looked.append(len(trials)) or varied(trials))
+    for read in (lambda of: status.read(Reader(root=root), "stub", of), lambda of: list(as_lines(preview(of, 1)))):
+        looked.clear()
+        read(experiment(swept.trials))
+        assert looked in ([], [MANY])
+
+
+def test_an_epoch_moves_the_progress_on_by_as_many_calls_whatever_the_number_of_trials():
+    made = {}
+    for n in (10, 1000):
+        trials = grid(("dfa",), n)
+        progress = SweepProgress(trials, quiet=True)
+        progress.start(trials[0])
+        record = EpochRecord(trials[0].trial_key, 1, {"validation/accuracy": 0.5})
+        progress.record(record)
+        made[n] = calls(progress.record, record)
+    assert 0 < made[1000] <= 1.1 * made[10]
+
+
+def test_load_runs_makes_calls_in_proportion_to_the_trials(stores):
+    made = {}
+    for n, (swept, root) in stores.items():
+        store = Reader(root=root)
+        store.attach("stub")
+        runs = store.runs()
+        for run in runs:
+            run.status = "finished"
+        store.runs = lambda runs=runs: list(runs)
+        frame = load_runs(store, swept.trials[::-1])
+        assert list(frame["trial_key"]) == [trial.trial_key for trial in swept.trials[::-1]]
+        made[n] = calls(load_runs, store, swept.trials)
+    assert made[MANY] < MANY / FEW * made[FEW]
+
+
+def test_a_sweep_that_begins_lists_its_runs_once(stores, monkeypatch):
+    swept, root = stores[FEW]
+    store = Store(root=root)
+    store.find("stub")
+    listed, search = [], Store._search
+    monkeypatch.setattr(Store, "_search", lambda self, *a: listed.append(a) or search(self, *a))
+    done = store.done()
+    store.open_sweep("stub")
+    for trial in swept.trials:
+        if trial.trial_key not in done:
+            store.start(trial)
+    assert listed.count(()) == 1 and len(done) == 1

@@ -1,0 +1,123 @@
+"""`photonic ui`: a port in use, and how many clicks MLflow's page takes from a link that it prints."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import requests
+from browser import Browser, chromium
+from ray_nodes import ROOT, clean, free_port
+from search_tools import train
+
+from pipeline.cli import main
+from pipeline.sweep.view import shared_view
+from pipeline.tracking.store import Store
+from pipeline.tracking.ui import VIEW
+from pipeline.trials.experiment import parse_experiment
+from pipeline.trials.naming import short_name
+
+FILE = """
+name: shown
+base: {dataset: digits, hidden: [8], epochs: 2, mechanism: per_example, sampler: poisson, batch_size: 64}
+grid: {algorithm: [bp, dfa], target_epsilon: [1, 3], learning_rate: [0.5, 1], seed: [0, 1]}
+"""
+HEADERS = "[...document.querySelectorAll('[role=columnheader]')].map(e => e.innerText.trim()).filter(Boolean)"
+# Of the switch between MLflow's table and its charts; a mouse that is pressed in the middle of it.
+SWITCH = """(() => {
+  const found = [...document.querySelectorAll('label, button, [role=radio]')].find(e =>
+    e.querySelector('input[value=CHART]') || e.matches('[value=CHART]') || /chart/i.test(e.ariaLabel ?? ''));
+  if (!found) return null;
+  const box = found.getBoundingClientRect();
+  return [box.x + box.width / 2, box.y + box.height / 2];
+})()"""
+
+
+def test_a_port_in_use_ends_with_one_line_and_does_not_show_whose_it_is(tmp_path, capsys):
+    Store(root=tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert main(["ui", "--mlruns", str(tmp_path), "--port", str(port)]) == 1
+    told = capsys.readouterr()
+    assert told.err == f"error: --port: must be a free port, got {port}, which another program holds\n"
+    assert not told.out
+
+
+def test_the_view_has_accuracy_epsilon_and_what_varies():
+    experiment = parse_experiment(FILE, Path("shown.yaml"))
+    view = json.loads(shared_view(experiment)[VIEW])
+    assert view["selectedColumns"] == [
+        "metrics.`validation/accuracy`", "metrics.`test/accuracy`", "metrics.`epsilon/certified/pld`",
+        "params.`algorithm`", "params.`target_epsilon`", "params.`calibrated.noise_multiplier`",
+        "params.`learning_rate`", "params.`seed`"]
+    assert view["orderByKey"] == "metrics.`validation/accuracy`" and view["orderByAsc"] is False
+    plain = parse_experiment("base: {dataset: digits, validation_fraction: 0}", Path("plain.yaml"))
+    view = json.loads(shared_view(plain)[VIEW])
+    assert view["orderByKey"] == "metrics.`test/accuracy`" and "compareRunCharts" not in view
+
+
+@pytest.fixture
+def served(tmp_path):
+    """The lines that `photonic ui` prints, while it serves a sweep."""
+    experiment, root, port = parse_experiment(FILE, Path("shown.yaml")), tmp_path / "mlruns", free_port()
+    store = Store(root=root)
+    store.open_sweep("shown", params={"trials": len(experiment.trials)}, contents=shared_view(experiment))
+    for trial in experiment.trials:
+        train(store, [trial])
+    store.close_sweep("FINISHED")
+    command = [sys.executable, "-m", "pipeline.cli", "ui", "--mlruns", str(root), "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                          env={**clean(), "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}) as process:
+        lines = [process.stdout.readline() for _ in range(3)]
+        try:
+            wait(lambda: answers(f"http://127.0.0.1:{port}/health"))
+            yield lines
+        finally:
+            process.terminate()
+
+
+def answers(url):
+    try:
+        return requests.get(url, timeout=5).ok
+    except requests.ConnectionError:
+        return False
+
+
+def wait(until, seconds=120):
+    end = time.monotonic() + seconds
+    while not (found := until()):
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.2)
+    return found
+
+
+@pytest.mark.slow
+def test_accuracy_against_epsilon_is_one_click_from_the_runs_and_none_from_its_own_link(served, tmp_path):
+    if not (program := chromium()):
+        pytest.skip("no Chromium is installed")
+    _, runs, chart = (line.split()[0] for line in served)
+    drawn = "[...document.querySelectorAll('.xtitle, .ytitle')].map(e => e.textContent).join(' over ')"
+    browser = Browser(program, tmp_path / "profile")
+    try:
+        browser.look(2600)  # wide enough for all columns, which are drawn only where they are seen
+        browser.call("Page.navigate", url=runs)
+        shown = wait(lambda: (found := browser.run(HEADERS)) and "validation/accuracy" in found and found)
+        assert {"algorithm", "target_epsilon", "learning_rate", "seed", "test/accuracy",
+                "epsilon/certified/pld"} <= set(shown) and not {"hidden", "batch_size", "train/loss"} & set(shown)
+        text = wait(lambda: (found := browser.run("document.body.innerText")) and "17 matching runs" in found and found)
+        names = {short_name(trial, ("learning_rate",)) for trial in parse_experiment(FILE, Path("shown.yaml")).trials}
+        assert len(names) == 16 and text.count("dfa eps") + text.count("bp eps") == 16, "all, and none is collapsed"
+        x, y = wait(lambda: browser.run(SWITCH))
+        for kind in ("mousePressed", "mouseReleased"):  # the one click
+            browser.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        assert set(wait(lambda: browser.run(drawn)).split(" over ")) == {"epsilon/certified/pld", "test/accuracy"}
+        browser.call("Page.navigate", url="about:blank")
+        browser.call("Page.navigate", url=chart)
+        assert set(wait(lambda: browser.run(drawn)).split(" over ")) == {"epsilon/certified/pld", "test/accuracy"}
+    finally:
+        browser.close()
