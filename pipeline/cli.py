@@ -130,6 +130,8 @@ def _experiment(target: str, options: Namespace, store: Reader | None = None) ->
         raise ConfigError(f"{target}: must be an experiment file or the name of a sweep in {shown(store.uri)}, which "
                           f"has {', '.join(store.sweeps()) or 'none'}")
     experiment = parse_experiment(store.experiment(), Path(f"{target}.yaml"), stored=True, changes=changes)
+    if "name" not in changes:  # it may have been renamed since
+        experiment = dataclasses.replace(experiment, name=target)
     _check_feature_files(experiment, store)
     return experiment
 

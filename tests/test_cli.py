@@ -501,6 +501,13 @@ def test_sweep_status_and_account_take_the_name_of_a_sweep(tmp_path, capsys, mon
     assert main(["sweep", "named"]) == 0 and trained[0].trials == experiment.trials and trained[0].text == NAMED
 
 
+def test_a_sweep_that_was_renamed_is_found_by_its_new_name(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    swept(tmp_path, NAMED.replace("named", "before"))
+    assert main(["status", "named"]) == 0
+    assert capsys.readouterr().out.startswith("named: 2 trials: 1 interrupted, 1 missing")
+
+
 @pytest.mark.parametrize("command", [["sweep"], ["status"], ["account"], ["report"]])
 def test_what_is_no_file_and_no_sweep_is_refused_alike(command, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
