@@ -78,13 +78,19 @@ def test_sweep_then_again_then_wider_then_report(tmp_path):
 
 def test_dry_run_shows_packs_resources_and_an_estimate(tmp_path, capsys):
     assert main(["sweep", str(QUICKSTART), "--dry-run", "--workers", "2"]) == 0
-    first, second, *rows, last = capsys.readouterr().out.splitlines()
+    first, second, *rows = capsys.readouterr().out.splitlines()
     assert re.match(r"quickstart: .+ of training on this machine .*\(an estimate\)", first)
-    assert second.startswith("48 trials in ") and last == (
-        "ignored: feedback_std by 9 trials of mechanism per_example with algorithm bp")
+    assert second.startswith("48 trials in ")
+    rows, preset = rows[:-5], rows[-5:]
+    assert all(line.startswith("recommended-1 sets, for ") for line in preset)
     cells = [re.split("  +", row) for row in rows]
     assert cells[0] == ["packs", "trials", "each takes", "settings"] and sum(int(row[1]) for row in cells[1:]) == 48
     assert any(takes == "1 CPU, 1 OPU" and "algorithm=pdfa" in text for _, _, takes, text in cells[1:])
+
+    file = tmp_path / "e.yaml"
+    file.write_text("base: {dataset: digits, hidden: [8], feedback_std: 0.3}\ngrid: {algorithm: [bp, dfa]}\n")
+    assert main(["sweep", str(file), "--dry-run"]) == 0
+    assert "\nignored: feedback_std by 1 trial of algorithm bp\n" in capsys.readouterr().out
 
     assert main(["sweep", str(QUICKSTART), "--dry-run", "--workers", "2", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)

@@ -164,22 +164,27 @@ def advice(version: str, trials: Sequence[tuple[TrialConfig, Mapping[str, Any]]]
         with contextlib.suppress(ConfigError):  # nothing is recommended for it
             found = recommend(version or VERSIONS[-1], {name: getattr(trial, name) for name in written})
             own = method({"network": trial.network, "hidden": trial.hidden, "algorithm": trial.algorithm})
-            what = f"{own} on {trial.features} of {trial.dataset}, mechanism {trial.mechanism}"
-            groups.setdefault((what, found.source), []).append((trial, written, found))
+            where = f"{trial.features} of {trial.dataset}, mechanism {trial.mechanism}"
+            groups.setdefault((own, where, found.source), []).append((trial, written, found))
+    alike: dict[tuple[str, ...], list[str]] = {}  # methods by what is said of them
+    for (own, where, source), group in groups.items():
+        open_ones = [(trial, name, value) for trial, written, found in group for name, value in found.settings.items()
+                     if name not in written]
+        given = [(trial, name, value) for trial, written, found in group for name, value in found.settings.items()
+                 if name in written]
+        sets = _listed((name, value) for trial, name, value in open_ones if version or _differs(trial, name, value))
+        kept = _listed((name, getattr(trial, name)) for trial, name, value in (given if version else open_ones)
+                       if _differs(trial, name, value))
+        alike.setdefault((where, sets, kept, source), []).append(own)
     lines = []
-    for (what, source), group in groups.items():
-        sets = _listed((name, value) for _, written, found in group for name, value in found.settings.items()
-                       if name not in written)
-        kept = _listed((name, getattr(trial, name)) for trial, written, found in group for name, value in
-                       found.settings.items() if (name in written) == bool(version) and _differs(trial, name, value))
+    for (where, sets, kept, source), names in alike.items():
+        who = f"{', '.join(names)} on {where}"
         if version:
-            lines.append(f"{version} sets, for {what}: {sets} ({source})")
+            lines.append(f"{version} sets, for {who}: {sets} ({source})")
             lines += [f"  the file has, in place of what is recommended: {kept}"] if kept else []
         elif kept:
-            lines.append(f"left at general defaults, by {what}: {kept}")
-            better = _listed((name, value) for trial, written, found in group for name, value in found.settings.items()
-                             if name not in written and _differs(trial, name, value))
-            lines.append(f"  `preset: {NEWEST}` in the file would set: {better} ({source})")
+            lines.append(f"left at general defaults, by {who}: {kept}")
+            lines.append(f"  `preset: {NEWEST}` in the file would set: {sets} ({source})")
     return tuple(lines)
 
 
