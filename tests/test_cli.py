@@ -117,8 +117,8 @@ def test_bad_input_is_refused_in_one_line_before_training(tmp_path, monkeypatch,
     file.write_text(content)
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", str(file), *arguments]) == 2
-    lines = capfd.readouterr().err.strip().splitlines()
-    assert len(lines) == 1 and lines[0].startswith("error: ") and message in lines[0]
+    *phases, line = capfd.readouterr().err.strip().splitlines()
+    assert phases in ([], ["starting Ray"]) and line.startswith("error: ") and message in line
     if (tmp_path / "mlruns/mlflow.db").exists():
         with pytest.raises(TrackingError, match="no sweep named 'bad'"):  # a refused sweep leaves no trace
             Store(root=tmp_path / "mlruns").attach("bad")

@@ -128,6 +128,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
             with progress, running_ray(possible, experiment.resources, address, workers, progress):
                 checkpoints = Checkpoints(folder.checkpoints(experiment.name), experiment.resources.checkpoint_seconds,
                                           known(store, done) if any(t.secure for t in possible) else {})
+                check_resources(possible, experiment.resources, offers())
                 progress.phase(f"looking for data sets: {', '.join(sorted({t.dataset for t in possible}))}")
                 at_once, trainer = _prepared(experiment, possible, checkpoints, digests, data_folder, trainer,
                                              local=address == "local")
@@ -196,9 +197,8 @@ def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:
 def _prepared(experiment: Experiment, possible: Sequence[TrialConfig], checkpoints: Checkpoints,
               digests: Mapping[str, str], data_folder: Path | None, trainer: Trainer | None,
               local: bool) -> tuple[int, Trainer]:
-    """(packs that train at the same time, their trainer), after checks of resources and data sets."""
+    """(packs that train at the same time, their trainer), after a check of data sets."""
     resources = experiment.resources
-    check_resources(possible, resources, offers())
     if trainer is None:
         prepare_nodes(possible, resources, data_folder, checkpoints, local, digests)
         trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",

@@ -112,7 +112,7 @@ def fill(uri: str, root: Path, experiment: Experiment, done: int) -> None:
 
 
 class Ready(Exception):
-    """A sweep would now train."""
+    """A sweep would now train; what it took until now."""
 
 
 def until_it_trains(uri: str, root: Path, experiment: Experiment) -> float:
@@ -122,16 +122,15 @@ def until_it_trains(uri: str, root: Path, experiment: Experiment) -> float:
         yield
 
     def trains(*arguments: object) -> None:
-        raise Ready
+        raise Ready(time.process_time() - began)
 
+    began = time.process_time()
     with (mock.patch.object(run, "running_ray", no_ray), mock.patch.object(run, "offers", lambda: [{"CPU": 2}]),
-          mock.patch.object(run, "everything", lambda: {"CPU": 2}), mock.patch.object(run, "fit", trains),
-          contextlib.suppress(Ready)):
-        began = time.process_time()
+          mock.patch.object(run, "everything", lambda: {"CPU": 2}), mock.patch.object(run, "fit", trains)):
         try:
             run.run_sweep(experiment, root=root, tracking_uri=uri, quiet=True, trainer=lambda pack: iter(()))
-        except Ready:
-            return time.process_time() - began
+        except Ready as ready:
+            return ready.args[0]
     raise RuntimeError("the sweep had nothing to train")
 
 
@@ -158,13 +157,22 @@ def seconds(function: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
+class Told(dict):
+    """Numbers, each of which is said as soon as it is there: the next may take minutes."""
+
+    def __setitem__(self, name: str, value: float) -> None:
+        print(f"{name}: {value:.4g} s", file=sys.stderr, flush=True)
+        super().__setitem__(name, value)
+
+
 def costs(uri: str, n: int, folder: Path) -> dict[str, float]:
     """CPU seconds by command, with `n` trials in a new store."""
     content, root = text(n), folder / "mlruns"
     root.mkdir()
-    found = {"file": seconds(lambda: parse_experiment(content, Path("growth.yaml")))}
+    found = Told()
+    read_file = seconds(lambda: parse_experiment(content, Path("growth.yaml")))
     experiment = parse_experiment(content, Path("growth.yaml"))
-    found["dry run"] = found.pop("file") + seconds(lambda: list(as_lines(preview(experiment, 2, root))))
+    found["dry run"] = read_file + seconds(lambda: list(as_lines(preview(experiment, 2, root))))
     left = list(experiment.trials[-MEASURED - 1:])
     fill(uri, root, experiment, len(experiment.trials) - len(left))
     found["start"] = until_it_trains(uri, root, experiment)
@@ -190,8 +198,8 @@ def costs(uri: str, n: int, folder: Path) -> dict[str, float]:
 
 @contextlib.contextmanager
 def sqlite(folder: Path) -> Iterator[str]:
-    """A database file."""
-    yield f"sqlite:///{folder / 'growth.db'}"
+    """The database of a store's folder."""
+    yield f"sqlite:///{folder / 'mlruns' / 'mlflow.db'}"
 
 
 @contextlib.contextmanager
@@ -234,7 +242,7 @@ def main(arguments: list[str] | None = None) -> int:
                 with (tempfile.TemporaryDirectory() as folder,
                       {"sqlite": sqlite, "postgresql": postgresql}[name](Path(folder)) as uri):
                     found[n] = costs(uri, n, Path(folder))
-                print(f"{name}, {n} trials: {json.dumps(found[n])}", file=sys.stderr, flush=True)
+                print(f"{name}, {n} trials: done", file=sys.stderr, flush=True)
         except RuntimeError as error:
             print(f"{name}: left out ({error})\n")
             continue
