@@ -197,13 +197,15 @@ def _facts(runs: pd.DataFrame, tracked: Sequence[TrackedRun]) -> list[tuple[str,
 
 
 def _chosen(experiment: Experiment, runs: pd.DataFrame) -> list[tuple[str, str]]:
-    """How settings were found before the sweep, if the file states it, and whether its seeds are reported again."""
+    """The preset of the file, how settings were found before the sweep, if the file states it, and whether its seeds
+    are reported again."""
+    preset = [("Preset", experiment.preset)] if experiment.preset else []
     if experiment.chosen is None:
-        return []
+        return preset
     seeds = experiment.chosen.seeds
     again = sorted(set(seeds) & set(runs["seed"])) if isinstance(seeds, tuple) else []
     also = f" ({counted(len(again), 'seed')} of these also reported here)" if again else ""
-    return [("Settings chosen", f"{experiment.chosen}{also}")]
+    return [*preset, ("Settings chosen", f"{experiment.chosen}{also}")]
 
 
 def _span(tracked: Sequence[TrackedRun]) -> tuple[datetime, datetime]:
