@@ -211,7 +211,13 @@ def postgresql(folder: Path) -> Iterator[str]:
     if test_postgres.MISSING:
         raise RuntimeError(f"not installed: {', '.join(test_postgres.MISSING)}")
     with contextlib.contextmanager(test_postgres.database.__wrapped__)() as uri:
-        yield uri
+        try:
+            yield uri
+        finally:  # the server waits for its clients, and MLflow keeps its connections
+            with sqlalchemy.create_engine(uri).connect() as last:
+                last.execute(sqlalchemy.text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> "
+                                             "pg_backend_pid() AND backend_type = 'client backend'"))
+                last.invalidate()
 
 
 def table(found: dict[int, dict[str, float]]) -> str:
