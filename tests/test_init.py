@@ -76,6 +76,7 @@ def test_the_command_writes_a_file_that_loads_and_says_how_to_go_on(tmp_path, ca
     (["--private", "all"], "--private: must be one of records, labels, nothing, got 'all'"),
     (["--epsilon", "0"], "--epsilon: must be at least one number > 0, got [0.0]"),
     (["--epsilon", "one"], "--epsilon: must be numbers, got 'one'"),
+    (["--private", "nothing", "--epsilon", "2"], "--epsilon: must be left out where nothing is private, got 2"),
     (["--minutes", "-1"], "--minutes: must be > 0, got -1"),
     (["--features", "pixel"], "--features: must be one of pixels, scattering, patches, optical, file, got 'pixel'"),
     (["--dataset", "digits", "--private", "labels"], "preset: recommended-1 has no settings for pdfa with"),

@@ -99,6 +99,14 @@ def test_errors_name_the_line_and_the_preset():
                "algorithm: bp, train_records: 4000}\n")
 
 
+@pytest.mark.parametrize("name", ["target_epsilom", "learning_rat"])
+def test_a_misspelt_setting_is_named_before_anything_is_recommended(name):
+    with pytest.raises(ConfigError, match=rf"{name}: unknown field, got .*did you mean"):
+        parsed(f"preset: recommended\nbase: {{dataset: digits, mechanism: per_example, {name}: 3}}\n")
+    with pytest.raises(ConfigError, match=r"target_epsilon: must be > 0 with a preset, .* got None \(e.yaml"):
+        parsed("preset: recommended\nbase: {dataset: digits, mechanism: per_example}\n")
+
+
 def test_the_text_that_the_store_keeps_names_the_version():
     experiment = parsed(FILE)
     assert experiment.preset == "recommended-1"

@@ -14,7 +14,8 @@ from analysis.exhibits.frontier.points import GUARANTEED, PRICE, PROTECTED, aske
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.selection import Choice
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS
-from analysis.statistics import difference_of
+from analysis.statistics import accuracy_error, difference_of
+from pipeline.trials.datasets import DATASETS
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import counted
 
@@ -106,13 +107,16 @@ def _lead(group: pd.DataFrame, epsilon: float, behind: pd.DataFrame, runs: pd.Da
     difference, how = difference_of(a, b)
     kind = first["kind"]
     reasons, unknown = against(evidence, behind["dataset"].iloc[0], kind, (first, second))
+    # Seeds that differ equally, by a record or two, say nothing of how far they might.
+    records = DATASETS[behind["dataset"].iloc[0]].n_test
+    resolved = 100 * accuracy_error([], min(first["mean"], 100) / 100, records)
     interval = ""
     if not np.isnan(difference.low):
         low, high = (f"{end:+.2f}".replace("-", "−") for end in (difference.low, difference.high))
         interval = f"95% interval {low} to {high}, n = {difference.n} seeds, {how}; "
     if reasons:
         verdict = f"no verdict: {', '.join(reasons)}"
-    elif not difference.low > 0:
+    elif not difference.low > 0 or np.isclose(difference.low, difference.high) and difference.mean <= resolved:
         verdict = "within what seeds explain"
     else:
         verdict = "seeds do not explain it, the settings may" if unknown else "beyond what seeds explain"
@@ -146,8 +150,11 @@ def _price(experiment: Experiment, choice: Choice | None) -> str:
         what = f"Certified ε is of one trial, and none covers the choice of the best: {choice.reason}"
     else:
         what = "Each ε is of one trial; the choice of the best was not paid for"
-    before = f"; no ε covers the {counted(experiment.chosen.runs, 'run')} that chose the settings" if (
-        experiment.chosen) else ""
+    before = ""
+    if experiment.chosen and experiment.chosen.runs:
+        before = f"; no ε covers the {counted(experiment.chosen.runs, 'run')} that chose the settings"
+    elif experiment.preset:
+        before = f"; no ε covers the runs that chose the settings of {experiment.preset}"
     return f"{what}{before}."
 
 

@@ -18,6 +18,7 @@ from pipeline.trials.naming import counted, duration
 from pipeline.trials.preset import TARGETS, VERSIONS
 
 SEEDS = 3
+DEFAULT_EPSILONS = (1, 3, 8)
 PRIVATE = {"records": "per_example", "labels": "photonic", "nothing": "none"}  # mechanism by what is private
 # Sets of algorithms by what is private, the most informative first: the first that fits the time is taken.
 SETS = {"records": (("bp", "dfa", "tdfa", "pdfa"), ("bp", "dfa"), ("dfa",)), "labels": (("pdfa",),)}
@@ -50,7 +51,7 @@ class Answers:
     dataset: str = "fashion_mnist"
     features: str = "pixels"
     private: str = "records"
-    epsilons: tuple[float, ...] = (1, 3, 8)
+    epsilons: tuple[float, ...] = DEFAULT_EPSILONS
     minutes: float = 10
 
     def __post_init__(self) -> None:
@@ -58,6 +59,8 @@ class Answers:
                                    ("private", self.private, PRIVATE)):
             if value not in known:
                 raise ConfigError(f"--{name}: must be one of {', '.join(known)}, got {value!r}")
+        if self.private == "nothing" and self.epsilons != DEFAULT_EPSILONS:
+            raise ConfigError(f"--epsilon: must be left out where nothing is private, got {shown(self.epsilons)}")
         if not self.epsilons or any(not 0 < epsilon < 1e6 for epsilon in self.epsilons):
             raise ConfigError(f"--epsilon: must be at least one number > 0, got {list(self.epsilons)}")
         if not self.minutes > 0:
@@ -120,7 +123,7 @@ def write(path: Path, answers: Answers) -> Iterator[str]:
     yield (f"{path}: {counted(len(experiment.trials), 'trial')}, {duration(seconds)} of training on this machine (an "
            f"estimate; {answers.minutes:g} min at most were asked for)")
     if seconds > 60 * answers.minutes:
-        yield "it takes longer than asked for: remove epsilons, or say --workers for more cores when it is swept"
+        yield "longer than asked for: remove epsilons, or sweep with `--workers N` on more cores"
     if answers.features not in ("pixels", "file"):
         yield f"features: {answers.features} are computed once, before training, and not in the estimate"
     yield f"settings: `photonic sweep {path} --dry-run` lists each with its origin"
@@ -137,7 +140,10 @@ def fitting(path: Path, answers: Answers, seconds_of: Callable[[Experiment], flo
     """
     seconds_of = seconds_of or (lambda experiment: preview(experiment, None).seconds)
     for algorithms in SETS.get(answers.private, SETS["records"]):
-        experiment = parse_experiment(text(path, answers, algorithms), path)
+        try:
+            experiment = parse_experiment(text(path, answers, algorithms), path)
+        except ConfigError as error:  # without the place, in a file that is not there
+            raise ConfigError(f"{str(error).rpartition(' (')[0]}; nothing was written, other answers may do") from None
         seconds = seconds_of(experiment)
         if seconds <= 60 * answers.minutes:
             break

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from pipeline.trials.config import FIELDS, ConfigError, TrialConfig
+from pipeline.trials.config import FIELDS, ConfigError, TrialConfig, settings
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.fields import check, coerce, listed_or, plain
 from pipeline.trials.naming import method
@@ -73,12 +73,15 @@ def recommended(**settings: Any) -> TrialConfig:
 
 
 def filled(version: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that were given and, if `version` is not empty, those that it has for what is left open.
+    """Settings that were given and, if `version` is not empty, those that it has for what is left open; of names that
+    are no settings, which whoever makes the trial refuses, none.
 
     Raises:
         ConfigError: as `recommend`.
     """
-    return {**(recommend(version, given).settings if version else {}), **given}
+    if not version or given.keys() - {f.name for f in settings()}:
+        return dict(given)
+    return {**recommend(version, given).settings, **given}
 
 
 def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
@@ -106,20 +109,21 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
     epsilon = given.get(target) if target else None
     if target and (isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not epsilon > 0):
         raise ConfigError(f"{target}: must be > 0 with a preset, which chooses settings by it, got {epsilon!r}")
-    settings = {field: _at(value, epsilon) for field, value in {**row["shared"], **row["methods"][name]}.items()}
+    values = {field: _at(value, epsilon) for field, value in {**row["shared"], **row["methods"][name]}.items()}
     if "records" in row:
         records, _ = DATASETS[trial["dataset"]].split_sizes(trial["validation_fraction"], trial["train_records"])
-        steps, scale = settings["epochs"] * row["records"] / settings["batch_size"], (records / row["records"]) ** 0.25
-        power = round(math.log2(max(1.0, settings["batch_size"] * scale**2)))
-        settings["batch_size"] = 2 ** min(power, math.floor(math.log2(max(1, records))))
-        settings["epochs"] = max(1, round(steps * scale * settings["batch_size"] / max(1, records)))
-        settings["learning_rate"] = _rounded(settings["learning_rate"] * scale)
-    return Recommendation(settings, row["source"])
+        steps, scale = values["epochs"] * row["records"] / values["batch_size"], (records / row["records"]) ** 0.25
+        power = round(math.log2(max(1.0, values["batch_size"] * scale**2)))
+        values["batch_size"] = 2 ** min(power, math.floor(math.log2(max(1, records))))
+        values["epochs"] = max(1, round(steps * scale * values["batch_size"] / max(1, records)))
+        values["learning_rate"] = _rounded(values["learning_rate"] * scale)
+    return Recommendation(values, row["source"])
 
 
 def by_preset(preset: str | None, field: str) -> str:
     """The end of a message on a setting that the file does not have: `, which the preset sets`, if one may have."""
-    return f", which the preset sets; give {field} in the file" if preset and field in {f.name for f in FIELDS} else ""
+    sets = preset and field in {f.name for f in FIELDS} - set(TARGETS.values())
+    return f", which the preset sets; give {field} in the file" if sets else ""
 
 
 def _nothing_for(version: str, name: str, trial: Mapping[str, Any]) -> str:
