@@ -13,7 +13,7 @@ from analysis import runs as tracked
 from analysis.exhibits.envelope import SCORE, configs
 from analysis.exhibits.envelope import best as best_setting
 from analysis.exhibits.frontier.points import GUARANTEED, PRICE, tightest
-from analysis.runs import ReportError, earlier_epochs
+from analysis.runs import MixedTrials, ReportError, earlier_epochs, require_accuracy
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.tracking.artifacts import DONE
@@ -56,9 +56,12 @@ def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = 
         experiment = load_experiment(experiment)
     if isinstance(experiment, str):
         store.attach(experiment)
-        return tracked.load_runs(store)
-    store.attach(experiment.name)
-    return tracked.load_runs(store, tracked.searched(store, experiment).trials, experiment.source)
+        runs = tracked.load_runs(store)
+    else:
+        store.attach(experiment.name)
+        runs = tracked.load_runs(store, tracked.searched(store, experiment).trials, experiment.source)
+    runs.attrs["searched"] = bool(store.decisions())  # then composition of its trials is no price of a choice
+    return runs
 
 
 def load_history(runs: pd.DataFrame, metric: str, store: Reader | str | Path = "mlruns") -> pd.DataFrame:
@@ -83,8 +86,9 @@ def best(runs: pd.DataFrame, epsilon: float, kind: str = "certified") -> pd.Seri
 
     Settings are compared by mean validation accuracy over seeds; of the winner's runs it is the one with the highest.
     Test accuracy has no part in it. `epsilon` is the trial's own, which does not cover the choice; `selected_epsilon`
-    covers all trials that were compared, by composition (docs/privacy.md, section 6), nan where no price is proved;
-    `compared` is their number. `pipeline.load_model` takes the row.
+    covers all trials that were compared, by composition (docs/privacy.md, section 6), nan where no price is proved, as
+    of a search, of which `photonic report` says what covers its best; `compared` is their number. `pipeline.load_model`
+    takes the row.
 
     Args:
         runs: from `load_runs`, of a fixed grid; those that have not ended are left out.
@@ -92,7 +96,9 @@ def best(runs: pd.DataFrame, epsilon: float, kind: str = "certified") -> pd.Seri
         kind: 'certified' or 'label'; the price of a choice is known of certified ones alone.
 
     Raises:
-        ReportError: for another kind, no trial within `epsilon`, or one without validation accuracy.
+        ReportError: for another kind, an epsilon that is no number, no trial within `epsilon`, or one without
+            validation accuracy.
+        MixedTrials: for trials of several data sets, deltas or relations.
 
     Example:
         >>> best(load_runs("example"), epsilon=3)[["algorithm", "setting", "epsilon", "compared"]].to_dict()
@@ -100,15 +106,22 @@ def best(runs: pd.DataFrame, epsilon: float, kind: str = "certified") -> pd.Seri
     """
     if kind not in GUARANTEED:
         raise ReportError(f"kind: must be one of {', '.join(GUARANTEED)}, got {kind!r}")
+    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float):
+        raise ReportError(f"epsilon: must be a number, got {epsilon!r}")
     ended = runs[runs["status"].isin(DONE)].assign(epsilon=lambda table: tightest(table, kind))
     within = ended[ended["epsilon"] <= epsilon]
     if within.empty:
         least = ended["epsilon"].min()
         raise ReportError(f"epsilon: no trial that ended has a finite {kind} one, got {epsilon}" if math.isnan(least)
                           else f"epsilon: must be at least {least:.4g}, the least {kind} one, got {epsilon}")
+    for name in ("dataset", "delta", "privacy.relation"):
+        if name in within and within[name].nunique(dropna=False) > 1:
+            raise MixedTrials(f"{name}: must be the same for all trials that are compared, got "
+                              f"{', '.join(sorted(map(str, within[name].unique())))}")
+    require_accuracy(within, SCORE)
     winners = best_setting(within.assign(all=""), ["all"]).drop(columns="all")
     price = math.nan
-    if kind == "certified":
+    if kind == "certified" and not runs.attrs.get("searched"):
         with contextlib.suppress(UnsupportedAccounting):
             price = selected_epsilon(configs(within), Selection(), earlier_epochs(within)).value
     row = winners.loc[winners[SCORE].idxmax()].drop(["chosen", "choices"])

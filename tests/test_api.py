@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import ray
@@ -22,7 +23,7 @@ from matplotlib.figure import Figure
 import analysis
 import pipeline
 from analysis import best, frontier, frontier_axes, load_history, load_runs
-from analysis.runs import FIELDS, MissingTrials, ReportError
+from analysis.runs import FIELDS, MissingTrials, MixedTrials, ReportError
 from pipeline import (
     ConfigError,
     Experiment,
@@ -160,6 +161,15 @@ def test_the_best_trial_is_chosen_by_validation_and_costs_what_was_compared(exam
         best(runs, epsilon=3, kind="label")
     with pytest.raises(ReportError, match="^kind: must be one of certified, label, got 'claimed'"):
         best(runs, epsilon=3, kind="claimed")
+    with pytest.raises(ReportError, match="^epsilon: must be a number, got '3'"):
+        best(runs, epsilon="3")
+    with pytest.raises(ReportError, match="^validation/accuracy: missing for 4 of 4 trials"):
+        best(runs.assign(**{"validation/accuracy": None}), epsilon=10)
+    with pytest.raises(MixedTrials, match="^dataset: must be the same .*, got digits, mnist"):
+        best(runs.assign(dataset=["mnist", *runs["dataset"][1:]]), epsilon=10)
+    searched = runs.copy()
+    searched.attrs["searched"] = True
+    assert np.isnan(best(searched, epsilon=10)["selected_epsilon"]) and not runs.attrs["searched"]
 
 
 def test_a_tracked_model_predicts_what_was_logged(example):

@@ -74,7 +74,8 @@ def test_the_command_writes_a_file_that_loads_and_says_how_to_go_on(tmp_path, ca
 @pytest.mark.parametrize(("options", "says"), [
     (["--dataset", "fmnist"], "--dataset: must be one of fashion_mnist, mnist, cifar10, digits, got 'fmnist'"),
     (["--private", "all"], "--private: must be one of records, labels, nothing, got 'all'"),
-    (["--epsilon", "0"], "--epsilon: must be at least one number > 0, got [0.0]"),
+    (["--epsilon", "0"], "--epsilon: must be numbers from 0.01 to 1000, got [0.0]"),
+    (["--epsilon", "3,3"], "--epsilon: must be different numbers, got [3.0, 3.0]"),
     (["--epsilon", "one"], "--epsilon: must be numbers, got 'one'"),
     (["--private", "nothing", "--epsilon", "2"], "--epsilon: must be left out where nothing is private, got 2"),
     (["--minutes", "-1"], "--minutes: must be > 0, got -1"),
@@ -86,6 +87,8 @@ def test_wrong_answers_are_refused_and_nothing_is_written(options, says, tmp_pat
     assert main(["init", "mine.yaml", *options]) == 2
     assert capsys.readouterr().err.startswith(f"error: {says}")
     assert not Path("mine.yaml").exists()
+    assert main(["init", "nowhere/mine.yaml"]) == 2
+    assert capsys.readouterr().err == "error: nowhere/mine.yaml: must be in a folder that is there\n"
 
 
 def test_what_no_option_says_is_asked():

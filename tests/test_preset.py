@@ -94,7 +94,7 @@ def test_what_has_no_recommendation_is_refused_with_what_has(changes, message):
 def test_errors_name_the_line_and_the_preset():
     with pytest.raises(ConfigError, match=r"preset: must be 'recommended' or 'recommended-1', got 'best' .*line 1"):
         parsed("preset: best\nbase: {dataset: digits}\n")
-    with pytest.raises(ConfigError, match=r"batch_size: .*, which the preset sets; give batch_size in the file"):
+    with pytest.raises(ConfigError, match=r"batch_size: .*; give batch_size in the file, in place of what"):
         parsed("preset: recommended\nbase: {dataset: fashion_mnist, mechanism: per_example, target_epsilon: 1, "
                "algorithm: bp, train_records: 4000}\n")
 

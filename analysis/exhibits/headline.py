@@ -128,7 +128,7 @@ def _cost(points: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
     """What covers the choice of these points' settings: ` (selected ε 7.15, which covers the choice)`, or
     ` (nothing was chosen)`."""
     if points["choices"].max() == 1:
-        return " (nothing was chosen)"
+        return " (no ε covers the search)" if evidence.experiment.search else " (nothing was chosen)"
     kind, search, costs = points["kind"].iloc[0], evidence.experiment.search, []
     if kind == "certified" and not (search and (search.adaptive or evidence.experiment.budget)):
         tried = evidence.tried[(evidence.tried["kind"] == kind) & evidence.tried["algorithm"].isin(points["algorithm"])]

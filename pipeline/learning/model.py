@@ -23,7 +23,8 @@ class TrainedModel(torch.nn.Module):
     `features: file` rows of such a file, floating point [n, d]. It gives logits [n, n_classes]: of the test set, in
     its order, those by which the trial was evaluated. Parameters are named as in `weights.safetensors`
     (`layer_1.weight` [n_out, n_in], `layer_1.bias` [n_out]). Nothing has a gradient: activations overwrite their
-    inputs.
+    inputs. Features are computed at every call, for which a map is set up anew, in seconds: hand in many records at
+    once.
 
     Args:
         config: the trial.

@@ -19,6 +19,7 @@ from pipeline.trials.preset import TARGETS, VERSIONS
 
 SEEDS = 3
 DEFAULT_EPSILONS = (1, 3, 8)
+EPSILONS = (0.01, 1000)  # that are calibrated to
 PRIVATE = {"records": "per_example", "labels": "photonic", "nothing": "none"}  # mechanism by what is private
 # Sets of algorithms by what is private, the most informative first: the first that fits the time is taken.
 SETS = {"records": (("bp", "dfa", "tdfa", "pdfa"), ("bp", "dfa"), ("dfa",)), "labels": (("pdfa",),)}
@@ -61,8 +62,11 @@ class Answers:
                 raise ConfigError(f"--{name}: must be one of {', '.join(known)}, got {value!r}")
         if self.private == "nothing" and self.epsilons != DEFAULT_EPSILONS:
             raise ConfigError(f"--epsilon: must be left out where nothing is private, got {shown(self.epsilons)}")
-        if not self.epsilons or any(not 0 < epsilon < 1e6 for epsilon in self.epsilons):
-            raise ConfigError(f"--epsilon: must be at least one number > 0, got {list(self.epsilons)}")
+        least, most = EPSILONS
+        if not self.epsilons or any(not least <= epsilon <= most for epsilon in self.epsilons):
+            raise ConfigError(f"--epsilon: must be numbers from {least:g} to {most:g}, got {list(self.epsilons)}")
+        if len(set(self.epsilons)) < len(self.epsilons):
+            raise ConfigError(f"--epsilon: must be different numbers, got {list(self.epsilons)}")
         if not self.minutes > 0:
             raise ConfigError(f"--minutes: must be > 0, got {self.minutes:g}")
 
@@ -104,7 +108,7 @@ def _read(name: str, value: Any) -> Any:
 def shown(value: Any) -> str:
     """An answer as an option has it."""
     if isinstance(value, tuple):
-        return ",".join(f"{number:g}" for number in value)
+        return ",".join(f"{number:.12g}" for number in value)
     return value if isinstance(value, str) else f"{value:g}"
 
 
@@ -116,6 +120,8 @@ def write(path: Path, answers: Answers) -> Iterator[str]:
     """
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"{path}: must end in .yaml")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path}: must be in a folder that is there")
     if path.exists():
         raise ConfigError(f"{path}: is there already; name another file, or remove it")
     experiment, seconds = fitting(path, answers)
@@ -168,7 +174,7 @@ def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
         f"  mechanism: {PRIVATE[answers.private]}",
         "grid:",
         f"  algorithm: [{', '.join(algorithms)}]",
-        *([f"  {target}: [{', '.join(f'{epsilon:g}' for epsilon in answers.epsilons)}]"] if target else []),
+        *([f"  {target}: [{', '.join(f'{epsilon:.12g}' for epsilon in answers.epsilons)}]"] if target else []),
         f"  seed: {{range: [0, {SEEDS}]}}",
     ]
     comments = {

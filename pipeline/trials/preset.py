@@ -121,9 +121,9 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
 
 
 def by_preset(preset: str | None, field: str) -> str:
-    """The end of a message on a setting that the file does not have: `, which the preset sets`, if one may have."""
+    """The end of a message on a setting that the file does not have: what to do where a preset may have set it."""
     sets = preset and field in {f.name for f in FIELDS} - set(TARGETS.values())
-    return f", which the preset sets; give {field} in the file" if sets else ""
+    return f"; give {field} in the file, in place of what the preset has" if sets else ""
 
 
 def _nothing_for(version: str, name: str, trial: Mapping[str, Any]) -> str:
