@@ -51,7 +51,7 @@ def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = 
         2       dfa  epsilon=1            0.7
         3       dfa  epsilon=8            0.8
     """
-    store = store if isinstance(store, Reader) else Reader.of(store)
+    store = Reader.of(store)
     if isinstance(experiment, Path) or isinstance(experiment, str) and experiment.endswith((".yaml", ".yml")):
         experiment = load_experiment(experiment)
     if isinstance(experiment, str):
@@ -78,7 +78,7 @@ def load_history(runs: pd.DataFrame, metric: str, store: Reader | str | Path = "
         0      1    0.4
         1      2    0.8
     """
-    return tracked.load_history(store if isinstance(store, Reader) else Reader.of(store), runs, metric)
+    return tracked.load_history(Reader.of(store), runs, metric)
 
 
 def best(runs: pd.DataFrame, epsilon: float, kind: str = "certified") -> pd.Series:

@@ -116,6 +116,6 @@ def load_model(run: str | Mapping[str, Any], store: Reader | str | os.PathLike[s
         >>> model(load_dataset("digits").test_x).shape
         torch.Size([360, 10])
     """
-    reader = store if isinstance(store, Reader) else Reader.of(store)
+    reader = Reader.of(store)
     tracked = reader.trial(run if isinstance(run, str) else run["run_id"])
     return TrainedModel(config_of(tracked), reader.weights(tracked))

@@ -84,8 +84,10 @@ class Reader:
         self._client = self._open()
 
     @classmethod
-    def of(cls, store: str | os.PathLike[str]) -> Reader:
-        """Of a store by its URI, or by the folder of a database."""
+    def of(cls, store: Reader | str | os.PathLike[str]) -> Reader:
+        """Of a store by its URI, or by the folder of a database; a reader as it is."""
+        if isinstance(store, Reader):
+            return store
         return cls(store) if isinstance(store, str) and "://" in store else cls(root=Path(store))
 
     @reports_errors
