@@ -68,10 +68,11 @@ def test_ctrl_c_says_what_it_waits_for_and_waits_for_no_epoch(tmp_path):
     os.killpg(command.pid, signal.SIGINT)
     _, err = command.communicate(timeout=120)
     assert command.returncode == 130, err
-    first, *_, last = err.split("\n", 1)[1].splitlines()
-    assert first == ("stopping: waiting for the workers to end and for the tracking store, 300 s at most; Ctrl-C again "
-                     "ends at once")
-    assert last.endswith("interrupted with 3 left: run the same command again to continue")
+    lines = err.splitlines()
+    told = lines.index("training 3 trials in 3 packs, 1 at a time") + 2  # after the line in which ^C is echoed
+    assert lines[told] == ("stopping: waiting for the workers to end and for the tracking store, 300 s at most; Ctrl-C "
+                           "again ends at once")
+    assert lines[-1].endswith("interrupted with 3 left: run the same command again to continue")
     store = Store(root=tmp_path / "mlruns")
     store.attach("long")
     assert store._client.get_run(store._parent()).info.status == "KILLED"
