@@ -54,13 +54,12 @@ def prepare(address: str, home: Path, data: str = "") -> None:
     """What `prepare_nodes` says of the node with an OPU: without a library, without data, with both (if there are)."""
     trials = [dataclasses.replace(TRIALS[0], dataset="mnist")]
     library, folder = home / "modules" / "safetensors.py", home / "data"
-    with running_ray(trials, Resources(), address, None):
+    with running_ray(trials, Resources(), address, None) as watch:
         for change in (lambda: library.write_text('raise ModuleNotFoundError("No module named \'safetensors\'")'),
                        library.unlink, lambda: data and folder.symlink_to(data)):
             change()
             try:
-                prepare_nodes(trials, Resources(), None, Checkpoints(home / "checkpoints", 30),
-                              local=False)
+                prepare_nodes(trials, Resources(), None, Checkpoints(home / "checkpoints", 30), False, watch)
                 print("ready")
             except ResourceError as error:
                 print(error)

@@ -26,6 +26,7 @@ from pipeline.sweep import progress as progress_module
 from pipeline.sweep import run as sweep
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.lock import SweepRunning
+from pipeline.sweep.nodes import Watch, others
 from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.resources import ResourceError, Watchdog, check_resources, slots
 from pipeline.sweep.run import run_sweep
@@ -154,7 +155,8 @@ def test_on_a_cluster_this_node_is_asked_too(tmp_path, two_cores, monkeypatch):
     """Its workers have the environment that Ray was started with, and not that of the driver."""
     monkeypatch.setattr(cluster, "prepare", lambda *_: pytest.fail("asked in the driver"))
     checkpoints = Checkpoints(tmp_path / "checkpoints", 30)
-    cluster.prepare_nodes(grid(("dfa",), 1), Resources(), None, checkpoints, local=False)
+    with Watch(others, print) as watch:
+        cluster.prepare_nodes(grid(("dfa",), 1), Resources(), None, checkpoints, False, watch)
     assert checkpoints.folder.is_dir()
 
 

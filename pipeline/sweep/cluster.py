@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -22,6 +24,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from pipeline.package import ROOT
 from pipeline.sweep.address import check_address
 from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.nodes import LOST_SECONDS, Node, Watch, alive, called, ended, others
 from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.resources import ADVICE, ResourceError, bundle, check_resources, fits, local_offer
 from pipeline.sweep.worker import one_line, prepare, prepare_elsewhere
@@ -33,6 +36,7 @@ Result = TypeVar("Result")
 WORKERS_OF_CLUSTER = "the cluster's nodes say how many packs they take"
 CLIENT = "ray://"  # prefix of addresses of Ray Client, for machines that are no part of the cluster
 LOG_SECONDS = 2.0  # that a line written on the head may take to arrive here
+AWAY = "unless it comes back, this ends; the same command goes on"
 MOST_NODES = 64  # that are noted in the tracking store, whose texts have a greatest length
 # A share of what only the head offers puts a task there.
 HEAD = {"node:__internal_head__": 0.001}
@@ -44,23 +48,22 @@ def code() -> dict[str, Any]:
     return {"py_modules": [str(ROOT)], "excludes": ["__pycache__"]}
 
 
-def alive() -> list[dict[str, Any]]:
-    """The nodes that are alive, as Ray describes them."""
-    return [node for node in ray.nodes() if node["Alive"]]
-
-
 def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_folder: Path | None,
-                  checkpoints: Checkpoints, local: bool, digests: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Make sure that every node can train the packs that it may get: see `pipeline.sweep.worker.prepare`.
+                  checkpoints: Checkpoints, local: bool, watch: Watch,
+                  digests: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Make sure that every node can train the packs that it may get: see `pipeline.sweep.worker.prepare`. A node that
+    is lost meanwhile is done without, if the others are enough.
 
     Args:
         local: this process has started Ray, so that workers here have its environment, and need not be asked.
+        watch: of the cluster's nodes; says whom this waits for, and who was lost.
 
     Raises:
         DataError: a data set or a file of features that cannot be had on this node, if `local`.
         ResourceError: a node that lacks a library, a data set, such a file or a writable folder; the message names it.
+            Or nodes that were lost, without which there is nowhere to train.
     """
-    here, tasks = ray.get_runtime_context().get_node_id() if local else "", {}
+    here, names, tasks = ray.get_runtime_context().get_node_id() if local else "", {}, {}
     for node in alive():
         its = [trial for trial in trials if fits(node["Resources"], bundle(resources, trial.needs_opu))]
         if its and node["NodeID"] == here:
@@ -68,14 +71,20 @@ def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_fold
         elif its:
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             task = ray.remote(num_cpus=0, max_retries=0)(prepare_elsewhere).options(scheduling_strategy=there)
-            name = f"{node['NodeName']} ({node['NodeManagerHostname']})"
-            tasks[name] = task.remote(its, data_folder, checkpoints, digests)
-    for name, task in tasks.items():
+            names[node["NodeID"]] = called(node)
+            tasks[node["NodeID"]] = task.remote(its, data_folder, checkpoints, digests)
+    for node, task in ended(tasks, watch):
         try:
-            ray.get(task)
+            if task:
+                ray.get(task)
+                continue
         except RayError as error:
-            raise ResourceError(f"node {name}: {_reason(error)}; every node needs this project's dependencies, and its "
-                                "data sets by PHOTONIC_DATA of the node, --data or a download") from None
+            if node in {other["NodeID"] for other in alive()}:
+                raise ResourceError(f"node {names[node]}: {_reason(error)}; every node needs this project's "
+                                    "dependencies, and its data sets by PHOTONIC_DATA of the node, --data or a "
+                                    "download") from None
+        watch.say(f"node {names[node]} was lost while it was prepared; going on without it")
+        check_resources(trials, resources, offers())
 
 
 def on_head(function: Callable[..., Result], address: str, **arguments: Any) -> Result:
@@ -101,21 +110,43 @@ def on_head(function: Callable[..., Result], address: str, **arguments: Any) -> 
     tracking = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_TRACKING_")}
     there = ray.remote(num_cpus=0, resources=HEAD, max_retries=0)(_at_home).options(name=function.__name__)
     task = there.remote(function, tracking, arguments)
-    try:
-        return ray.get(task)
-    except KeyboardInterrupt:
-        ray.cancel(task)
-        with contextlib.suppress(RayError):
-            ray.get(task)
-        raise
-    except RayTaskError as error:
-        raise error.cause from None
-    except (RayError, ConnectionError) as error:
-        raise ResourceError(f"address: the sweep on '{address}' ended ({one_line(error)}); run the same command again "
-                            "to go on") from None
-    finally:
-        time.sleep(LOG_SECONDS)
-        ray.shutdown()
+    head = Node(f"at {address}", address.removeprefix(CLIENT))
+    with Watch(lambda: {"head": head}, SweepProgress((), quiet=arguments["quiet"]).say, AWAY) as watch:
+        answer = _in_thread(lambda: ray.get(task))
+        try:
+            while not answer.done():
+                if watch.lost("head"):
+                    raise ConnectionError(f"it has not answered for {LOST_SECONDS:.0f} s")
+                with contextlib.suppress(TimeoutError):
+                    return answer.result(1.0)
+            return answer.result()
+        except KeyboardInterrupt:
+            ray.cancel(task)
+            with contextlib.suppress(RayError):
+                answer.result()
+            raise
+        except RayTaskError as error:
+            raise error.cause from None
+        except (RayError, ConnectionError) as error:
+            raise ResourceError(f"address: the sweep on '{address}' ended ({one_line(error)}); run the same command "
+                                "again to go on") from None
+        finally:
+            time.sleep(LOG_SECONDS)
+            ray.shutdown()
+
+
+def _in_thread(function: Callable[[], Result]) -> Future[Result]:
+    """What a function returns that may block for longer than whoever asks can wait."""
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def _at_home(function: Callable[..., Result], environment: dict[str, str], arguments: dict[str, Any]) -> Result:
@@ -163,8 +194,9 @@ def on_loopback() -> Iterator[None]:
 
 @contextlib.contextmanager
 def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: str, workers: int | None,
-                progress: SweepProgress | None = None) -> Iterator[None]:
-    """Ray: the caller's, a cluster's, or one that is started for these trials and ended after them.
+                progress: SweepProgress | None = None) -> Iterator[Watch]:
+    """Ray: the caller's, a cluster's, or one that is started for these trials and ended after them; and a watch of its
+    nodes.
 
     Args:
         progress: is told when Ray is started, and if that fails at first; None for nobody.
@@ -175,10 +207,11 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
     """
     if workers is not None and (address != "local" or ray.is_initialized()):
         raise ConfigError(f"workers: {WORKERS_OF_CLUSTER}, got {workers}; leave it out")
-    if ray.is_initialized():
-        yield
-        return
     progress = progress or SweepProgress((), quiet=True)
+    if ray.is_initialized():
+        with Watch(others, progress.say) as watch:
+            yield watch
+        return
     quietly: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address != "local":
         if address == "auto":
@@ -202,7 +235,8 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
             start(lambda: ray.init(address, num_cpus=workers, resources=opus, include_dashboard=False, **quietly),
                   progress.say)
     try:
-        yield
+        with Watch(others, progress.say) as watch:
+            yield watch
     finally:
         ray.shutdown()
 

@@ -21,6 +21,7 @@ from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.cluster import CLIENT, WORKERS_OF_CLUSTER, everything, offers, on_head, prepare_nodes, running_ray
 from pipeline.sweep.draws import Draws, known
 from pipeline.sweep.lock import Lease, SweepRunning, sweeping
+from pipeline.sweep.nodes import Watch
 from pipeline.sweep.outcome import closed, contents
 from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.progress import SweepProgress
@@ -110,6 +111,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         if store.find(experiment.name):
             progress.phase("reading the trials that the tracking store has")
         done = lease.done()
+        store.be_patient(experiment.resources.store_patience_seconds, progress.say)  # it has answered
         rounds = Rounds(experiment, store, make_searcher, filter_of(experiment, store))
         missing = rounds.next(done)
         result = SweepResult(experiment.planned, skipped=len(done.keys() & {t.trial_key for t in rounds.trials}),
@@ -125,15 +127,14 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
             digests = folder.feature_digests(possible)
             for line in scope(experiment, store.certified):
                 progress.say(line)
-            with progress, running_ray(possible, experiment.resources, address, workers, progress):
+            with progress, running_ray(possible, experiment.resources, address, workers, progress) as watch:
                 checkpoints = Checkpoints(folder.checkpoints(experiment.name), experiment.resources.checkpoint_seconds,
                                           known(store, done) if any(t.secure for t in possible) else {})
                 check_resources(possible, experiment.resources, offers())
                 progress.phase(f"looking for data sets: {', '.join(sorted({t.dataset for t in possible}))}")
                 at_once, trainer = _prepared(experiment, possible, checkpoints, digests, data_folder, trainer,
-                                             local=address == "local")
+                                             address == "local", watch)
                 lease.require_as_found(done)
-                store.be_patient(experiment.resources.store_patience_seconds, progress.say)
                 tags = {"git_commit": commit or git_commit(), "versions": versions(),
                         **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
                 with (contextlib.suppress(KeyboardInterrupt),  # that trials remain is seen in the result
@@ -196,11 +197,11 @@ def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:
 
 def _prepared(experiment: Experiment, possible: Sequence[TrialConfig], checkpoints: Checkpoints,
               digests: Mapping[str, str], data_folder: Path | None, trainer: Trainer | None,
-              local: bool) -> tuple[int, Trainer]:
+              local: bool, watch: Watch) -> tuple[int, Trainer]:
     """(packs that train at the same time, their trainer), after a check of data sets."""
     resources = experiment.resources
     if trainer is None:
-        prepare_nodes(possible, resources, data_folder, checkpoints, local, digests)
+        prepare_nodes(possible, resources, data_folder, checkpoints, local, watch, digests)
         trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
                                     threads=max(1, int(resources.cpu)), data_folder=data_folder,
                                     checkpoints=checkpoints, stop=experiment.stop, digests=digests)

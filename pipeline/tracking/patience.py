@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import requests
 
 PAUSE_SECONDS = 1.0  # between two tries
+TELL_SECONDS = 25.0  # of silence, after which it is said, and said again, that the store is waited for
 UNREACHABLE = (ConnectionError, TimeoutError, requests.ConnectionError, requests.Timeout,
                requests.exceptions.RetryError)
 
@@ -24,12 +26,13 @@ class PatientClient:
         client: every method of it can be called here.
         seconds: how long an outage may last, from the first call that failed to the first that succeeds. After one
             that lasted longer, or a wait that was interrupted, calls are made once.
-        say: takes a line when the store is lost, and one when it is back.
+        say: takes a line when the store is lost, others while it is waited for, and one when it is back.
     """
 
     def __init__(self, client: Any, seconds: float, say: Callable[[str], None]) -> None:
         self._client, self._seconds, self._say = client, seconds, say
         self._lost_at: float | None = None  # when the first call failed; None while the store answers
+        self._told_at = 0.0  # when it was last said that the store is waited for
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._client, name)
@@ -45,6 +48,9 @@ class PatientClient:
     def _answer(self, method: Callable[[], Any]) -> Any:
         while True:
             began = time.monotonic()
+            late = threading.Timer(TELL_SECONDS, self._tell, [began])
+            late.daemon = True
+            late.start()
             try:
                 answer = method()
             except Exception as error:
@@ -56,13 +62,25 @@ class PatientClient:
                               "nothing was lost")
                 self._lost_at = None
                 return answer
+            finally:
+                late.cancel()
+
+    def _tell(self, since: float) -> None:
+        """What is waited for, where that has begun at `since`, and was not said lately."""
+        now = time.monotonic()
+        if self._seconds and now - self._told_at >= TELL_SECONDS:
+            self._told_at = now
+            self._say(f"the tracking store has not answered for {now - (self._lost_at or since):.0f} s; trying again "
+                      f"for up to {self._seconds:g} s")
 
     def _waits(self, began: float) -> bool:
         """After a call that began at `began` and failed: whether another is to be made, which is then due."""
         if self._lost_at is None:
             self._lost_at = began
             if self._seconds:
+                self._told_at = time.monotonic()
                 self._say(f"the tracking store cannot be reached; trying again for up to {self._seconds:g} s")
+        self._tell(self._lost_at)
         waits = time.monotonic() - self._lost_at + PAUSE_SECONDS <= self._seconds
         if waits:
             time.sleep(PAUSE_SECONDS)

@@ -1,0 +1,329 @@
+"""Hosts that are namespaces of this machine: network, names, processes, mounts, disks and homes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PREFIX = "lab-"  # of everything that lies outside the hosts: namespaces, links, the bridge
+BRIDGE = PREFIX + "bridge"
+SUBNET = "10.77.0"
+PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "unshare": "util-linux",
+            "mount": "mount", "rsync": "rsync", "ssh": "openssh-client", "sshd": "openssh-server",
+            "slurmctld": "slurm-wlm", "munged": "munge", "initdb": "postgresql"}
+PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin",
+                        *map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True))])
+# What a host has for itself. Its home begins as an image of this machine's, with what `install` put there.
+BOOT = r"""set -e
+mount --make-rprivate /
+hostname "$NAME"
+mkdir -p "$LAB/checkout"
+mount --bind "$CHECKOUT" "$LAB/checkout"
+for folder in /tmp /dev/shm /srv; do mount -t tmpfs -o mode=1777 tmpfs $folder; done
+if [ ! -e "$CHECKOUT" ]; then  # it lay in one of these
+    mkdir -p "$CHECKOUT"
+    mount --bind "$LAB/checkout" "$CHECKOUT"
+fi
+mkdir /srv/shared /srv/own /srv/data
+mount --bind "$LAB/shared" /srv/shared
+mount -t tmpfs -o "size=$OWN" tmpfs /srv/own
+[ -z "$DATA" ] || mount --bind "$DATA" /srv/data
+mkdir -p "$LAB/$NAME/home" "$LAB/$NAME/work" /run/sshd
+mount -t overlay overlay -o "lowerdir=$IMAGE:/root,upperdir=$LAB/$NAME/home,workdir=$LAB/$NAME/work" /root
+rm -rf /root/.ray /root/.ssh
+mkdir -m 700 /root/.ray /root/.ssh
+mkdir -p "$LAB/shared/mlruns"
+mount --bind "$LAB/shared/mlruns" "$CHECKOUT/mlruns"
+mount --bind "$LAB/hosts" /etc/hosts
+mount --bind "$LAB/resolv.conf" "$(readlink -f /etc/resolv.conf)"
+[ -z "$NETWORK" ] || ip link set lo up
+touch "$LAB/$NAME/up"
+exec sleep infinity
+"""
+
+
+def lacking() -> list[str]:
+    """What this machine lacks for a laboratory, in words; empty if it has all."""
+    found = [] if os.uname().sysname == "Linux" else ["Linux"]
+    found += [] if os.geteuid() == 0 else ["root (namespaces are made)"]
+    packages = sorted({package for program, package in PROGRAMS.items() if not shutil.which(program, path=PATH)})
+    return found + ([f"Debian's packages: apt-get install {' '.join(packages)}"] if packages else [])
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a program said, and when by `time.monotonic`."""
+
+    at: float
+    text: str
+
+
+class Program:
+    """A program that runs on a host; what it says is kept, line by line, with the time."""
+
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], cwd: Path) -> None:
+        self.name, self.lines = name, []
+        self._process = subprocess.Popen(command, env=dict(environment), cwd=cwd, stdout=subprocess.PIPE, text=True,
+                                         stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, errors="replace")
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self._process.stdout:
+            self.lines.append(Line(time.monotonic(), line.rstrip("\n")))
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.text for line in self.lines)
+
+    @property
+    def code(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return self._process.poll()
+
+    def wait_for(self, text: str, seconds: float = 120) -> Line:
+        """The first line that has `text`.
+
+        Raises:
+            LabError: it ended, or the time was over, without.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            over = self.code is not None
+            if over:
+                self._reader.join(5)
+            for line in list(self.lines):
+                if text in line.text:
+                    return line
+            if over or time.monotonic() > end:
+                raise LabError(f"{self.name}: '{text}' was not said {'until it ended' if over else f'in {seconds} s'}:"
+                               f"\n{self.text}")
+            time.sleep(0.05)
+
+    def wait(self, seconds: float = 600) -> int:
+        """Its exit status, once it has ended."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise LabError(f"{self.name}: did not end in {seconds:g} s:\n{self.text}") from None
+        self._reader.join(5)
+        return self._process.returncode
+
+    def signal(self, how: signal.Signals = signal.SIGTERM) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(how)
+
+
+class LabError(RuntimeError):
+    """Something in the laboratory did not come to be, as a program that should have started."""
+
+
+class Host:
+    """One host; `Laboratory.hosts` has them."""
+
+    def __init__(self, lab: Laboratory, name: str, number: int, network: bool = True) -> None:
+        self.lab, self.name, self.address = lab, name, f"{SUBNET}.{number}"
+        self._space, self._link, self._network = PREFIX + name, PREFIX + name, network
+        self._init: subprocess.Popen | None = None
+
+    def boot(self) -> None:
+        """Start it, as after it was switched on."""
+        (self.lab.folder / self.name).mkdir(exist_ok=True)
+        up = self.lab.folder / self.name / "up"
+        up.unlink(missing_ok=True)
+        where = []
+        if self._network:
+            _run("ip", "netns", "add", self._space)
+            _run("ip", "link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", self._space)
+            _run("ip", "link", "set", self._link, "master", BRIDGE, "up")
+            _run("ip", "-n", self._space, "addr", "add", f"{self.address}/24", "dev", "eth0")
+            _run("ip", "-n", self._space, "link", "set", "eth0", "up")
+            where = ["nsenter", f"--net=/run/netns/{self._space}"]
+        self._init = subprocess.Popen(
+            [*where, "unshare", "--uts", "--mount", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc",
+             "bash", "-c", BOOT],
+            env={"PATH": PATH, "NAME": self.name, "LAB": str(self.lab.folder), "CHECKOUT": str(ROOT),
+                 "IMAGE": str(self.lab.image),
+                 "DATA": self.lab.data, "OWN": self.lab.own, "NETWORK": "1" if self._network else ""},
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        _until(lambda: up.exists() or self._init.poll() is not None, f"host {self.name} to start")
+        if self._init.poll() is not None:
+            raise LabError(f"host {self.name} does not start: {self._init.stderr.read()}")
+
+    def off(self) -> None:
+        """Kill all that runs on it, at once, and take it off the network, as when its power goes."""
+        if self._init:
+            for pid in self._pids():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._init.kill()
+            self._init.wait()
+            self._init = None
+        if self._network:
+            _run("ip", "link", "del", self._link, check=False)
+            _run("ip", "netns", "del", self._space, check=False)
+
+    def command(self, *command: object) -> list[str]:
+        """A command of this machine that runs `command` there."""
+        return ["nsenter", f"--target={self._first()}", "--net", "--uts", "--mount", "--ipc", "--pid", "--",
+                *map(str, command)]
+
+    def start(self, *command: object, cwd: Path | str = "/root", **environment: str) -> Program:
+        """A program there, in an environment that has nothing of this machine's but the PATH."""
+        go = ["bash", "-c", 'cd "$0" && exec "$@"', cwd, *command]
+        return Program(f"{self.name}: {' '.join(map(str, command))}"[:100], self.command(*go),
+                       {"PATH": f"{self.lab.bin}{os.pathsep}{PATH}", "HOME": "/root", "USER": "root", "LANG": "C.UTF-8",
+                        "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", **environment}, ROOT)
+
+    def run(self, *command: object, seconds: float = 120, cwd: Path | str = "/root", **environment: str) -> str:
+        """What a program says that runs there to its end.
+
+        Raises:
+            LabError: it failed.
+        """
+        program = self.start(*command, cwd=cwd, **environment)
+        if code := program.wait(seconds):
+            raise LabError(f"{program.name} ended with {code}:\n{program.text}")
+        return program.text
+
+    def cut(self) -> None:
+        """Pull its cable."""
+        _run("ip", "link", "set", self._link, "down")
+
+    def mend(self) -> None:
+        """Plug its cable in."""
+        _run("ip", "link", "set", self._link, "up")
+
+    def slow(self, delay: str = "100ms", loss: str = "2%") -> None:
+        """Make its link a bad one, in both directions."""
+        _run("tc", "qdisc", "add", "dev", self._link, "root", "netem", "delay", delay, "loss", loss)
+        _run("ip", "netns", "exec", self._space, "tc", "qdisc", "add", "dev", "eth0", "root", "netem", "delay", delay,
+             "loss", loss)
+
+    def pause(self) -> None:
+        """Stop all its processes where they stand, and its link, as of a virtual machine that is paused."""
+        self.cut()
+        for pid in self._pids():
+            os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after `pause`, as if no time had gone by."""
+        for pid in self._pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self.mend()
+
+    def _first(self) -> int:
+        """Its first process, as this machine numbers it."""
+        children = Path(f"/proc/{self._init.pid}/task/{self._init.pid}/children").read_text().split()
+        if not children:
+            raise LabError(f"host {self.name} is off")
+        return int(children[0])
+
+    def _pids(self) -> list[int]:
+        """Its processes, the first last."""
+        try:
+            first = self._first()
+            here = os.readlink(f"/proc/{first}/ns/pid")
+        except (LabError, OSError):
+            return []
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and os.readlink(entry / "ns" / "pid") == here and int(entry.name) != first:
+                    found.append(int(entry.name))
+        return [*found, first]
+
+
+class Laboratory:
+    """The network and its hosts: n1, n2 and n3 that train, `tracking` and `laptop`.
+
+    Args:
+        data: folder of data sets, /srv/data on the hosts; empty for none.
+        own: size of the disk /srv/own that each host has for itself.
+    """
+
+    def __init__(self, data: str = "", own: str = "1g") -> None:
+        self.data, self.own = data, own
+        self.folder = Path(tempfile.mkdtemp(prefix="photonic-lab-", dir="/var/tmp"))
+        self.folder.chmod(0o711)  # PostgreSQL runs as a user of its own
+        self.image = self.folder / "image"
+        self.bin = ROOT / ".venv" / "bin"
+        self.token = secrets.token_hex(32)
+        names = ("n1", "n2", "n3", "tracking", "laptop")
+        self.hosts = {name: Host(self, name, number) for number, name in enumerate(names, 11)}
+
+    def __enter__(self) -> Laboratory:
+        clear()
+        try:
+            for name in ("shared", "image"):
+                (self.folder / name).mkdir()
+            names = "".join(f"{host.address} {name}\n" for name, host in self.hosts.items())
+            (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+            (self.folder / "resolv.conf").write_text("")  # no DNS answers
+            _run("ip", "link", "add", BRIDGE, "type", "bridge")
+            _run("ip", "addr", "add", f"{SUBNET}.1/24", "dev", BRIDGE)  # so that this machine sees its hosts
+            _run("ip", "link", "set", BRIDGE, "up")
+            for host in self.hosts.values():
+                host.boot()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for host in self.hosts.values():
+            host.off()
+        _run("ip", "link", "del", BRIDGE, check=False)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __getitem__(self, name: str) -> Host:
+        return self.hosts[name]
+
+
+def clear() -> None:
+    """Take away what a laboratory left that was killed: its network; its mounts went with its processes."""
+    for line in _run("ip", "netns", "list", check=False).splitlines():
+        if line.startswith(PREFIX):
+            _run("ip", "netns", "del", line.split()[0], check=False)
+    _run("ip", "link", "del", BRIDGE, check=False)
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that all is taken down."""
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(*command: str, check: bool = True) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": PATH})
+    if check and done.returncode:
+        raise LabError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise LabError(f"waited {seconds:g} s for {what}")
+        time.sleep(0.05)
