@@ -26,7 +26,7 @@ from pipeline.sweep import progress as progress_module
 from pipeline.sweep import run as sweep
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.lock import SweepRunning
-from pipeline.sweep.nodes import Watch, others
+from pipeline.sweep.nodes import Overdue, Watch, others
 from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.resources import ResourceError, Watchdog, check_resources, slots
 from pipeline.sweep.run import run_sweep
@@ -140,8 +140,8 @@ def test_a_driver_that_stood_still_looks_whose_the_sweep_is_before_it_writes():
 
     recorder = SimpleNamespace(**{name: lambda *a, **k: pytest.fail("written") for name in (
         "start", "record", "restart", "fail", "write_due")})
-    driver = tuning.Driver([None], recorder, None, SimpleNamespace(beat=lost))
-    trial = SimpleNamespace(config={"pack": 0})
+    driver = tuning.Driver([None], recorder, None, SimpleNamespace(beat=lost), Overdue(lambda: 0.0))
+    trial = SimpleNamespace(config={"pack": 0}, trial_id="0")
     for event in (lambda: driver.on_step_end(0, []), lambda: driver.on_trial_start(0, [], trial),
                   lambda: driver.on_trial_result(0, [], trial, {"records": [], "done": False, "time_this_iter_s": 1.0}),
                   lambda: driver.on_trial_recover(0, [], trial), lambda: driver.on_trial_error(0, [], trial)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ import ray
 ASK_SECONDS = 5.0  # between two questions to a node, and that one may take
 TELL_SECONDS = 10.0  # of silence before it is said
 REPEAT_SECONDS = 25.0  # until it is said again what is waited for
+ANSWER_SECONDS = 20.0  # that a worker has, after its node was silent, to hand in what it may have handed in meanwhile
 LOST_SECONDS = 120.0  # of silence after which a node is given up here, should Ray not have done so
 QUESTION = "/grpc.health.v1.Health/Check"  # that Ray's own head asks every node
 
@@ -53,11 +54,15 @@ class Watch:
             the head does not answer: who is silent was said before.
         say: takes a line for people.
         then: what happens if a node stays away, for people.
+
+    Attributes:
+        returned: when a node last answered again that was missed, by `time.monotonic`; 0 for never.
     """
 
     def __init__(self, nodes: Callable[[], Mapping[str, Node]], say: Callable[[str], None],
                  then: str = "unless it comes back, its packs start again elsewhere once Ray has given it up, in about "
                              "a minute") -> None:
+        self.returned = 0.0
         self._nodes, self.say, self._then = nodes, say, then
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -80,7 +85,7 @@ class Watch:
         known: dict[str, Node] = {}
         with ThreadPoolExecutor(16) as pool:
             while not self._over.is_set():
-                found = dict(zip(known, pool.map(Node.answers, known.values()), strict=True))
+                found = dict(zip(known, pool.map(lambda node: node.answers(), known.values()), strict=True))
                 for node, answers in found.items():
                     self._take(node, known[node], answers)
                 there = self._nodes()
@@ -100,11 +105,36 @@ class Watch:
         if answers:
             self._answered[node] = now
             if self._told.pop(node, None):
+                self.returned = now
                 self.say(f"node {its.name} answers again, after {silence:.0f} s")
         elif silence > TELL_SECONDS and now - self._told.get(node, 0.0) > REPEAT_SECONDS and not self._over.is_set():
             again = f"; {self._then}" if node not in self._told else ""
             self._told[node] = now
             self.say(f"node {its.name} has not answered for {silence:.0f} s{again}")
+
+
+class Overdue:
+    """Whose answers were lost while a node was silent: Ray waits for them for ever, though the node is back.
+
+    Args:
+        returned: when a node last came back, as `Watch.returned`.
+    """
+
+    def __init__(self, returned: Callable[[], float]) -> None:
+        self._returned, self._heard, self._slowest = returned, dict[Any, float](), 0.0
+
+    def hear(self, worker: Any, seconds: float = 0.0) -> None:
+        """A worker started, or handed in what took it so many seconds."""
+        self._heard[worker] = time.monotonic()
+        self._slowest = max(self._slowest, seconds)
+
+    def among(self, working: Iterable[Any]) -> list[Any]:
+        """Of those that work, who has handed in nothing since a node came back, though there was time for it: three
+        times what the slowest took, and `ANSWER_SECONDS` at least."""
+        back = self._returned()
+        if not back or time.monotonic() - back < max(ANSWER_SECONDS, 3 * self._slowest):
+            return []
+        return [worker for worker in working if self._heard.get(worker, back) < back]
 
 
 def others() -> dict[str, Node]:

@@ -21,7 +21,7 @@ from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.cluster import CLIENT, WORKERS_OF_CLUSTER, everything, offers, on_head, prepare_nodes, running_ray
 from pipeline.sweep.draws import Draws, known
 from pipeline.sweep.lock import Lease, SweepRunning, sweeping
-from pipeline.sweep.nodes import Watch
+from pipeline.sweep.nodes import Overdue, Watch
 from pipeline.sweep.outcome import closed, contents
 from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.progress import SweepProgress
@@ -146,7 +146,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                                         folder.failure_log(experiment.name))
                     watchdog = Watchdog(lambda: check_resources(recorder.left(missing), experiment.resources, offers()),
                                         idle_seconds)
-                    rungs = _rungs(experiment, rounds)
+                    rungs, overdue = _rungs(experiment, rounds), Overdue(lambda: watch.returned)
                     with afterwards(lease, recorder.write_all):
                         while missing:
                             lease.require_own()
@@ -156,7 +156,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                             kept += _by_themselves(missing, kept, checkpoints)
                             packs = plan(missing, experiment.resources, at_once, kept)
                             progress.phase(_training(missing, packs, at_once))
-                            driver = Driver(packs, recorder, watchdog, lease)
+                            driver = Driver(packs, recorder, watchdog, lease, overdue)
                             fit(packs, at_once, experiment.resources, trainer, plugins, driver, folder.ray, rungs)
                             lease.require_own()
                             recorder.write_all()

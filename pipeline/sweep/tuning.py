@@ -14,12 +14,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 from pipeline.sweep.checkpoints import PROGRAM
 from pipeline.sweep.cluster import in_use
 from pipeline.sweep.lock import Lease
+from pipeline.sweep.nodes import Overdue
 from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.resources import Watchdog, bundle
 from pipeline.sweep.search import Searcher
@@ -202,6 +204,7 @@ class PackOrder(FIFOScheduler):
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         self._controller = tune_controller
         self._driver.live = tune_controller.get_live_trials  # a few hundred at most, whatever the number of packs
+        self._driver.kill = self.kill
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         # The worker takes its next step, and so draws what it asked for, after this has returned.
@@ -213,6 +216,11 @@ class PackOrder(FIFOScheduler):
         """At once, and give back what they occupy; Tune's own way would wait for every one of them to end its epoch."""
         if self._controller:
             self._controller._actor_manager.cleanup()
+
+    def kill(self, trial: Any) -> None:
+        """The worker of one pack, which then starts again as one that died."""
+        worker = self._controller._trial_to_actor[trial]
+        ray.kill(self._controller._actor_manager._live_actors_to_ray_actors_resources[worker][0])
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         self._freed = trial.placement_group_factory
@@ -229,20 +237,25 @@ class PackOrder(FIFOScheduler):
 class Driver(tune.Callback):
     """Ray Tune's events, in the driver: what the workers hand in goes to the recorder."""
 
-    def __init__(self, packs: Sequence[Pack], recorder: Recorder, watchdog: Watchdog, lease: Lease) -> None:
+    def __init__(self, packs: Sequence[Pack], recorder: Recorder, watchdog: Watchdog, lease: Lease,
+                 overdue: Overdue) -> None:
         self._packs, self._recorder, self._watchdog, self._lease = packs, recorder, watchdog, lease
+        self._overdue = overdue
         self.error: Exception | None = None
         self.live: Callable[[], Iterable[Any]] = tuple  # trials of Tune that have not ended; `PackOrder` says where
+        self.kill: Callable[[Any], None]  # the worker of one of them; of `PackOrder`, too
 
     def __reduce__(self) -> tuple:
         # Tune pickles its callbacks for `Tuner.restore`, which is not used here; a store cannot be pickled.
         return tune.Callback, ()
 
     def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        self._overdue.hear(trial.trial_id)
         with self._writing():
             self._recorder.start(self._pack(trial))
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any) -> None:
+        self._overdue.hear(trial.trial_id, result["time_this_iter_s"])
         records = result.pop("records")  # or Tune would keep the weights in them, and snapshot them
         with self._writing():
             if result["done"]:
@@ -279,7 +292,11 @@ class Driver(tune.Callback):
     def on_step_end(self, iteration: int, trials: list, **info: Any) -> None:
         with self._writing():
             self._recorder.write_due()
-            self._watchdog.look([trial.status for trial in self.live()])
+            live = {trial.trial_id: trial for trial in self.live()}
+            self._watchdog.look([trial.status for trial in live.values()])
+            for lost in self._overdue.among(key for key, trial in live.items() if trial.status == "RUNNING"):
+                self._overdue.hear(lost)
+                self.kill(live[lost])
 
     def _pack(self, trial: Any) -> Pack:
         return self._packs[trial.config["pack"]]

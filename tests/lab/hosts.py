@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+from filelock import FileLock, Timeout
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PREFIX = "lab-"  # of everything that lies outside the hosts: namespaces, links, the bridge
 BRIDGE = PREFIX + "bridge"
@@ -45,11 +48,14 @@ rm -rf /root/.ray /root/.ssh
 mkdir -m 700 /root/.ray /root/.ssh
 mkdir -p "$LAB/shared/mlruns"
 mount --bind "$LAB/shared/mlruns" "$CHECKOUT/mlruns"
-mount --bind "$LAB/hosts" /etc/hosts
-mount --bind "$LAB/resolv.conf" "$(readlink -f /etc/resolv.conf)"
-[ -z "$NETWORK" ] || ip link set lo up
+if [ "$NETWORK" ]; then
+    mount --bind "$LAB/hosts" /etc/hosts
+    mount --bind "$LAB/resolv.conf" "$(readlink -f /etc/resolv.conf)"
+    ip link set lo up
+fi
 touch "$LAB/$NAME/up"
-exec sleep infinity
+sleep infinity &
+wait  # and, as the first process of a host has to, for those whose parents have ended
 """
 
 
@@ -130,7 +136,11 @@ class LabError(RuntimeError):
 
 
 class Host:
-    """One host; `Laboratory.hosts` has them."""
+    """One host; `Laboratory.hosts` has them.
+
+    Args:
+        network: whether it has its own; else that of this machine, for what is installed before the laboratory closes.
+    """
 
     def __init__(self, lab: Laboratory, name: str, number: int, network: bool = True) -> None:
         self.lab, self.name, self.address = lab, name, f"{SUBNET}.{number}"
@@ -157,7 +167,7 @@ class Host:
                  "IMAGE": str(self.lab.image),
                  "DATA": self.lab.data, "OWN": self.lab.own, "NETWORK": "1" if self._network else ""},
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        _until(lambda: up.exists() or self._init.poll() is not None, f"host {self.name} to start")
+        until(lambda: up.exists() or self._init.poll() is not None, f"host {self.name} to start")
         if self._init.poll() is not None:
             raise LabError(f"host {self.name} does not start: {self._init.stderr.read()}")
 
@@ -258,20 +268,25 @@ class Laboratory:
         self.data, self.own = data, own
         self.folder = Path(tempfile.mkdtemp(prefix="photonic-lab-", dir="/var/tmp"))
         self.folder.chmod(0o711)  # PostgreSQL runs as a user of its own
-        self.image = self.folder / "image"
+        self.image = self.folder / "image" / "home"  # what homes begin with, over this machine's
         self.bin = ROOT / ".venv" / "bin"
+        self._lock = FileLock(f"/run/lock/{BRIDGE}")
         self.token = secrets.token_hex(32)
         names = ("n1", "n2", "n3", "tracking", "laptop")
         self.hosts = {name: Host(self, name, number) for number, name in enumerate(names, 11)}
 
     def __enter__(self) -> Laboratory:
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise LabError("another laboratory runs on this machine; it must end first") from None
         clear()
         try:
-            for name in ("shared", "image"):
-                (self.folder / name).mkdir()
+            (self.folder / "shared").mkdir()
+            self.image.mkdir(parents=True)
             names = "".join(f"{host.address} {name}\n" for name, host in self.hosts.items())
             (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
-            (self.folder / "resolv.conf").write_text("")  # no DNS answers
+            (self.folder / "resolv.conf").write_text(f"nameserver {SUBNET}.99\n")  # that is not there
             _run("ip", "link", "add", BRIDGE, "type", "bridge")
             _run("ip", "addr", "add", f"{SUBNET}.1/24", "dev", BRIDGE)  # so that this machine sees its hosts
             _run("ip", "link", "set", BRIDGE, "up")
@@ -287,9 +302,34 @@ class Laboratory:
             host.off()
         _run("ip", "link", "del", BRIDGE, check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.release()
 
     def __getitem__(self, name: str) -> Host:
         return self.hosts[name]
+
+
+def install(lab: Laboratory) -> None:
+    """Put the checkout and its packages into the homes of all hosts, as `ray up` would by the network that they lack.
+
+    To be called before what runs on them, as they start again.
+    """
+    launch = yaml.safe_load((ROOT / "experiments" / "cluster" / "launch.yaml").read_text())
+    for host in lab.hosts.values():
+        host.off()
+    empty, lab.image = lab.image, lab.folder / "empty"
+    lab.image.mkdir()
+    maker = Host(lab, "image", 0, network=False)
+    maker.boot()
+    try:
+        maker.run("rsync", "-a", *(f"--exclude={name}" for name in launch["rsync_exclude"]), f"{ROOT}/",
+                  "/root/photonic-dfa")
+        for command in launch["setup_commands"]:
+            maker.run("bash", "-c", command, seconds=600)
+    finally:
+        maker.off()
+    lab.image = empty
+    for host in lab.hosts.values():
+        host.boot()
 
 
 def clear() -> None:
@@ -321,7 +361,7 @@ def _run(*command: str, check: bool = True) -> str:
     return done.stdout
 
 
-def _until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+def until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pwd
+import secrets
 import shutil
 from pathlib import Path
 
-from lab.hosts import PATH, ROOT, Host, Laboratory, Program
+from lab.hosts import PATH, ROOT, Host, Laboratory, Program, until
 
 TRACKING = "http://10.77.0.14:5000"
 
@@ -38,6 +39,80 @@ def ray_by_hand(lab: Laboratory, host: Host, *options: str, cores: int = 1) -> P
              f"--node-ip-address={host.address}"] if host.name == "n1" else [f"--address={lab['n1'].address}:6379"]
     return host.start("ray", "start", *where, f"--num-cpus={cores}", "--block", *options, RAY_AUTH_MODE="token",
                       **data(lab))
+
+
+SSHD = """UsePAM no
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+AuthorizedKeysFile {folder}/key.pub
+HostKey {folder}/host
+StrictModes no
+PidFile none
+"""
+
+
+def ssh(lab: Laboratory) -> None:
+    """Servers on n1, n2 and n3, which let root in from `laptop`."""
+    folder = lab.folder / "ssh"
+    folder.mkdir()
+    for name in ("key", "host"):
+        lab["laptop"].run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name)
+    lab["laptop"].run("install", "-m", "600", folder / "key", "/root/.ssh/id_ed25519")
+    (folder / "sshd_config").write_text(SSHD.format(folder=folder))
+    for name in ("n1", "n2", "n3"):
+        lab[name].start(shutil.which("sshd", path=PATH), "-D", "-e", "-f",
+                        folder / "sshd_config").wait_for("Server listening")
+
+
+SLURM = """ClusterName=lab
+SlurmctldHost=n1({head})
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+SlurmUser=root
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldPidFile={folder}/slurmctld.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+MpiDefault=none
+ReturnToService=2
+KillWait=10
+NodeName=n1 NodeAddr={n1} CPUs=16 RealMemory=4000 Feature=opu
+NodeName=n2 NodeAddr={n2} CPUs=16 RealMemory=4000
+NodeName=n3 NodeAddr={n3} CPUs=16 RealMemory=4000
+PartitionName=all Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def slurm(lab: Laboratory) -> dict[str, str]:
+    """A Slurm of the three hosts, with its controller on n1; its nodes claim the cores that sweep.slurm asks for.
+
+    Returns:
+        The environment in which its commands find it.
+    """
+    folder = lab.folder / "slurm"
+    (folder / "state").mkdir(parents=True)
+    addresses = {name: lab[name].address for name in ("n1", "n2", "n3")}
+    (folder / "slurm.conf").write_text(SLURM.format(head=lab["n1"].address, folder=folder, **addresses))
+    (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+    (folder / "munge.key").write_bytes(secrets.token_bytes(128))
+    (folder / "munge.key").chmod(0o400)
+    folder.chmod(0o755)
+    environment = {"SLURM_CONF": str(folder / "slurm.conf")}
+    lab["n1"].start("munged", "--foreground", "--force", "--key-file", folder / "munge.key", "--socket",
+                    folder / "munge.socket", "--pid-file", folder / "munge.pid", "--log-file", folder / "munge.log",
+                    "--seed-file", folder / "munge.seed")
+    until((folder / "munge.socket").exists, "munged")
+    lab["n1"].start("slurmctld", "-D", **environment)
+    for name in addresses:
+        lab[name].start("slurmd", "-D", "-N", name, **environment)
+    until(lambda: lab["n1"].run("sinfo", "-h", "-t", "idle", "-o", "%D", **environment).strip() == "3",
+          "three idle nodes of Slurm")
+    return environment
 
 
 def data(lab: Laboratory) -> dict[str, str]:

@@ -1,0 +1,146 @@
+"""What is said of nodes that do not answer, and who is waited for; tests/lab has hosts whose links are really cut."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import grpc
+import pytest
+from fault_tools import wait_for
+
+from pipeline.sweep import cluster, nodes
+from pipeline.sweep.nodes import Node, Overdue, Watch, ended
+from pipeline.sweep.resources import ResourceError
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.experiment import Resources
+
+NODES = ["1" * 56, "2" * 56, "3" * 56]  # ids, as Ray has them
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Seconds become hundredths."""
+    for name in ("ASK", "TELL", "REPEAT"):
+        monkeypatch.setattr(nodes, f"{name}_SECONDS", getattr(nodes, f"{name}_SECONDS") / 100)
+
+
+class Worker(Node):
+    """A node that answers, or not, as a test wants."""
+
+    silent: set[str] = set()
+
+    def answers(self) -> bool:
+        return self.name not in self.silent
+
+
+def test_a_node_that_does_not_answer_is_named_again_and_again_until_it_answers_or_is_given_up(soon, monkeypatch):
+    there, said = {"2": Worker("n2", ""), "3": Worker("n3", "")}, []
+    monkeypatch.setattr(Worker, "silent", {"n3"})
+    with Watch(lambda: dict(there), said.append) as watch:
+        wait_for(lambda: len(said) > 1)
+        assert re.fullmatch(r"node n3 has not answered for \d+ s; unless it comes back, its packs .*", said[0])
+        assert re.fullmatch(r"node n3 has not answered for \d+ s", said[1])
+        assert not watch.lost("3")
+        monkeypatch.setattr(nodes, "LOST_SECONDS", 0.1)
+        assert watch.lost("3") and not watch.lost("another")
+        monkeypatch.setattr(Worker, "silent", set())
+        wait_for(lambda: "answers again" in said[-1])
+        del there["2"]
+        wait_for(lambda: said[-1] == "node n2 is no longer part of the cluster")
+    assert not any("n2" in line for line in said[:-1])
+    watch._thread.join(5)
+    assert not watch._thread.is_alive()
+
+
+def test_a_server_that_wants_a_token_answers_and_a_port_without_one_or_that_says_nothing_does_not(monkeypatch):
+    class Refuses(grpc.GenericRpcHandler):
+        def service(self, details):
+            return grpc.unary_unary_rpc_method_handler(
+                lambda request, context: context.abort(grpc.StatusCode.UNAUTHENTICATED, "token"))
+
+    server = grpc.server(ThreadPoolExecutor(1), [Refuses()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    assert Node("", f"127.0.0.1:{port}").answers()
+    server.stop(None).wait()
+    assert not Node("", f"127.0.0.1:{port}").answers()
+    monkeypatch.setattr(nodes, "ASK_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as dumb:  # as of a process that stands still
+        assert not Node("", f"127.0.0.1:{dumb.getsockname()[1]}").answers()
+
+
+@pytest.fixture
+def three(monkeypatch):
+    """Three nodes; the task of one never ends, as it may once its node was lost."""
+    there = [{"NodeID": n, "NodeName": f"n{n[0]}", "NodeManagerHostname": "host", "Alive": True,
+              "Resources": {"CPU": 1.0}} for n in NODES]
+    results = {f"task {n}": None for n in NODES[:2]}
+    monkeypatch.setattr(nodes, "ray", SimpleNamespace(
+        nodes=lambda: there, wait=lambda tasks, timeout: ([task for task in tasks if task in results], [])))
+    return SimpleNamespace(there=there, results=results, tasks={n: f"task {n}" for n in NODES})
+
+
+def test_a_task_is_waited_for_as_long_as_its_node_lives(soon, three, monkeypatch):
+    said, watch = [], SimpleNamespace(lost=lambda node: False)
+    watch.say = lambda line: (said.append(line), len(said) > 2 and three.there.pop())
+    one, two, last = NODES
+    assert list(ended(three.tasks, watch)) == [(one, f"task {one}"), (two, f"task {two}"), (last, None)]
+    assert said == ["waiting for n3 (host)"] * 3
+    monkeypatch.setattr(watch, "lost", lambda node: node == two)  # and Ray still has it
+    three.results.pop(f"task {two}")
+    assert list(ended({two: f"task {two}"}, watch)) == [(two, None)]
+
+
+def test_a_node_lost_while_it_is_prepared_is_done_without_if_others_can_train(three, monkeypatch, tmp_path):
+    trials, said = [TrialConfig(dataset="digits")], []
+    watch = SimpleNamespace(lost=lambda node: node == NODES[2], say=said.append)
+    remote = SimpleNamespace(options=lambda **_: SimpleNamespace(
+        remote=lambda *_: three.tasks[next(order)]))
+    order = iter(NODES)
+    monkeypatch.setattr(cluster, "ray", SimpleNamespace(
+        remote=lambda **_: lambda function: remote, get=three.results.__getitem__, nodes=lambda: three.there))
+    cluster.prepare_nodes(trials, Resources(), None, None, False, watch)
+    assert said == ["node n3 (host) was lost while it was prepared; going on without it"]
+    order = iter(NODES[2:])
+    three.there[:] = three.there[2:]
+    monkeypatch.setattr(nodes, "alive", lambda: [])
+    with pytest.raises(ResourceError, match="no node offers CPU: 1"):
+        monkeypatch.setattr(cluster, "offers", lambda: [])
+        cluster.prepare_nodes(trials, Resources(), None, None, False, watch)
+
+
+def test_a_sweep_through_a_head_that_stays_away_ends_with_an_error(monkeypatch, tmp_path):
+    gone = threading.Event()
+    monkeypatch.setattr(cluster, "check_address", lambda address: None)
+    monkeypatch.setattr(cluster, "LOG_SECONDS", 0)
+    monkeypatch.setattr(cluster, "Watch", lambda *_: Watch(lambda: {}, print))
+    monkeypatch.setattr(Watch, "lost", lambda self, node: True)
+    task = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: "task"))
+    monkeypatch.setattr(cluster, "ray", SimpleNamespace(
+        init=lambda *_, **__: None, remote=lambda **_: lambda function: task, get=lambda task: gone.wait(60),
+        shutdown=lambda: None))
+    with pytest.raises(ResourceError, match="sweep on 'ray://head:1' ended .*it has not answered for 120 s"):
+        cluster.on_head(print, "ray://head:1", tracking_uri="http://tracking", quiet=True)
+    gone.set()
+
+
+def test_a_worker_whose_answer_was_lost_with_the_link_is_found_once_it_had_time_to_answer(monkeypatch):
+    clock, back = SimpleNamespace(now=100.0), SimpleNamespace(at=0.0)
+    monkeypatch.setattr(nodes, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    overdue = Overdue(lambda: back.at)
+    overdue.hear("lost")
+    overdue.hear("slow", 10.0)
+    clock.now = 1000.0
+    assert overdue.among(["lost", "slow"]) == [], "no node was ever missed: an epoch may take its time"
+    back.at = 1000.0
+    clock.now = 1029.0
+    assert overdue.among(["lost", "slow"]) == [], "an epoch takes 10 s"
+    overdue.hear("slow", 12.0)
+    clock.now = 1035.0
+    assert overdue.among(["lost"]) == [], "of 12 s"
+    clock.now = 1037.0
+    assert overdue.among(["lost", "slow", "started since"]) == ["lost"]
