@@ -14,7 +14,7 @@ endif
 SWEEP_OPTIONS := $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep table1 report results ui test test-slow faults bench growth gpu lint clean
+.PHONY: help install sweep table1 report results ui test test-slow faults bench growth gpu lab lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ bench: $(READY) ## times a step, Opacus, accounting, tracking and a sweep; write
 
 growth: $(READY) ## times every command with 250 to 16,000 trials in the store; writes reports/growth.json
 	@PYTHONPATH=. $(BIN)/python tests/benchmarks/growth.py
+
+lab: $(READY) ## hosts on this machine whose links are cut: the cluster files, and faults (Linux, root; SHORT=1 as in CI)
+	@PYTHONPATH=.:tests $(BIN)/python -m lab $(if $(SHORT),short)
 
 gpu: ## checks and times a GPU with the packages at hand, nothing installed; writes reports/gpu.json
 	@PYTHONPATH=. $(PYTHON) tests/benchmarks/gpu.py

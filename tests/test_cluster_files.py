@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +109,10 @@ def test_slurm_script_is_valid_bash():
 STUB = """#!/bin/bash
 printf '%s\\n' "$(basename "$0") $(printf '%q ' "$@")" >> "$CALLS"
 [ "$(basename "$0")" = photonic ] && printf 'data %s\\n' "${PHOTONIC_DATA-none}" >> "$CALLS"
+if [ "$(basename "$0") $1 $2" = "ray start --head" ]; then
+    echo $$ > "$CALLS.head"
+    exec python -c "import socket, time; head = socket.create_server(('127.0.0.1', 24711)); time.sleep($HEAD_SECONDS)"
+fi
 [ "$(basename "$0")" = srun ] || exit 0
 while [[ $1 == --* ]]; do shift; done
 "$@"
@@ -122,6 +124,9 @@ wait
 RAY = """
 import itertools, os
 joined = itertools.count(int(os.environ["FIRST"]))
+
+class util:
+    get_node_ip_address = staticmethod(lambda: "127.0.0.1")
 
 def init(address):
     pass
@@ -142,15 +147,15 @@ def submit(tmp_path):
     (stubs / "python").symlink_to(sys.executable)
     (tmp_path / "ray.py").write_text(RAY)
     environment = {"PATH": os.environ["PATH"], "CALLS": str(tmp_path / "calls"), "SLURM_JOB_ID": "4711",
-                   "PYTHONPATH": str(tmp_path), "FIRST": "1", "JOINING": "3", "SRUN_SECONDS": "60"}
+                   "PYTHONPATH": str(tmp_path), "FIRST": "1", "JOINING": "3", "SRUN_SECONDS": "60",
+                   "HEAD_SECONDS": "60"}
 
     def run(*arguments: str, **more: str) -> subprocess.CompletedProcess:
         with (tmp_path / "out").open("w+") as out, (tmp_path / "err").open("w+") as err:  # srun's stub outlives the job
             done = subprocess.run(["bash", FOLDER / "sweep.slurm", *arguments], cwd=tmp_path,
                                   env={**environment, **more}, stdout=out, stderr=err, timeout=50)
-        if (tmp_path / "calls.srun").exists():
-            with contextlib.suppress(ProcessLookupError):  # as Slurm ends what a job leaves
-                os.kill(int((tmp_path / "calls.srun").read_text()), signal.SIGTERM)
+        for started in tmp_path.glob("calls.*"):
+            assert not Path("/proc", started.read_text().strip()).exists(), f"{started.suffix} outlived the job"
         texts = ((tmp_path / name).read_text() for name in ("out", "err"))
         return subprocess.CompletedProcess(done.args, done.returncode, *texts)
 
@@ -168,7 +173,7 @@ def test_slurm_script_starts_the_nodes_and_then_the_sweep(submit, tmp_path):
     assert head["port"] == 24711 and opus(head["resources"]) == 1 and opus(worker["resources"]) == 0
     (sweep,) = (sweep_options(call) for call in calls if call.startswith("photonic "))
     assert sweep.target == "experiments/table1.yaml" and sweep.address == worker["address"]
-    assert sweep.address.endswith(":24711")
+    assert sweep.address == "127.0.0.1:24711", "a name would need a DNS that answers"
     (srun,) = (call for call in calls if call.startswith("srun --het-group=1 "))
     asked = re.findall(r"^#SBATCH .*--cpus-per-task=(\d+)", (FOLDER / "sweep.slurm").read_text(), re.MULTILINE)
     assert f" --cpus-per-task={asked[1]} " in srun, "srun does not take it from the second part"
@@ -186,6 +191,7 @@ def test_slurm_script_names_a_data_folder_only_if_there_is_one(there, given, exp
 
 @pytest.mark.parametrize(("settings", "message"), [
     ({"JOINING": "2", "JOIN_SECONDS": "2"}, "2 of 3 nodes joined within 2 s (JOIN_SECONDS)"),
+    ({"HEAD_SECONDS": "-1"}, "Ray's head ended; its messages say why"),
     ({"JOINING": "1", "SRUN_SECONDS": "0"}, "srun ended when 1 of 3 nodes had joined; its messages say why")])
 def test_slurm_script_ends_if_a_node_does_not_join(settings, message, submit, tmp_path):
     done = submit("experiments/table1.yaml", MLFLOW_TRACKING_URI="http://tracking:5000", **settings)

@@ -85,7 +85,7 @@ def by_ray_up(lab: Laboratory) -> Iterator[Way]:
         raise LabError(f"ray up:\n{up.text}")
     on_head = ["ray", "exec", "--no-config-cache", file]
     ray = f"cd {CHECKOUT} && export PATH=$PWD/.venv/bin:$PATH RAY_AUTH_MODE=token MLFLOW_TRACKING_URI={TRACKING} &&"
-    until(lambda: all("raylet" in _ray(lab, name) for name in WORKERS), "all nodes", 300)
+    until(lambda: all("raylet" in _ray(lab, name) for name in WORKERS), "all nodes", 180)
     one = way(lab, "ray-up", lambda sweep: laptop.start(
         *on_head, f"{ray} photonic sweep {sweep} --address auto --mlruns /srv/shared/mlruns", cwd=ROOT))
     yield dataclasses.replace(one, log=f"{up.text}\n{one.log}")
