@@ -6,6 +6,7 @@ that was given up may never return.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -86,9 +87,12 @@ class Watch:
         with ThreadPoolExecutor(16) as pool:
             while not self._over.is_set():
                 found = dict(zip(known, pool.map(lambda node: node.answers(), known.values()), strict=True))
-                for node, answers in found.items():
+                for node, answers in found.items() if not self._over.is_set() else ():
                     self._take(node, known[node], answers)
-                there = self._nodes()
+                try:
+                    there = self._nodes()
+                except Exception:  # of a head that does not answer, whatever Ray makes of it; who needs it will say so
+                    there = known
                 for node in known.keys() - there.keys():
                     self.say(f"node {known[node].name} is no longer part of the cluster")
                     self._told.pop(node, None)
@@ -107,7 +111,7 @@ class Watch:
             if self._told.pop(node, None):
                 self.returned = now
                 self.say(f"node {its.name} answers again, after {silence:.0f} s")
-        elif silence > TELL_SECONDS and now - self._told.get(node, 0.0) > REPEAT_SECONDS and not self._over.is_set():
+        elif silence > TELL_SECONDS and now - self._told.get(node, -math.inf) > REPEAT_SECONDS:
             again = f"; {self._then}" if node not in self._told else ""
             self._told[node] = now
             self.say(f"node {its.name} has not answered for {silence:.0f} s{again}")

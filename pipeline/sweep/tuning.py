@@ -219,8 +219,9 @@ class PackOrder(FIFOScheduler):
 
     def kill(self, trial: Any) -> None:
         """The worker of one pack, which then starts again as one that died."""
-        worker = self._controller._trial_to_actor[trial]
-        ray.kill(self._controller._actor_manager._live_actors_to_ray_actors_resources[worker][0])
+        worker = self._controller._trial_to_actor.get(trial)
+        if started := self._controller._actor_manager._live_actors_to_ray_actors_resources.get(worker):
+            ray.kill(started[0])
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         self._freed = trial.placement_group_factory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -29,7 +30,7 @@ def main() -> int:
     torch.set_num_threads(1)  # as packs are trained, to the bit
     options.out.mkdir(parents=True, exist_ok=True)
     began, good = time.monotonic(), True
-    with ended_by_signals(), Laboratory(own=OWN) as lab:
+    with ended_by_signals(), Laboratory(os.environ.get("PHOTONIC_DATA", ""), OWN) as lab:
         try:
             if options.what in ("all", "short", "ways"):
                 install(lab)
@@ -43,8 +44,8 @@ def main() -> int:
                     print(f"{done.name}: {done.found.trials} trials in {done.seconds:.0f} s, weights and histories "
                           + ("as on one machine" if done.good else f"NOT as on one machine: {done.found}"), flush=True)
                     good &= done.good
-                    if options.what == "short" and kind is ways.by_ray_up:
-                        break
+                    if options.what == "short":
+                        break  # the first of each kind
             if options.what in ("all", "short", "faults"):
                 only = SHORT if options.what == "short" else options.only
                 outcomes = faults.run(lab, server, options.out / "faults.jsonl", only)

@@ -7,18 +7,21 @@ import json
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
-from fault_tools import damage
+from fault_tools import Damage, damage
 
 from lab.hosts import Host, LabError, Laboratory, Line, Program
 from lab.services import TRACKING, ray_by_hand, sweep
-from pipeline.trials.experiment import load_experiment
+from pipeline.accounting.budget import begun
+from pipeline.sweep import status
+from pipeline.tracking.reader import Reader
+from pipeline.trials.experiment import Experiment, load_experiment
 
-FILE = Path(__file__).with_name("lab.yaml")
+FOLDER = Path(__file__).parent
 PHASES = ("joining", "preparing", "training", "last trial", "writing")
 LIMIT = 420  # seconds after which a driver that has not ended is taken to wait for ever
 ORDINARY = re.compile(r"\[\d+/\d+\]|connecting to|looking for|training \d|reading the trials|\d+ trials: ")
@@ -32,6 +35,7 @@ class Fault:
         victim: of the hosts; `worker` is one that trains, and in the last trial the one that trains it.
         seconds: until `heal`; None if it lasts.
         shared: whether the hosts share the folder of checkpoints.
+        file: what is swept; `secure.yaml` while it trains only.
     """
 
     what: str
@@ -40,6 +44,7 @@ class Fault:
     heal: Callable[[Host], object] | None = None
     seconds: float | None = None
     shared: bool = True
+    file: str = "lab.yaml"
 
 
 def full(host: Host) -> None:
@@ -57,6 +62,7 @@ FAULTS = (
     Fault("worker's host killed", "worker", Host.off, shared=False),
     Fault("worker's disk full", "worker", full, shared=False),
     Fault("worker's host paused for 80 s", "worker", Host.pause, Host.resume, 80),
+    Fault("worker's host paused for 80 s, secret noise", "worker", Host.pause, Host.resume, 80, False, "secure.yaml"),
 )
 
 
@@ -93,7 +99,7 @@ class Outcome:
 def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str) -> Outcome:
     """One fault in one phase of a sweep of its own, on a Ray that was just started."""
     file = lab.folder / f"{name}.yaml"
-    file.write_text(yaml.safe_dump({**yaml.safe_load(FILE.read_text()), "name": name}))
+    file.write_text((FOLDER / fault.file).read_text().replace("name: lab\n", f"name: {name}\n"))
     private = [] if fault.shared else ["--private", "/srv/own/private"]
     hosts, opu = [lab[n] for n in ("n1", "n2", "n3")], '--resources={"OPU": 1}'
     for host in hosts:
@@ -153,9 +159,27 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
     if fault.strike is Host.slow:
         victim.off()  # with its link
         victim.boot()
-    found = damage(lab.folder / "reader", load_experiment(file), TRACKING)
+    found = (damage if fault.file == "lab.yaml" else charged)(lab.folder / "reader", load_experiment(file), TRACKING)
     outcome.lost, outcome.duplicated, outcome.unequal = found.lost, found.duplicated, len(found.unequal)
     return outcome
+
+
+def charged(root: Path, experiment: Experiment, uri: str) -> Damage:
+    """Of a search with secret noise, which comes out otherwise every time: that
+    nothing was drawn again, or that the odometer does not show all that was released, counts as unequal."""
+    store = Reader(uri, root)
+    store.attach(experiment.name)
+    keys, released = Counter(run.trial_key for run in store.runs()), store.released()
+    found = Damage(len(keys), duplicated=sum(count - 1 for count in keys.values()))
+    found.lost = experiment.planned - sum(run.status == "finished" for run in store.runs())
+    draws = {release.trial.trial_key: {r.draw for r in released if r.trial.trial_key == release.trial.trial_key}
+             for release in released}
+    if not any(len(names) == 2 for names in draws.values()):
+        found.unequal.append("no trial was drawn again and charged")
+    filter = begun(store.budget())
+    if filter.epsilon(filter.spent(released)) != status.read(store, experiment.name).budget["spent"]:
+        found.unequal.append("what the odometer shows")
+    return found
 
 
 def _work(host: Host) -> float:
@@ -201,7 +225,7 @@ def run(lab: Laboratory, server: Program, out: Path, only: str = "") -> list[Out
     outcomes = []
     for f, fault in enumerate(FAULTS):
         for p, phase in enumerate(PHASES):
-            if not re.search(only, f"{fault.what}, {phase}"):
+            if fault.file == "secure.yaml" and phase != "training" or not re.search(only, f"{fault.what}, {phase}"):
                 continue
             try:
                 outcome = inject(lab, server, fault, phase, f"lab{f}{p}")

@@ -62,7 +62,9 @@ wait  # and, as the first process of a host has to, for those whose parents have
 def lacking() -> list[str]:
     """What this machine lacks for a laboratory, in words; empty if it has all."""
     found = [] if os.uname().sysname == "Linux" else ["Linux"]
-    found += [] if os.geteuid() == 0 else ["root (namespaces are made)"]
+    found += [] if os.geteuid() == 0 else ["root"]
+    if not found and subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "true"]).returncode:
+        found.append("the right to make namespaces")
     packages = sorted({package for program, package in PROGRAMS.items() if not shutil.which(program, path=PATH)})
     return found + ([f"Debian's packages: apt-get install {' '.join(packages)}"] if packages else [])
 
