@@ -12,7 +12,7 @@ import torch
 
 from lab import faults, ways
 from lab.hosts import ROOT, LabError, Laboratory, ended_by_signals, install, lacking
-from lab.services import ssh, tracking
+from lab.services import tracking
 
 OWN = "64m"  # the disk of a host, so that it is soon full
 SHORT = "link of a worker cut for ever, preparing"
@@ -34,7 +34,6 @@ def main() -> int:
         try:
             if options.what in ("all", "short", "ways"):
                 install(lab)
-                ssh(lab)
             server = tracking(lab)
             kinds = {"short": (ways.by_ray_up, ways.by_slurm), "faults": ()}.get(
                 options.what, (ways.by_hand, ways.by_ray_up, ways.by_slurm))

@@ -24,6 +24,7 @@ from pipeline.trials.experiment import Experiment, load_experiment
 FOLDER = Path(__file__).parent
 PHASES = ("joining", "preparing", "training", "last trial", "writing")
 LIMIT = 420  # seconds after which a driver that has not ended is taken to wait for ever
+FAILED = "the laboratory failed"
 ORDINARY = re.compile(r"\[\d+/\d+\]|connecting to|looking for|training \d|reading the trials|\d+ trials: ")
 
 
@@ -116,15 +117,15 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
         driver.wait_for("looking for data sets")
         time.sleep(0.5)
     elif phase == "training":
-        driver.wait_for("[1/5]")
+        driver.wait_for("[1/5]", LIMIT)
         time.sleep(1)
     elif phase == "last trial":
-        driver.wait_for("[4/5]")
+        driver.wait_for("[4/5]", LIMIT)
         time.sleep(1)
         if fault.victim == "worker":
             victim = max(hosts[1:], key=_work)
     elif phase == "writing":
-        driver.wait_for("[1/5]")
+        driver.wait_for("[1/5]", LIMIT)
         requests = len(server.lines)
         _until_line(server, "runs/log-batch", requests)
     struck = time.monotonic()
@@ -212,7 +213,11 @@ def table(outcomes: list[Outcome]) -> str:
     rows = ["| fault | phase | outcome | told after | longest silence | lost, doubled, changed |",
             "| --- | --- | --- | ---: | ---: | --- |"]
     for o in outcomes:
-        how = "waits for ever" if o.code is None else f"ended ({o.code})" if o.code else "went on to the end"
+        how = "went on to the end"
+        if o.line == FAILED:
+            how = f"not run: {o.log[-1]}"
+        elif o.code != 0:
+            how = "waits for ever" if o.code is None else f"ended ({o.code})"
         how += ", and the same command went on" if o.again and not o.lost else ""
         told = "–" if o.told is None else f"{o.told:.0f} s"
         rows.append(f"| {o.fault} | {o.phase} | {how} | {told} | {o.silence:.0f} s | {o.lost}, {o.duplicated}, "
@@ -230,7 +235,7 @@ def run(lab: Laboratory, server: Program, out: Path, only: str = "") -> list[Out
             try:
                 outcome = inject(lab, server, fault, phase, f"lab{f}{p}")
             except LabError as error:
-                outcome = Outcome(fault.what, phase, log=str(error).splitlines(), line="the laboratory failed")
+                outcome = Outcome(fault.what, phase, log=str(error).splitlines(), line=FAILED)
             outcomes.append(outcome)
             print(table([outcome]).splitlines()[-1], flush=True)
             with out.open("a", encoding="utf-8") as file:

@@ -54,8 +54,8 @@ PidFile none
 def ssh(lab: Laboratory) -> None:
     """Servers on n1, n2 and n3, which let root in from `laptop`."""
     folder = lab.folder / "ssh"
-    folder.mkdir()
-    for name in ("key", "host"):
+    folder.mkdir(exist_ok=True)
+    for name in {"key", "host"} - {file.name for file in folder.iterdir()}:
         lab["laptop"].run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name)
     lab["laptop"].run("install", "-m", "600", folder / "key", "/root/.ssh/id_ed25519")
     (folder / "sshd_config").write_text(SSHD.format(folder=folder))

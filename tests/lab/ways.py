@@ -11,7 +11,7 @@ from pathlib import Path
 from fault_tools import Damage, damage
 
 from lab.hosts import ROOT, LabError, Laboratory, Program, until
-from lab.services import TRACKING, data, ray_by_hand, slurm, sweep, write_token
+from lab.services import TRACKING, data, ray_by_hand, slurm, ssh, sweep, write_token
 from pipeline.trials.experiment import load_experiment
 
 FILES = ROOT / "experiments" / "cluster"
@@ -72,32 +72,34 @@ def by_hand(lab: Laboratory) -> Iterator[Way]:
 
 def by_ray_up(lab: Laboratory) -> Iterator[Way]:
     """`ray up`, then a sweep on the head, one through `ray://` and a job, both from `laptop`; then `ray down`."""
-    laptop, file = lab["laptop"], Path("/srv/shared/launch.yaml")
-    text = (FILES / "launch.yaml").read_text()
-    for what, ours in (("192.0.2.10", lab["n1"].address), ("192.0.2.11", lab["n2"].address),
-                       ("192.0.2.12", lab["n3"].address), ("researcher", "root"), ("=/data", "=/srv/data")):
-        assert what in text  # what the file says is to be put there
-        text = text.replace(what, ours)
-    (lab.folder / "shared" / "launch.yaml").write_text(text)
-    write_token(lab, laptop)
-    up = laptop.start("ray", "up", "--yes", "--no-config-cache", file, cwd=ROOT)
-    if up.wait():
-        raise LabError(f"ray up:\n{up.text}")
-    on_head = ["ray", "exec", "--no-config-cache", file]
-    ray = f"cd {CHECKOUT} && export PATH=$PWD/.venv/bin:$PATH RAY_AUTH_MODE=token MLFLOW_TRACKING_URI={TRACKING} &&"
-    until(lambda: all("raylet" in _ray(lab, name) for name in WORKERS), "all nodes", 180)
-    one = way(lab, "ray-up", lambda sweep: laptop.start(
-        *on_head, f"{ray} photonic sweep {sweep} --address auto --mlruns /srv/shared/mlruns", cwd=ROOT))
-    yield dataclasses.replace(one, log=f"{up.text}\n{one.log}")
-    forward = laptop.start(*on_head, "--port-forward", "10001", "--port-forward", "8265", "sleep 900", cwd=ROOT)
-    until(lambda: "8265" in laptop.run("ss", "-ltn") and "10001" in laptop.run("ss", "-ltn"), "forwarded ports")
-    yield way(lab, "ray-client", lambda file: sweep(laptop, file, "ray://127.0.0.1:10001"))
-    job = (f"env MLFLOW_TRACKING_URI={TRACKING} photonic sweep {{}} --address auto --mlruns /srv/shared/mlruns")
-    yield way(lab, "ray-job", lambda file: laptop.start(
-        "/root/photonic-dfa/.venv/bin/ray", "job", "submit", "--address", "http://127.0.0.1:8265", "--working-dir",
-        "/srv/shared", "--", *job.format(file).split(), cwd=ROOT, RAY_AUTH_MODE="token"))
-    forward.signal()
-    laptop.run("ray", "down", "--yes", file, cwd=ROOT)
+    with restarted(lab):
+        ssh(lab)
+        laptop, file = lab["laptop"], Path("/srv/shared/launch.yaml")
+        text = (FILES / "launch.yaml").read_text()
+        for what, ours in (("192.0.2.10", lab["n1"].address), ("192.0.2.11", lab["n2"].address),
+                           ("192.0.2.12", lab["n3"].address), ("researcher", "root"), ("=/data", "=/srv/data")):
+            assert what in text  # what the file says is to be put there
+            text = text.replace(what, ours)
+        (lab.folder / "shared" / "launch.yaml").write_text(text)
+        write_token(lab, laptop)
+        up = laptop.start("ray", "up", "--yes", "--no-config-cache", file, cwd=ROOT)
+        if up.wait():
+            raise LabError(f"ray up:\n{up.text}")
+        on_head = ["ray", "exec", "--no-config-cache", file]
+        ray = f"cd {CHECKOUT} && export PATH=$PWD/.venv/bin:$PATH RAY_AUTH_MODE=token MLFLOW_TRACKING_URI={TRACKING} &&"
+        until(lambda: all("raylet" in _ray(lab, name) for name in WORKERS), "all nodes", 180)
+        one = way(lab, "ray-up", lambda sweep: laptop.start(
+            *on_head, f"{ray} photonic sweep {sweep} --address auto --mlruns /srv/shared/mlruns", cwd=ROOT))
+        yield dataclasses.replace(one, log=f"{up.text}\n{one.log}")
+        forward = laptop.start(*on_head, "--port-forward", "10001", "--port-forward", "8265", "sleep 900", cwd=ROOT)
+        until(lambda: "8265" in laptop.run("ss", "-ltn") and "10001" in laptop.run("ss", "-ltn"), "forwarded ports")
+        yield way(lab, "ray-client", lambda file: sweep(laptop, file, "ray://127.0.0.1:10001"))
+        job = (f"env MLFLOW_TRACKING_URI={TRACKING} photonic sweep {{}} --address auto --mlruns /srv/shared/mlruns")
+        yield way(lab, "ray-job", lambda file: laptop.start(
+            "/root/photonic-dfa/.venv/bin/ray", "job", "submit", "--address", "http://127.0.0.1:8265", "--working-dir",
+            ".", "--", *job.format(file).split(), cwd=ROOT, RAY_AUTH_MODE="token"))
+        forward.signal()
+        laptop.run("ray", "down", "--yes", file, cwd=ROOT)
 
 
 def by_slurm(lab: Laboratory) -> Iterator[Way]:
