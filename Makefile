@@ -71,7 +71,7 @@ bench: $(READY) ## times a step, Opacus, accounting, tracking and a sweep; write
 growth: $(READY) ## times every command with 250 to 16,000 trials in the store; writes reports/growth.json
 	@PYTHONPATH=. $(BIN)/python tests/benchmarks/growth.py
 
-lab: $(READY) ## hosts on this machine whose links are cut: the cluster files, and faults (Linux, root; SHORT=1 as in CI)
+lab: $(READY) ## hosts on this machine whose links are cut: the cluster files, and faults (Linux, root; SHORT=1: a part of it)
 	@PYTHONPATH=.:tests $(BIN)/python -m lab $(if $(SHORT),short)
 
 gpu: ## checks and times a GPU with the packages at hand, nothing installed; writes reports/gpu.json

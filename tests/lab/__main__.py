@@ -1,4 +1,4 @@
-"""`make lab`: the ways to a cluster and the faults, on hosts of this machine; `python -m lab short` is what CI runs."""
+"""`make lab`: the ways to a cluster and the faults, on hosts of this machine."""
 
 from __future__ import annotations
 
