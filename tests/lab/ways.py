@@ -126,7 +126,7 @@ def by_slurm(lab: Laboratory) -> Iterator[Way]:
 
 def _ray(lab: Laboratory, name: str) -> str:
     """Processes of Ray on a host."""
-    return lab[name].run("bash", "-c", "pgrep -a 'gcs_server|raylet|ray::' || true").strip()
+    return lab[name].run("bash", "-c", "ps -eo comm= | grep -E '^(gcs_server|raylet|ray::)' || true").strip()
 
 
 @contextmanager
