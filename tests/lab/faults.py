@@ -14,14 +14,13 @@ from pathlib import Path
 
 from fault_tools import Damage, damage
 
-from lab.hosts import Host, LabError, Laboratory, Line, Program
-from lab.services import TRACKING, ray_by_hand, sweep
+from lab.hosts import WORKERS, Host, LabError, Laboratory, Line, Program
+from lab.services import TRACKING, experiment, ray_by_hand, sweep
 from pipeline.accounting.budget import begun
 from pipeline.sweep import status
 from pipeline.tracking.reader import Reader
 from pipeline.trials.experiment import Experiment, load_experiment
 
-FOLDER = Path(__file__).parent
 PHASES = ("joining", "preparing", "training", "last trial", "writing")
 LIMIT = 420  # seconds after which a driver that has not ended is taken to wait for ever
 FAILED = "the laboratory failed"
@@ -99,13 +98,10 @@ class Outcome:
 
 def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str) -> Outcome:
     """One fault in one phase of a sweep of its own, on a Ray that was just started."""
-    file = lab.folder / f"{name}.yaml"
-    file.write_text((FOLDER / fault.file).read_text().replace("name: lab\n", f"name: {name}\n"))
+    file = experiment(lab, name, fault.file)
     private = [] if fault.shared else ["--private", "/srv/own/private"]
-    hosts, opu = [lab[n] for n in ("n1", "n2", "n3")], '--resources={"OPU": 1}'
-    for host in hosts:
-        host.off()
-        host.boot()
+    hosts, opu = [lab[n] for n in WORKERS], '--resources={"OPU": 1}'
+    lab.restart()
     ray_by_hand(lab, hosts[0], cores=0).wait_for("Ray runtime started")
     nodes = [ray_by_hand(lab, host, opu) for host in hosts[1:]]
     for node in nodes:
@@ -126,8 +122,7 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
             victim = max(hosts[1:], key=_work)
     elif phase == "writing":
         driver.wait_for("[1/5]", LIMIT)
-        requests = len(server.lines)
-        _until_line(server, "runs/log-batch", requests)
+        server.wait_for("runs/log-batch", start=len(server.lines))
     struck = time.monotonic()
     fault.strike(victim)
     healer = threading.Timer(fault.seconds or 0, fault.heal, (victim,)) if fault.heal else None
@@ -150,9 +145,7 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
     outcome.log = [f"{line.at - struck:.1f} {line.text}" for line in driver.lines]
     if outcome.code != 0:
         outcome.again = True
-        for host in hosts:
-            host.off()
-            host.boot()
+        lab.restart()
         ray_by_hand(lab, hosts[0], opu).wait_for("Ray runtime started")
         again = sweep(hosts[0], file, f"{hosts[0].address}:6379", *private)
         if again.wait(LIMIT):
@@ -166,16 +159,15 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
 
 
 def charged(root: Path, experiment: Experiment, uri: str) -> Damage:
-    """Of a search with secret noise, which comes out otherwise every time: that
-    nothing was drawn again, or that the odometer does not show all that was released, counts as unequal."""
+    """Of a search with secret noise, which comes out otherwise every time: it counts as unequal that nothing was drawn
+    again, and that the odometer does not show all that was released."""
     store = Reader(uri, root)
     store.attach(experiment.name)
     keys, released = Counter(run.trial_key for run in store.runs()), store.released()
     found = Damage(len(keys), duplicated=sum(count - 1 for count in keys.values()))
     found.lost = experiment.planned - sum(run.status == "finished" for run in store.runs())
-    draws = {release.trial.trial_key: {r.draw for r in released if r.trial.trial_key == release.trial.trial_key}
-             for release in released}
-    if not any(len(names) == 2 for names in draws.values()):
+    draws = Counter(key for key, draw in {(release.trial.trial_key, release.draw) for release in released})
+    if 2 not in draws.values():
         found.unequal.append("no trial was drawn again and charged")
     filter = begun(store.budget())
     if filter.epsilon(filter.spent(released)) != status.read(store, experiment.name).budget["spent"]:
@@ -198,14 +190,6 @@ def _ticks(host: Host) -> int:
         except OSError:
             continue
     return total
-
-
-def _until_line(program: Program, text: str, start: int, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not any(text in line.text for line in program.lines[start:]):
-        if time.monotonic() > end:
-            raise LabError(f"{program.name} did not say '{text}'")
-        time.sleep(0.01)
 
 
 def table(outcomes: list[Outcome]) -> str:

@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PREFIX = "lab-"  # of everything that lies outside the hosts: namespaces, links, the bridge
 BRIDGE = PREFIX + "bridge"
 SUBNET = "10.77.0"
+WORKERS = ("n1", "n2", "n3")
+CHECKOUT = "/root/photonic-dfa"  # on hosts, as launch.yaml has it
 PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "unshare": "util-linux",
             "mount": "mount", "rsync": "rsync", "ssh": "openssh-client", "sshd": "openssh-server",
             "slurmctld": "slurm-wlm", "munged": "munge", "initdb": "postgresql"}
@@ -100,8 +102,8 @@ class Program:
         """Its exit status; None while it runs."""
         return self._process.poll()
 
-    def wait_for(self, text: str, seconds: float = 120) -> Line:
-        """The first line that has `text`.
+    def wait_for(self, text: str, seconds: float = 120, start: int = 0) -> Line:
+        """The first line that has `text`, from the line numbered `start`.
 
         Raises:
             LabError: it ended, or the time was over, without.
@@ -111,7 +113,7 @@ class Program:
             over = self.code is not None
             if over:
                 self._reader.join(5)
-            for line in list(self.lines):
+            for line in self.lines[start:]:
                 if text in line.text:
                     return line
             if over or time.monotonic() > end:
@@ -274,13 +276,14 @@ class Laboratory:
         self.bin = ROOT / ".venv" / "bin"
         self._lock = FileLock(f"/run/lock/{BRIDGE}")
         self.token = secrets.token_hex(32)
-        names = ("n1", "n2", "n3", "tracking", "laptop")
+        names = (*WORKERS, "tracking", "laptop")
         self.hosts = {name: Host(self, name, number) for number, name in enumerate(names, 11)}
 
     def __enter__(self) -> Laboratory:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
+            self.folder.rmdir()
             raise LabError("another laboratory runs on this machine; it must end first") from None
         clear()
         try:
@@ -309,6 +312,12 @@ class Laboratory:
     def __getitem__(self, name: str) -> Host:
         return self.hosts[name]
 
+    def restart(self) -> None:
+        """Switch the hosts that train off and on, so that nothing of before runs on them."""
+        for name in WORKERS:
+            self[name].off()
+            self[name].boot()
+
 
 def install(lab: Laboratory) -> None:
     """Put the checkout and its packages into the homes of all hosts, as `ray up` would by the network that they lack.
@@ -318,18 +327,18 @@ def install(lab: Laboratory) -> None:
     launch = yaml.safe_load((ROOT / "experiments" / "cluster" / "launch.yaml").read_text())
     for host in lab.hosts.values():
         host.off()
-    empty, lab.image = lab.image, lab.folder / "empty"
+    image, lab.image = lab.image, lab.folder / "nothing"
     lab.image.mkdir()
     maker = Host(lab, "image", 0, network=False)
     maker.boot()
     try:
         maker.run("rsync", "-a", *(f"--exclude={name}" for name in launch["rsync_exclude"]), f"{ROOT}/",
-                  "/root/photonic-dfa")
+                  CHECKOUT)
         for command in launch["setup_commands"]:
             maker.run("bash", "-c", command, seconds=600)
     finally:
         maker.off()
-    lab.image = empty
+    lab.image = image
     for host in lab.hosts.values():
         host.boot()
 

@@ -7,7 +7,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from lab.hosts import PATH, ROOT, Host, Laboratory, Program, until
+from lab.hosts import PATH, ROOT, WORKERS, Host, Laboratory, Program, until
 
 TRACKING = "http://10.77.0.14:5000"
 
@@ -59,7 +59,7 @@ def ssh(lab: Laboratory) -> None:
         lab["laptop"].run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name)
     lab["laptop"].run("install", "-m", "600", folder / "key", "/root/.ssh/id_ed25519")
     (folder / "sshd_config").write_text(SSHD.format(folder=folder))
-    for name in ("n1", "n2", "n3"):
+    for name in WORKERS:
         lab[name].start(shutil.which("sshd", path=PATH), "-D", "-e", "-f",
                         folder / "sshd_config").wait_for("Server listening")
 
@@ -96,7 +96,7 @@ def slurm(lab: Laboratory) -> dict[str, str]:
     """
     folder = lab.folder / "slurm"
     (folder / "state").mkdir(parents=True)
-    addresses = {name: lab[name].address for name in ("n1", "n2", "n3")}
+    addresses = {name: lab[name].address for name in WORKERS}
     (folder / "slurm.conf").write_text(SLURM.format(head=lab["n1"].address, folder=folder, **addresses))
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
     (folder / "munge.key").write_bytes(secrets.token_bytes(128))
@@ -120,9 +120,14 @@ def data(lab: Laboratory) -> dict[str, str]:
 
 
 def write_token(lab: Laboratory, host: Host) -> None:
-    (file := lab.folder / host.name / "home" / ".ray" / "auth_token").parent.mkdir(exist_ok=True)
     host.run("bash", "-c", f"umask 077; printf %s {lab.token} > /root/.ray/auth_token")
-    assert file.exists()
+
+
+def experiment(lab: Laboratory, name: str, file: str = "lab.yaml") -> Path:
+    """What the laboratory sweeps under a name of its own, in a file that this machine and all hosts see."""
+    path = lab.folder / f"{name}.yaml"
+    path.write_text(Path(__file__).with_name(file).read_text().replace("name: lab\n", f"name: {name}\n"))
+    return path
 
 
 def sweep(host: Host, file: Path, address: str, *options: str, **environment: str) -> Program:
