@@ -10,14 +10,15 @@ import pandas as pd
 
 from pipeline.tracking.artifacts import DONE, DRAWS, EARLIER, FIELDS, TrackedRun, param_value
 from pipeline.tracking.reader import Reader
-from pipeline.trials.choices import ALGORITHM_LABELS, MECHANISMS
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.datasets import DATASET_LABELS
+from pipeline.trials.datasets import DATASET_LABELS as DATASET_LABELS
 from pipeline.trials.experiment import Experiment
-from pipeline.trials.features import FEATURES
+from pipeline.trials.feedback import LABELS
 from pipeline.trials.fields import UserError
 from pipeline.trials.naming import noise_setting, run_name
+from pipeline.trials.part import PARTS
 
+ALGORITHM_LABELS = LABELS
 NON_PRIVATE = "non-private"
 DEFAULT_NOISE = TrialConfig().noise
 
@@ -107,7 +108,8 @@ def noise_sources(runs: pd.DataFrame) -> pd.Series:
     """`research` or `secure` of every run, by its own setting `noise`, the default where that was not tracked; empty
     for runs without a mechanism, which draw no noise."""
     tracked = runs.reindex(columns=["noise"])["noise"].astype(object)
-    return tracked.where(tracked.notna(), DEFAULT_NOISE).where(runs["mechanism"] != "none")
+    private = runs["mechanism"].map(lambda name: PARTS["mechanism"][name].private)
+    return tracked.where(tracked.notna(), DEFAULT_NOISE).where(private)
 
 
 def by_noise(settings: Sequence[str]) -> list[str]:
@@ -161,10 +163,9 @@ def require_replicates(runs: pd.DataFrame, along: Sequence[str] = ()) -> None:
 
 def _require_known(runs: Sequence[TrackedRun]) -> None:
     """Tables and figures go through the names that are known here, and would leave the others out in silence."""
-    for field, known in (("algorithm", ALGORITHM_LABELS), ("mechanism", MECHANISMS), ("dataset", DATASET_LABELS),
-                         ("features", FEATURES)):
+    for field in ("algorithm", "mechanism", "dataset", "features"):
         for run in runs:
-            if run.params.get(field, next(iter(known))) not in known:
+            if field in run.params and run.params[field] not in PARTS[field]:
                 raise ReportError(f"{field}: '{run.params[field]}' of trial {run.trial_key} is an extension's; import "
                                   "the module that registers it, or name that in `plugins` of the experiment file")
 

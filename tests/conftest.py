@@ -8,11 +8,8 @@ import sys
 import pytest
 import torch
 
-from pipeline.learning.data import dataset, maps
-from pipeline.learning.feedback import algorithms
-from pipeline.learning.mechanisms import registry as mechanisms
 from pipeline.tracking import backend, store
-from pipeline.trials import choices, datasets, features, plugins
+from pipeline.trials import part, plugins
 
 # Files that take longest, the longest first: two processes that take file by file then end at the same time.
 LONGEST = ("test_sweep", "test_api", "test_certified", "test_cli", "test_tracking", "test_convnet", "test_data",
@@ -87,10 +84,7 @@ def said(monkeypatch):
 @pytest.fixture
 def extensions():
     """What a test registers, or loads as a plugin, is gone after it."""
-    registries = [choices.ALGORITHMS, choices.ALGORITHM_LABELS, choices.MECHANISMS, choices.PER_RECORD,
-                  choices.GAUSSIAN, choices.ROUNDING,
-                  datasets.DATASETS, datasets.DATASET_LABELS, dataset.READERS, algorithms.FEEDBACKS,
-                  mechanisms.MECHANISMS, features.FEATURES, maps.MAPS, maps.FUNCTIONS, plugins.LOADED]
+    registries = [*part.PARTS.values(), part.SETTINGS, plugins.LOADED]
     before, path = [dict(registry) for registry in registries], list(sys.path)
     yield
     for name in plugins.LOADED.keys() - before[-1].keys():

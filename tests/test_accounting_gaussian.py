@@ -17,8 +17,9 @@ from pipeline.accounting import curves, leekifer, selected
 from pipeline.accounting import event as ga
 from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting, epsilon
 from pipeline.accounting.selected import selected_by_composition
-from pipeline.trials.choices import RELATIONS, SAMPLERS, relation_of
-from pipeline.trials.combinations import LEAST_DELTA_PER_STEP, LEAST_NOISE_OVER_C
+from pipeline.trials.mechanism import LEAST_DELTA_PER_STEP, LEAST_NOISE_OVER_C
+from pipeline.trials.part import PARTS
+from pipeline.trials.sampler import RELATIONS, relation_of
 
 POISSON = PrivacyEvent("poisson", "add/remove", 1.0, steps=3150, epochs=15, sampling_rate=256 / 54000)
 FIXED = PrivacyEvent("without_replacement", "replace-one", 1.0, steps=3150, epochs=15, N=54000, m=256)
@@ -154,10 +155,10 @@ def test_values_say_what_they_are():
 
 
 def test_every_other_pair_is_refused_by_name():
-    for sampler in ga.SAMPLERS:
+    for sampler in PARTS["sampler"]:
         for relation in ga.RELATIONS:
             event = dataclasses.replace({e.sampler: e for e in ALL}[sampler], relation=relation)
-            if (sampler, relation) in ga.ACCOUNTANTS:
+            if PARTS["sampler"][sampler].relation == relation:
                 assert epsilon(event, 1e-5).value > 0
                 continue
             for refused in (epsilon, ga.epsilon_per_epoch):
@@ -180,7 +181,7 @@ def test_other_accountants_are_refused(event, accountant, message):
 
 
 @pytest.mark.parametrize("event, change, message", [
-    (POISSON, dict(sampler="sorted"), "sampler: must be one of poisson"),
+    (POISSON, dict(sampler="sorted"), "sampler: must be one of shuffled"),
     (POISSON, dict(relation="replace"), "relation: must be one of add/remove"),
     (POISSON, dict(noise_multiplier=-1.0), "noise_multiplier: must be >= 0, got -1.0"),
     (POISSON, dict(noise_multiplier=math.nan), "noise_multiplier: must be >= 0, got nan"),
@@ -300,9 +301,9 @@ def test_rounding_of_the_fft_is_paid_for(sampler, steps, z, delta, monkeypatch):
 
 
 def test_every_sampler_has_one_relation_and_accountants_for_it():
-    assert set(ga.SAMPLERS) == set(SAMPLERS) and ga.RELATIONS == RELATIONS
-    assert set(ga.ACCOUNTANTS) == {(sampler, relation_of(sampler)) for sampler in SAMPLERS}
-    assert {relation_of(sampler) for sampler in SAMPLERS} == set(RELATIONS)
+    assert ga.RELATIONS == RELATIONS
+    assert all(cls.accountants and cls.other_relation for cls in PARTS["sampler"].values())
+    assert {relation_of(sampler) for sampler in PARTS["sampler"]} == set(RELATIONS)
 
 
 def test_the_least_noise_over_c_is_the_least_over_every_sensitivity():

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -122,7 +121,6 @@ def test_refusals():
         lab.label_epsilons(TrialConfig(**PHOTONIC), 0)
     with pytest.raises(ValueError, match="mechanism: must be photonic, got none"):
         lab.label_mu(TrialConfig())
-    unknown = SimpleNamespace(mechanism="photonic", algorithm="dfa", sigma=1.0, tau_f=1.0, output_noise=True,
-                              hidden=(4,), sampler="sorted")
-    with pytest.raises(ValueError, match="participations are known of shuffled and without_replacement, got sorted"):
-        lab.label_epsilons(unknown, 1)
+    poisson = TrialConfig(sampler="poisson")
+    with pytest.raises(ValueError, match="participations are known of shuffled and without_replacement, got poisson"):
+        poisson.parts.sampler.participations(poisson, 1)

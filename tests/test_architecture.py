@@ -24,7 +24,7 @@ HEAVY = ("torch", "ray", "mlflow", "numpy", "pandas", "matplotlib")
 FORBIDDEN = {
     "layers": ("pipeline/tracking/store.py", "from pipeline.sweep.lock import Lease"),
     "learning": ("pipeline/learning/randomness.py", "from pipeline.learning.training import train"),
-    "cycles": ("pipeline/trials/choices.py", "from pipeline.trials.config import TrialConfig"),
+    "cycles": ("pipeline/trials/part.py", "from pipeline.trials.config import TrialConfig"),
     "mlflow": ("analysis/runs.py", "import mlflow"),
     "ray": ("pipeline/sweep/worker.py", "import ray"),
     "lightonml": ("pipeline/learning/training.py", "import lightonml"),

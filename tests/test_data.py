@@ -26,6 +26,7 @@ from pipeline.learning.data import dataset as data
 from pipeline.learning.data import download, readers
 from pipeline.learning.data.dataset import DataError
 from pipeline.trials.datasets import DatasetSpec
+from pipeline.trials.part import PARTS
 
 REPOSITORY = Path(__file__).parents[1]
 MNIST = DatasetSpec(200, 50, (1, 28, 28), 10, (0.5,), (0.5,))
@@ -77,7 +78,7 @@ def mnist(monkeypatch: pytest.MonkeyPatch) -> dict[str, np.ndarray]:
     for part, n in (("train", MNIST.n_train), ("t10k", MNIST.n_test)):
         arrays[f"{part}-images-idx3-ubyte"] = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8)
         arrays[f"{part}-labels-idx1-ubyte"] = rng.integers(0, 10, n, dtype=np.uint8)
-    monkeypatch.setitem(data.DATASETS, "mnist", MNIST)
+    monkeypatch.setattr(PARTS["dataset"]["mnist"], "spec", MNIST)
     monkeypatch.setitem(readers.DIGESTS, "mnist", digests({name: idx(a) for name, a in arrays.items()}))
     return arrays
 
@@ -101,7 +102,7 @@ def cifar_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
         records = rng.integers(0, 256, (100, 3073), dtype=np.uint8)
         records[:, 0] = rng.permutation(np.arange(100) % 10)
         files[name] = records.tobytes()
-    monkeypatch.setitem(data.DATASETS, "cifar10", CIFAR)
+    monkeypatch.setattr(PARTS["dataset"]["cifar10"], "spec", CIFAR)
     monkeypatch.setitem(readers.DIGESTS, "cifar10", digests(files))
     return files
 
@@ -516,8 +517,9 @@ import json, os, sys
 from pipeline.learning.data import dataset as data
 from pipeline.learning.data import readers
 from pipeline.trials.datasets import DatasetSpec
+from pipeline.trials.part import PARTS
 settings = json.loads(sys.argv[1])
-data.DATASETS["mnist"] = DatasetSpec(*settings["sizes"], (1, 28, 28), 10, (0.5,), (0.5,))
+PARTS["dataset"]["mnist"].spec = DatasetSpec(*settings["sizes"], (1, 28, 28), 10, (0.5,), (0.5,))
 readers.DIGESTS["mnist"] = settings["digests"]
 readers.BASE_URLS["mnist"] = settings["url"]
 child = os.fork()  # what is imported is imported once

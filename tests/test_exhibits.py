@@ -20,10 +20,10 @@ from analysis.report.report import DRAW
 from analysis.runs import ReportError, _row
 from analysis.statistics import SUMMARY, bootstrap_interval, mean_interval, plus_minus, summarize
 from pipeline.tracking.artifacts import TrackedRun, param_text
-from pipeline.trials.choices import ALGORITHMS
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.exhibits import misfit
 from pipeline.trials.experiment import load_experiment
+from pipeline.trials.part import PARTS
 
 FILES = Path(__file__).parent.parent / "experiments"
 BASE = {"dataset": "digits", "hidden": (32, 16), "mechanism": "photonic", "batch_size": 64, "epochs": 2}
@@ -262,9 +262,9 @@ def test_a_file_that_asks_for_what_does_not_fit_is_refused_with_the_reason(tmp_p
 # what all have in common
 
 def test_every_algorithm_has_a_colour_marker_and_line_of_its_own():
-    looks = [style.look(algorithm) for algorithm in ALGORITHMS]
+    looks = [style.look(algorithm) for algorithm in PARTS["algorithm"]]
     for part in ("color", "marker", "linestyle", "label"):
-        assert len({str(look[part]) for look in looks}) == len(ALGORITHMS), part
+        assert len({str(look[part]) for look in looks}) == len(PARTS["algorithm"]), part
 
 
 @pytest.mark.parametrize(("name", "trials"), [("alignment_heatmap", GRID), ("batch_size_sweep", BY_BATCH)])

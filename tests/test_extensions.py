@@ -18,11 +18,10 @@ from pipeline.accounting import account, privacy_tags
 from pipeline.auditing.release import audit_release
 from pipeline.cli import main
 from pipeline.learning.data.dataset import DataError, load, register_dataset
-from pipeline.learning.feedback.algorithms import FEEDBACKS, BackPropagation, register_feedback
+from pipeline.learning.feedback.algorithms import BackPropagation, register_feedback
 from pipeline.learning.mechanisms import contribution_bound, register_mechanism
 from pipeline.learning.mechanisms.gaussian import PerExample
 from pipeline.learning.mechanisms.none import NoMechanism
-from pipeline.learning.mechanisms.registry import MECHANISMS
 from pipeline.sweep.checkpoints import CheckpointError, Checkpoints
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -32,6 +31,7 @@ from pipeline.trials.experiment import load_experiment, parse_experiment
 from pipeline.trials.fields import setting
 from pipeline.trials.naming import noise_setting, run_name
 from pipeline.trials.packs import Pack
+from pipeline.trials.part import PARTS, SETTINGS
 from pipeline.trials.plugins import LOADED, load_plugins
 
 pytestmark = pytest.mark.usefixtures("extensions")
@@ -166,7 +166,7 @@ def test_a_path_has_a_curve_of_its_own():
     (lambda: register_feedback("My path", Mine), "algorithm: must be small letters, digits and '_', .* got 'My path'"),
     (lambda: register_feedback("mine", Mine, settings=("thresh",)), "settings: must be fields of a trial, got 'thres"),
     (lambda: register_feedback("mine", Mine, settings={"mine": 3}), "settings: 'mine' must be what .*setting. makes"),
-    (lambda: register_feedback("mine", Mine, settings={"sigma": setting(1.0, "")}), "settings: a new one .* 'sigma'"),
+    (lambda: register_feedback("mine", Mine, settings={"sigma": setting(1.0, "")}), "settings: 'sigma' is another"),
     (lambda: register_feedback("mine", Mine, settings={"layers": setting(1, "")}), "settings: a new one .* 'layers'"),
     (lambda: register_feedback("mine", Mine, settings={"x": setting(1.0, "", high=0)}), "x: must be <= 0, got 1.0"),
     (lambda: register_feedback("mine", Mine, projectors=("lens",)), "projectors: must be some of none, .*, got lens"),
@@ -175,14 +175,14 @@ def test_a_path_has_a_curve_of_its_own():
     (lambda: register_mechanism("mine", NoMechanism, guarantee="?"), "guarantee: can be stated of a GaussianMechanism"),
     (lambda: register_mechanism("mine", OwnUpdate, guarantee="?"), "guarantee: .* its own `update`.*, got OwnUpdate"),
     (lambda: register_mechanism("mine", Halved, settings=("target_epsilon",)), "settings: target_epsilon needs a guar"),
-    (lambda: register_dataset("digits", DATASETS["mnist"], print), "dataset: 'digits' is taken by .*data.readers._dig"),
+    (lambda: register_dataset("digits", DATASETS["mnist"], print), "dataset: 'digits' is taken by .*data.readers.digi"),
     (lambda: register_dataset("mine", DatasetSpec(9, 9, (3, 2), 1, (0,), (1,)), print), "dataset: 'mine' must have at"),
 ])
 def test_what_cannot_be_registered_changes_nothing(call, says):
-    before = dict(FEEDBACKS), dict(MECHANISMS), dict(DATASETS)
+    before = {slot: dict(of_slot) for slot, of_slot in PARTS.items()}, dict(SETTINGS)
     with pytest.raises(ConfigError, match="^" + says):
         call()
-    assert before == (FEEDBACKS, MECHANISMS, DATASETS)
+    assert before == (PARTS, SETTINGS)
     with pytest.raises(ConfigError, match="algorithm: must be one of bp, dfa, tdfa, pdfa, hybrid, got 'mine'"):
         TrialConfig(algorithm="mine")
 
@@ -274,7 +274,7 @@ def test_the_settings_of_a_plugin_are_listed_with_its_file(tmp_path, capsys):
         "Path)\n", 'Path, settings={"gain": setting(2, "of it")})\n'))
     assert main(["fields"]) == 0 and "\ngain" not in capsys.readouterr().out
     assert main(["fields", str(file)]) == 0
-    assert capsys.readouterr().out.endswith("\ngain = 2\n    of it\n")
+    assert "\ngain = 2\n    of it\n" in capsys.readouterr().out
 
 
 def test_a_file_loads_its_plugins(tmp_path):

@@ -19,7 +19,7 @@ from pipeline.accounting import privacy_tags
 from pipeline.learning.data import features as maps
 from pipeline.learning.data import optical
 from pipeline.learning.data.dataset import DataError, Dataset, load
-from pipeline.learning.data.maps import MAPS, register_features
+from pipeline.learning.data.maps import register_features
 from pipeline.learning.opu import OpuUnavailable, import_lightonml, simulated_device
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.dry_run import as_lines, preview
@@ -31,9 +31,9 @@ from pipeline.trials import feature_file
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.experiment import parse_experiment
-from pipeline.trials.features import record_shape
 from pipeline.trials.fields import setting
 from pipeline.trials.packs import Pack
+from pipeline.trials.part import PARTS
 from pipeline.trials.unused import check_used, used
 from tests.flat import train
 
@@ -164,15 +164,16 @@ def test_settings_of_the_optics_are_the_trials_identity():
     changes = ({}, {"optical_width": 32}, {"optical_thresholds": 4}, {"optical_seed": 1}, {"feature_groups": 2},
                {"optical_device": "hardware"})
     assert len({changed(OPTICAL, **change).trial_key for change in changes}) == len(changes)
-    assert len({maps.feature_key(changed(OPTICAL, **change)) for change in changes}) == len(changes)
-    assert maps.feature_key(changed(OPTICAL, seed=3, hidden=(8,))) == maps.feature_key(OPTICAL)
+    assert len({(c := changed(OPTICAL, **change)).parts.features.key(c) for change in changes}) == len(changes)
+    assert OPTICAL.parts.features.key(changed(OPTICAL, seed=3, hidden=(8,))) == OPTICAL.parts.features.key(OPTICAL)
     hardware = changed(OPTICAL, optical_device="hardware")  # which has a matrix of its own
     assert changed(hardware, optical_seed=1).trial_key == hardware.trial_key
     with pytest.raises(ConfigError, match="optical_seed: is not used with optical_device 'hardware', got 1; use optic"):
         check_used([changed(hardware, optical_seed=1)])
     with pytest.raises(ConfigError, match="optical_width: is not used with features 'pixels', got 9; use features 'op"):
         check_used([TrialConfig(optical_width=9)])
-    assert record_shape(OPTICAL) == (48,) and OPTICAL.layer_sizes == (48, 16, 10) and OPTICAL.feature_groups == 1
+    assert OPTICAL.parts.features.shape(OPTICAL) == (48,) and OPTICAL.layer_sizes == (48, 16, 10)
+    assert OPTICAL.feature_groups == 1
 
 
 @pytest.mark.parametrize(("values", "message"), [
@@ -233,7 +234,7 @@ def of(file, **values):
 
 def test_features_of_a_file_are_rows_as_they_stand_there(file, digits):
     trial = of(file)
-    assert record_shape(trial) == (32,) and trial.feature_width == 32 and trial.feature_groups == 0
+    assert trial.parts.features.shape(trial) == (32,) and trial.feature_width == 32 and trial.feature_groups == 0
     train_x, test_x = maps.features(digits, trial)
     matrix = torch.randn(64, 32, generator=torch.Generator().manual_seed(0))
     assert torch.equal(train_x, (digits.train_x.float() @ matrix).bfloat16()) and test_x.shape == (360, 32)
@@ -361,7 +362,7 @@ def test_scattering_takes_each_colour_by_itself():
     trial = TrialConfig(dataset="cifar10", features="scattering", feature_groups=0)
     (found,) = maps.compute([pixels], data, trial)
     expected = torch.from_numpy(reference["cifar_J2_L8"])  # [image, colour, 81, 8, 8]
-    assert record_shape(trial) == (243, 8, 8)
+    assert trial.parts.features.shape(trial) == (243, 8, 8)
     assert (found.float().view(expected.shape) - expected).abs().max() < 2**-8
     assert (expected[:, 0] - expected[:, 1]).abs().max() > 0.05
     mirrored = pixels.view(3, 3, 32, 32).flip(3).flatten(1)  # colours keep their places
@@ -445,7 +446,7 @@ def test_a_cache_of_an_extension_is_that_of_its_code_and_a_notebook_has_none(dig
         exec(compile(file.read_text(), str(file), "exec"), space)
         register_features("tiles", space["tiles"], **OF_TILES | {"shape": (16,)})
         paths.append(maps._digest(digits, TrialConfig(**SMALL, features="tiles")))
-    assert paths[0] != paths[1] and MAPS["tiles"].kept
+    assert paths[0] != paths[1] and PARTS["features"]["tiles"].works.kept
     exec(compile(function.format(3), "a cell", "exec"), space := {"__name__": "version"})
     register_features("tiles", space["tiles"], **OF_TILES | {"shape": (16,)})
     maps.features(digits, TrialConfig(**SMALL, features="tiles"))
@@ -467,15 +468,15 @@ def test_what_an_extension_gives_is_checked(digits, function, message):
 @pytest.mark.parametrize(("name", "values", "message"), [
     ("tiles", {"public_because": " "}, "public_because: must say in one line why 'tiles' is a public map"),
     ("tiles", {"settings": ("tile",)}, "settings: must be fields of a trial, got 'tile'"),
-    ("scattering", {}, "features: 'scattering' is taken by .*scattering.scattering, got .*tiles; choose another name"),
+    ("scattering", {}, "features: 'scattering' is taken by .*maps.SCATTERING, got .*tiles; choose another name"),
     ("pixels", {}, "features: 'pixels' is taken by"),
     ("My tiles", {}, "features: must be small letters, digits and '_', .* got 'My tiles'"),
 ])
 def test_maps_that_cannot_be_registered(name, values, message):
-    before = dict(MAPS)
+    before = dict(PARTS["features"])
     with pytest.raises(ConfigError, match="^" + message):
         register_features(name, tiles, **OF_TILES | values)
-    assert before == MAPS
+    assert before == PARTS["features"]
     known = "pixels, scattering, patches, optical, file"
     with pytest.raises(ConfigError, match=f"features: must be one of {known}, got 'tiles'"):
         TrialConfig(features="tiles")

@@ -18,7 +18,6 @@ from pipeline.learning.data.scattering import scattering
 from pipeline.learning.training import Training
 from pipeline.sweep.estimate import estimate_seconds
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.features import record_shape
 from pipeline.trials.packs import Pack
 from tests.flat import train
 
@@ -50,7 +49,7 @@ def test_coefficients_are_kymatios(images, expected, scales):
                                                                    feature_groups=7), (217, 3, 3)),
     (TrialConfig(dataset="cifar10", features="scattering"), (243, 8, 8)), (TrialConfig(), (1, 28, 28))])
 def test_shapes_are_known_without_computing(trial, shape):
-    assert record_shape(trial) == shape and trial.layers[0].n_in == np.prod(shape)
+    assert trial.parts.features.shape(trial) == shape and trial.layers[0].n_in == np.prod(shape)
     if trial.dataset == "digits":
         data = load("digits")
         assert maps.compute([data.train_x[:3]], data, trial)[0].shape == (3, np.prod(shape))
@@ -172,7 +171,7 @@ def test_the_notes_say_that_features_are_public_and_the_key_has_them():
                {"feature_reference": "dead_leaves"}, {"feature_mirrored": True},
                {"feature_reference": "dead_leaves", "feature_mirrored": True})
     trials = [dataclasses.replace(TRIAL, **change) for change in changes]
-    assert len({trial.trial_key for trial in trials}) == len({maps.feature_key(trial) for trial in trials}) == 7
+    assert len({trial.trial_key for trial in trials}) == len({trial.parts.features.key(trial) for trial in trials}) == 7
     mirrored = dataclasses.replace(private, feature_mirrored=True)
     assert "coefficients of a record and its mirror image, a map of" in privacy_tags(mirrored)["privacy.notes"]
     assert "feature_mirrored" not in fields

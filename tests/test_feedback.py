@@ -6,9 +6,9 @@ import torch
 
 from pipeline.learning.alignment import cosines, true_gradient
 from pipeline.learning.feedback.algorithms import BackPropagation, DirectFeedback, output_error, ternarize
-from pipeline.learning.feedback.projectors import PROJECTORS
 from pipeline.learning.mechanisms.base import mean_outer_products
 from pipeline.learning.network.network import Mlp, Parameters
+from pipeline.trials.part import PARTS
 
 SIZES, R, M = (12, 9, 7, 5), 2, 6
 DERIVATIVES = {
@@ -123,7 +123,7 @@ def test_ternarize_at_and_around_the_threshold():
 
 
 def test_all_layers_share_one_projection():
-    with PROJECTORS["gaussian"](5, 16, [0, 1], 1.0) as projector:
+    with PARTS["projector"]["gaussian"].load()(5, 16, [0, 1], 1.0) as projector:
         e = torch.randn(R, M, 5)
         signals = DirectFeedback(projector, (9, 7)).signals(e)
         assert torch.equal(torch.cat(signals[:2], dim=-1), projector.project(e)) and signals[2] is e

@@ -169,7 +169,6 @@ def test_a_trial_learns_better_than_with_noise_everywhere(digits):
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"algorithm": "bp", "projector": ""}, "denoise: must be false with bp"),
-    ({"mechanism": "none"}, "denoise: is of mechanism 'photonic' or 'component' or 'per_example', got mechanism"),
     ({"algorithm": "pdfa", "projector": "opu_hardware"}, "denoise: needs the feedback matrix B, which is not known"),
     ({"network": "convnet"}, "denoise: puts signals of fully connected layers .* use algorithm 'hybrid'")])
 def test_what_has_no_known_feedback_space_is_refused(changes, message):

@@ -252,7 +252,7 @@ def test_an_epsilon_so_large_that_the_sampler_counts_is_not_certified():
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"mechanism": "photonic", "sampler": "shuffled", "noise_multiplier": 0.0}, "noise: needs a guarantee"),
-    ({"noise_multiplier": 0.0}, "noise: needs a guarantee that it can keep: mechanism 'component' or 'per_example'"),
+    ({"noise_multiplier": 0.0}, "noise: needs a guarantee that it can keep: mechanism 'per_example' or 'component'"),
     ({"algorithm": "pdfa", "projector": "opu_hardware"}, "projector: nobody has shown that a real OPU projects"),
     ({"canaries": 100}, "canaries: their audit is computed from private records"),
     ({"clipping_norm": 1e-300}, "clipping_norm: must be at least 1e-15 and at most 1e.15 with noise 'secure'"),

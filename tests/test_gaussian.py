@@ -13,7 +13,6 @@ from pipeline.learning.data.dataset import load
 from pipeline.learning.feedback.algorithms import BackPropagation, output_error
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism
 from pipeline.learning.mechanisms.gaussian import Component, PerExample, contribution_norms
-from pipeline.learning.mechanisms.registry import MECHANISMS
 from pipeline.learning.network.network import Mlp, Parameters, make_network
 from pipeline.learning.training import Training
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -216,7 +215,7 @@ def test_a_record_that_overflows_contributes_nothing_and_leaves_the_others_alone
     """Error zero, activations whose squares overflow: 0 inf = nan in the norm would tell that the record took part."""
     trial = TrialConfig(dataset="digits", hidden=SIZES[1:-1], mechanism=mechanism, batch_size=4)
     net = Mlp(SIZES, "relu", [0])
-    made = MECHANISMS[mechanism]((trial,), net, torch.device("cpu"))
+    made = trial.parts.mechanism.load()((trial,), net, torch.device("cpu"))
     deltas = [torch.randn(1, 4, n) for n in SIZES[1:]]
     activations = [torch.randn(1, 4, n) for n in SIZES[:-1]]
     alone, among = (net.blank_parameters(1, "cpu") for _ in range(2))

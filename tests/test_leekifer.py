@@ -142,9 +142,9 @@ def test_readings_have_curves_of_their_own_with_their_own_epsilon(tmp_path):
 
 
 def test_a_reading_is_named_by_what_varies_and_is_not_the_default_and_by_every_activation():
-    runs = pd.DataFrame([vars(replace(DFA, error_clip=clip)) for clip in (False, True, False, True)])
+    runs = pd.DataFrame([replace(DFA, error_clip=clip).values() for clip in (False, True, False, True)])
     assert list(reading_of(runs)) == ["error_clip false", "", "error_clip false", ""]
-    runs = pd.DataFrame([vars(trial) for trial in (BP, DFA, replace(DFA, activation="sigmoid", bounding="scale"))])
+    runs = pd.DataFrame([trial.values() for trial in (BP, DFA, replace(DFA, activation="sigmoid", bounding="scale"))])
     assert list(reading_of(runs)) == ["activation tanh", "activation tanh", "activation sigmoid, bounding scale"]
 
 

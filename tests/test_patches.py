@@ -14,7 +14,6 @@ from pipeline.learning.data.dataset import DataError, load
 from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, REFERENCES, dead_leaves, standardised
 from pipeline.learning.data.patches import IMAGES, LEAST_CONTRAST, LEAST_VARIANCE, Patches, filters, folded
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.features import record_shape
 from pipeline.trials.packs import Pack
 from tests.flat import train
 
@@ -148,7 +147,7 @@ def test_a_reference_that_the_map_does_not_use_changes_nothing(digits):
     (TRIAL, (24, 2, 2)), (TrialConfig(features="patches"), (128, 6, 6)),
     (TrialConfig(dataset="cifar10", features="patches", patch_filters=400, patch_pools=3), (800, 3, 3))])
 def test_shapes(trial, shape):
-    assert record_shape(trial) == shape and trial.feature_groups == 1
+    assert trial.parts.features.shape(trial) == shape and trial.feature_groups == 1
 
 
 def test_digits_are_learnt_by_feedback_through_them(digits):
@@ -163,7 +162,7 @@ def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
     changes = ({}, {"patch_filters": 13}, {"patch_size": 4}, {"patch_threshold": 0.5}, {"patch_pools": 3},
                {"feature_groups": 2}, {"features": "pixels"}, {"feature_mirrored": True})
     trials = [dataclasses.replace(TRIAL, **change) for change in changes]
-    assert len({trial.trial_key for trial in trials}) == len({maps.feature_key(trial) for trial in trials}) == 8
+    assert len({trial.trial_key for trial in trials}) == len({trial.parts.features.key(trial) for trial in trials}) == 8
     assert "patch_filters" not in TrialConfig(features="scattering").canonical()
 
 

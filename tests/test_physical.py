@@ -201,9 +201,10 @@ def test_what_does_not_go_together_is_refused_in_one_line(wrong, message):
     ("base: {algorithm: pdfa, photons: 10}",
      r"photons: is not used with projector 'opu_simulated', got 10.0; use projector 'opu_physical', at base.photons"),
     ("base: {algorithm: dfa, adc_bits: 8}",
-     r"adc_bits: is not used with algorithm 'dfa' and projector 'gaussian', got 8; use algorithm 'pdfa' with projector "
+     r"adc_bits: is not used with algorithm 'dfa', got 8; use algorithm 'pdfa' with projector "
      r"'opu_physical'"),
-    ("base: {algorithm: bp, read_noise: 1}", r"read_noise: is not used with algorithm 'bp' and projector 'none'")])
+    ("base: {algorithm: bp, read_noise: 1}",
+     r"read_noise: is not used with algorithm 'bp', got 1.0; use algorithm 'pdfa' with projector 'opu_physical'")])
 def test_a_field_of_the_camera_that_nothing_uses_is_refused(text, message, tmp_path):
     (tmp_path / "e.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):

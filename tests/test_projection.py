@@ -16,9 +16,8 @@ from pipeline.learning.feedback.projection import (
     HardwareOpuProjector,
     SimulatedOpuProjector,
 )
-from pipeline.learning.feedback.projectors import PROJECTORS
 from pipeline.learning.opu import OpuUnavailable, check_opu
-from pipeline.trials import config
+from pipeline.trials.part import PARTS
 
 SEEDED = {"gaussian": GaussianProjector, "opu_simulated": SimulatedOpuProjector}
 
@@ -60,12 +59,12 @@ class Opener:
 
 
 def test_registry_is_what_a_configuration_accepts():
-    assert {"none", *PROJECTORS} == set(config.PROJECTORS)
+    assert all(callable(cls.load()) for name, cls in PARTS["projector"].items() if name != "none")
 
 
 @pytest.mark.parametrize("name", SEEDED)
 def test_projection_is_the_product_with_the_replicas_matrix(name):
-    with PROJECTORS[name](10, 33, [1, 2, 3], 0.5) as projector:
+    with PARTS["projector"][name].load()(10, 33, [1, 2, 3], 0.5) as projector:
         e = ternary(3, 7, 10)
         p = projector.project(e)
         assert p.shape == (3, 7, 33) and p.dtype == torch.float32
@@ -78,15 +77,15 @@ def test_projection_is_the_product_with_the_replicas_matrix(name):
 def test_a_replica_does_not_depend_on_the_others(name):
     seeds = [4, 8, 15, 16, 23]
     e = ternary(5, 77, 10)  # an odd batch, so that replicas start at all alignments
-    together = PROJECTORS[name](10, 129, seeds, 1.0).project(e)
+    together = PARTS["projector"][name].load()(10, 129, seeds, 1.0).project(e)
     for r, seed in enumerate(seeds):
-        alone = PROJECTORS[name](10, 129, [seed], 1.0).project(e[r : r + 1].clone())
+        alone = PARTS["projector"][name].load()(10, 129, [seed], 1.0).project(e[r : r + 1].clone())
         assert torch.equal(together[r], alone[0])
 
 
 @pytest.mark.parametrize("name", SEEDED)
 def test_seeds_determine_the_matrix(name):
-    matrices = PROJECTORS[name](10, 50, [0, 1, 0, 2**32 - 1], 1.0).matrices
+    matrices = PARTS["projector"][name].load()(10, 50, [0, 1, 0, 2**32 - 1], 1.0).matrices
     assert torch.equal(matrices[0], matrices[2])
     for a, b in ((0, 1), (0, 3), (1, 3)):
         assert (matrices[a] != matrices[b]).all()
@@ -102,7 +101,7 @@ def std_is_plausible(entries, std):
 @pytest.mark.parametrize("n_classes", [2, 10, 100])
 @pytest.mark.parametrize("name", SEEDED)
 def test_entries_have_the_asked_deviation(name, n_classes):
-    entries = PROJECTORS[name](n_classes, 2000, [3], 0.7).matrices
+    entries = PARTS["projector"][name].load()(n_classes, 2000, [3], 0.7).matrices
     assert std_is_plausible(entries, 0.7)
     for wrong in (2 / 3, 3 / 2):
         assert not std_is_plausible(entries, 0.7 * wrong)
@@ -155,7 +154,7 @@ def test_the_simulation_checks_the_first_input_or_all():
         always.project(e / 2)
 
 
-@pytest.mark.parametrize("name", [name for name in PROJECTORS if name != "opu_physical"])  # which takes cameras
+@pytest.mark.parametrize("name", ["gaussian", "opu_simulated", "opu_hardware"])
 @pytest.mark.parametrize("change, message", [
     (dict(n_classes=0), "n_classes: must be at least 1, got 0"),
     (dict(n_out_total=0), "n_out_total: must be at least 1"),
@@ -165,7 +164,7 @@ def test_the_simulation_checks_the_first_input_or_all():
 ])
 def test_arguments_are_checked(name, change, message):
     with pytest.raises(ValueError, match=message):
-        PROJECTORS[name](**{**dict(n_classes=10, n_out_total=8, seeds=[1], std=1.0), **change})
+        PARTS["projector"][name].load()(**{**dict(n_classes=10, n_out_total=8, seeds=[1], std=1.0), **change})
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 10), (1, 4, 9), (4, 10)])
@@ -301,7 +300,7 @@ def test_check_opu_passes_where_all_is_there(monkeypatch):
 @pytest.mark.parametrize("name", SEEDED)
 def test_cuda_agrees_with_the_cpu(name):
     e = ternary(2, 64, 10)
-    here = PROJECTORS[name](10, 100, [1, 2], 1.0).project(e)
-    there = PROJECTORS[name](10, 100, [1, 2], 1.0, "cuda").project(e.cuda())
+    here = PARTS["projector"][name].load()(10, 100, [1, 2], 1.0).project(e)
+    there = PARTS["projector"][name].load()(10, 100, [1, 2], 1.0, "cuda").project(e.cuda())
     assert there.is_cuda
     torch.testing.assert_close(there.cpu(), here, rtol=1e-5, atol=1e-5)

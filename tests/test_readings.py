@@ -17,7 +17,7 @@ from pipeline.learning.mechanisms import contribution_bound, make_mechanism, noi
 from pipeline.learning.mechanisms.base import sum_outer_products
 from pipeline.learning.network.network import make_network
 from pipeline.learning.training import Training
-from pipeline.trials.bounds import activation_bounds, excess, stated_norm
+from pipeline.trials.component import activation_bounds, excess, stated_norm
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.exhibits import update_sigma
 from pipeline.trials.experiment import load_experiment, parse_experiment
@@ -324,13 +324,13 @@ def test_other_readings_are_released_on_a_grid(name, digits):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("{bounding: scale}", "bounding: is not used with mechanism 'none' and target_norm 0, got scale; use mechanism "
+    ("{bounding: scale}", "bounding: is not used with mechanism 'none', got scale; use mechanism "
                           "'component' with target_norm > 0"),
     ("{mechanism: component, bounding: scale}", "bounding: is not used with target_norm 0, got scale; use target_norm"),
     ("{mechanism: per_example, error_clip: off}", "error_clip: is not used with mechanism 'per_example', got False; "
                                                   "use mechanism 'component'"),
-    ("{mechanism: per_example, error_clip: on}", "error_clip: is not used with mechanism 'per_example' and error_clip "
-                                                 "'on', got True; use mechanism 'component' with error_clip 'off'"),
+    ("{mechanism: per_example, error_clip: on}", "error_clip: is not used with mechanism 'per_example', got True; "
+                                                 "use mechanism 'component'"),
     ("{mechanism: component, target_norm: 1, bounding: scale, error_clip: off}",
      "error_clip: is not used with bounding 'scale', got False; use bounding 'clip'"),
     ("{mechanism: component, tau_h_rule: published}", "tau_h_rule: is not used with target_norm 0, got published"),

@@ -14,11 +14,12 @@ from scipy import stats
 from pipeline.learning import rounded_gaussian
 from pipeline.learning.data import sampling
 from pipeline.learning.data.dataset import load
-from pipeline.learning.data.sampling import ABSENT, SAMPLERS, SECRET_SAMPLERS, BatchSampler
+from pipeline.learning.data.sampling import ABSENT, POISSON, SHUFFLED, BatchSampler
 from pipeline.learning.randomness import SecretNoise, secret_integers
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
+from pipeline.trials.part import PARTS
 
 CPU = torch.device("cpu")
 BASE = TrialConfig(dataset="digits", hidden=(16, 16), batch_size=32, epochs=2, learning_rate=0.1, noise="secure")
@@ -48,7 +49,7 @@ def test_secure_streams_take_nothing_from_seeds_or_global_generators():
     assert not torch.equal(first[1], first[2])
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", PARTS["sampler"])
 def test_secure_batches_have_the_distribution_of_their_sampler(name):
     n, m, steps = 60, 20, 3 if name == "shuffled" else 400
     sampler = BatchSampler(name, [np.arange(n)], [0], m, steps, CPU, secure=True)
@@ -69,20 +70,20 @@ def test_secret_integers_are_never_the_same_and_of_64_fair_bits():
 
 def test_secret_poisson_batches_take_records_independently_and_at_most_at_the_rate(monkeypatch):
     n, m, steps = 50, 7, 4_000
-    drawn = SECRET_SAMPLERS["poisson"](n, steps, m)
+    drawn = POISSON.secret(n, steps, m)
     sizes = (drawn != ABSENT).sum(axis=1)
     assert abs(sizes.mean() - m) < 6 * (m * (1 - m / n) / steps) ** 0.5
     assert sizes.var() == pytest.approx(m * (1 - m / n), rel=0.15)
     rate = 2**64 * m // n
     monkeypatch.setattr(sampling, "secret_integers", lambda n: np.array([rate - 1, rate] * (n // 2), np.uint64))
-    edge = SECRET_SAMPLERS["poisson"](n, 1, m)[0]
+    edge = POISSON.secret(n, 1, m)[0]
     assert edge[edge != ABSENT].tolist() == list(range(0, n, 2)), "below m/N of 2^64, and not at it"
-    assert (SECRET_SAMPLERS["poisson"](n, 3, n) == np.arange(n)).all()
+    assert (POISSON.secret(n, 3, n) == np.arange(n)).all()
     assert all((np.diff(batch[batch != ABSENT]) > 0).all() for batch in drawn), "no place twice, in order"
 
 
 def test_orders_of_the_secret_permutation_are_equally_likely():
-    orders = [tuple(SECRET_SAMPLERS["shuffled"](3, 1, 3)[0]) for _ in range(3_000)]
+    orders = [tuple(SHUFFLED.secret(3, 1, 3)[0]) for _ in range(3_000)]
     counts = [orders.count(order) for order in itertools.permutations(range(3))]
     assert sum(counts) == 3_000 and stats.chisquare(counts).pvalue > 1e-6
 
@@ -90,7 +91,7 @@ def test_orders_of_the_secret_permutation_are_equally_likely():
 def test_ties_are_drawn_anew(monkeypatch):
     answers = [np.array([1, 5, 5], np.uint64), np.array([2, 9, 4], np.uint64)]
     monkeypatch.setattr(sampling, "secret_integers", lambda n: answers.pop(0))
-    assert SECRET_SAMPLERS["shuffled"](3, 1, 3).tolist() == [[0, 2, 1]] and not answers
+    assert SHUFFLED.secret(3, 1, 3).tolist() == [[0, 2, 1]] and not answers
 
 
 @EVERY

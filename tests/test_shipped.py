@@ -27,7 +27,7 @@ from scipy import special
 from pipeline.accounting.certified import event_of, with_noise
 from pipeline.accounting.evaluations import evaluation_noise, is_noisy
 from pipeline.accounting.finite_precision import accounted_delta
-from pipeline.trials.bounds import (
+from pipeline.trials.component import (
     activation_bounds,
     contribution_norm,
     conv_bounds,

@@ -13,9 +13,9 @@ from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.lock import sweeping
 from pipeline.sweep.recorder import SweepResult
 from pipeline.tracking.store import Store
-from pipeline.trials.datasets import DATASETS
 from pipeline.trials.experiment import load_experiment
 from pipeline.trials.packs import Pack
+from pipeline.trials.part import PARTS
 from pipeline.trials.plugins import LOADED
 from pipeline.trials.records import EpochRecord, Outcome
 
@@ -253,7 +253,7 @@ def test_sweeps_of_absent_plugins_are_shown_as_far_as_the_store_tells(mixed, tmp
     assert "of 4 spent at delta 1e-05, simulated" in known
     for name in ("my_data", "mine"):
         monkeypatch.delitem(LOADED, name, raising=False)
-        monkeypatch.delitem(DATASETS, name, raising=False)
+        monkeypatch.delitem(PARTS["dataset"], name, raising=False)
     text = status(capsys, tmp_path)
     assert "mixed: 6 trials: 1 finished" in text
     line, *rest = text.partition("\n\n")[2].splitlines()

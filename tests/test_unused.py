@@ -20,13 +20,13 @@ def load(tmp_path, text):
 @pytest.mark.parametrize(("text", "message"), [
     ("base: {mechanism: photonic, target_epsilon: 3}",
      r"target_epsilon: is not used with mechanism 'photonic', got 3.0; use target_label_epsilon, or mechanism "
-     r"'component' or 'per_example', at base.target_epsilon \(.*e.yaml, line \d+\)$"),
+     r"'per_example' or 'component', at base.target_epsilon \(.*e.yaml, line \d+\)$"),
     ("base: {mechanism: photonic, target_epsilon: 3, hidden: [32]}\ngrid: {sigma: [0.1, 0.2]}",
      r"target_epsilon: is not used with mechanism 'photonic'"),
     ("base: {clipping_norm: 1.0}", r"clipping_norm: is not used with mechanism 'none', got 1.0; use mechanism "
                                    r"'per_example', at base.clipping_norm"),
     ("base: {mechanism: none, noise_multiplier: 1}", r"noise_multiplier: is not used with mechanism 'none', got 1.0; "
-                                                     r"use mechanism 'component' or 'per_example'"),
+                                                     r"use mechanism 'per_example' or 'component'"),
     ("base: {target_epsilon: 3}", r"target_epsilon: is not used with mechanism 'none'"),
     ("base: {mechanism: per_example, sigma: 0.3}",
      r"sigma: is not used with mechanism 'per_example' and algorithm 'dfa', got 0.3; use noise_multiplier or "
@@ -39,16 +39,24 @@ def load(tmp_path, text):
     ("base: {optimizer: adam, momentum: 0}", r"momentum: is not used with optimizer 'adam', got 0.0; use optimizer "
                                              r"'sgd'"),
     ("base: {kernel: 3}", r"kernel: is not used with network 'mlp', got 3; use network 'convnet'"),
-    ("base: {noise: secure}", r"noise: is not used with mechanism 'none'"),
+    ("base: {noise: secure}", r"noise: is not used with mechanism 'none', got secure; use mechanism other than 'none'"),
+    ("base: {denoise: true}", r"denoise: is not used with mechanism 'none', got True; use mechanism 'photonic' or 'p"),
+    ("base: {mechanism: per_example, joint_release: true}",
+     r"joint_release: is not used with mechanism 'per_example', got True; use mechanism 'photonic'"),
+    ("base: {target_label_epsilon: 1}", r"target_label_epsilon: is not used with mechanism 'none', got 1.0; use mech"),
+    ("base: {mechanism: photonic, algorithm: bp, output_noise: false}",
+     r"output_noise: is not used with algorithm 'bp', got False; use algorithm other than 'bp'"),
+    ("base: {mechanism: photonic, algorithm: pdfa, projector: opu_physical, output_noise: false, sigma: 1}",
+     r"sigma: must be 0 with projector 'opu_physical'"),
     ("base: {output_noise: false}", r"output_noise: is not used with mechanism 'none', got False"),
     ("base: {mechanism: photonic, activation_floor: true}",
      r"activation_floor: is not used with tau_h_min 0, got True; use tau_h_min > 0"),
     ("base: {activation_floor: true}",
-     r"activation_floor: is not used with mechanism 'none' and tau_h_min 0, got True; use mechanism 'photonic' with "
+     r"activation_floor: is not used with mechanism 'none', got True; use mechanism 'photonic' with "
      r"tau_h_min > 0"),
     ("base: {mechanism: component, target_norm: 1, tau_h: 2}",
-     r"tau_h: is not used with mechanism 'component' and target_norm 1, got 2.0; use mechanism 'photonic', or "
-     r"target_norm 0"),
+     r"tau_h: is not used with mechanism 'component' and target_norm 1, got 2.0; use target_norm 0, or mechanism "
+     r"'photonic'"),
     ("base: {mechanism: per_example, algorithm: pdfa, sigma: 0, tau_f: 2}", r"tau_f: .*, at base.tau_f"),
     ("base: {delta: 1.0e-6}\ncases: [{base: {seed: 1}}]", r"delta: .*; use mechanism .*, or canaries > 0, at base"),
     ("cases: [{base: {mechanism: photonic, sigma: 1}}, {base: {sigma: 1}}]",
@@ -133,7 +141,7 @@ def test_fields_of_an_extension_are_used(tmp_path):
                          ids=["train", "account", "run_sweep"])
 @pytest.mark.parametrize(("settings", "message"), [
     (dict(mechanism="photonic", target_epsilon=3.0), "target_epsilon: is not used with mechanism 'photonic', got 3.0; "
-                                                     "use target_label_epsilon, or mechanism 'component' or"),
+                                                     "use target_label_epsilon, or mechanism 'per_example' or"),
     (dict(clipping_norm=2.0), "clipping_norm: is not used with mechanism 'none'"),
     (dict(mechanism="per_example", sigma=0.3), "sigma: is not used with mechanism 'per_example' and algorithm 'dfa'"),
 ])

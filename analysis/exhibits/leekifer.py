@@ -20,9 +20,9 @@ from analysis.style import MARKERS, PALETTE, seeds, theme
 from analysis.text import NO_VALUE, epsilon_text, means_text
 from pipeline.accounting.noise import standing
 from pipeline.tracking.reader import Reader
-from pipeline.trials.choices import relation_of
 from pipeline.trials.config import settings
 from pipeline.trials.exhibits import READINGS, update_sigma
+from pipeline.trials.sampler import relation_of
 
 PUBLISHED = "epsilon/certified/rdp/classic"  # the paper's accounting
 TIGHT = ("epsilon/certified/pld", "epsilon/certified/rdp/improved")  # the first that a trial has

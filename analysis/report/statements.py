@@ -15,8 +15,8 @@ from analysis.runs import noise_sources
 from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import noise_statement, sentence, standing
-from pipeline.trials.choices import relation_of
 from pipeline.trials.naming import counted
+from pipeline.trials.sampler import relation_of
 
 NONE = "No guarantee: these trials log no ε of any kind ({count}). The notes say why."
 NO_GUARANTEE = "none"

@@ -34,7 +34,6 @@ from pipeline.accounting.finite_precision import accounted_delta, within_delta
 from pipeline.accounting.noise import noise_statement, sentence
 from pipeline.accounting.selected import RELATIONS, dp_event
 from pipeline.trials.budget import Budget
-from pipeline.trials.choices import relation_of
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.exhibits import certified_trials
 from pipeline.trials.experiment import Experiment
@@ -93,7 +92,7 @@ class Filter(NamedTuple):
             "the choice of the best by them")
         if not self.admits(released):
             value, note = math.inf, f"{spent} was spent, more than the budget of {value:g}, which then covers nothing"
-        return Epsilon(value, "selected", "budget", relation_of(first.sampler), first.sampler,
+        return Epsilon(value, "selected", "budget", first.parts.sampler.relation, first.sampler,
                        self.budget.delta, "improved", note)
 
 
@@ -178,7 +177,7 @@ def _curve(trial: TrialConfig) -> np.ndarray:
 @lru_cache(maxsize=1024)
 def renyi(event: PrivacyEvent) -> np.ndarray:
     """Renyi divergence [len(ORDERS)] of an event, read-only."""
-    if event.sampler == "without_replacement":  # for which `dp_accounting` takes seconds
+    if event.drawn.amplified and event.drawn.full:  # for which `dp_accounting` takes seconds
         curve = event.steps * without_replacement_rdp(event.q, event.noise_multiplier)
     else:
         curve = np.array(RdpAccountant(ORDERS, RELATIONS[event.relation]).compose(dp_event(event)).rdp)
@@ -219,7 +218,7 @@ def scope(experiment: Experiment, certified: Callable[[str, str], Mapping[str, t
     """
     if not experiment.budget:
         return []
-    dataset, relation = experiment.corners[0].dataset, relation_of(experiment.corners[0].sampler)
+    dataset, relation = experiment.corners[0].dataset, experiment.corners[0].parts.sampler.relation
     lines = [f"The budget belongs to the name '{experiment.name}' in this tracking store: another name, a copy of the "
              "store, a tag that was edited or an MLflow experiment that was renamed begins anew, and the records pay "
              "again."]

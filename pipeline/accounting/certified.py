@@ -7,7 +7,7 @@ One place derives the event from the settings that also build mechanism and samp
     without_replacement   replace-one   z C/(2 C) = z/2
     shuffled              replace-one   z/2
 
-Where a record may contribute more than the norm that z is measured by, by a factor of `trials.bounds.excess`, each is
+Where a record may contribute more than the norm that z is measured by, by a factor of `Mechanism.excess`, each is
 divided by that.
 """
 
@@ -22,9 +22,8 @@ from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.event import PrivacyEvent, accountants, epsilon, noise_multiplier_for, sensitivity
 from pipeline.accounting.finite_precision import accounted_delta, within_delta
 from pipeline.accounting.label import with_sigma
-from pipeline.trials.bounds import excess
-from pipeline.trials.choices import GAUSSIAN, relation_of
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.mechanism import certified_mechanisms
 
 IN_THE_BATCH = "none (the record is in the batch)"  # of one step, seen by whoever knows that
 
@@ -35,14 +34,13 @@ def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
     Raises:
         ValueError: for a trial without one, or unless epochs_done >= 1.
     """
-    if config.mechanism not in GAUSSIAN:
-        raise ValueError(f"mechanism: must be one of {', '.join(GAUSSIAN)}, got {config.mechanism}")
-    n, m = config.split_sizes[0], config.batch_size
-    of_sampler = {"poisson": {"sampling_rate": m / n}, "without_replacement": {"N": n, "m": m}, "shuffled": {}}
-    relation = relation_of(config.sampler)
-    z = None if config.target_epsilon else config.noise_multiplier / sensitivity(excess(config), relation)
-    return PrivacyEvent(config.sampler, relation, z, epochs_done * config.steps_per_epoch, epochs_done,
-                        **of_sampler[config.sampler])
+    mechanism, sampler = config.parts.mechanism, config.parts.sampler
+    if not mechanism.certified:
+        raise ValueError(f"mechanism: must be one of {', '.join(certified_mechanisms())}, got {mechanism.name}")
+    longest = sensitivity(mechanism.excess(config), sampler.relation)
+    z = None if config.target_epsilon else config.noise_multiplier / longest
+    return PrivacyEvent(sampler.name, sampler.relation, z, epochs_done * config.steps_per_epoch, epochs_done,
+                        **sampler.rates(config.split_sizes[0]))
 
 
 @lru_cache(maxsize=1024)
@@ -53,11 +51,11 @@ def with_noise(config: TrialConfig) -> TrialConfig:
     Raises:
         ValueError: if no noise multiplier attains the target.
     """
-    if config.mechanism not in GAUSSIAN or not config.target_epsilon:
+    if not config.parts.mechanism.certified or not config.target_epsilon:
         return with_sigma(config)
     event = event_of(config, config.epochs)
     z = noise_multiplier_for(config.target_epsilon, event, accounted_delta(config))
-    z *= sensitivity(excess(config), event.relation)
+    z *= sensitivity(config.parts.mechanism.excess(config), event.relation)
     return dataclasses.replace(config, noise_multiplier=z, target_epsilon=0.0)
 
 
@@ -85,7 +83,7 @@ def step_mu(config: TrialConfig) -> float:
 
 def certified_step(config: TrialConfig) -> Epsilon:
     """Certified epsilon of one step, as `step_mu`."""
-    return Epsilon(gdp_eps(step_mu(config), config.delta), "certified", "one_step", relation_of(config.sampler),
+    return Epsilon(gdp_eps(step_mu(config), config.delta), "certified", "one_step", config.parts.sampler.relation,
                    IN_THE_BATCH, config.delta, "exact", "one release, no amplification")
 
 
@@ -95,7 +93,7 @@ def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 
     Empty without a Gaussian mechanism; infinite without noise.
     """
-    if config.mechanism not in GAUSSIAN:
+    if not config.parts.mechanism.certified:
         return []
     event, delta = event_of(with_noise(config), epochs_done), accounted_delta(config)
     found = [dataclasses.replace(epsilon(event, delta, accountant), delta=config.delta)

@@ -18,8 +18,8 @@ from functools import lru_cache
 import numpy as np
 
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.trials.choices import ACTIVATION_SLOPES
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.network import ACTIVATION_SLOPES
 
 Curve = float | np.ndarray
 Bound = Callable[..., Curve]
@@ -197,7 +197,7 @@ def layers_of(config: TrialConfig) -> tuple[Layer, ...]:
 
 def _layer_inputs(config: TrialConfig) -> tuple[str, ...]:
     """What kind of h enters layers 1, 2, ..., L."""
-    first = config.inputs if config.features == "pixels" else config.features
+    first = config.inputs if config.parts.features.raw else config.features
     return (first, *[config.activation] * len(config.hidden))
 
 
@@ -209,7 +209,7 @@ def assumptions(config: TrialConfig) -> list[Assumption]:
 def not_described(config: TrialConfig) -> str:
     """Why Prop. 3 and its variants do not describe the trial's noise, which they take to be independent in every
     component of every layer; empty where they do."""
-    if config.algorithm == "bp":
+    if config.parts.feedback.exact:
         return ("bp: the noise enters once, with the output error, and is propagated from layer to layer; Prop. 3 does "
                 "not describe that")
     if config.physical:
@@ -226,7 +226,7 @@ def not_described(config: TrialConfig) -> str:
 
 @lru_cache(maxsize=1024)
 def _assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
-    if config.mechanism != "photonic":
+    if not config.parts.mechanism.optical:
         return ()
     if reason := not_described(config):
         return (Assumption(FEEDBACK, False, reason),)
@@ -289,7 +289,7 @@ def claimed_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     """
     if epochs_done < 1:
         raise ValueError(f"epochs_done: must be >= 1, got {epochs_done}")
-    if config.mechanism != "photonic" or not_described(config):
+    if not config.parts.mechanism.optical or not_described(config):
         return []
     layers = layers_of(config)
     counts = {"epochs": epochs_done, "iterations": epochs_done * config.steps_per_epoch}
@@ -305,7 +305,7 @@ def claimed_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 def _note(config: TrialConfig, variant: Variant, convention: str) -> str:
     parts = [f"no guarantee: the formula as printed ({variant.source}), T = {convention}, times n_(l-1) columns that "
              "share their noise, biases not counted"]
-    if convention == "epochs" and config.sampler != "shuffled":
+    if convention == "epochs" and config.parts.sampler.amplified:
         parts.append(f"T = epochs presupposes a partition per epoch, which {config.sampler} is not")
     if config.matmul_precision != "float32":
         parts.append(f"{EXACT}: fails")

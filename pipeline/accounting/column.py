@@ -121,7 +121,7 @@ def column_epsilons(config: TrialConfig) -> list[Epsilon]:
 
     Empty as well where Prop. 3 does not describe the noise (`not_described`).
     """
-    if config.mechanism != "photonic" or not_described(config):
+    if not config.parts.mechanism.optical or not_described(config):
         return []
     return [
         Epsilon(max(_epsilon(bound, config.delta, m=config.batch_size, n_out=layer.n_out, sigma=layer.sigma,

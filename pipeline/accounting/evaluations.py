@@ -24,7 +24,6 @@ from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.finite_precision import accounted_delta, within_delta
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.selected import selected_by_composition, selected_by_random_stopping
-from pipeline.trials.choices import GAUSSIAN
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.exhibits import certified_trials
 from pipeline.trials.stopping import Selection
@@ -45,7 +44,7 @@ def evaluation_noise(config: TrialConfig) -> float:
         ConfigError: for a trial whose own epsilon is infinite.
     """
     config = with_noise(config)
-    epsilons = certified_epsilons if config.mechanism in GAUSSIAN else label_epsilons
+    epsilons = certified_epsilons if config.parts.mechanism.certified else label_epsilons
     of_training = epsilons(config, config.epochs)[0].value
     if of_training > LARGEST_EPSILON:  # or infinite
         raise ConfigError("private_metrics: 'noisy' takes noise from an epsilon that is finite and, with noise "

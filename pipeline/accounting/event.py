@@ -29,27 +29,16 @@ from pipeline.accounting.curves import (
     gaussian_losses,
     gdp_eps,
     improved_conversion,
-    poisson_losses,
-    without_replacement_losses,
     without_replacement_rdp,
 )
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.trials.choices import RELATIONS, relation_of
-from pipeline.trials.combinations import LEAST_DELTA_PER_STEP, LEAST_NOISE_OVER_C
+from pipeline.trials.mechanism import LEAST_DELTA_PER_STEP, LEAST_NOISE_OVER_C
+from pipeline.trials.part import PARTS, load
+from pipeline.trials.sampler import RELATIONS, Sampler
 
-SAMPLERS = ("poisson", "without_replacement", "shuffled")
-_OF_SAMPLER = {"poisson": ("pld",), "without_replacement": ("pld", "rdp/improved", "rdp/classic"), "shuffled": ("gdp",)}
-ACCOUNTANTS = {(sampler, relation_of(sampler)): names for sampler, names in _OF_SAMPLER.items()}
 CONVERSIONS = {"pld": "pld", "rdp/improved": "improved", "rdp/classic": "classic", "gdp": "exact"}
 LEAST_NOISE_OVER_SENSITIVITY = LEAST_NOISE_OVER_C / 2  # of 2 C, under replace-one
 LITTLE_NOISE = 0.4  # noise multipliers below it spread the loss of a step over tens, and the grid is the coarsest
-_WHY_NOT = {
-    ("poisson", "replace-one"): "Poisson batches are accounted for under add/remove only",
-    ("without_replacement", "add/remove"): "batches of fixed size take the number of records as public; "
-                                           "use replace-one",
-    ("shuffled", "add/remove"): "one record more or less moves all others between the batches of an epoch; use "
-                                "replace-one",
-}
 
 
 class UnsupportedAccounting(ValueError):
@@ -61,7 +50,7 @@ class PrivacyEvent:
     """A training run as a sequence of Gaussian mechanisms: all that its epsilon depends on.
 
     Attributes:
-        sampler: one of `SAMPLERS`.
+        sampler: name of a sampler.
         relation: one of `RELATIONS`.
         noise_multiplier: z, standard deviation of the noise on the sum over the batch, divided by the sensitivity of
             that sum under `relation`: C for add/remove, 2 C for replace-one. For noise sigma_w on the mean it is
@@ -85,7 +74,7 @@ class PrivacyEvent:
     m: int | None = None
 
     def __post_init__(self) -> None:
-        for name, accepted in (("sampler", SAMPLERS), ("relation", RELATIONS)):
+        for name, accepted in (("sampler", PARTS["sampler"]), ("relation", RELATIONS)):
             if getattr(self, name) not in accepted:
                 raise ValueError(f"{name}: must be one of {', '.join(accepted)}, got {getattr(self, name)!r}")
         if self.noise_multiplier is not None and not self.noise_multiplier >= 0:
@@ -93,12 +82,12 @@ class PrivacyEvent:
         for name in ("steps", "epochs"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name}: must be >= 1, got {getattr(self, name)}")
-        needed = {"poisson": ("sampling_rate",), "without_replacement": ("N", "m"), "shuffled": ()}[self.sampler]
+        needed = self.drawn.rate_names
         for name in ("sampling_rate", "N", "m"):
             if (getattr(self, name) is not None) != (name in needed):
                 raise ValueError(f"{name}: {'missing' if name in needed else 'has no meaning'} for sampler "
                                  f"{self.sampler}, got {getattr(self, name)}")
-        if self.sampler != "shuffled" and not 0 < self.q <= 1:
+        if needed and not 0 < self.q <= 1:
             raise ValueError(f"sampling rate: must be > 0 and at most 1, got {self.q}")
 
     @property
@@ -108,9 +97,14 @@ class PrivacyEvent:
         Raises:
             ValueError: for shuffled batches, which have none that anything may be concluded from.
         """
-        if self.sampler == "shuffled":
+        if not self.drawn.rate_names:
             raise ValueError("q: shuffled batches have no sampling rate, only participations")
-        return self.sampling_rate if self.sampler == "poisson" else self.m / self.N
+        return self.m / self.N if self.sampling_rate is None else self.sampling_rate
+
+    @property
+    def drawn(self) -> type[Sampler]:
+        """What is known of batches that are drawn so."""
+        return PARTS["sampler"][self.sampler]
 
 
 def accountants(event: PrivacyEvent) -> tuple[str, ...]:
@@ -120,12 +114,11 @@ def accountants(event: PrivacyEvent) -> tuple[str, ...]:
     Raises:
         UnsupportedAccounting: if none is.
     """
-    pair = (event.sampler, event.relation)
-    if pair not in ACCOUNTANTS:
-        known = "; ".join(f"{sampler} with {relation}" for sampler, relation in ACCOUNTANTS)
-        raise UnsupportedAccounting(f"sampler {event.sampler} with relation {event.relation}: {_WHY_NOT[pair]} "
-                                    f"(accounted for: {known})")
-    proved = ACCOUNTANTS[pair]
+    if event.relation != event.drawn.relation:
+        known = "; ".join(f"{name} with {sampler.relation}" for name, sampler in PARTS["sampler"].items())
+        raise UnsupportedAccounting(f"sampler {event.sampler} with relation {event.relation}: "
+                                    f"{event.drawn.other_relation} (accounted for: {known})")
+    proved = event.drawn.accountants
     if event.noise_multiplier and event.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
         proved = tuple(name for name in proved if name != "pld") or proved
     return proved
@@ -204,21 +197,19 @@ def _checked(event: PrivacyEvent, accountant: str | None) -> str:
     proved = accountants(event)
     if accountant is None:
         return proved[0]
-    if accountant not in ACCOUNTANTS[event.sampler, event.relation]:
+    if accountant not in event.drawn.accountants:
         raise UnsupportedAccounting(
             f"accountant {accountant!r}: not proved for sampler {event.sampler} with relation {event.relation}, only "
             f"{', '.join(proved)}" + ("; amplification by sampling is not proved for shuffled batches"
-                                      if event.sampler == "shuffled" else ""))
+                                      if not event.drawn.amplified else ""))
     return accountant
 
 
 def _note(event: PrivacyEvent) -> str:
     if event.noise_multiplier == 0:
         return "no noise, no guarantee"
-    how = {"poisson": "a record takes part in a step with probability q",
-           "without_replacement": "batches of m out of N records, drawn anew for every step",
-           "shuffled": "a record takes part once per epoch, no amplification"}[event.sampler]
-    return f"noise multiplier {event.noise_multiplier:.4g}; {how}; holds for every released iterate"
+    return (f"noise multiplier {event.noise_multiplier:.4g}; {event.drawn.part_in_step}; holds for every released "
+            "iterate")
 
 
 @lru_cache(maxsize=4096)
@@ -231,8 +222,6 @@ def _value(event: PrivacyEvent, delta: float, accountant: str) -> float:
         return gdp_eps(math.sqrt(event.epochs) / event.noise_multiplier, delta)
     if accountant == "pld":
         return pld_epsilon(loss_distribution(event), delta, event.steps)
-    if event.sampler != "without_replacement":
-        raise UnsupportedAccounting(f"accountant {accountant!r}: has no formula for sampler {event.sampler}")
     curve = event.steps * without_replacement_rdp(event.q, event.noise_multiplier)
     convert = {"rdp/classic": classic_conversion, "rdp/improved": improved_conversion}[accountant]
     return convert(ORDERS, curve, delta)[0]
@@ -256,10 +245,9 @@ def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> Los
     """
     check_losses(event)
     interval = interval or interval_of(event)
-    if event.sampler == "shuffled":
+    if not event.drawn.amplified:
         return gaussian_losses(event.noise_multiplier / math.sqrt(event.epochs), interval)
-    one_step = {"poisson": poisson_losses, "without_replacement": without_replacement_losses}[event.sampler]
-    return one_step(event.q, event.noise_multiplier, interval).self_compose(event.steps)
+    return load(event.drawn.losses)(event.q, event.noise_multiplier, interval).self_compose(event.steps)
 
 
 def check_losses(event: PrivacyEvent) -> None:

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import math
 
-from pipeline.trials.bounds import excess
-from pipeline.trials.choices import ROUNDING
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.mechanism import rounding_of_norms
 from pipeline.trials.shapes import ConvShape, n_parameters
 
 STEPS_PER_SIGMA = 2**40  # of `rounded_gaussian.draw`: its standard deviation
@@ -41,14 +40,15 @@ def enlargement(config: TrialConfig) -> float:
     records = config.split_sizes[0]  # at least the rows of any batch
     widest = max(n_parameters([layer]) if isinstance(layer, ConvShape) else layer.n_in + layer.n_out
                  for layer in config.layers)
-    rounding = ROUNDING.get(config.mechanism) or ROUNDING["per_example"]  # of stored trials that stated none
+    rounding = config.parts.mechanism.rounding or rounding_of_norms  # of stored trials that stated none
     contribution = rounding(widest, len(config.layers))
     others = 2 * records * contribution
     if any(isinstance(layer, ConvShape) for layer in config.layers):
         contribution += FORMED
     total = 2 * records * (records + 4) * UNIT
-    return _on_the_grid((1 + contribution + others) * (1 + total), config.noise_multiplier / excess(config),
-                        n_parameters(config.layers), "noise_multiplier")
+    noise = config.noise_multiplier / config.parts.mechanism.excess(config)
+    return _on_the_grid((1 + contribution + others) * (1 + total), noise, n_parameters(config.layers),
+                        "noise_multiplier")
 
 
 def optical_enlargement(config: TrialConfig) -> float:
@@ -80,7 +80,7 @@ def _on_the_grid(exact: float, noise: float, d: int, name: str) -> float:
 def draws(config: TrialConfig) -> int:
     """Most draws of noise of a whole run."""
     batches = config.epochs * config.steps_per_epoch
-    optical = config.batch_size * sum(config.layer_sizes[1:]) if config.mechanism == "photonic" else 0
+    optical = config.batch_size * sum(config.layer_sizes[1:]) if config.parts.mechanism.optical else 0
     return batches * (n_parameters(config.layers) + optical) + config.epochs
 
 

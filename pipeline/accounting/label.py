@@ -56,15 +56,15 @@ def label_mu(config: TrialConfig) -> float:
     Raises:
         ValueError: for a trial without the photonic mechanism.
     """
-    if config.mechanism != "photonic":
+    if not config.parts.mechanism.optical:
         raise ValueError(f"mechanism: must be photonic, got {config.mechanism}")
-    bare = config.sigma == 0 or not (config.output_noise or config.algorithm == "bp")
+    bare = config.sigma == 0 or not (config.output_noise or config.parts.feedback.exact)
     return math.inf if bare else _sensitivity(config) / config.sigma
 
 
 def _sensitivity(config: TrialConfig) -> float:
     """2 tau_B of every release of one participation, composed over releases."""
-    releases = 1 if config.algorithm == "bp" or config.joint_release else len(config.hidden) + 1
+    releases = 1 if config.parts.feedback.exact or config.joint_release else len(config.hidden) + 1
     return 2 * config.tau_f * math.sqrt(releases)
 
 
@@ -78,7 +78,7 @@ def with_sigma(config: TrialConfig) -> TrialConfig:
     target = config.target_label_epsilon
     if not target:
         return config
-    draws, q, _ = _participations(config, config.epochs)
+    draws, q, _ = config.parts.sampler.participations(config, config.epochs)
     delta = accounted_delta(config)
 
     def excess(log_mu: float) -> float:
@@ -104,9 +104,9 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     """
     if epochs_done < 1:
         raise ValueError(f"epochs_done: must be >= 1, got {epochs_done}")
-    if config.mechanism != "photonic":
+    if not config.parts.mechanism.optical:
         return []
-    draws, q, how = _participations(config, epochs_done)
+    draws, q, how = config.parts.sampler.participations(config, epochs_done)
     delta = accounted_delta(config)
     note = f"features public, labels private; {how}"
     if config.physical:
@@ -153,16 +153,6 @@ def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float
         while LEAST_STEP <= step + direction <= MOST_STEP and (there := at(step + direction)) < best:
             step, best = step + direction, there
     return best
-
-
-def _participations(config: TrialConfig, epochs_done: int) -> tuple[int, float, str]:
-    """(draws, q, in words): a record takes part Bin(draws, q) times."""
-    if config.sampler == "shuffled":
-        return epochs_done, 1.0, "a record takes part once per epoch"
-    if config.sampler == "without_replacement":
-        draws, q = epochs_done * config.steps_per_epoch, config.batch_size / config.split_sizes[0]
-        return draws, q, f"participations are binomial ({draws} draws, q = {q:.4g})"
-    raise ValueError(f"sampler: participations are known of shuffled and without_replacement, got {config.sampler}")
 
 
 def binomial_gdp_eps(mu: float, draws: int, q: float, delta: float) -> float:

@@ -14,7 +14,6 @@ from pipeline.accounting.certified import with_noise
 from pipeline.accounting.claimed import Assumption, assumptions
 from pipeline.accounting.epsilon import GUARANTEES, Epsilon
 from pipeline.accounting.statement import account, price_lines, privacy_tags
-from pipeline.trials.choices import GAUSSIAN
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import counted, run_name
@@ -60,20 +59,20 @@ def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement
 
 
 def _counts_photons(trial: TrialConfig) -> bool:
-    return trial.mechanism == "photonic" and trial.physical
+    return trial.parts.mechanism.optical and trial.physical
 
 
 def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: bool) -> Statement:
     trial, noisy = trials[0], with_noise(trials[0])
-    noise = (f"z = {noisy.noise_multiplier:.4g}" if trial.mechanism in GAUSSIAN else
+    noise = (f"z = {noisy.noise_multiplier:.4g}" if trial.parts.mechanism.certified else
              f"photons = {trial.photons:.4g}" if _counts_photons(trial) else
-             f"sigma = {noisy.sigma:.4g}" if trial.mechanism == "photonic" else "none")
+             f"sigma = {noisy.sigma:.4g}" if trial.parts.mechanism.optical else "none")
     epochs = range(1 if by_epoch else trial.epochs, trial.epochs + 1)
     name = run_name(trial, experiment.varied)
     name = name if _counts_photons(trial) else name.rpartition(" ")[0]
     return Statement(name, tuple(t.trial_key for t in trials), noise,
                      tuple(tuple(account(trial, epoch)) for epoch in epochs),
-                     tuple(assumptions(noisy)) if trial.mechanism == "photonic" else (),
+                     tuple(assumptions(noisy)) if trial.parts.mechanism.optical else (),
                      privacy_tags(trial)["privacy.notes"])
 
 

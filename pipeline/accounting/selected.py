@@ -58,7 +58,7 @@ def selected_by_composition(events: Sequence[PrivacyEvent], delta: float, scores
     samplers = sorted({event.sampler for event in events})
     note = (f"all of {counted(len(events), 'trial')} composed: any of them may be published, the best for example; "
             f"{_COVERED if scores else _SCORES}")
-    exact, scored = samplers == ["shuffled"], math.hypot(*scores)
+    exact, scored = not any(event.drawn.amplified for event in events), math.hypot(*scores)
     beside = 0.0 if one_split else scored
     if any(event.noise_multiplier == 0 for event in events):
         value = math.inf
@@ -76,7 +76,7 @@ def selected_by_composition(events: Sequence[PrivacyEvent], delta: float, scores
             total = losses if total is None else total.compose(losses)
         if beside:
             total = total.compose(gaussian_losses(1 / beside, interval))
-        steps = bool(beside) + sum(1 if run.sampler == "shuffled" else run.steps for run in runs)
+        steps = bool(beside) + sum(run.steps if run.drawn.amplified else 1 for run in runs)
         value = pld_epsilon(total, delta, steps)
     value = max(value, gdp_eps(scored, delta))
     return Epsilon(value, "selected", "composition", relation, ", ".join(samplers), delta, "exact" if exact else "pld",
@@ -151,8 +151,8 @@ def _interval(runs: Sequence[PrivacyEvent]) -> float:
     """
     if len(runs) == 1:
         return interval_of(runs[0])
-    shares = [(1, e.epochs / _noise(e) ** 2) if e.sampler == "shuffled" else
-              (e.steps, e.steps * e.q**2 * math.expm1(1 / _noise(e) ** 2)) for e in runs]
+    shares = [(e.steps, e.steps * e.q**2 * math.expm1(1 / _noise(e) ** 2)) if e.drawn.amplified else
+              (1, e.epochs / _noise(e) ** 2) for e in runs]
     steps, variance = (sum(column) for column in zip(*shares, strict=True))
     return min(max(math.sqrt(0.008 * variance / steps), DISCRETIZATION), COARSEST)
 
@@ -160,11 +160,11 @@ def _interval(runs: Sequence[PrivacyEvent]) -> float:
 def dp_event(event: PrivacyEvent) -> SelfComposedDpEvent:
     """A run as `dp_accounting` has it."""
     gaussian = GaussianDpEvent(event.noise_multiplier)
-    if event.sampler == "shuffled":
+    if not event.drawn.amplified:
         return SelfComposedDpEvent(gaussian, event.epochs)
-    sampled = {"poisson": lambda: PoissonSampledDpEvent(event.q, gaussian),
-               "without_replacement": lambda: SampledWithoutReplacementDpEvent(event.N, event.m, gaussian)}
-    return SelfComposedDpEvent(sampled[event.sampler](), event.steps)
+    sampled = (SampledWithoutReplacementDpEvent(event.N, event.m, gaussian) if event.drawn.full else
+               PoissonSampledDpEvent(event.q, gaussian))
+    return SelfComposedDpEvent(sampled, event.steps)
 
 
 def _noise(event: PrivacyEvent) -> float:

@@ -21,13 +21,9 @@ from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.finite_precision import DELTA_SHARE, enlargement, optical_enlargement
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.noise import choice_statement
-from pipeline.trials.bounds import excess, stated_norm
-from pipeline.trials.choices import ALGORITHM_LABELS, GAUSSIAN, PER_RECORD, relation_of
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.datasets import DATASET_LABELS, DATASETS
 from pipeline.trials.exhibits import certified_trials
 from pipeline.trials.experiment import Experiment
-from pipeline.trials.features import FEATURES
 from pipeline.trials.naming import counted, spelled
 from pipeline.trials.stopping import Selection
 
@@ -66,10 +62,10 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
         'no noise, no guarantee'
     """
     tags = _tags(config)
-    if config.features != "pixels":
-        tags["privacy.notes"] += f"; inputs are {FEATURES[config.features].public_because(config)}"
+    if not config.parts.features.raw:
+        tags["privacy.notes"] += f"; inputs are {config.parts.features.public_because(config)}"
     elif config.inputs == "standardized" and tags["privacy.certified"] != "false":
-        tags["privacy.notes"] += f"; {PUBLISHED if DATASETS[config.dataset].published else STATISTICS}"
+        tags["privacy.notes"] += f"; {PUBLISHED if config.parts.data.spec.published else STATISTICS}"
     if config.canaries:
         tags["privacy.notes"] += f"; {_audit(config)}"
     return tags
@@ -82,7 +78,7 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
     Args:
         earlier: epochs that earlier draws of its secret noise have released.
     """
-    what = (f"**{ALGORITHM_LABELS[config.algorithm]}** on {DATASET_LABELS[config.dataset]}, {config.network} "
+    what = (f"**{config.parts.feedback.label}** on {config.parts.data.label}, {config.network} "
             f"{'-'.join(map(str, config.layer_sizes))}, {counted(config.epochs, 'epoch')} in batches of "
             f"{config.batch_size} ({config.sampler}), mechanism `{config.mechanism}`.")
     epsilons = account(config, earlier + config.epochs)
@@ -121,7 +117,7 @@ def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
     groups: dict[tuple, list[TrialConfig]] = {}
     for trial in certified_trials(trials):
         settings = with_noise(trial)
-        key = event_of(settings, trial.epochs), trial.delta, trial.noise, f"{excess(trial):.4g}"
+        key = event_of(settings, trial.epochs), trial.delta, trial.noise, f"{trial.parts.mechanism.excess(trial):.4g}"
         groups.setdefault(key, []).append(settings)
     if all(longer == "1" for *_, longer in groups):
         return
@@ -151,14 +147,14 @@ def _audit(config: TrialConfig) -> str:
     most = one_run(k, r, r, config.delta)
     return (f"audited by {k} canaries, training records with wrong labels, each left out with probability 1/2, while N "
             f"stays the public {config.split_sizes[0]}; {r} of them are guessed, which allows a lower bound (95% "
-            f"confidence, relation {relation_of(config.sampler)}, delta {config.delta:g}) of at most {most:.3g}")
+            f"confidence, relation {config.parts.sampler.relation}, delta {config.delta:g}) of at most {most:.3g}")
 
 
 def _tags(config: TrialConfig) -> dict[str, str]:
     config = with_noise(config)
-    if config.mechanism in GAUSSIAN:
+    if config.parts.mechanism.certified:
         return _tags_of_gaussian(config)
-    photonic = config.mechanism == "photonic"
+    photonic = config.parts.mechanism.optical
     return {
         "privacy.certified": "false",
         "privacy.relation": RELATION if photonic else "none",
@@ -169,10 +165,9 @@ def _tags(config: TrialConfig) -> dict[str, str]:
 
 
 def _no_guarantee(config: TrialConfig) -> str:
-    if config.mechanism == "none" and config.physical:
-        return "no guarantee: the device's noise reaches what it projects, not the output layer's error"
-    if config.mechanism == "none":
-        return "no noise, no guarantee"
+    if not config.parts.mechanism.private:
+        return ("no guarantee: the device's noise reaches what it projects, not the output layer's error"
+                if config.physical else "no noise, no guarantee")
     return f"not certified: mechanism '{config.mechanism}' is an extension that states no guarantee"
 
 
@@ -203,15 +198,16 @@ def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
     standing = "true" if config.secure else "simulated"
     note = epsilons[0].note if noisy else "not certified: no noise, no guarantee"
     if noisy:
-        if (longer := excess(config)) != 1:
-            note += (f"; noise is measured by {stated_norm(config):.4g}, a record contributes up to {longer:.4g} times "
-                     "that, and epsilon is of what it contributes")
+        mechanism = config.parts.mechanism
+        if (longer := mechanism.excess(config)) != 1:
+            note += (f"; noise is measured by {mechanism.stated_norm(config):.4g}, a record contributes up to "
+                     f"{longer:.4g} times that, and epsilon is of what it contributes")
         note += f"; {_source(config)}; {_numbers(config, enlargement)}; {_disclosed(config)}"
-        for what, name, why in (("contributions are bounded", config.mechanism, GAUSSIAN[config.mechanism]),
+        for what, name, why in (("contributions are bounded", mechanism.name, mechanism.guarantee),
                                 ("learning signals depend on one record each", config.algorithm,
-                                 PER_RECORD[config.algorithm])):
+                                 config.parts.feedback.per_record)):
             note += f"; that {what} is stated by the extension '{name}': {why}" if why else ""
-        if config.projector == "opu_hardware":
+        if config.parts.projector.hardware:
             note += "; presupposes that the device projects every record without crosstalk from others"
     return {
         "privacy.certified": standing if any(epsilon.is_metric for epsilon in epsilons) else "false",

@@ -15,7 +15,6 @@ from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import RowSpaceAudit, row_space_audit
 from pipeline.learning.data.dataset import Dataset, load
 from pipeline.learning.training import Training
-from pipeline.trials.choices import GAUSSIAN
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import run_name
@@ -97,7 +96,7 @@ def distinct(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
 def trial_name(trial: TrialConfig, also: Sequence[str] = ()) -> str:
     """`pdfa photonic sigma=0.1`: a name without the seed; `also` as in `run_name`."""
     algorithm, *settings, _ = run_name(trial, also).split(" ")
-    return " ".join([algorithm, *([] if trial.mechanism == "none" else [trial.mechanism]), *settings])
+    return " ".join([algorithm, *([trial.mechanism] if trial.parts.mechanism.private else []), *settings])
 
 
 def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
@@ -114,7 +113,7 @@ def _found(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator
         epsilons = sorted(claimed_epsilons(trial, trial.epochs), key=lambda e: e.value)[:1] if layer == first else []
         yield Finding((name, f"row space, layer {layer}", f"{found.auc:.3f}", f"{found.tpr():.1%}", "-", "-",
                        _verdict(found)), {f"audit/row_space_auc/layer_{layer}": found.auc}, tuple(epsilons))
-    if trial.mechanism in GAUSSIAN and trial.noise_multiplier:
+    if trial.parts.mechanism.certified and trial.noise_multiplier:
         release = audit_release(trial, RUNS, trial.delta)
         verdict = "EXCEEDS certified" if release.exceeds else "below certified"
         yield Finding((name, f"two neighbours, one step ({release.statistic})", f"{release.auc:.3f}",
@@ -122,7 +121,7 @@ def _found(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator
                       {"audit/one_step_auc": release.auc, "audit/one_step_mu": release.mu_lower,
                        release.audited.metric_name: release.audited.value},
                       (release.audited, release.certified), release.exceeds, public=True)
-    if trial.mechanism in GAUSSIAN and trial.secure:
+    if trial.parts.mechanism.certified and trial.secure:
         yield from _of_low_order_bits(name, trial, data)
 
 

@@ -17,7 +17,6 @@ import torch
 from scipy import stats
 
 from pipeline.learning.feedback.projectors import make_projector
-from pipeline.trials.choices import OPU_PROJECTORS
 from pipeline.trials.config import ConfigError, TrialConfig
 
 LEAST_REPEATS = 8
@@ -82,7 +81,7 @@ def characterise(trial: TrialConfig, repeats: int = 64, records: int = 32) -> Ch
     for name, value, least in (("repeats", repeats, LEAST_REPEATS), ("records", records, LEAST_RECORDS)):
         if value < least or value % 4:
             raise ConfigError(f"{name}: must be a multiple of 4 and at least {least}, got {value}")
-    if trial.projector not in OPU_PROJECTORS:
+    if not trial.parts.projector.on_opu:
         raise ConfigError(f"projector: must be one of an OPU, got '{trial.projector}'")
     errors = _errors(records, trial.layer_sizes[-1])
     other = errors * torch.where(torch.arange(records) < records // 2, 1.0, -1.0)[:, None]

@@ -22,8 +22,8 @@ from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.feedback.algorithms import output_error
 from pipeline.learning.network.network import Parameters
 from pipeline.learning.training import Training
-from pipeline.trials.choices import GAUSSIAN, relation_of
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.mechanism import certified_mechanisms
 
 VIEWS = ("update", "weights")
 
@@ -113,8 +113,8 @@ def low_order_bit_audit(training: Training, runs: int = 100) -> list[LowOrderBit
         ValueError: for a trial without certified epsilon, or runs < 1.
     """
     config, = training.pack.trials
-    if config.mechanism not in GAUSSIAN:
-        raise ValueError(f"mechanism: must be one of {', '.join(GAUSSIAN)}, got {config.mechanism}")
+    if not config.parts.mechanism.certified:
+        raise ValueError(f"mechanism: must be one of {', '.join(certified_mechanisms())}, got {config.mechanism}")
     if config.denoise:
         raise ValueError("denoise: hands out products of what was released, whose last bits are not looked at; must be "
                          "false, got true")
@@ -167,7 +167,7 @@ def _neighbours(training: Training) -> list[torch.Tensor]:
     """Two batches [1, m] of the training that differ in one record."""
     first, second = training.sampler.epoch()[:2]
     other, place = first.clone(), int((first[0] != ABSENT).nonzero()[-1])
-    other[0, place] = ABSENT if relation_of(training.pack.shared.sampler) == "add/remove" else second[0, 0]
+    other[0, place] = ABSENT if training.pack.shared.parts.sampler.relation == "add/remove" else second[0, 0]
     return [other, first]
 
 

@@ -17,7 +17,6 @@ from pipeline.learning.feedback.algorithms import make_feedback
 from pipeline.learning.mechanisms import make_mechanism, noise_deviation
 from pipeline.learning.mechanisms.base import Mechanism
 from pipeline.learning.network.network import Parameters, make_network
-from pipeline.trials.choices import relation_of
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 
@@ -119,7 +118,7 @@ def _worst_neighbours(config: TrialConfig) -> tuple[tuple[list[torch.Tensor], li
 
     deltas, activations = map(flat, config.layer_sizes[1:]), map(flat, config.layer_sizes[:-1])
     one = list(deltas), list(activations)
-    if relation_of(config.sampler) == "add/remove":
+    if config.parts.sampler.relation == "add/remove":
         return tuple([x[:, :0] for x in factors] for factors in one), one
     without_last = one[1][0].clone()
     without_last[..., -1] = 0

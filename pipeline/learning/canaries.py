@@ -15,7 +15,6 @@ from pipeline.accounting.audited import auc, guesses, one_run_audit
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.randomness import numpy_generator
-from pipeline.trials.choices import relation_of
 from pipeline.trials.config import TrialConfig
 
 
@@ -77,7 +76,7 @@ class Canaries:
         trial, included = self.trials[r], self.included[r]
         scores = np.where(np.isnan(scores), -np.inf, scores)
         found = one_run_audit(included, scores, guesses(trial.canaries), trial.delta)
-        epsilon = Epsilon(found.epsilon_lower, "audited", "one_run", relation_of(trial.sampler), trial.sampler,
+        epsilon = Epsilon(found.epsilon_lower, "audited", "one_run", trial.parts.sampler.relation, trial.sampler,
                           trial.delta, "one run",
                           f"lower bound with 95% confidence, {found.right} of {found.guesses} guesses right")
         return epsilon, auc(scores[included], scores[~included])

@@ -13,7 +13,6 @@ from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.evaluation import EVALUATION_BATCH
 from pipeline.learning.network.network import make_network
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.datasets import DATASETS
 
 
 class TrainedModel(torch.nn.Module):
@@ -73,8 +72,8 @@ class TrainedModel(torch.nn.Module):
         return logits
 
     def _inputs(self, records: torch.Tensor) -> Inputs:
-        c, spec = self.config, DATASETS[self.config.dataset]
-        of_file, flat = c.features == "file", records.flatten(1)
+        c, spec = self.config, self.config.parts.data.spec
+        of_file, flat = c.parts.features.of_file, records.flatten(1)
         width = c.feature_width if of_file else spec.n_features
         fits = records.is_floating_point() if of_file else records.dtype == torch.uint8
         if not len(records) or flat.shape[1] != width or not fits:
@@ -82,4 +81,4 @@ class TrainedModel(torch.nn.Module):
                               f"{c.features} of {c.dataset}, got {records.dtype} {list(records.shape)}")
         labels = torch.zeros(len(flat), dtype=torch.int64, device=flat.device)
         data = Dataset(spec, flat, labels, flat, labels)
-        return Inputs(flat if c.features == "pixels" else compute([flat], data, c)[0], c, data)
+        return Inputs(flat if c.parts.features.raw else compute([flat], data, c)[0], c, data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -13,8 +14,8 @@ from torch.optim.sgd import sgd
 from pipeline.trials.config import TrialConfig
 
 
-class Optimizer:
-    """Momentum SGD, or Adam, as `torch.optim` computes them when fused: element-wise, in one pass, so that stacked
+class Optimizer(ABC):
+    """How an update moves weights, as `torch.optim` computes it when fused: element-wise, in one pass, so that stacked
     trials do not touch each other.
 
     It calls the functions behind torch's classes, for the same bits: whoever makes one of those classes imports torch's
@@ -27,34 +28,53 @@ class Optimizer:
 
     Attributes:
         learning_rate: eta of the next step.
-        state: what it remembers, by torch's names; momentum has its buffer from the first step on.
+        state: what it remembers, by torch's names.
     """
 
     def __init__(self, config: TrialConfig, parameters: torch.Tensor, update: torch.Tensor) -> None:
-        self.parameters, self.update = parameters, update
-        self.learning_rate, self.momentum = config.learning_rate, config.momentum
+        self.config, self.parameters, self.update = config, parameters, update
+        self.learning_rate = config.learning_rate
         self.state: dict[str, torch.Tensor] = {}
-        self.step = self._sgd
-        if config.optimizer == "adam":
-            self.step = self._adam
-            self.state = {"exp_avg": torch.zeros_like(parameters), "exp_avg_sq": torch.zeros_like(parameters),
-                          "step": torch.zeros((), device=parameters.device)}
+
+    @abstractmethod
+    def step(self) -> None:
+        """Move the parameters."""
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
         """Go on with a `state` that was kept."""
         self.state = {name: value.to(self.parameters.device, copy=True) for name, value in state.items()}
 
-    def _sgd(self) -> None:
+
+class Sgd(Optimizer):
+    """With momentum, which has its buffer from the first step on."""
+
+    def step(self) -> None:
+        """w <- w - eta (mu b + u)."""
         buffers = [self.state.get("momentum_buffer")]
-        sgd([self.parameters], [self.update], buffers, fused=True, lr=self.learning_rate, momentum=self.momentum,
-            dampening=0.0, nesterov=False, weight_decay=0.0, maximize=False)
+        sgd([self.parameters], [self.update], buffers, fused=True, lr=self.learning_rate,
+            momentum=self.config.momentum, dampening=0.0, nesterov=False, weight_decay=0.0, maximize=False)
         if buffers[0] is not None:
             self.state["momentum_buffer"] = buffers[0]
 
-    def _adam(self) -> None:
+
+class Adam(Optimizer):
+    """Kingma & Ba 2015, Algorithm 1."""
+
+    def __init__(self, config: TrialConfig, parameters: torch.Tensor, update: torch.Tensor) -> None:
+        super().__init__(config, parameters, update)
+        self.state = {"exp_avg": torch.zeros_like(parameters), "exp_avg_sq": torch.zeros_like(parameters),
+                      "step": torch.zeros((), device=parameters.device)}
+
+    def step(self) -> None:
+        """w <- w - eta m/(sqrt(v) + 1e-8), m and v without bias."""
         mean, mean_square, steps = ([self.state[name]] for name in ("exp_avg", "exp_avg_sq", "step"))
         adam([self.parameters], [self.update], mean, mean_square, [], steps, fused=True, lr=self.learning_rate,
              beta1=0.9, beta2=0.999, eps=1e-8, amsgrad=False, weight_decay=0.0, maximize=False)
+
+
+def make_optimizer(config: TrialConfig, parameters: torch.Tensor, update: torch.Tensor) -> Optimizer:
+    """The optimizer of a pack (arguments as `Optimizer`'s)."""
+    return config.parts.optimizer.load()(config, parameters, update)
 
 
 def learning_rate(config: TrialConfig, done: int) -> float:

@@ -18,12 +18,12 @@ from pipeline.learning.canaries import Canaries
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.features import features
 from pipeline.learning.data.inputs import Inputs
-from pipeline.learning.data.sampling import ABSENT, FULL_BATCHES, BatchSampler, split
+from pipeline.learning.data.sampling import ABSENT, BatchSampler, split
 from pipeline.learning.evaluation import EVALUATION_BATCH, Evaluation, worst_class
 from pipeline.learning.feedback.algorithms import make_feedback, output_error
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.network.network import make_network, start_output
-from pipeline.learning.optimizer import MovingAverage, Optimizer, learning_rate
+from pipeline.learning.optimizer import MovingAverage, learning_rate, make_optimizer
 from pipeline.learning.randomness import Noise
 from pipeline.learning.rows import check_rows
 from pipeline.trials.camera import camera_of
@@ -104,7 +104,7 @@ class Training:
         self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, device,
                                         self.feedback.matrices)
         self.update, self.gradient = (self.net.blank_parameters(len(trials), device) for _ in range(2))
-        self.optimizer = Optimizer(c, self.net.parameters.flat, self.update.flat)
+        self.optimizer = make_optimizer(c, self.net.parameters.flat, self.update.flat)
         self.average = MovingAverage(self.net.parameters.flat, c.averaging) if c.averaging else None
         self.untrained_losses = self._canary_losses() if self.canaries else None
         if c.secure:
@@ -196,7 +196,7 @@ class Training:
             the batch or, where `private_metrics` is not plain, of as many test records.
         """
         present, usable = None, self.train_inputs.usable
-        if self.pack.shared.secure or self.pack.shared.sampler not in FULL_BATCHES or usable is not None:
+        if self.pack.shared.secure or not self.pack.shared.parts.sampler.full or usable is not None:
             there = indices != ABSENT
             indices = indices.clamp(min=0)
             present = (there if usable is None else there & usable[indices]).unsqueeze(-1).to(torch.float32)

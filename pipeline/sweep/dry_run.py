@@ -71,7 +71,7 @@ def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlru
 
 def _checked(experiment: Experiment, root: Path) -> set[str]:
     """Digests of files of features that runs of the sweep have, whose budget, if it has begun, was checked."""
-    if not experiment.search and all(trial.features != "file" for trial in experiment.trials):
+    if not experiment.search and all(not trial.parts.features.of_file for trial in experiment.trials):
         return set()
     from pipeline.sweep.search import filter_of, published_digests  # here, as MLflow takes a second
     from pipeline.tracking.backend import NoStore

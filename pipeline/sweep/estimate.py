@@ -11,10 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from pipeline.learning.data.dataset import Dataset
-from pipeline.learning.data.features import feature_key
 from pipeline.learning.training import EVALUATION_BATCH, Training
-from pipeline.trials.datasets import DATASETS
-from pipeline.trials.features import record_shape
 from pipeline.trials.packs import Pack
 
 TIMED_STEPS = 5
@@ -39,13 +36,13 @@ def estimate_seconds(packs: Sequence[Pack], workers: int, opus: int, threads: in
             steps[kind] = _step_seconds(pack, torch.device(device))
         c = pack.shared
         # Of the three passes of a step (forward, feedback, update) an evaluation makes one.
-        evaluated = c.epochs * c.split_sizes[1] + DATASETS[c.dataset].n_test
+        evaluated = c.epochs * c.split_sizes[1] + c.parts.data.spec.n_test
         work[pack.needs_opu] += steps[kind] * (c.epochs * c.steps_per_epoch + evaluated / c.batch_size / 3)
     return max(sum(work.values()) / workers, work[True] / min(workers, max(1, opus)))
 
 
 def _step_seconds(pack: Pack, device: torch.device) -> float:
-    if pack.shared.projector == "opu_hardware":
+    if pack.shared.parts.projector.hardware:
         pack = Pack(tuple(dataclasses.replace(trial, projector="opu_simulated") for trial in pack.trials))
     training = Training(pack, _made_up(pack, device), device)
     try:
@@ -64,7 +61,7 @@ def _step_seconds(pack: Pack, device: torch.device) -> float:
 
 def _made_up(pack: Pack, device: torch.device) -> Dataset:
     """Random records in the shapes of the real ones: one block of them, repeated."""
-    spec = DATASETS[pack.shared.dataset]
+    spec = pack.shared.parts.data.spec
     rows = torch.randint(0, int(spec.scale) + 1, (EVALUATION_BATCH, spec.n_features), dtype=torch.uint8, device=device)
     labels = torch.randint(0, spec.n_classes, (EVALUATION_BATCH,), device=device)
 
@@ -72,7 +69,8 @@ def _made_up(pack: Pack, device: torch.device) -> Dataset:
         return block[torch.arange(n, device=device) % len(block)]
 
     data = Dataset(spec, tiled(rows, spec.n_train), tiled(labels, spec.n_train), rows, labels)
-    if pack.shared.features != "pixels":  # which take longer to compute than steps to time
-        made_up = torch.randn(EVALUATION_BATCH, math.prod(record_shape(pack.shared)), device=device).bfloat16()
-        data.mapped[feature_key(pack.shared)] = tiled(made_up, spec.n_train), made_up
+    features = pack.shared.parts.features
+    if not features.raw:  # which take longer to compute than steps to time
+        made_up = torch.randn(EVALUATION_BATCH, math.prod(features.shape(pack.shared)), device=device).bfloat16()
+        data.mapped[features.key(pack.shared)] = tiled(made_up, spec.n_train), made_up
     return data

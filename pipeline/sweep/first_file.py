@@ -12,9 +12,9 @@ from typing import Any
 from pipeline.sweep.dry_run import preview
 from pipeline.trials.datasets import DATASET_LABELS, DATASETS
 from pipeline.trials.experiment import Experiment, parse_experiment
-from pipeline.trials.features import FEATURES
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.naming import counted, duration
+from pipeline.trials.part import PARTS
 from pipeline.trials.preset import TARGETS, VERSIONS
 
 SEEDS = 3
@@ -33,6 +33,11 @@ COMMENTS = {
     "target_epsilon": "certified epsilon of each trial at delta 1e-5; it sets the noise",
     "target_label_epsilon": "label epsilon of each trial at delta 1e-5; it sets the noise",
 }
+
+
+def computed() -> list[str]:
+    """Features that are computed of records."""
+    return [name for name, cls in PARTS["features"].items() if not (cls.raw or cls.of_file)]
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Answers:
     minutes: float = 10
 
     def __post_init__(self) -> None:
-        for name, value, known in (("dataset", self.dataset, DATASETS), ("features", self.features, FEATURES),
+        for name, value, known in (("dataset", self.dataset, DATASETS), ("features", self.features, PARTS["features"]),
                                    ("private", self.private, PRIVATE)):
             if value not in known:
                 raise ConfigError(f"--{name}: must be one of {', '.join(known)}, got {value!r}")
@@ -80,7 +85,7 @@ def asked(given: Mapping[str, Any], ask: Callable[[str], str]) -> Answers:
     """
     default, found = Answers(), {}
     questions = {"dataset": f"Data set ({', '.join(DATASETS)})", "features": "Features (pixels, or a public map: "
-                 f"{', '.join(name for name in FEATURES if name not in ('pixels', 'file'))})",
+                 f"{', '.join(name for name in computed())})",
                  "private": f"What is private ({', '.join(PRIVATE)})", "epsilons": "Epsilons",
                  "minutes": "Minutes of training at most"}
     for name, question in questions.items():
@@ -130,7 +135,7 @@ def write(path: Path, answers: Answers) -> Iterator[str]:
            f"estimate; {answers.minutes:g} min at most were asked for)")
     if seconds > 60 * answers.minutes:
         yield "longer than asked for: remove epsilons, or sweep with `--workers N` on more cores"
-    if answers.features not in ("pixels", "file"):
+    if answers.features in computed():
         yield f"features: {answers.features} are computed once, before training, and not in the estimate"
     yield f"settings: `photonic sweep {path} --dry-run` lists each with its origin"
     yield f"train:    `photonic sweep {path}`, then `photonic report {path}`"
@@ -170,7 +175,7 @@ def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
         f"preset: {VERSIONS[-1]}",
         "base:",
         f"  dataset: {answers.dataset}",
-        *([f"  features: {answers.features}"] if answers.features != "pixels" else []),
+        *([f"  features: {answers.features}"] if answers.features != default.features else []),
         f"  mechanism: {PRIVATE[answers.private]}",
         "grid:",
         f"  algorithm: [{', '.join(algorithms)}]",

@@ -90,7 +90,7 @@ class PrivateFolder:
         Raises:
             ConfigError: for a file that cannot be read, or a name that has stood for another one.
         """
-        files = {trial.feature_name: trial for trial in trials if trial.features == "file" and trial.feature_name}
+        files = {trial.feature_name: trial for trial in trials if trial.parts.features.of_file and trial.feature_name}
         if not files:
             return {}
         with FileLock(f"{self._digests}.lock"):

@@ -122,7 +122,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
             check_evaluations(missing)
             possible = experiment.corners or missing
             asked = possible if experiment.corners else missing
-            check_promises(asked, published_digests(store) if any(t.features == "file" for t in asked) else ())
+            check_promises(asked, published_digests(store) if any(t.parts.features.of_file for t in asked) else ())
             folder.make(experiment.name, any(trial.secure for trial in possible), store.artifact_folders())
             digests = folder.feature_digests(possible)
             for line in scope(experiment, store.certified):

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from pipeline.accounting import account
 from pipeline.tracking.ui import VIEW
-from pipeline.trials.combinations import epsilon_kind
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.experiment import Experiment
 from pipeline.trials.records import ACCURACY
@@ -50,7 +49,7 @@ def shared_view(experiment: Experiment) -> dict[str, str]:
 def epsilon_metric(trials: Sequence[TrialConfig]) -> str:
     """The metric of the tightest certified epsilon or, where there is none, of the label epsilon; empty for neither."""
     for kind in ("certified", "label"):
-        for trial in (trial for trial in trials if epsilon_kind(trial) == kind):
+        for trial in (trial for trial in trials if trial.parts.mechanism.kind(trial) == kind):
             return next((found.metric_name for found in account(trial, trial.epochs)
                          if found.kind == kind and found.is_metric), "")
     return ""

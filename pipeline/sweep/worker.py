@@ -62,7 +62,7 @@ def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints
     for name in sorted({trial.dataset for trial in trials}):
         load(name, data_folder)
     for trial in trials:
-        if trial.features == "file":
+        if trial.parts.features.of_file:
             check_file(trial, digests)
     make_private(checkpoints.folder)
 

@@ -6,7 +6,13 @@ without loading any data.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pipeline.trials.fields import ConfigError
+from pipeline.trials.part import Part, View, part, setting
+from pipeline.trials.slots import SLOTS as SLOTS  # opens them
 
 
 @dataclass(frozen=True)
@@ -54,15 +60,57 @@ class DatasetSpec:
         return n - n_validation, n_validation
 
 
-DATASETS: dict[str, DatasetSpec] = {
-    "fashion_mnist": DatasetSpec(60_000, 10_000, (1, 28, 28), 10, (0.2860,), (0.3530,), published=True),
-    "mnist": DatasetSpec(60_000, 10_000, (1, 28, 28), 10, (0.1307,), (0.3081,), published=True, majority=0.1135),
-    "cifar10": DatasetSpec(50_000, 10_000, (3, 32, 32), 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616),
-                           published=True),
-    "digits": DatasetSpec(1_437, 360, (1, 8, 8), 10, (0.3053,), (0.3760,), scale=16.0, majority=47 / 360),
-}
-DATASET_LABELS = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10",
-                  "digits": "scikit-learn's digits"}
+class Data(Part):
+    """The records of one data set that a trial uses.
+
+    Attributes:
+        spec: public facts.
+    """
+
+    spec: ClassVar[DatasetSpec]
+
+    validation_fraction: float = setting(
+        0.1, "share of the training records held out for validation, drawn by seed; 0 trains on all, and test "
+        "accuracy is logged after every epoch in place of validation accuracy: choose nothing by it", low=0, high=0.5)
+    train_records: int = setting(
+        0, "training records that are used at all, validation included, drawn by seed; 0 takes all", low=0, elide=True)
+
+    @property
+    def split_sizes(self) -> tuple[int, int]:
+        """(training, validation) records."""
+        return self.spec.split_sizes(self.validation_fraction, self.train_records)
+
+    def check(self, trial: Any) -> None:
+        """As many records as there are, and some for validation."""
+        if self.train_records > (there_are := self.spec.n_train):
+            raise ConfigError(f"train_records: must be at most the {there_are} of {self.name}, "
+                              f"got {self.train_records}")
+        if self.validation_fraction and self.split_sizes[1] < 1:
+            raise ConfigError(f"validation_fraction: leaves no validation record, got {self.validation_fraction}; "
+                              "0 does without")
+
+
+def enter(name: str, spec: DatasetSpec, reader: Any, label: str = "") -> None:
+    """Make a data set known: `dataset: <name>` is accepted from then on.
+
+    Raises:
+        ConfigError: for a name that is taken.
+    """
+    part("dataset", name)(type(name, (Data,), {"spec": spec, "label": label, "works": reader}))
+
+
+_READERS = "pipeline.learning.data.readers:"
+enter("fashion_mnist", DatasetSpec(60_000, 10_000, (1, 28, 28), 10, (0.2860,), (0.3530,), published=True),
+      _READERS + "fashion_mnist", "Fashion-MNIST")
+enter("mnist", DatasetSpec(60_000, 10_000, (1, 28, 28), 10, (0.1307,), (0.3081,), published=True, majority=0.1135),
+      _READERS + "mnist", "MNIST")
+enter("cifar10", DatasetSpec(50_000, 10_000, (3, 32, 32), 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616),
+                             published=True), _READERS + "cifar10", "CIFAR-10")
+enter("digits", DatasetSpec(1_437, 360, (1, 8, 8), 10, (0.3053,), (0.3760,), scale=16.0, majority=47 / 360),
+      _READERS + "digits", "scikit-learn's digits")
+
+DATASETS: Mapping[str, DatasetSpec] = View("dataset", "spec")
+DATASET_LABELS: Mapping[str, str] = View("dataset", "label")
 
 # SHA-256 of the decompressed files
 DIGESTS = {

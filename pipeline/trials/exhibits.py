@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.trials.camera import SETTINGS, camera_of
-from pipeline.trials.choices import GAUSSIAN, relation_of
-from pipeline.trials.combinations import epsilon_kind
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.factors import balanced, differing, find_factors
 from pipeline.trials.naming import method, noise_setting
+from pipeline.trials.part import PARTS
+from pipeline.trials.sampler import relation_of
 
 # Exhibits of curves over a field, and of a grid of sigma and tau_h, by what they show.
 SWEPT = {"tau_h_sweep": "tau_h", "batch_size_sweep": "batch_size", "clipping_norm_sweep": "clipping_norm"}
@@ -31,10 +31,13 @@ FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"),
 def update_sigma(fields: Mapping[str, Any]) -> float:
     """sigma of Lee & Kifer 2020, Algorithm 1, from a trial's canonical fields: standard deviation of the noise on every
     coordinate of the mean update, z C/m; 0 without privacy."""
-    if fields["mechanism"] == "none":
-        return 0.0
-    bound = fields["clipping_norm"] if fields["mechanism"] == "per_example" else fields["target_norm"]
-    return fields["noise_multiplier"] * bound / fields["batch_size"]
+    bound = PARTS["mechanism"][fields["mechanism"]].update_norm(fields)
+    return fields["noise_multiplier"] * bound / fields["batch_size"] if bound else 0.0
+
+
+def kind(trial: TrialConfig) -> str:
+    """The kind of finite epsilon that a trial has (`Mechanism.kind`)."""
+    return trial.parts.mechanism.kind(trial)
 
 
 def varied_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
@@ -69,16 +72,17 @@ def misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
         return _table1_light_misfit(configs)
     if exhibit not in ("table1", "figure2"):
         raise ValueError(f"exhibit: must be one of {', '.join(EXHIBITS)}, got {exhibit!r}")
-    if others := sorted({c.mechanism for c in configs} - {"none", "photonic", *GAUSSIAN}):
+    if others := sorted({c.mechanism for c in configs if c.parts.mechanism.private and not (
+            c.parts.mechanism.optical or c.parts.mechanism.certified)}):
         return f"has one cell for each algorithm and sigma, which mechanism {', '.join(others)} does not have"
-    if any(config.mechanism in GAUSSIAN or config.target_label_epsilon for config in configs):
+    if any(config.parts.mechanism.certified or config.target_label_epsilon for config in configs):
         return ("has one cell for each algorithm and sigma, but trials here differ in target_epsilon, "
                 "noise_multiplier or target_label_epsilon, which `frontier` shows")
     if varied := varied_fields(configs):
         return f"has one cell for each algorithm and sigma, but trials there also differ in {', '.join(varied)}"
     if exhibit == "figure2" and not all(config.validation_fraction for config in configs):
         return "shows validation accuracy, which trials with validation_fraction 0 do not have"
-    if exhibit == "figure2" and not any(c.algorithm == "pdfa" and c.alignment_batches for c in configs):
+    if exhibit == "figure2" and not any(c.parts.feedback.optical and c.alignment_batches for c in configs):
         return "shows the alignment of pdfa, but no trial measures that"
     return ""
 
@@ -101,7 +105,7 @@ def _parallel_misfit(configs: Sequence[TrialConfig]) -> str:
 
 
 def _slices_misfit(configs: Sequence[TrialConfig]) -> str:
-    shown = [c for c in configs if epsilon_kind(c) == "certified"] or [c for c in configs if epsilon_kind(c)]
+    shown = [c for c in configs if kind(c) == "certified"] or [c for c in configs if kind(c)]
     if not shown:
         return _frontier_misfit(configs, "accuracy")
     fields = panel_fields([c.canonical() for c in shown])
@@ -138,11 +142,12 @@ def left_out(configs: Sequence[TrialConfig], report: Sequence[str]) -> list[tupl
 
 
 def _leekifer_misfit(configs: Sequence[TrialConfig]) -> str:
-    if not any(c.mechanism in GAUSSIAN for c in configs):
+    if not any(c.parts.mechanism.certified for c in configs):
         return "compares trials with mechanism per_example or component, but there are none"
     for c in configs:
-        shown = c.mechanism == "none" or c.mechanism == "per_example" or c.mechanism == "component" and c.target_norm
-        if not shown or c.mechanism != "none" and not (c.noise_multiplier and c.sampler == "without_replacement"):
+        private = c.parts.mechanism.private
+        fixed = c.noise_multiplier and c.parts.sampler.amplified and c.parts.sampler.full
+        if private and not (fixed and c.parts.mechanism.update_norm(c.canonical())):
             return ("shows trials without privacy, and trials with noise_multiplier > 0 and sampler "
                     "without_replacement under per_example clipping, or component clipping with target_norm; there is "
                     f"one of mechanism {c.mechanism}, sampler {c.sampler}, noise_multiplier {c.noise_multiplier:g}")
@@ -154,7 +159,7 @@ def _leekifer_misfit(configs: Sequence[TrialConfig]) -> str:
 
 
 def _frontier_misfit(configs: Sequence[TrialConfig], metric: str) -> str:
-    kinds = {kind: [c for c in configs if epsilon_kind(c) == kind] for kind in ("certified", "label")}
+    kinds = {name: [c for c in configs if kind(c) == name] for name in ("certified", "label")}
     if not any(kinds.values()):
         return ("needs trials with a certified epsilon (mechanism per_example or component, and noise) or a label "
                 "epsilon (mechanism photonic with target_label_epsilon, or sigma > 0 and noise on every layer), but "
@@ -225,7 +230,7 @@ def _sweep_misfit(configs: Sequence[TrialConfig], field: str) -> str:
 
 
 def _light_misfit(configs: Sequence[TrialConfig]) -> str:
-    shown = [c for c in configs if c.mechanism == "photonic" and c.physical]
+    shown = [c for c in configs if c.parts.mechanism.optical and c.physical]
     if len({c.photons for c in shown}) < 2:
         return ("needs trials with projector opu_physical and mechanism photonic at two values or more of photons, got "
                 f"{_values(shown, 'photons')}")
@@ -234,7 +239,7 @@ def _light_misfit(configs: Sequence[TrialConfig]) -> str:
 
 
 def _table1_light_misfit(configs: Sequence[TrialConfig]) -> str:
-    shown = [c for c in configs if c.mechanism == "photonic" and c.projector in ("opu_simulated", "opu_physical")]
+    shown = [c for c in configs if c.parts.mechanism.optical and c.needs_opu and not c.on_hardware]
     sigmas = {c.sigma for c in shown if c.projector == "opu_simulated"}
     light = {camera_of(c).effective_sigma for c in shown if c.physical}
     if not light or any(column_of(sigma, sigmas) is None for sigma in light):
@@ -263,10 +268,10 @@ def in_heatmap(fields: Mapping[str, Any]) -> bool:
 
 def is_claimed(config: TrialConfig) -> bool:
     """Whether one of the formulas printed in Ohana et al. 2021 gives a finite epsilon for the trial."""
-    return (config.mechanism == "photonic" and config.sigma + config.target_label_epsilon > 0 and config.output_noise
-            and config.algorithm != "bp" and not config.joint_release and not config.denoise)
+    return (config.parts.mechanism.optical and config.sigma + config.target_label_epsilon > 0 and config.output_noise
+            and not config.parts.feedback.exact and not config.joint_release and not config.denoise)
 
 
 def certified_trials(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
     """Those that have a certified epsilon."""
-    return [trial for trial in trials if epsilon_kind(trial) == "certified"]
+    return [trial for trial in trials if kind(trial) == "certified"]

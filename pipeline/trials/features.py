@@ -1,47 +1,20 @@
 """What a network takes in: pixels, or a public map of each record, what shape that has and why it is public (no
-torch). What computes the maps is in `pipeline.learning.data.features`."""
+torch). What computes the maps is in `pipeline.learning.data.maps`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
-from pipeline.trials.datasets import DATASETS
 from pipeline.trials.feature_file import check_feature_file, known_of_file
 from pipeline.trials.fields import ConfigError
+from pipeline.trials.part import Part, again, chosen, fields, part, setting, uses
+from pipeline.trials.slots import SLOTS as SLOTS  # opens them
 
 CROPPED = 2  # rows and columns of scattering coefficients that stand for the padding, and are left out
 MOST_FEATURES = 100_000  # of a record: 14 GB of 70,000
-OPTICAL_DEVICES = ("simulated", "hardware")
-FEATURE_REFERENCES = ("none", "dead_leaves")
 OF_ONE_RECORD = "a map of each record alone that no private record had a part in, which costs nothing"
-
-
-def _nothing(c: Any) -> None:
-    return None
-
-
-@dataclass(frozen=True)
-class FeatureMap:
-    """What the configuration knows of a map of single records; all functions take a `TrialConfig`.
-
-    Attributes:
-        shape: of one record's features, channels first.
-        public_because: what the features are and why they cost no privacy, for `privacy.notes` after `inputs are`.
-        settings: fields on which the features depend, in the order in which a cache is named by them.
-        own: settings that an extension has for itself, by name.
-        groups: in which the features are normalised where `feature_groups` does not say.
-        check: raises a ConfigError for settings or a data set that it cannot be computed of.
-    """
-
-    shape: Callable[[Any], tuple[int, ...]]
-    public_because: Callable[[Any], str]
-    settings: Callable[[Any], tuple[str, ...]]
-    own: Mapping[str, Field] = field(default_factory=dict)
-    groups: int = 0
-    check: Callable[[Any], None] = _nothing
 
 
 def padded_size(size: int, scales: int) -> int:
@@ -55,157 +28,271 @@ def coefficients(scales: int, angles: int) -> int:
     return 1 + scales * angles + angles**2 * scales * (scales - 1) // 2
 
 
-def record_shape(c: Any) -> tuple[int, ...]:
-    """Shape of one record of a trial as its network takes it in, channels first."""
-    return FEATURES[c.features].shape(c)
+class Features(Part):
+    """What a record becomes before a network takes it in.
 
-
-def map_settings(c: Any) -> tuple[str, ...]:
-    """Names of the settings on which a trial's features depend."""
-    chosen = FEATURES[c.features]
-    return *chosen.settings(c), *(name for name in chosen.own if name not in chosen.settings(c))
-
-
-def is_standardised(c: Any) -> bool:
-    """Whether channels of the features are standardised over synthetic images, which the map's settings must name."""
-    return c.feature_reference != "none" and "feature_reference" in map_settings(c)
-
-
-def is_mirrored(c: Any) -> bool:
-    """Whether features are those of a record and its mirror image, which the map's settings must name."""
-    return c.feature_mirrored and "feature_mirrored" in map_settings(c)
-
-
-def treatment(c: Any) -> str:
-    """What is done to the features of any map, for notes."""
-    both = " of a record and its mirror image" if is_mirrored(c) else ""
-    return both + (", standardised over synthetic images of dead leaves" if is_standardised(c) else "")
-
-
-def settled(c: Any) -> dict[str, Any]:
-    """Fields of a trial whose values its map decides, or a file that it names.
-
-    Raises:
-        ConfigError: for a file of features that cannot be used.
+    Attributes:
+        raw: whether they are the records themselves.
+        of_file: whether they are read from a file.
+        groups: in which the features are normalised where `feature_groups` does not say.
+        hardware: whether it takes a real OPU.
     """
-    values = known_of_file(c) if c.features == "file" else {}
-    if c.features != "pixels" and c.feature_groups < 0:
-        values["feature_groups"] = FEATURES[c.features].groups if c.feature_reference == "none" else 1
-    return values
+
+    raw: ClassVar[bool] = False
+    of_file: ClassVar[bool] = False
+    groups: ClassVar[int] = 0
+    hardware = False
+
+    def shape(self, trial: Any) -> tuple[int, ...]:
+        """Of one record's features, channels first."""
+        raise NotImplementedError
+
+    def public_because(self, trial: Any) -> str:
+        """What the features are and why they cost no privacy, for `privacy.notes` after `inputs are`."""
+        raise NotImplementedError
+
+    def room(self, trial: Any) -> None:
+        """Raises:
+            ConfigError: for settings or a data set that the features cannot be computed of.
+        """
+
+    def check(self, trial: Any) -> None:
+        """Refuse maps that a data set has no room for."""
+        self.room(trial)
+        shape, groups = self.shape(trial), getattr(self, "feature_groups", 0)
+        if groups and shape[0] % groups:
+            raise ConfigError(f"feature_groups: must divide the {shape[0]} channels of the features, got {groups}; 0 "
+                              "normalises nothing")
+        if groups and math.prod(shape) == groups:
+            raise ConfigError(f"feature_groups: leaves groups of one value, which normalised are all 0, got {groups}; "
+                              "0 normalises nothing")
+
+    def settled(self, trial: Any) -> dict[str, Any]:
+        """The groups, where they are not given."""
+        if getattr(self, "feature_groups", 0) >= 0:
+            return {}
+        return {"feature_groups": 1 if self.standardised else self.groups}
+
+    def key(self, trial: Any) -> tuple[Any, ...]:
+        """What the features depend on, beside the records."""
+        own = (f for f in fields(self) if f.metadata["identity"] and uses(self, f, trial))
+        return self.name, *(getattr(self, f.name) for f in own)
+
+    @property
+    def standardised(self) -> bool:
+        """Whether channels of the features are standardised over synthetic images."""
+        return getattr(self, "feature_reference", "none") != "none"
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether features are those of a record and its mirror image."""
+        return getattr(self, "feature_mirrored", False)
+
+    @property
+    def treatment(self) -> str:
+        """What is done to the features of any map, for notes."""
+        both = " of a record and its mirror image" if self.mirrored else ""
+        return both + (", standardised over synthetic images of dead leaves" if self.standardised else "")
 
 
-def check_features(c: Any) -> None:
-    """Refuse maps that a data set has no room for, and networks that cannot take what a map gives.
+@part("features", "pixels")
+class Pixels(Features):
+    """The records themselves."""
 
-    Raises:
-        ConfigError: naming the field, its value and what would be accepted.
-    """
-    FEATURES[c.features].check(c)
-    shape = record_shape(c)
-    if c.network == "convnet" and len(shape) != 3:
-        what = c.dataset if c.features == "pixels" else f"features '{c.features}'"
-        raise ConfigError(f"network: convolutions take images (channels, rows, columns), and records of {what} have "
-                          f"the shape {shape}, got 'convnet'; use 'mlp'")
-    if c.features == "pixels" or not c.feature_groups:
-        return
-    if shape[0] % c.feature_groups:
-        raise ConfigError(f"feature_groups: must divide the {shape[0]} channels of the features, got "
-                          f"{c.feature_groups}; 0 normalises nothing")
-    if math.prod(shape) == c.feature_groups:
-        raise ConfigError(f"feature_groups: leaves groups of one value, which normalised are all 0, got "
-                          f"{c.feature_groups}; 0 normalises nothing")
+    raw = True
+    inputs: str = setting(
+        "centered", "pixels on [0, 1] (`unit`), on [-1, 1] (`centered`), or shifted and scaled by published constants",
+        choices=("centered", "standardized", "unit"))
+
+    def shape(self, trial: Any) -> tuple[int, ...]:
+        """Of a record."""
+        return trial.parts.data.spec.shape
+
+    def public_because(self, trial: Any) -> str:
+        """They are no features."""
+        return "the records themselves"
 
 
-def _scattering_shape(c: Any) -> tuple[int, ...]:
-    channels, *sizes = DATASETS[c.dataset].shape
-    rows, columns = (padded_size(size, c.scattering_scales) // 2**c.scattering_scales - CROPPED for size in sizes)
-    return channels * coefficients(c.scattering_scales, c.scattering_angles), rows, columns
+class OfSquares(Features):
+    """A map of square images."""
+
+    def size(self, trial: Any) -> int:
+        """Rows (columns) of the images.
+
+        Raises:
+            ConfigError: for a data set without square images.
+        """
+        shape = trial.parts.data.spec.shape
+        if len(shape) != 3 or shape[1] != shape[2]:
+            raise ConfigError(f"features: {self.name} takes square images, which {trial.dataset} has not, got "
+                              f"'{self.name}'; use 'pixels'")
+        return shape[1]
 
 
-def _scattering_settings(c: Any) -> tuple[str, ...]:
-    fixed = ("scattering_scales", "scattering_angles", "feature_groups")
-    return *fixed, *(("feature_reference",) if c.feature_reference != "none" else ()), *_mirroring(c)
+@part("features", "scattering")
+class Scattering(OfSquares):
+    """Scattering coefficients (Tramer & Boneh 2021, section 3.1)."""
+
+    groups = 27
+    works = "pipeline.learning.data.maps:SCATTERING"
+    scattering_scales: int = setting(2, "J: scattering averages over 2^J x 2^J pixels", low=1, high=5)
+    scattering_angles: int = setting(8, "L: orientations of the wavelets", low=1)
+    feature_groups: int = setting(
+        -1, "channels (of flat features, components) of a record's features are normalised in so many groups, each to "
+        "mean 0 and variance 1; 0 leaves them; -1 takes 27 for scattering (1 with a reference), 1 for patches "
+        "and optical, 0 for file", low=-1)
+    feature_reference: str = setting(
+        "none", "images over which every channel of the scattering coefficients has mean 0 and variance 1 before it "
+        "is normalised in groups: none, or synthetic ones (dead leaves; Lee, Mumford and Huang 2001)",
+        choices=("none", "dead_leaves"), elide=True)
+    feature_mirrored: bool = setting(
+        False, "features are the mean of those of an image and of the same with left and right exchanged", elide=True)
+
+    def shape(self, trial: Any) -> tuple[int, ...]:
+        """Channels of all colours, and places."""
+        channels, *sizes = trial.parts.data.spec.shape
+        rows, columns = (padded_size(size, self.scattering_scales) // 2**self.scattering_scales - CROPPED
+                         for size in sizes)
+        return channels * coefficients(self.scattering_scales, self.scattering_angles), rows, columns
+
+    def public_because(self, trial: Any) -> str:
+        """Wavelets are fixed."""
+        return f"scattering coefficients{self.treatment}, {OF_ONE_RECORD}"
+
+    def room(self, trial: Any) -> None:
+        """Scales that fit an image."""
+        size, scales = self.size(trial), self.scattering_scales
+        if 2**scales > size or -(-(padded_size(size, scales) - size) // 2) >= size:
+            raise ConfigError(f"scattering_scales: averages over 2^J pixels, of which images of {trial.dataset} have "
+                              f"{size} in a row, got {scales}")
 
 
-def _patches_settings(c: Any) -> tuple[str, ...]:
-    return "patch_filters", "patch_size", "patch_threshold", "patch_pools", "feature_groups", *_mirroring(c)
+@part("features", "patches")
+class Patches(OfSquares):
+    """Responses to patches of synthetic images (Coates & Ng 2011)."""
+
+    groups = 1
+    works = "pipeline.learning.data.maps:PATCHES"
+    patch_filters: int = setting(
+        64, "filters, each a patch of a synthetic image (dead leaves), which give two channels each (Coates and Ng "
+        "2011)", low=1, high=10_000)
+    patch_size: int = setting(5, "rows and columns of a patch", low=2, high=16)
+    patch_threshold: float = setting(
+        1.0, "a: channels are averages of max(0, z - a) and max(0, -z - a), z a whitened patch times a filter", low=0)
+    patch_pools: int = setting(6, "rows and columns of averages that a channel has", low=1)
+    feature_groups: int = again("feature_groups")
+    feature_mirrored: bool = again("feature_mirrored", elide=True)
+
+    def shape(self, trial: Any) -> tuple[int, ...]:
+        """Two channels of a filter, and pools."""
+        return 2 * self.patch_filters, self.patch_pools, self.patch_pools
+
+    def public_because(self, trial: Any) -> str:
+        """Filters come from synthetic images."""
+        return (f"responses{self.treatment} to patches of synthetic images of dead leaves, whitened and standardised "
+                f"over these, {OF_ONE_RECORD}")
+
+    def room(self, trial: Any) -> None:
+        """Patches and pools that fit an image."""
+        size = self.size(trial)
+        if self.patch_size > size:
+            raise ConfigError(f"patch_size: must be at most the {size} rows of images of {trial.dataset}, got "
+                              f"{self.patch_size}")
+        if self.patch_pools > (places := size - self.patch_size + 1):
+            raise ConfigError(f"patch_pools: must be at most the {places} places in a row of patches of size "
+                              f"{self.patch_size} in images of {trial.dataset}, got {self.patch_pools}; smaller "
+                              "patches (patch_size) have more places")
+        if (found := 2 * self.patch_filters * self.patch_pools**2) > MOST_FEATURES:
+            raise ConfigError(f"patch_filters: with {self.patch_pools} x {self.patch_pools} pools (patch_pools) must "
+                              f"give at most {MOST_FEATURES:,} features of a record, got {self.patch_filters:,}, which "
+                              f"give {found:,}")
 
 
-def _mirroring(c: Any) -> tuple[str, ...]:
-    return ("feature_mirrored",) if c.feature_mirrored else ()
+@part("features", "optical")
+class Optical(Features):
+    """Random features of an OPU, |R x|^2."""
+
+    groups = 1
+    works = "pipeline.learning.data.maps:OPTICAL"
+    optical_device: str = setting(
+        "simulated", "who computes |R x|^2: lightonml's simulated device, or an OPU, whose matrix is its own",
+        choices=("simulated", "hardware"))
+    optical_width: int = setting(
+        4096, "intensities |R x|^2 of a record x, R complex Gaussian", low=1, high=MOST_FEATURES)
+    optical_thresholds: int = setting(
+        4, "an OPU takes bits: a pixel becomes so many, each whether it is above a threshold; these are at equal "
+        "distances", low=1)
+    feature_groups: int = again("feature_groups")
+    optical_seed: int = setting(0, "seed of R, the same for trials of all seeds", low=0, high=2**32 - 1,
+                                needs=[chosen("optical_device", "simulated")])
+
+    @property
+    def hardware(self) -> bool:
+        """Whether a real device computes them."""
+        return self.optical_device == "hardware"
+
+    def shape(self, trial: Any) -> tuple[int, ...]:
+        """Intensities."""
+        return (self.optical_width,)
+
+    def public_because(self, trial: Any) -> str:
+        """R is random."""
+        note = (f"optical random features |R x|^2 of pixels compared with {self.optical_thresholds} thresholds, "
+                f"{OF_ONE_RECORD}")
+        if self.hardware:
+            note += "; presupposes that the device maps every record without crosstalk from others"
+        return note
+
+    def room(self, trial: Any) -> None:
+        """Thresholds between the steps of a pixel."""
+        if self.optical_thresholds > (most := trial.parts.data.spec.scale):
+            raise ConfigError(f"optical_thresholds: must be at most the {most:g} steps of a pixel of {trial.dataset}, "
+                              f"got {self.optical_thresholds}")
 
 
-def _size_of_square(c: Any) -> int:
-    """Rows (columns) of the images of a trial's data set, whose map takes square ones."""
-    shape = DATASETS[c.dataset].shape
-    if len(shape) != 3 or shape[1] != shape[2]:
-        raise ConfigError(f"features: {c.features} takes square images, which {c.dataset} has not, got '{c.features}'; "
-                          "use 'pixels'")
-    return shape[1]
+@part("features", "file")
+class File(Features):
+    """Features of a file, row by row those of one record."""
+
+    of_file = True
+    works = "pipeline.learning.data.maps:FILE"
+    feature_file: str = setting(
+        "", "safetensors file with the features of all records, one row each, in the data set's order: train [N, d] "
+        "and test [M, d]; relative paths are from the experiment file", identity=False)
+    feature_name: str = setting(
+        "", "name that stands for that file in the tracking store, in place of its digest, which stays in the private "
+        "folder; must be given where private_metrics is not plain", elide=True)
+    feature_sha256: str = setting("", "digest of that file, which it must have; by default as found", elide=True)
+    feature_width: int = setting(0, "d of that file; by default as found", low=0)
+    feature_source: str = setting(
+        "", "statement that the encoder of these features is public, and which it is, for privacy.notes")
+    feature_groups: int = again("feature_groups")
+
+    def shape(self, trial: Any) -> tuple[int, ...]:
+        """d."""
+        return (self.feature_width,)
+
+    def public_because(self, trial: Any) -> str:
+        """As whoever runs the trial says."""
+        said = f"called {self.feature_name}" if self.feature_name else f"SHA-256 {self.feature_sha256}"
+        return (f"features from a file ({said}), row by row those of one record, which costs nothing if their encoder "
+                f"is public; whoever runs the trial states of it: {self.feature_source}")
+
+    def room(self, trial: Any) -> None:
+        """A statement on the encoder, and a digest."""
+        check_feature_file(trial)
+
+    def settled(self, trial: Any) -> dict[str, Any]:
+        """What the file says of itself, too."""
+        return {**known_of_file(trial), **super().settled(trial)}
 
 
-def _check_scattering(c: Any) -> None:
-    size = _size_of_square(c)
-    padding = padded_size(size, c.scattering_scales) - size
-    if 2**c.scattering_scales > size or -(-padding // 2) >= size:
-        raise ConfigError(f"scattering_scales: averages over 2^J pixels, of which images of {c.dataset} have "
-                          f"{size} in a row, got {c.scattering_scales}")
+def stated(shape: Callable[[Any], tuple[int, ...]] | tuple[int, ...], public_because: str) -> type[Features]:
+    """What an extension says of its features: a shape, and a sentence."""
+    class Stated(Features):
+        def shape(self, trial: Any) -> tuple[int, ...]:
+            return shape(trial) if callable(shape) else shape
 
-
-def _check_patches(c: Any) -> None:
-    size = _size_of_square(c)
-    if c.patch_size > size:
-        raise ConfigError(f"patch_size: must be at most the {size} rows of images of {c.dataset}, got "
-                          f"{c.patch_size}")
-    if c.patch_pools > (places := size - c.patch_size + 1):
-        raise ConfigError(f"patch_pools: must be at most the {places} places in a row of patches of size "
-                          f"{c.patch_size} in images of {c.dataset}, got {c.patch_pools}; smaller patches (patch_size) "
-                          "have more places")
-    if (features := 2 * c.patch_filters * c.patch_pools**2) > MOST_FEATURES:
-        raise ConfigError(f"patch_filters: with {c.patch_pools} x {c.patch_pools} pools (patch_pools) must give at "
-                          f"most {MOST_FEATURES:,} features of a record, got {c.patch_filters:,}, which give "
-                          f"{features:,}")
-
-
-def _optical_settings(c: Any) -> tuple[str, ...]:
-    fixed = ("optical_device", "optical_width", "optical_thresholds", "feature_groups")
-    return (*fixed, "optical_seed") if c.optical_device == "simulated" else fixed  # a real device has its own matrix
-
-
-def _optical_note(c: Any) -> str:
-    note = f"optical random features |R x|^2 of pixels compared with {c.optical_thresholds} thresholds, {OF_ONE_RECORD}"
-    if c.optical_device == "hardware":
-        note += "; presupposes that the device maps every record without crosstalk from others"
-    return note
-
-
-def _check_optical(c: Any) -> None:
-    if c.optical_thresholds > (most := DATASETS[c.dataset].scale):
-        raise ConfigError(f"optical_thresholds: must be at most the {most:g} steps of a pixel of {c.dataset}, got "
-                          f"{c.optical_thresholds}")
-
-
-def _said_of_file(c: Any) -> str:
-    return f"called {c.feature_name}" if c.feature_name else f"SHA-256 {c.feature_sha256}"
-
-
-FEATURES: dict[str, FeatureMap] = {
-    "pixels": FeatureMap(lambda c: DATASETS[c.dataset].shape, lambda c: "the records themselves", lambda c: ()),
-    "scattering": FeatureMap(
-        _scattering_shape, lambda c: f"scattering coefficients{treatment(c)}, {OF_ONE_RECORD}",
-        _scattering_settings, groups=27, check=_check_scattering),
-    "patches": FeatureMap(
-        lambda c: (2 * c.patch_filters, c.patch_pools, c.patch_pools),
-        lambda c: (f"responses{treatment(c)} to patches of synthetic images of dead leaves, whitened and standardised "
-                   f"over these, {OF_ONE_RECORD}"),
-        _patches_settings, groups=1, check=_check_patches),
-    "optical": FeatureMap(
-        lambda c: (c.optical_width,), _optical_note, _optical_settings, groups=1, check=_check_optical),
-    "file": FeatureMap(
-        lambda c: (c.feature_width,),
-        lambda c: (f"features from a file ({_said_of_file(c)}), row by row those of one record, which costs nothing "
-                   f"if their encoder is public; whoever runs the trial states of it: {c.feature_source}"),
-        lambda c: ("feature_file", "feature_name" if c.feature_name else "feature_sha256", "feature_width",
-                   "feature_source", "feature_groups"),
-        check=check_feature_file),
-}
+        def public_because(self, trial: Any) -> str:
+            return f"features '{self.name}'{self.treatment}, {OF_ONE_RECORD}, as the extension states: {public_because}"
+    return Stated

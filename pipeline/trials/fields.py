@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 
@@ -58,7 +58,7 @@ def accepted(name: str, names: Collection[str], what: str) -> str:
     return f"{meant(name, names)}{what} are {', '.join(names)}"
 
 
-def _always(config: Any) -> bool:
+def always(trial: Any) -> bool:
     return True
 
 
@@ -72,42 +72,26 @@ def setting(
     open_low: bool = False,
     open_high: bool = False,
     per_trial: bool = False,
-    applies: Callable[[Any], bool] = _always,
+    applies: Callable[[Any], bool] = always,
+    needs: Sequence[Any] = (),
+    elide: bool = False,
     identity: bool = True,
 ) -> Any:
-    """A documented field of `config.TrialConfig`.
+    """A documented setting of a part.
 
     Args:
-        default: value where the experiment file is silent; its type is the field's type.
+        default: value where the experiment file is silent; its type is the setting's type.
         doc: one line for the reader (`photonic fields` prints it).
         choices, low, high, open_low, open_high: what is accepted.
-        per_trial: trials that differ only in such fields share tensor shapes and train in one pack.
-        applies: whether the field affects the result at all; where it does not, it is no part of the identity.
-        identity: false of a path, which says where something lies, while another field says what it is.
+        per_trial: trials that differ only in such settings share tensor shapes and train in one pack.
+        applies: whether a trial with the part uses the setting; where not, it is no part of the trial's identity.
+        needs: the same, as conditions (`part.Need`) that a message can name.
+        elide: at its default it is no part of the identity, as of a setting that is younger than stored trials.
+        identity: false of a path, which says where something lies, while another setting says what it is.
     """
     meta = dict(doc=doc, choices=choices, low=low, high=high, open_low=open_low, open_high=open_high,
-                per_trial=per_trial, applies=applies, identity=identity)
+                per_trial=per_trial, applies=applies, needs=tuple(needs), elide=elide, identity=identity)
     return dataclasses.field(default=default, metadata=meta)
-
-
-def register(registry: dict[str, Any], name: str, entry: Callable, what: str) -> None:
-    """Enter an extension under a name that is free, or that it has already, as in a notebook's cell that runs again.
-
-    Raises:
-        ConfigError: for a name that another one has, or that is no word of small letters, digits and '_'.
-    """
-    if not re.fullmatch("[a-z][a-z0-9_]*", name):
-        raise ConfigError(f"{what}: must be small letters, digits and '_', and begin with a letter, got {name!r}")
-    if name in registry and _origin(registry[name]) != _origin(entry):
-        raise ConfigError(f"{what}: '{name}' is taken by {_origin(registry[name])}, got {_origin(entry)}; choose "
-                          "another name")
-    registry[name] = entry
-
-
-def _origin(entry: Callable) -> str:
-    """Where a class, a function, or what a partial one calls, is defined."""
-    entry = getattr(entry, "func", entry)
-    return f"{entry.__module__}.{entry.__qualname__}"
 
 
 def check_whole(place: str, value: Any, low: int, below: float = math.inf) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipeline.trials.choices import GAUSSIAN
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.mechanism import Mechanism
+from pipeline.trials.part import PARTS
 
 
 def duration(seconds: float) -> str:
@@ -37,31 +38,20 @@ def spelled(text: str) -> str:
 def noise_setting(fields: Mapping[str, Any]) -> str:
     """How much noise a trial gets, from its canonical fields: `non-private`, `sigma=0.1`,
     `photons=100`, `label_epsilon=3`, `epsilon=3` or `z=1.1`; `<mechanism>=<noise>` of one without any guarantee."""
-    if fields["mechanism"] == "none":
-        return "non-private"
-    if fields["mechanism"] == "photonic" and fields.get("projector") == "opu_physical":
-        return f"photons={fields['photons']:g}"
-    if fields["mechanism"] == "photonic":
-        target = fields.get("target_label_epsilon") or 0.0  # a field only where it sets the noise
-        return f"label_epsilon={target:g}" if target > 0 else f"sigma={fields['sigma']:g}"
-    if fields["mechanism"] not in GAUSSIAN:
-        levels = [fields.get(name) or 0.0 for name in ("sigma", "noise_multiplier")]
-        return f"{fields['mechanism']}={max(0.0, *levels):g}"
-    if fields["target_epsilon"]:
-        return f"epsilon={fields['target_epsilon']:g}"
-    return f"z={fields['noise_multiplier']:g}"
+    return PARTS["mechanism"].get(fields["mechanism"], Mechanism).noise_setting(fields)  # or one that is not loaded
 
 
 def method(fields: Mapping[str, Any]) -> str:
     """What a frontier has a curve of, from a trial's canonical fields: its algorithm; `softmax` of networks without
     hidden layers, through which no algorithm has anything to carry back."""
-    return "softmax" if fields["network"] == "mlp" and not fields["hidden"] else fields["algorithm"]
+    convolutional = PARTS["network"][fields["network"]].convolutional
+    return fields["algorithm"] if fields["hidden"] or convolutional else "softmax"
 
 
 def computed_features(trials: Iterable[TrialConfig]) -> list[str]:
     """Features that are computed of records: `optical of fashion_mnist`."""
     return list(dict.fromkeys(f"{trial.features} of {trial.dataset}" for trial in trials
-                              if trial.features not in ("pixels", "file")))
+                              if not (trial.parts.features.raw or trial.parts.features.of_file)))
 
 
 def run_name(config: TrialConfig, also: Sequence[str] = ()) -> str:

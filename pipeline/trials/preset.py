@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from pipeline.trials.config import FIELDS, ConfigError, TrialConfig, settings
+from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.fields import check, coerce, listed_or, plain
 from pipeline.trials.naming import method
+from pipeline.trials.part import SETTINGS
 
 VERSIONS = ("recommended-1",)  # append only: trials are named by what a version says
 NEWEST = "recommended"  # in a file: the last of them
@@ -79,7 +80,7 @@ def filled(version: str, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: as `recommend`.
     """
-    if not version or given.keys() - {f.name for f in settings()}:
+    if not version or given.keys() - SETTINGS.keys():
         return dict(given)
     return {**recommend(version, given).settings, **given}
 
@@ -97,8 +98,9 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
     Raises:
         ConfigError: where nothing is recommended, with what is; for a value of `DEPENDS` that is not accepted.
     """
-    trial = {f.name: coerce(f, given.get(f.name, f.default)) for f in FIELDS if f.name in DEPENDS}
-    for f in (f for f in FIELDS if f.name in given and f.name in DEPENDS):
+    of_rows = [SETTINGS[name] for name in DEPENDS]
+    trial = {f.name: coerce(f, given.get(f.name, f.default)) for f in of_rows}
+    for f in (f for f in of_rows if f.name in given):
         check(f, trial[f.name])
     name = method(trial)
     rows = [row for row in _rows(version) if row["mechanism"] == trial["mechanism"] and name in row["methods"]
@@ -122,7 +124,7 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
 
 def by_preset(preset: str | None, field: str) -> str:
     """The end of a message on a setting that the file does not have: what to do where a preset may have set it."""
-    sets = preset and field in {f.name for f in FIELDS} - set(TARGETS.values())
+    sets = preset and field in SETTINGS.keys() - set(TARGETS.values())
     return f"; give {field} in the file, in place of what the preset has" if sets else ""
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from pipeline.trials.choices import GAUSSIAN, ROUNDING
-from pipeline.trials.datasets import DATASETS
 from pipeline.trials.fields import ConfigError
 
 
@@ -26,7 +24,7 @@ def check_promises(trials: Iterable[Any], published: Collection[str] | None = ()
         ConfigError: naming the field and value of the first that may not, and what would be accepted.
     """
     for c in trials:
-        unnamed = c.features == "file" and c.disclosure != "plain" and not c.feature_name
+        unnamed = c.parts.features.of_file and c.disclosure != "plain" and not c.feature_name
         if unnamed and published is not None and c.feature_sha256 not in published:
             raise ConfigError(f"feature_name: must be given with features 'file' and private_metrics '{c.disclosure}', "
                               "got ''; it stands for the file in the tracking store, where a digest of private records "
@@ -36,14 +34,14 @@ def check_promises(trials: Iterable[Any], published: Collection[str] | None = ()
 
 
 def _check_secure(c: Any) -> None:
-    if c.features == "pixels" and c.inputs == "standardized" and not DATASETS[c.dataset].published:
+    if c.inputs == "standardized" and not c.parts.data.spec.published:
         raise ConfigError(f"inputs: 'standardized' takes means and deviations of the training records of {c.dataset}, "
                           "which no epsilon covers, got it with noise 'secure'; use 'centered'")
-    if c.network == "convnet":
+    if c.parts.network.convolutional:
         raise ConfigError("network: what float64 rounds in the sum of a record's gradient over the positions of a "
                           "convolution is not covered by the proof of noise 'secure', got 'convnet'; use 'mlp', or "
                           "noise 'research'")
-    if c.mechanism in GAUSSIAN and ROUNDING.get(c.mechanism) is None:
+    if c.parts.mechanism.certified and c.parts.mechanism.rounding is None:
         raise ConfigError(f"mechanism: '{c.mechanism}' must say by how much rounding in float64 can lengthen a "
                           "contribution (rounding of register_mechanism) for noise 'secure', got nothing; use noise "
                           "'research'")

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import torch
 
-from pipeline.learning.data.sampling import FULL_BATCHES
 from pipeline.learning.randomness import GaussianNoise
 from pipeline.learning.training import Training
 
@@ -34,7 +33,7 @@ class Replayed:
     def __init__(self, training: Training) -> None:
         c = training.pack.shared
         sources = [*training.mechanism.noise_sources(), *training.feedback.noise_sources()]
-        if (c.schedule != "constant" or c.averaging or c.sampler not in FULL_BATCHES
+        if (c.schedule != "constant" or c.averaging or not c.parts.sampler.full
                 or not all(isinstance(source, GaussianNoise) for source in sources)):
             raise ValueError("training: a graph needs a constant schedule, no averaging, a sampler of full batches and "
                              "Gaussian noise of recorded seeds")

@@ -19,9 +19,10 @@ import numpy as np
 import torch
 
 from pipeline.learning.data.download import DataError
-from pipeline.learning.data.readers import READERS, Arrays, Reader, check_digest, check_labels
-from pipeline.trials.datasets import DATASET_LABELS, DATASETS, DatasetSpec
-from pipeline.trials.fields import ConfigError, register
+from pipeline.learning.data.readers import Arrays, Reader, check_digest, check_labels
+from pipeline.trials.datasets import DATASETS, DatasetSpec, enter
+from pipeline.trials.fields import ConfigError
+from pipeline.trials.part import PARTS
 
 __all__ = ["DataError", "Dataset", "load", "register_dataset"]
 
@@ -66,7 +67,8 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
     if name not in DATASETS:
         raise DataError(f"dataset: must be one of {', '.join(DATASETS)}, got {name!r}")
     spec = DATASETS[name]
-    train, test = READERS[name](spec, None if name == "digits" else _given_folder(folder))
+    source = None if name == "digits" else _given_folder(folder)  # which is bundled with scikit-learn
+    train, test = PARTS["dataset"][name].load()(spec, source)
     _check_records(name, spec, (train, test))
     train_x, train_y, test_x, test_y = (torch.from_numpy(array).to(device) for array in (*train, *test))
     return Dataset(spec, train_x, train_y.long(), test_x, test_y.long())
@@ -88,8 +90,7 @@ def register_dataset(name: str, spec: DatasetSpec, read: Reader, *, label: str =
     if spec.n_classes < 2 or len(spec.mean) != len(spec.std) or spec.n_features % max(1, len(spec.mean)):
         raise ConfigError(f"dataset: '{name}' must have at least two classes, and one mean and one std for each "
                           f"channel of its shape, got {spec}")
-    register(READERS, name, read, "dataset")
-    DATASETS[name], DATASET_LABELS[name] = spec, label or name
+    enter(name, spec, read, label)
 
 
 def _given_folder(folder: str | os.PathLike[str] | None) -> Path | None:

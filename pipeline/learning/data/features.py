@@ -25,21 +25,15 @@ from safetensors.torch import save_file
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.dead_leaves import standardised
 from pipeline.learning.data.download import DataError
-from pipeline.learning.data.maps import MAPS, Apply
+from pipeline.learning.data.maps import Apply
 from pipeline.learning.data.readers import cache_folder
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.feature_file import FeatureFile, file_of
-from pipeline.trials.features import is_mirrored, is_standardised, map_settings, record_shape
 from pipeline.trials.fields import ConfigError
 
 VERSION = 1  # of what is computed; a cache of another is not read
 LEAST_VARIANCE = 1e-5  # of a group: one of equal values has none, and becomes zeros
 SAID_EVERY = 10_000  # records
-
-
-def feature_key(config: TrialConfig) -> tuple:
-    """What features depend on, beside the records."""
-    return config.features, *(getattr(config, name) for name in map_settings(config) if name != "feature_file")
 
 
 def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
@@ -51,13 +45,14 @@ def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Te
             another shape than stated or, of a trial whose `private_metrics` are plain, that are not finite.
         OpuUnavailable: for features of a real OPU that are in no cache, where there is none.
     """
-    if config.features == "pixels":
+    if config.parts.features.raw:
         return data.train_x, data.test_x
-    key = feature_key(config)
-    if config.features == "file" and config.feature_file:
+    key = config.parts.features.key(config)
+    if config.feature_file:
         key = *key, _file_of(config).sha256  # which a name does not tell
     if key not in data.mapped:
-        data.mapped[key] = _cached(data, config) if MAPS[config.features].kept else _computed(data, config)
+        kept = config.parts.features.load().kept
+        data.mapped[key] = _cached(data, config) if kept else _computed(data, config)
     if config.disclosure == "plain":
         for part in data.mapped[key]:
             _require_finite(part, config)
@@ -78,10 +73,11 @@ def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -
     Raises:
         DataError: for features of another shape than stated.
     """
-    with MAPS[config.features].opened(data.spec, config, data.train_x.device) as apply:
-        if is_standardised(config):
-            apply = standardised(apply, data.spec, data.train_x.device, MAPS[config.features].pack)
-        if is_mirrored(config):
+    part, computed_by = config.parts.features, config.parts.features.load()
+    with computed_by.opened(data.spec, config, data.train_x.device) as apply:
+        if part.standardised:
+            apply = standardised(apply, data.spec, data.train_x.device, computed_by.pack)
+        if part.mirrored:
             apply = _of_both(apply, data.spec.shape)
         return [_mapped(records, apply, config) for records in parts]
 
@@ -92,7 +88,7 @@ def _of_both(apply: Apply, shape: tuple[int, ...]) -> Apply:
 
 
 def _mapped(records: torch.Tensor, apply: Apply, config: TrialConfig) -> torch.Tensor:
-    shape, pack = record_shape(config), MAPS[config.features].pack
+    shape, pack = config.parts.features.shape(config), config.parts.features.load().pack
     found = torch.empty(len(records), math.prod(shape), dtype=torch.bfloat16, device=records.device)
     for begin in range(0, len(records), pack):
         some = records[begin:begin + pack]
@@ -141,7 +137,7 @@ def _file_of(config: TrialConfig) -> FeatureFile:
 
 
 def _computed(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    if config.features != "file":
+    if not config.parts.features.of_file:
         return tuple(compute((data.train_x, data.test_x), data, config))
     check_file(config)
     with safe_open(config.feature_file, "pt", str(data.train_x.device)) as file:
@@ -202,8 +198,8 @@ def _checksum(found: dict[str, torch.Tensor]) -> str:
 
 def _digest(data: Dataset, config: TrialConfig) -> str:
     """Of the records, the settings of the map and the version of its code."""
-    code = MAPS[config.features].code
-    named = [VERSION, *feature_key(config), data.spec.shape, *([code] if code else [])]
+    code = config.parts.features.load().code
+    named = [VERSION, *config.parts.features.key(config), data.spec.shape, *([code] if code else [])]
     content = hashlib.sha256(json.dumps(named).encode())
     for records in (data.train_x, data.test_x):
         content.update(records.cpu().numpy())

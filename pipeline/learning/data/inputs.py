@@ -23,7 +23,7 @@ class Inputs:
 
     def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
         self.records, self.norm = records, config.input_norm
-        self.scaled = config.features == "pixels"
+        self.scaled = config.parts.features.raw
         usable = None if self.scaled else records[:, 0].isfinite()  # of a record all features are, or none
         self.usable = None if usable is None or bool(usable.all()) else usable
         self._room = torch.empty(0, records.shape[1], device=records.device)

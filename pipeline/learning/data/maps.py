@@ -18,9 +18,9 @@ from pipeline.learning.data.patches import Patches
 from pipeline.learning.data.scattering import scattering
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DatasetSpec
-from pipeline.trials.extensions import settings_of_extension
-from pipeline.trials.features import FEATURES, OF_ONE_RECORD, FeatureMap, treatment
-from pipeline.trials.fields import ConfigError, register
+from pipeline.trials.features import stated
+from pipeline.trials.fields import ConfigError
+from pipeline.trials.part import extension
 
 PACK = 256  # records at a time
 Apply = Callable[[torch.Tensor], torch.Tensor]  # uint8 records [n, n_features] -> features [n, *shape], floating
@@ -35,12 +35,14 @@ class Map:
         pack: records at a time.
         code: digest of what computes it, which a cache is named by; empty for this package's own maps.
         kept: whether the cache keeps what was computed.
+        function: of an extension.
     """
 
     opened: Callable[[DatasetSpec, TrialConfig, torch.device], AbstractContextManager[Apply]]
     pack: int
     code: str = ""
     kept: bool = True
+    function: Callable | None = None
 
 
 def _images(records: torch.Tensor, spec: DatasetSpec) -> torch.Tensor:
@@ -72,16 +74,10 @@ def _as_they_are(spec: DatasetSpec, config: TrialConfig, device: torch.device) -
     yield lambda rows: rows
 
 
-MAPS: dict[str, Map] = {
-    "scattering": Map(_scattering, 64),  # which stay in a processor's cache
-    "patches": Map(_patches, PACK),
-    "optical": Map(optical, 1024),
-    "file": Map(_as_they_are, 4096, kept=False),  # it is a file already
-}
-
-
-FUNCTIONS: dict[str, Any] = {"pixels": _as_they_are, "scattering": scattering, "patches": Patches,
-                             "optical": optical, "file": _as_they_are}
+SCATTERING = Map(_scattering, 64)  # which stay in a processor's cache
+PATCHES = Map(_patches, PACK)
+OPTICAL = Map(optical, 1024)
+FILE = Map(_as_they_are, 4096, kept=False)  # it is a file already
 
 
 def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig], torch.Tensor], *,
@@ -106,15 +102,12 @@ def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig],
     if not public_because.strip() or "\n" in public_because:
         raise ConfigError(f"public_because: must say in one line why '{name}' is a public map of single records, got "
                           f"{public_because!r}; without it no epsilon of its trials would hold")
-    fields = settings_of_extension(name, settings)
-    known = tuple(dict.fromkeys((*fields["settings"], "feature_groups")))
-    register(FUNCTIONS, name, function, "features")
+    entries = dict(settings if isinstance(settings, Mapping) else dict.fromkeys(settings))
+    old = [known for known, entry in entries.items() if entry is None]  # first, as the cache names what is computed
+    entries = {**dict.fromkeys((*old, "feature_groups")), **entries}
     code = _code(function)
-    FEATURES[name] = FeatureMap(
-        shape if callable(shape) else lambda c: shape,
-        lambda c: f"features '{name}'{treatment(c)}, {OF_ONE_RECORD}, as the extension states: {public_because}",
-        lambda c: known, own=fields["own"], groups=groups)
-    MAPS[name] = Map(_extension(function), PACK, code=code, kept=bool(code))
+    works = Map(_extension(function), PACK, code=code, kept=bool(code), function=function)
+    extension("features", name, stated(shape, public_because), entries, works=works, groups=groups)
 
 
 def _extension(function: Callable[[torch.Tensor, TrialConfig], torch.Tensor]) -> Callable:

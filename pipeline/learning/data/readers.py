@@ -77,7 +77,7 @@ def check_labels(what: str, y: np.ndarray, n_classes: int) -> None:
         raise DataError(f"{what}: expected labels 0..{n_classes - 1}, got {y.max()}")
 
 
-def _digits(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
+def digits(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
     """The 8 x 8 digits of scikit-learn, split once and for all by a fixed permutation."""
     from sklearn.datasets import load_digits  # takes a second to import, and only this dataset needs it
 
@@ -127,7 +127,7 @@ def _read_idx(path: Path, shape: tuple[int, ...], digest: str) -> np.ndarray:
     return np.frombuffer(payload, np.uint8, offset=len(header)).reshape(shape).copy()
 
 
-def _cifar10(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
+def cifar10(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
     """CIFAR-10, binary version. What an archive held is kept unpacked in the cache: decompression takes seconds."""
     unpacked = cache_folder() / CIFAR_FOLDER / CIFAR_UNPACKED
     source = None if folder is None else _locate(folder, CIFAR_PATHS)
@@ -215,9 +215,5 @@ def _keep_unpacked(members: dict[str, bytes], unpacked: Path) -> None:
                   file=sys.stderr)
 
 
-READERS: dict[str, Reader] = {
-    "fashion_mnist": functools.partial(_idx_dataset, "fashion_mnist"),
-    "mnist": functools.partial(_idx_dataset, "mnist"),
-    "cifar10": _cifar10,
-    "digits": _digits,
-}
+fashion_mnist: Reader = functools.partial(_idx_dataset, "fashion_mnist")
+mnist: Reader = functools.partial(_idx_dataset, "mnist")

@@ -6,7 +6,7 @@
 
 The public numbers of a schedule are the same for all three: rate q = m/N, expected batch m, floor(N/m) steps an epoch.
 
-Secure trials draw by `SECRET_SAMPLERS`, from integers of 64 secret bits, one for every place of a record: exactly with
+Secure trials draw from integers of 64 secret bits, one for every place of a record: exactly with
 these laws, and poisson with a rate that is m/N rounded down to 64 bits. Which places a batch takes, and in which order,
 does not depend on what the records are, or whether a place has one. Their batches are filled up to multiples of `ROWS`:
 then the bits of a row of a product do not depend on where it stands.
@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from pipeline.learning.randomness import numpy_generator, secret_integers
+from pipeline.trials.part import PARTS
 
 
 def split(n_records: int, n_validation: int, seed: int, used: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -58,16 +59,6 @@ def _capacity(n: int, m: int) -> int:
 ROWS = 16
 ABSENT = -1  # where a batch is smaller than the tensor that holds it
 
-SAMPLERS: dict[str, Callable[[np.random.Generator, int, int, int], np.ndarray]] = {
-    "shuffled": _shuffled,
-    "without_replacement": _without_replacement,
-    "poisson": _poisson,
-}
-
-
-FULL_BATCHES = ("shuffled", "without_replacement")  # those of recorded seeds have a record in every place
-
-
 def _secret_order(n: int) -> np.ndarray:
     """A permutation, all with the same probability: without ties every order of the integers is as likely."""
     while True:
@@ -92,18 +83,30 @@ def _secret_poisson(n: int, steps: int, m: int) -> np.ndarray:
     return _filled_up(n, m, [np.flatnonzero(secret_integers(n) < below) for _ in range(steps)])
 
 
-SECRET_SAMPLERS: dict[str, Callable[[int, int, int], np.ndarray]] = {
-    "shuffled": _secret_shuffled,
-    "without_replacement": _secret_without_replacement,
-    "poisson": _secret_poisson,
-}
+class Sampler(NamedTuple):
+    """How the batches of an epoch are drawn; each function takes records, steps and batch size, n, steps, m.
+
+    Attributes:
+        by_seed: from a generator, too: places of records [steps, width], `ABSENT` where there is none.
+        secret: the same, from the operating system.
+        places: of a batch, of n and m.
+    """
+
+    by_seed: Callable[[np.random.Generator, int, int, int], np.ndarray]
+    secret: Callable[[int, int, int], np.ndarray]
+    places: Callable[[int, int], int] = lambda n, m: m
+
+
+SHUFFLED = Sampler(_shuffled, _secret_shuffled)
+WITHOUT_REPLACEMENT = Sampler(_without_replacement, _secret_without_replacement)
+POISSON = Sampler(_poisson, _secret_poisson, _capacity)
 
 
 class BatchSampler:
     """Batches of R trials, each from its own `sampling` stream or from the operating system.
 
     Args:
-        name: key of `SAMPLERS`.
+        name: of the setting `sampler`.
         records: per trial, the indices of its training records [N].
         seeds: per trial, its seed.
         batch_size: m, the size of a batch or, for poisson, its expectation.
@@ -114,7 +117,7 @@ class BatchSampler:
 
     def __init__(self, name: str, records: Sequence[np.ndarray], seeds: Sequence[int], batch_size: int, steps: int,
                  device: torch.device, secure: bool = False) -> None:
-        self.name = name
+        self.drawing: Sampler = PARTS["sampler"][name].load()
         self.records = list(records)
         self.generators = [None if secure else numpy_generator(seed, "sampling") for seed in seeds]
         self.batch_size, self.steps, self.device = batch_size, steps, device
@@ -124,14 +127,14 @@ class BatchSampler:
         """Places that a batch of secret places has, records or not; more only for a Poisson batch beyond six standard
         deviations."""
         n, m = min(map(len, self.records)), self.batch_size
-        return -(-(_capacity(n, m) if self.name == "poisson" else m) // ROWS) * ROWS
+        return -(-self.drawing.places(n, m) // ROWS) * ROWS
 
     def epoch(self) -> torch.Tensor:
         """Record indices of the next epoch [steps, R, m], int64; `ABSENT` where a poisson batch has no record."""
         per_trial = []
         for records, rng in zip(self.records, self.generators, strict=True):
             schedule = len(records), self.steps, self.batch_size
-            drawn = SAMPLERS[self.name](rng, *schedule) if rng else SECRET_SAMPLERS[self.name](*schedule)
+            drawn = self.drawing.by_seed(rng, *schedule) if rng else self.drawing.secret(*schedule)
             per_trial.append(np.where(drawn == ABSENT, ABSENT, records[drawn]))
         width = max(drawn.shape[1] for drawn in per_trial)
         width = -(-width // ROWS) * ROWS if None in self.generators else width

@@ -21,11 +21,10 @@ from pipeline.learning.feedback.projection import Projector
 from pipeline.learning.feedback.projectors import make_projector
 from pipeline.learning.network.network import Network
 from pipeline.learning.randomness import Noise
-from pipeline.trials.choices import ALGORITHM_LABELS, ALGORITHMS, PER_RECORD, PROJECTORS, TERNARY, Choice
-from pipeline.trials.config import ConfigError
-from pipeline.trials.extensions import settings_of_extension
-from pipeline.trials.fields import register
+from pipeline.trials.feedback import Feedback as FeedbackPart
+from pipeline.trials.fields import ConfigError
 from pipeline.trials.packs import Pack
+from pipeline.trials.part import PARTS, extension
 
 Derivative = Callable[[torch.Tensor, int], torch.Tensor]  # (h^l, l) -> phi'(z^l)
 
@@ -155,24 +154,27 @@ class DirectFeedback(Feedback):
 def direct_feedback(pack: Pack, net: Network, device: torch.device) -> DirectFeedback:
     """DFA, with every trial's own matrix B."""
     c = pack.shared
-    widths = c.hidden if c.algorithm == "hybrid" else net.sizes[1:-1]
+    widths = c.hidden if c.parts.feedback.convolutional else net.sizes[1:-1]
     projector = make_projector(pack.trials, sum(widths), device)
-    if c.mechanism == "component":
-        projector.normalize(widths, c.feedback_norm)
+    if norm := c.parts.mechanism.feedback_norm:
+        projector.normalize(widths, norm)
     threshold = None
-    if c.algorithm in TERNARY:
+    if c.parts.feedback.ternary:
         threshold = torch.tensor([t.threshold for t in pack.trials], device=device).view(-1, 1, 1)
     return DirectFeedback(projector, widths, threshold)
 
 
+def back_propagation(pack: Pack, net: Network, device: torch.device) -> BackPropagation:
+    """Back-propagation, which has nothing of its own."""
+    return BackPropagation()
+
+
 FeedbackFactory = Callable[[Pack, Network, torch.device], Feedback]
-FEEDBACKS: dict[str, FeedbackFactory] = {"bp": lambda pack, net, device: BackPropagation(), **dict.fromkeys(
-    ("dfa", "tdfa", "pdfa", "hybrid"), direct_feedback)}
 
 
 def make_feedback(pack: Pack, net: Network, device: torch.device) -> Feedback:
     """The feedback path that the pack's trials share."""
-    return FEEDBACKS[pack.shared.algorithm](pack, net, device)
+    return pack.shared.parts.feedback.load()(pack, net, device)
 
 
 def register_feedback(name: str, factory: FeedbackFactory, *, projectors: Sequence[str] = ("none",),
@@ -194,12 +196,8 @@ def register_feedback(name: str, factory: FeedbackFactory, *, projectors: Sequen
     Raises:
         ConfigError: for a name that is taken, of a new setting too, or a projector or field that does not exist.
     """
-    fields = settings_of_extension(name, settings)
-    if not projectors or not set(projectors) <= set(PROJECTORS):
-        raise ConfigError(f"projectors: must be some of {', '.join(PROJECTORS)}, got {', '.join(projectors) or 'none'}")
-    register(FEEDBACKS, name, factory, "algorithm")
-    ALGORITHMS[name] = Choice(tuple(projectors), **fields)
-    ALGORITHM_LABELS[name] = label or name
-    PER_RECORD.pop(name, None)
-    if per_record:
-        PER_RECORD[name] = per_record
+    if not projectors or not set(projectors) <= set(PARTS["projector"]):
+        raise ConfigError(f"projectors: must be some of {', '.join(PARTS['projector'])}, got "
+                          f"{', '.join(projectors) or 'none'}")
+    extension("algorithm", name, FeedbackPart, settings, works=factory, projectors=tuple(projectors),
+              per_record=per_record or None, label=label)

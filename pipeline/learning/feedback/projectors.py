@@ -6,23 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from pipeline.learning.feedback.physical import PhysicalOpuProjector
-from pipeline.learning.feedback.projection import (
-    GaussianProjector,
-    HardwareOpuProjector,
-    Projector,
-    SimulatedOpuProjector,
-)
+from pipeline.learning.feedback.projection import Projector
 from pipeline.learning.randomness import integer_seed
 from pipeline.trials.camera import camera_of
 from pipeline.trials.config import TrialConfig
-
-PROJECTORS: dict[str, type[Projector]] = {
-    "gaussian": GaussianProjector,
-    "opu_simulated": SimulatedOpuProjector,
-    "opu_hardware": HardwareOpuProjector,
-    "opu_physical": PhysicalOpuProjector,
-}
 
 
 def make_projector(trials: Sequence[TrialConfig], n_out_total: int, device: torch.device | str) -> Projector:
@@ -36,4 +23,4 @@ def make_projector(trials: Sequence[TrialConfig], n_out_total: int, device: torc
     if c.physical:
         own = {"cameras": [camera_of(t) for t in trials], "noise_seeds": [t.seed for t in trials]}
     seeds = [integer_seed(t.seed, "feedback") for t in trials]
-    return PROJECTORS[c.projector](c.layer_sizes[-1], n_out_total, seeds, c.feedback_std, device, **own)
+    return c.parts.projector.load()(c.layer_sizes[-1], n_out_total, seeds, c.feedback_std, device, **own)

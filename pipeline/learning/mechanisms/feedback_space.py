@@ -15,7 +15,6 @@ import torch
 
 from pipeline.learning.network.layers import Dense, matmul
 from pipeline.learning.network.network import Network, Parameters
-from pipeline.trials.choices import TERNARY
 from pipeline.trials.config import TrialConfig
 
 
@@ -38,9 +37,9 @@ class FeedbackSpace:
         if matrices is None:
             raise ValueError("matrices: denoise needs the feedback matrix B, got None")
         matrices = matrices.double()
-        if shared.algorithm not in TERNARY:  # a constant that is added to all of e changes nothing: it sums to 0
+        if not shared.parts.feedback.ternary:  # a constant that is added to all of e changes nothing: it sums to 0
             matrices = matrices - matrices.mean(dim=1, keepdim=True)
-        rank = matrices.shape[1] - (shared.algorithm not in TERNARY)
+        rank = matrices.shape[1] - (not shared.parts.feedback.ternary)
         widths = [layer.shape.n_out for layer in net.layers[:-1] if isinstance(layer, Dense)]
         bases = [torch.linalg.svd(block.mT, full_matrices=False)[0][..., :rank].float()
                  for block in matrices.split(widths, dim=2)]

@@ -41,7 +41,7 @@ from pipeline.learning.mechanisms.optics import OpticalNoise, column, scale, sca
 from pipeline.learning.network.layers import Conv, Layer
 from pipeline.learning.network.network import Network, Parameters
 from pipeline.learning.randomness import GaussianNoise, Noise
-from pipeline.trials.bounds import (
+from pipeline.trials.component import (
     activation_bounds,
     contribution_norm,
     conv_bounds,
@@ -51,7 +51,6 @@ from pipeline.trials.bounds import (
     fills_parts,
     part_norm,
 )
-from pipeline.trials.choices import TERNARY
 from pipeline.trials.config import TrialConfig
 
 
@@ -85,7 +84,7 @@ class GaussianMechanism(Mechanism):
         self.bounds = [self.bound(t) for t in trials]
         # Optical noise lies on what is projected; the output layer's error is not.
         self.optics = (OpticalNoise(trials, net.sizes[1:-1], trials[0].batch_size, device)
-                       if any(t.sigma for t in trials) and trials[0].algorithm == "pdfa" else None)
+                       if any(t.sigma for t in trials) and trials[0].parts.feedback.optical else None)
         self.deviations = [self.deviation(t) for t in trials]
         self.space = FeedbackSpace(trials[0], net, matrices) if trials[0].denoise else None
         blank = self.space.blank_parameters if self.space else net.blank_parameters
@@ -211,9 +210,9 @@ class Component(GaussianMechanism):
                  matrices: torch.Tensor | None = None) -> None:
         super().__init__(trials, net, device, matrices)
         shared = trials[0]
-        self.ternary, self.error_clip = shared.algorithm in TERNARY, shared.error_clip
+        self.ternary, self.error_clip = shared.parts.feedback.ternary, shared.error_clip
         self.filled = fills_parts(shared)
-        self.raw = shared.conv_error == "raw" and shared.algorithm == "hybrid" and shared.error_clip
+        self.raw = shared.conv_error == "raw" and shared.parts.feedback.convolutional and shared.error_clip
         self.apart = shared.conv_clip == "apart" and not self.filled
         self.tau_e = column(trials, "tau_e", device)
         self.conv_bounds, self.delta_bounds, self.activation_bounds = (

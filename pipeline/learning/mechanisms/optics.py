@@ -62,7 +62,7 @@ class OpticalNoise:
             return
         if not trials[0].secure:
             self.noise = GaussianNoise([t.seed for t in trials], [t.sigma for t in trials], shape, device)
-        elif trials[0].mechanism == "photonic":
+        elif trials[0].parts.mechanism.optical:
             shape = (-(-rows // ROWS) * ROWS, sum(self.widths))
             self.release = FixedPointRelease([t.sigma * (1 + optical_enlargement(t)) for t in trials], shape, device)
             self.noise = self.release.noise

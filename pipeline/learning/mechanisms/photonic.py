@@ -69,8 +69,8 @@ class Photonic(Mechanism):
         self.clips = [_common(low / math.sqrt(n), high / math.sqrt(n)) for n in net.sizes[:-1]]
         self.offsets = any(t.tau_h_min for t in trials)
         # BP carries one signal, the error; DFA one for every layer, the output layer's error last.
-        widths = net.sizes[-1:] if shared.algorithm == "bp" else net.sizes[1:]
-        bare_output = not shared.output_noise and shared.algorithm != "bp"
+        widths = net.sizes[-1:] if shared.parts.feedback.exact else net.sizes[1:]
+        bare_output = not shared.output_noise and not shared.parts.feedback.exact
         noisy = widths[:-1] if bare_output else widths
         if shared.joint_release or shared.denoise:
             self.optics = DecodedNoise(trials, noisy, net.sizes[1:-1], shared.batch_size, matrices)

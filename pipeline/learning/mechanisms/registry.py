@@ -10,18 +10,11 @@ import torch
 
 from pipeline.learning.mechanisms.base import Mechanism
 from pipeline.learning.mechanisms.gaussian import Component, GaussianMechanism, PerExample
-from pipeline.learning.mechanisms.none import NoMechanism
-from pipeline.learning.mechanisms.photonic import Photonic
 from pipeline.learning.network.network import Network
-from pipeline.trials.choices import GAUSSIAN, ROUNDING, Choice
-from pipeline.trials.choices import MECHANISMS as CHOICES
+from pipeline.trials import mechanism as parts
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.extensions import settings_of_extension
-from pipeline.trials.fields import register
 from pipeline.trials.packs import Pack
-
-MECHANISMS: dict[str, type[Mechanism]] = {"none": NoMechanism, "photonic": Photonic, "component": Component,
-                                          "per_example": PerExample}
+from pipeline.trials.part import extension
 
 MOST_ROUNDING = 1e-6  # of a contribution, relative to its bound: more is no rounding in float64
 
@@ -32,9 +25,10 @@ def make_mechanism(pack: Pack, net: Network, device: torch.device, matrices: tor
     Raises:
         ConfigError: for a Gaussian mechanism where torch would round factors of products.
     """
-    if pack.shared.mechanism in GAUSSIAN:
-        check_float32(pack.shared.mechanism)
-    return MECHANISMS[pack.shared.mechanism](pack.trials, net, device, matrices)
+    mechanism = pack.shared.parts.mechanism
+    if mechanism.certified:
+        check_float32(mechanism.name)
+    return mechanism.load()(pack.trials, net, device, matrices)
 
 
 def check_float32(mechanism: str) -> None:
@@ -52,13 +46,13 @@ def check_float32(mechanism: str) -> None:
 
 def contribution_bound(trial: TrialConfig) -> float:
     """C of a trial with a Gaussian mechanism (`GaussianMechanism.bound`)."""
-    return MECHANISMS[trial.mechanism].bound(trial)
+    return trial.parts.mechanism.load().bound(trial)
 
 
 def noise_deviation(trial: TrialConfig) -> float:
     """Standard deviation of the noise on the sum of a trial with a Gaussian mechanism
     (`GaussianMechanism.deviation`)."""
-    return MECHANISMS[trial.mechanism].deviation(trial)
+    return trial.parts.mechanism.load().deviation(trial)
 
 
 def register_mechanism(name: str, mechanism: type[Mechanism], *,
@@ -79,23 +73,18 @@ def register_mechanism(name: str, mechanism: type[Mechanism], *,
     Raises:
         ConfigError: for a name that is taken, a field that does not exist, or a guarantee of what is not accounted for.
     """
-    fields = settings_of_extension(name, settings)
     inherits = issubclass(mechanism, GaussianMechanism) and all(
         getattr(mechanism, name) is getattr(GaussianMechanism, name) for name in ("update", "add_up"))
     if guarantee and not inherits:
         raise ConfigError("guarantee: can be stated of a GaussianMechanism with its own `update`, whose noise is what "
                           f"is accounted for, got {mechanism.__qualname__}; leave it out, and there is no epsilon")
-    if "target_epsilon" in fields["settings"] and not guarantee:
+    if "target_epsilon" in settings and not guarantee:
         raise ConfigError("settings: target_epsilon needs a guarantee, or nothing can be accounted for, got none")
     if rounding is not None and not (guarantee and 0 <= rounding <= MOST_ROUNDING):
         raise ConfigError(f"rounding: must be at least 0 and at most {MOST_ROUNDING:g}, and of a mechanism with a "
                           f"guarantee, got {rounding!r}")
-    stated = None if rounding is None else lambda widest, layers: rounding
+    stated = None if rounding is None else staticmethod(lambda widest, layers: rounding)
     if stated is None and inherits and mechanism.bounded in (PerExample.bounded, Component.bounded):
-        stated = ROUNDING["per_example"]
-    register(MECHANISMS, name, mechanism, "mechanism")
-    CHOICES[name] = Choice(**fields)
-    GAUSSIAN.pop(name, None)
-    ROUNDING[name] = stated
-    if guarantee:
-        GAUSSIAN[name] = guarantee
+        stated = staticmethod(parts.rounding_of_norms)
+    base = parts.Gaussian if guarantee else parts.Mechanism
+    extension("mechanism", name, base, settings, works=mechanism, guarantee=guarantee, rounding=stated)

@@ -1,0 +1,193 @@
+"""Component clipping, and how long one record's contribution is under it (Lee & Kifer 2020, section 4.2).
+
+    stated_norm         C as Algorithm 1 with a tau_h for every layer has it; noise on the sum has standard deviation
+                        z times this
+    contribution_norm   the most that a record contributes to the sum; epsilon is of this
+
+They are one number, but where a reading of the paper keeps its noise and bounds a contribution by more, or by less:
+
+    error_clip: off         ||e|| <= sqrt 2, as of every softmax, in place of tau_e
+    tau_h_rule: published   one tau_h, from gamma beta tau_e sqrt((1 + tau_h^2) L) = C, in all layers; the output layer,
+                            whose delta is e, then takes tau_e sqrt(1 + min(tau_h, sup|phi| sqrt(n_{L-1}))^2)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pipeline.trials.fields import ConfigError
+from pipeline.trials.mechanism import Gaussian, rounding_of_norms
+from pipeline.trials.network import ACTIVATION_SLOPES, ACTIVATION_SUPREMA
+from pipeline.trials.part import again, chosen, part, positive, setting, zero
+
+LONGEST_ERROR = math.sqrt(2)  # of softmax(z) - onehot(y): (1 - p_y)^2 + sum of the others' p^2 <= 2
+_CLIPS = chosen("bounding", "clip")
+
+
+@part("mechanism", "component")
+class Component(Gaussian):
+    """The factors of a record's contribution are clipped one by one (Lee & Kifer 2020, Algorithm 1)."""
+
+    rounding = staticmethod(rounding_of_norms)
+    works = "pipeline.learning.mechanisms.gaussian:Component"
+    instead = {"sigma": "noise_multiplier or target_epsilon", "clipping_norm": "target_norm", "tau_f": "tau_e"}
+
+    tau_h: float = again("tau_h", zero("target_norm"))
+    tau_e: float = setting(
+        0.1, "component clipping: bound on ||e||", low=0, open_low=True, per_trial=True)
+    feedback_norm: float = setting(
+        0.9, "component clipping: beta, spectral norm of the feedback matrix of every layer", low=0, open_low=True)
+    target_norm: float = setting(
+        0.0, "component clipping: C, bound on the norm of a record's contribution, of which every layer gets "
+        "C/sqrt(L); sets tau_h of every layer, and clips each record's part in a convolution. 0 leaves C to tau_h",
+        low=0, per_trial=True, elide=True)
+    bounding: str = setting(
+        "clip", "component clipping with target_norm: a record's part in a layer is shortened where it exceeds "
+        "C/sqrt(L) (`clip`), or made just as long as that, however short it was (`scale`)", choices=("clip", "scale"),
+        needs=[positive("target_norm")], elide=True)
+    error_clip: bool = setting(
+        True, "component clipping: e is clipped to tau_e; `off` leaves e and the noise as they are, and epsilon is of "
+        "||e|| <= sqrt 2", needs=[_CLIPS], elide=True)
+    tau_h_rule: str = setting(
+        "per_layer", "component clipping with target_norm: tau_h of every layer such that it gets C/sqrt(L), or one "
+        "for all by the formula of Lee and Kifer, gamma beta tau_e sqrt((1 + tau_h^2) L) = C (`published`), which the "
+        "output layer may exceed; epsilon is of what it comes to", choices=("per_layer", "published"),
+        needs=[positive("target_norm")], elide=True)
+    conv_error: str = setting(
+        "clipped", "component clipping of hybrid: convolutions learn from the error that was clipped to tau_e, or from "
+        "e itself (`raw`); what a record contributes to them is clipped either way", choices=("clipped", "raw"),
+        needs=[chosen("algorithm", "hybrid"), _CLIPS, chosen("error_clip", True)], elide=True)
+    conv_clip: str = setting(
+        "together", "component clipping: weights and bias of a convolution are clipped to C/sqrt(L) together, or each "
+        "to C/sqrt(2 L) (`apart`), which leaves C as it is", choices=("together", "apart"),
+        needs=[chosen("network", "convnet"), _CLIPS], elide=True)
+
+    @classmethod
+    def update_norm(cls, fields: Mapping[str, Any]) -> float:
+        """The target C."""
+        return fields["target_norm"]
+
+    def stated_norm(self, trial: Any) -> float:
+        """The norm by which noise is measured."""
+        return stated_norm(trial)
+
+    def excess(self, trial: Any) -> float:
+        """1, but for readings of Lee & Kifer that keep their noise and another bound."""
+        return excess(trial)
+
+    def checks(self) -> Iterator[Callable[[Any], None]]:
+        """Readings of the algorithm: what they leave to activations, to the accountants, and to a grid."""
+        yield self._check_matrix
+        yield self._check_target_norm
+        yield self._check_excess
+        yield self._check_secure
+        yield from super().checks()
+
+    def _check_matrix(self, trial: Any) -> None:
+        if trial.parts.projector.hardware:
+            raise ConfigError("mechanism: component clipping needs the norm of the feedback matrix, which is not known "
+                              "of a real OPU, got projector 'opu_hardware'; use 'per_example'")
+        if trial.physical:
+            raise ConfigError("mechanism: component clipping sets the norm of the feedback matrix, which is the "
+                              "device's own, got projector 'opu_physical'; use 'per_example'")
+
+    def _check_excess(self, trial: Any) -> None:
+        least = trial.parts.sampler.least_noise * (longer := excess(trial))
+        if longer > 1 and 0 < self.noise_multiplier < least:
+            raise ConfigError(f"noise_multiplier: must be at least {least:.3g} with sampler '{trial.sampler}' where a "
+                              f"record contributes up to {longer:.4g} times the norm that noise is measured by "
+                              "(error_clip, tau_h_rule), or nothing is accounted for, got "
+                              f"{self.noise_multiplier}")
+
+    def _check_secure(self, trial: Any) -> None:
+        if trial.secure and self.bounding == "scale":
+            raise ConfigError("bounding: the proof of noise 'secure' is of contributions that are shortened, got "
+                              "'scale'; use 'clip', or noise 'research'")
+        if trial.secure and self.conv_clip == "apart":
+            raise ConfigError("conv_clip: the proof of noise 'secure' is of a convolution's weights and bias under one "
+                              "factor, got 'apart'; use 'together', or noise 'research'")
+
+    def _check_target_norm(self, trial: Any) -> None:
+        if not self.target_norm:
+            if trial.parts.network.convolutional:
+                raise ConfigError("target_norm: must be > 0 with mechanism 'component' and network 'convnet', as the "
+                                  "part of a record in a convolution is clipped to target_norm/sqrt(L), got 0.0")
+            return
+        least = least_target_norm(trial)
+        if self.target_norm <= least:
+            layers = len(trial.layers)
+            raise ConfigError(f"target_norm: must be > {least:.4g}, which ||delta|| <= {least / layers**0.5:.4g} in "
+                              f"each of {layers} layers takes without any activation (lower tau_e or feedback_norm to "
+                              f"lower it), got {self.target_norm}")
+
+
+def delta_bounds(c: Any, error: float) -> tuple[float, ...]:
+    """Bound on ||delta^l|| of the fully connected layers where ||e|| <= error: beta error sup|phi'|, in the output
+    layer that of the error."""
+    hidden = c.feedback_norm * error * ACTIVATION_SLOPES[c.activation]
+    return (*[hidden] * len(c.hidden), error)
+
+
+def error_bound(c: Any) -> float:
+    """Bound on ||e||: tau_e or, where e is not clipped, the larger of it and sqrt 2."""
+    return c.tau_e if c.error_clip else max(c.tau_e, LONGEST_ERROR)
+
+
+def part_norm(c: Any) -> float:
+    """C/sqrt(L): what a target C leaves to every layer."""
+    return c.target_norm / math.sqrt(len(c.layers))
+
+
+def conv_bounds(c: Any) -> tuple[float, ...]:
+    """Bound on a record's part in each convolution, weights and bias together: C/sqrt(L)."""
+    return (part_norm(c),) * (len(c.layers) - len(c.hidden) - 1)
+
+
+def activation_bounds(c: Any) -> tuple[float, ...]:
+    """tau_h of each fully connected layer; with a target C, from ||delta^l|| sqrt(1 + tau_h^2) <= C/sqrt(L) at ||e|| =
+    tau_e: of every layer (`per_layer`), or of the hidden ones, for all (`published`)."""
+    of_delta = delta_bounds(c, c.tau_e)
+    if not c.target_norm:
+        return (c.tau_h,) * len(of_delta)
+    if c.tau_h_rule == "per_layer":
+        return tuple(_longest_activation(c, bound) for bound in of_delta)
+    tau_h = _longest_activation(c, of_delta[0])
+    widest = ACTIVATION_SUPREMA[c.activation] * math.sqrt(c.hidden[-1]) if c.hidden else math.inf
+    return (*[tau_h] * len(c.hidden), min(tau_h, widest))
+
+
+def _longest_activation(c: Any, of_delta: float) -> float:
+    return math.sqrt((part_norm(c) / of_delta) ** 2 - 1)
+
+
+def least_target_norm(c: Any) -> float:
+    """What C/sqrt(L) must exceed in the layer whose delta is longest, times sqrt(L), so that it has a tau_h > 0."""
+    of_delta = delta_bounds(c, c.tau_e)
+    return (max(of_delta) if c.tau_h_rule == "per_layer" else of_delta[0]) * math.sqrt(len(c.layers))
+
+
+def fills_parts(c: Any) -> bool:
+    """Whether a record's part in each layer is scaled to exactly C/sqrt(L) (`bounding: scale`)."""
+    return c.bounding == "scale" and c.target_norm > 0
+
+
+def stated_norm(c: Any) -> float:
+    """The target C, or sqrt(sum_l ||delta^l||^2 (1 + tau_h^2)) at ||e|| = tau_e."""
+    return c.target_norm or math.sqrt(sum(bound**2 for bound in delta_bounds(c, c.tau_e)) * (1 + c.tau_h**2))
+
+
+def contribution_norm(c: Any) -> float:
+    """sqrt(sum of the squared bounds on a record's parts): (C/sqrt(L))^2 of a convolution, ||delta^l||^2 (1 +
+    tau_h^2) of a fully connected layer."""
+    as_stated = c.error_clip and (c.tau_h_rule == "per_layer" or not c.target_norm)
+    if as_stated or fills_parts(c):
+        return stated_norm(c)
+    dense = zip(delta_bounds(c, error_bound(c)), activation_bounds(c), strict=True)
+    return math.sqrt(sum(part**2 for part in conv_bounds(c)) + sum(d**2 * (1 + h**2) for d, h in dense))
+
+
+def excess(c: Any) -> float:
+    """The most that a record contributes, over the norm by which its noise is measured."""
+    return contribution_norm(c) / stated_norm(c)

@@ -1,0 +1,213 @@
+"""The feedback paths, and who projects for them: how an error becomes a learning signal for every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from pipeline.trials.fields import ConfigError, listed_or
+from pipeline.trials.part import Need, Part, View, again, part, positive, setting
+from pipeline.trials.slots import SLOTS as SLOTS  # opens them
+
+
+class Feedback(Part):
+    """What the configuration knows of an algorithm.
+
+    Attributes:
+        projectors: that it may have, its default first.
+        per_record: why a record's learning signals depend on no other record of the batch, on which certified
+            mechanisms rest; empty where this package states it, None where nobody does.
+        exact: whether it is back-propagation.
+        matrix: whether it projects by a matrix B of this package's.
+        ternary: whether the error that is projected is ternarized.
+        convolutional: whether it needs convolutions, which it back-propagates through.
+        described: whether the photonic mechanism is described for it.
+        optical: whether light projects it.
+    """
+
+    projectors: ClassVar[tuple[str, ...]] = ("none",)
+    per_record: ClassVar[str | None] = None
+    exact: ClassVar[bool] = False
+    matrix: ClassVar[bool] = False
+    ternary: ClassVar[bool] = False
+    convolutional: ClassVar[bool] = False
+    described: ClassVar[bool] = False
+    optical: ClassVar[bool] = False
+
+    def check(self, trial: Any) -> None:
+        """Refuse projectors that the algorithm does not have."""
+        if trial.projector not in self.projectors:
+            raise ConfigError(f"projector: {self.name} takes {listed_or(self.projectors)}, got '{trial.projector}' "
+                              "(tdfa through an OPU is what is called pdfa)")
+
+
+class _BuiltIn(Feedback):
+    """A path of this package: a record's signals depend on that record alone."""
+
+    per_record = ""
+    described = True
+
+
+class _Direct(_BuiltIn):
+    """A path with a matrix B."""
+
+    projectors = ("gaussian",)
+    matrix = True
+    works = "pipeline.learning.feedback.algorithms:direct_feedback"
+
+
+@part("algorithm", "bp")
+class BackPropagation(_BuiltIn):
+    """Back-propagation (Eq. 3)."""
+
+    label, exact = "BP", True
+    works = "pipeline.learning.feedback.algorithms:back_propagation"
+
+
+@part("algorithm", "dfa")
+class Dfa(_Direct):
+    """Direct feedback alignment (Eq. 4)."""
+
+    label = "DFA"
+
+
+@part("algorithm", "tdfa")
+class Tdfa(_Direct):
+    """DFA from ternarized errors (Ohana et al. 2021, section 4)."""
+
+    label, ternary = "TDFA", True
+    threshold: float = setting(
+        0.15, "t: an error beyond +-t becomes +-1, others 0", low=0, high=1, open_high=True, per_trial=True)
+
+
+_IN_SUM = Need("mechanism 'component' or 'per_example'", lambda c: f"mechanism '{c.mechanism}'",
+               lambda c: c.parts.mechanism.certified)
+_NO_CAMERA = Need("projector 'opu_simulated' or 'opu_hardware'", lambda c: f"projector '{c.projector}'",
+                  lambda c: not c.physical)
+
+
+@part("algorithm", "pdfa")
+class Pdfa(_Direct):
+    """TDFA that an OPU projects, with the noise of its light under any mechanism that has noise."""
+
+    label, ternary, optical = "PDFA", True, True
+    projectors = ("opu_simulated", "opu_hardware", "opu_physical")
+    threshold: float = again("threshold")
+    sigma: float = setting(
+        0.0, "standard deviation of the optical noise g, per component (Eq. 10)", low=0, per_trial=True,
+        needs=[_IN_SUM, _NO_CAMERA])
+    tau_f: float = setting(
+        1.0, "s = tau_f: bound on ||B e||, and on ||e|| in the output layer (Eq. 9, tau_B)", low=0, open_low=True,
+        per_trial=True, needs=[_IN_SUM, _NO_CAMERA, positive("sigma")])
+
+
+@part("algorithm", "hybrid")
+class Hybrid(_Direct):
+    """DFA in fully connected layers, back-propagation through convolutions (Lee & Kifer 2020, section 4.2)."""
+
+    label, convolutional, described = "BP/DFA", True, False
+
+
+class Projector(Part):
+    """Who computes B e.
+
+    Attributes:
+        on_opu: whether a trial with it must hold an `OPU` resource.
+        hardware: whether it is a real OPU, which one process holds.
+        physical: whether a camera counts light: the noise of what is projected is the device's own, and not sigma.
+        known: whether there is a matrix B that is known.
+    """
+
+    on_opu: ClassVar[bool] = False
+    hardware: ClassVar[bool] = False
+    physical: ClassVar[bool] = False
+    known: ClassVar[bool] = True
+
+
+@part("projector", "none")
+class NoProjector(Projector):
+    """Nothing is projected."""
+
+    known = False
+
+
+@part("projector", "gaussian")
+class Gaussian(Projector):
+    """A matrix of independent Gaussian entries."""
+
+    works = "pipeline.learning.feedback.projection:GaussianProjector"
+    feedback_std: float = setting(
+        1.0, "standard deviation of the entries of B (of the hardware: of its rescaled output)", low=0, open_low=True)
+
+
+@part("projector", "opu_simulated")
+class SimulatedOpu(Gaussian):
+    """lightonml's simulated device."""
+
+    on_opu = True
+    works = "pipeline.learning.feedback.projection:SimulatedOpuProjector"
+
+
+@part("projector", "opu_hardware")
+class HardwareOpu(SimulatedOpu):
+    """A real OPU."""
+
+    hardware, known = True, False
+    works = "pipeline.learning.feedback.projection:HardwareOpuProjector"
+
+    def check(self, trial: Any) -> None:
+        """Refuse what nobody has shown of a real device."""
+        if trial.secure:
+            raise ConfigError("projector: nobody has shown that a real OPU projects a record without a trace of "
+                              "others, on which a guarantee to the last bit rests, got 'opu_hardware' with noise "
+                              "'secure'; use 'opu_simulated'")
+
+
+@part("projector", "opu_physical")
+class PhysicalOpu(Gaussian):
+    """An OPU as a device: light, a reference beam and a camera."""
+
+    on_opu = physical = True
+    works = "pipeline.learning.feedback.physical:PhysicalOpuProjector"
+    photons: float = setting(
+        1000.0, "light of opu_physical: mean photo-electrons of a pixel in one exposure with reference and all mirrors "
+        "on", low=0, open_low=True, high=1e8, per_trial=True)
+    reference_ratio: float = setting(
+        2.0, "amplitude of the reference beam over the root mean square of the signal's with all mirrors on", low=0,
+        open_low=True, high=1e3, per_trial=True)
+    dark_counts: float = setting(
+        0.0, "mean of the counts without light, per pixel and exposure", low=0, high=1e8, per_trial=True)
+    read_noise: float = setting(
+        0.0, "standard deviation of the camera's read noise, in electrons", low=0, high=1e8, per_trial=True)
+    full_well: float = setting(0.0, "electrons at which a pixel saturates; 0 sets no limit", low=0)
+    adc_bits: int = setting(
+        0, "the camera rounds to 2^bits levels from 0 to the full well; 0 does not round", low=0, high=24)
+
+    def check(self, trial: Any) -> None:
+        """It has the noise of its light and its camera, on what it projects and on nothing else."""
+        for name in ("sigma", "target_label_epsilon"):
+            if value := getattr(trial, name):
+                raise ConfigError(f"{name}: must be 0 with projector 'opu_physical', whose noise is that of its light "
+                                  f"(photons, read_noise), got {value}")
+        if self.adc_bits and not self.full_well:
+            raise ConfigError("adc_bits: needs full_well > 0, which is the highest of its levels, got "
+                              f"{self.adc_bits} with full_well 0.0")
+        if trial.secure:
+            raise ConfigError("noise: its proof covers neither photons nor a camera, got 'secure' with projector "
+                              "'opu_physical'; use 'research'")
+
+
+class _Methods(View):
+    """Algorithms, and `softmax`, which is none: so frontiers call networks without hidden layers (`naming.method`)."""
+
+    def __getitem__(self, name: str) -> str:
+        return "Softmax regression" if name == "softmax" else super().__getitem__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("softmax", *super().__iter__()))
+
+    def __len__(self) -> int:
+        return 1 + super().__len__()
+
+
+LABELS = _Methods("algorithm", "label")  # in tables and figures

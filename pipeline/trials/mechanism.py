@@ -1,0 +1,299 @@
+"""How an update is privatized: what each mechanism is told, needs of the other parts, and guarantees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+from pipeline.trials.feedback import Projector as Projector  # whose settings are declared before
+from pipeline.trials.fields import ConfigError, listed_or
+from pipeline.trials.part import PARTS, Part, again, not_chosen, part, positive, setting
+from pipeline.trials.slots import SLOTS as SLOTS  # opens them
+
+LEAST_NOISE_OVER_C = 0.2  # noise_multiplier, where there is noise
+# Of delta, for every step of which a privacy-loss distribution is composed: ten times what rounding may take from it.
+LEAST_DELTA_PER_STEP = 1e-14
+LEAST_LABEL_EPSILON = 1e-3  # of target_label_epsilon, where there is one
+
+
+def rounding_of_norms(widest: int, layers: int) -> float:
+    """By how much rounding in float64 can lengthen a contribution that `per_example` or `component` has bounded,
+    relative to the bound: of the widest layer's inputs and outputs, and the number of layers."""
+    return (2 * widest + layers + 16) * 2.0**-53
+
+
+class Mechanism(Part):
+    """What the configuration knows of a mechanism.
+
+    Attributes:
+        private: whether it does anything.
+        certified: whether it is Gaussian noise on a sum of bounded contributions, which has a certified epsilon.
+        guarantee: why no record contributes more than its bound, where an extension says so.
+        rounding: by how much rounding in float64 can lengthen a contribution; None is not stated, and noise `secure`
+            refuses it.
+        optical: whether it is noise on optical signals, which labels or columns have an epsilon from.
+        target: the setting that says which epsilon a run may cost; empty for none.
+    """
+
+    private: ClassVar[bool] = True
+    certified: ClassVar[bool] = False
+    guarantee: ClassVar[str] = ""
+    rounding: ClassVar[Callable[[int, int], float] | None] = None
+    optical: ClassVar[bool] = False
+    target: ClassVar[str] = ""
+    feedback_norm = 0.0  # spectral norm to which feedback matrices are scaled; 0 leaves them
+
+    def check(self, trial: Any) -> None:
+        """Nothing can be accounted for where no guarantee is stated."""
+        if self.private and trial.target_epsilon:
+            raise ConfigError(f"target_epsilon: mechanism '{self.name}' states no guarantee (guarantee of "
+                              f"register_mechanism), so nothing can be accounted for, got {trial.target_epsilon}")
+
+    def kind(self, trial: Any) -> str:
+        """The kind of finite epsilon that a trial has: `certified`, `label`, or empty for none."""
+        return ""
+
+    def excess(self, trial: Any) -> float:
+        """The most that a record contributes, over the norm by which its noise is measured."""
+        return 1.0
+
+    @classmethod
+    def noise_setting(cls, fields: Mapping[str, Any]) -> str:
+        """How much noise a trial gets, from its canonical settings: `<mechanism>=<noise>` without any guarantee."""
+        levels = [fields.get(name) or 0.0 for name in ("sigma", "noise_multiplier")]
+        return f"{fields['mechanism']}={max(0.0, *levels):g}"
+
+    @classmethod
+    def update_norm(cls, fields: Mapping[str, Any]) -> float:
+        """C by which noise on the update is measured, from canonical settings; 0 of mechanisms without one."""
+        return 0.0
+
+
+def certified_mechanisms() -> list[str]:
+    """Names of the mechanisms with a certified epsilon."""
+    return [name for name, cls in PARTS["mechanism"].items() if cls.certified]
+
+
+def check_denoise(trial: Any) -> None:
+    """Refuse `denoise` where there is no column space of B to project on."""
+    feedback, network = trial.parts.feedback, trial.parts.network
+    if not (feedback.exact or feedback.matrix):
+        direct = [name for name, cls in PARTS["algorithm"].items() if cls.matrix]
+        raise ConfigError(f"denoise: needs the feedback matrix B of {listed_or(direct)}, got true with algorithm "
+                          f"'{trial.algorithm}'")
+    if network.convolutional and not feedback.convolutional:
+        raise ConfigError("denoise: puts signals of fully connected layers on the column space of B; a filter sums "
+                          f"over positions, got true with network 'convnet' and algorithm '{trial.algorithm}'; use "
+                          "algorithm 'hybrid'")
+    check_matrix("denoise", trial)
+
+
+def check_matrix(name: str, trial: Any) -> None:
+    """Refuse a setting that needs a matrix B which is known."""
+    if trial.parts.feedback.exact:
+        raise ConfigError(f"{name}: must be false with bp, whose error is released once and never projected, got true")
+    if trial.parts.projector.hardware:
+        raise ConfigError(f"{name}: needs the feedback matrix B, which is not known of a real OPU, got projector "
+                          "'opu_hardware'; use 'opu_simulated'")
+
+
+@part("mechanism", "none")
+class NoMechanism(Mechanism):
+    """The plain mean over the batch."""
+
+    private = False
+    works = "pipeline.learning.mechanisms.none:NoMechanism"
+
+    @classmethod
+    def noise_setting(cls, fields: Mapping[str, Any]) -> str:
+        """`non-private`."""
+        return "non-private"
+
+
+_NO_BP = not_chosen("algorithm", "bp")
+
+
+@part("mechanism", "photonic")
+class Photonic(Mechanism):
+    """Scaled signals with optical noise, clipped activations (Ohana et al. 2021, Eqs. 8 to 10)."""
+
+    optical = True
+    target = "target_label_epsilon"
+    works = "pipeline.learning.mechanisms.photonic:Photonic"
+    instead = {"target_epsilon": "target_label_epsilon", "noise_multiplier": "sigma",
+               "clipping_norm": "tau_f and tau_h", "target_norm": "tau_f and tau_h", "tau_e": "tau_f",
+               "feedback_norm": "feedback_std"}
+
+    sigma: float = again("sigma", not_chosen("projector", "opu_physical"))
+    tau_f: float = again("tau_f")
+    tau_h: float = setting(
+        1.0, "tau_h^max: activations are clipped at c = tau_h/sqrt(n) (Eq. 9); under component clipping, bound on "
+        "||h||", low=0, open_low=True, per_trial=True)
+    tau_h_min: float = setting(
+        0.0, "tau_h^min: offset nu = tau_h_min/sqrt(n) of the activations (Eq. 9)", low=0, per_trial=True)
+    gamma_min: float = setting(
+        0.0, "enforced variant: phi' is clamped to at least gamma_min in the update; 0 leaves it", low=0,
+        per_trial=True)
+    activation_floor: bool = setting(
+        False, "enforced variant: h <- sign(h) clip(|h|, nu, c) in place of offset and clip",
+        needs=[positive("tau_h_min")])
+    output_noise: bool = setting(
+        True, "scale and noise for the output layer's error as well; without it nothing at all is claimed",
+        needs=[_NO_BP])
+    joint_release: bool = setting(
+        False, "the projections of all layers are scaled and get noise as one vector, of norm tau_f at most, and the "
+        "output layer's error is decoded from it", elide=True)
+    denoise: bool = setting(
+        False, "what was projected or, with a Gaussian mechanism, every contribution and the noise on their sum is put "
+        "on the column space of B, which takes away the noise outside it", elide=True)
+    target_label_epsilon: float = setting(
+        0.0, "label epsilon that the whole run may cost; sets sigma of the photonic mechanism. 0 leaves that to sigma",
+        low=0, high=1e6, per_trial=True, elide=True)
+
+    def kind(self, trial: Any) -> str:
+        """`label`, where every layer gets noise."""
+        if trial.physical:
+            return "label" if self.joint_release else ""
+        noisy = self.target_label_epsilon or self.sigma
+        return "label" if noisy and (self.output_noise or trial.parts.feedback.exact) else ""
+
+    @classmethod
+    def noise_setting(cls, fields: Mapping[str, Any]) -> str:
+        """`photons=100`, `label_epsilon=3` or `sigma=0.1`."""
+        if PARTS["projector"][fields.get("projector") or "none"].physical:
+            return f"photons={fields['photons']:g}"
+        target = fields.get("target_label_epsilon") or 0.0  # a setting only where it sets the noise
+        return f"label_epsilon={target:g}" if target > 0 else f"sigma={fields['sigma']:g}"
+
+    def check(self, trial: Any) -> None:
+        """What the paper describes, and a target that can be met."""
+        self._check_described(trial)
+        if self.tau_h_min > self.tau_h:
+            raise ConfigError(f"tau_h_min: must be at most tau_h = {self.tau_h}, got {self.tau_h_min}")
+        if trial.physical and self.output_noise and not self.joint_release:
+            raise ConfigError("output_noise: the device's noise reaches what it projects, not the output layer's "
+                              "error, got true with projector 'opu_physical'; use false, or joint_release true, which "
+                              "decodes that error from the projection")
+        if self.denoise:
+            check_denoise(trial)
+        if self.joint_release:
+            self._check_joint(trial)
+        if self.target_label_epsilon:
+            self._check_target(trial)
+
+    def _check_described(self, trial: Any) -> None:
+        feedback = trial.parts.feedback
+        if not feedback.described:
+            described = [name for name, cls in PARTS["algorithm"].items() if cls.described]
+            raise ConfigError(f"mechanism: 'photonic' is described for {listed_or(described)}, and nothing is known of "
+                              f"it with algorithm '{trial.algorithm}', got 'photonic'; use 'none' or "
+                              f"{listed_or(certified_mechanisms())}")
+        if trial.parts.network.convolutional:
+            raise ConfigError("mechanism: Eq. 8 clips every component of h by the width of its layer, and nothing is "
+                              "claimed of weights that convolutions share, got 'photonic' with network 'convnet'; use "
+                              f"{listed_or(certified_mechanisms())}")
+        if not trial.parts.sampler.once:
+            raise ConfigError(f"sampler: nothing is claimed or proved of the photonic mechanism with {trial.sampler} "
+                              "batches; use 'shuffled' or 'without_replacement', or mechanism 'per_example'")
+
+    def _check_joint(self, trial: Any) -> None:
+        check_matrix("joint_release", trial)
+        if not self.output_noise:
+            raise ConfigError("output_noise: must be true with joint_release, which decodes the output layer's error "
+                              "from the noisy projection, got false")
+        if sum(trial.hidden) < (classes := trial.layer_sizes[-1]):
+            raise ConfigError(f"hidden: must sum to at least the {classes} classes with joint_release, or their error "
+                              f"cannot be decoded from the projection, got {list(trial.hidden)}")
+
+    def _check_target(self, trial: Any) -> None:
+        target = self.target_label_epsilon
+        if target < LEAST_LABEL_EPSILON:
+            raise ConfigError(f"target_label_epsilon: must be 0 (sigma is given) or at least {LEAST_LABEL_EPSILON}, "
+                              f"below which nothing can be learnt, got {target}")
+        if self.sigma:
+            raise ConfigError("target_label_epsilon: sets sigma; give one of the two, got target_label_epsilon "
+                              f"{target} and sigma {self.sigma}")
+        if not self.output_noise and not trial.parts.feedback.exact:
+            raise ConfigError("target_label_epsilon: cannot be met with output_noise false, which leaves the output "
+                              f"layer's error bare and label epsilon infinite, got {target}")
+
+
+class Gaussian(Mechanism):
+    """Gaussian noise on the sum of contributions that are bounded by C, one of each record."""
+
+    certified = True
+    target = "target_epsilon"
+    noise_multiplier: float = setting(
+        0.0, "z: standard deviation of the noise on the sum of the contributions, over C", low=0, per_trial=True)
+    target_epsilon: float = setting(
+        0.0, "certified epsilon that the whole run may cost; sets the noise multiplier. 0 leaves that to "
+        "noise_multiplier", low=0, per_trial=True)
+    denoise: bool = again("denoise", elide=True)
+
+    def kind(self, trial: Any) -> str:
+        """`certified`, with noise."""
+        return "certified" if self.target_epsilon or self.noise_multiplier else ""
+
+    @classmethod
+    def noise_setting(cls, fields: Mapping[str, Any]) -> str:
+        """`epsilon=3` or `z=1.1`."""
+        if fields["target_epsilon"]:
+            return f"epsilon={fields['target_epsilon']:g}"
+        return f"z={fields['noise_multiplier']:g}"
+
+    def check(self, trial: Any) -> None:
+        """What a certified epsilon rests on, and what can be accounted for."""
+        for check in self.checks():
+            check(trial)
+
+    def checks(self) -> Iterator[Callable[[Any], None]]:
+        """What is refused, in this order."""
+        yield self._check_records
+        yield self._check_noise
+        yield self._check_delta
+
+    def _check_records(self, trial: Any) -> None:
+        if trial.parts.feedback.per_record is None:
+            raise ConfigError(f"mechanism: '{self.name}' bounds what each record contributes, if its learning signals "
+                              f"depend on no other record, which algorithm '{trial.algorithm}' does not state "
+                              f"(per_record of register_feedback), got '{self.name}'; use 'none'")
+        if self.denoise:
+            check_denoise(trial)
+
+    def _check_noise(self, trial: Any) -> None:
+        z = self.noise_multiplier
+        if self.target_epsilon and z:
+            raise ConfigError("target_epsilon: sets the noise multiplier; give one of the two, got target_epsilon "
+                              f"{self.target_epsilon} and noise_multiplier {z}")
+        if 0 < max(z, z / self.excess(trial)) < LEAST_NOISE_OVER_C:
+            raise ConfigError(f"noise_multiplier: must be 0 (no noise, no guarantee) or at least {LEAST_NOISE_OVER_C}, "
+                              f"below which nothing useful can be accounted for, got {z}")
+
+    def _check_delta(self, trial: Any) -> None:
+        if trial.parts.sampler.amplified and (self.noise_multiplier or self.target_epsilon):
+            steps = trial.epochs * trial.steps_per_epoch
+            if trial.delta < (least := steps * LEAST_DELTA_PER_STEP):
+                raise ConfigError(f"delta: must be at least {least:.3g} with sampler '{trial.sampler}' and {steps} "
+                                  "steps, below which rounding errors of the privacy-loss distribution count, got "
+                                  f"{trial.delta:g}; use a larger one, or sampler 'shuffled', whose epsilon is exact")
+        if trial.matmul_precision != "float32":
+            raise ConfigError(f"matmul_precision: must be 'float32' with mechanism '{self.name}', whose bound on "
+                              f"contributions does not cover rounding, got '{trial.matmul_precision}'")
+
+
+@part("mechanism", "per_example")
+class PerExample(Gaussian):
+    """DP-SGD: each record's contribution is shortened to C (Abadi et al. 2016)."""
+
+    rounding = staticmethod(rounding_of_norms)
+    works = "pipeline.learning.mechanisms.gaussian:PerExample"
+    instead = {"sigma": "noise_multiplier or target_epsilon", "tau_f": "clipping_norm", "tau_h": "clipping_norm",
+               "tau_e": "clipping_norm", "target_norm": "clipping_norm"}
+    clipping_norm: float = setting(
+        1.0, "per-example clipping: C, bound on the norm of a record's contribution to the update", low=0,
+        open_low=True, per_trial=True)
+
+    @classmethod
+    def update_norm(cls, fields: Mapping[str, Any]) -> float:
+        """C."""
+        return fields["clipping_norm"]

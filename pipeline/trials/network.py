@@ -1,0 +1,110 @@
+"""The networks: fully connected layers, with convolutions before them or without."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from pipeline.trials.fields import ConfigError
+from pipeline.trials.part import Part, chosen, part, setting
+from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
+from pipeline.trials.slots import SLOTS as SLOTS  # opens them
+
+ACTIVATION_SLOPES = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}  # gamma: the supremum of phi', whose infimum is 0
+ACTIVATION_SUPREMA = {"tanh": 1.0, "sigmoid": 1.0, "relu": math.inf}  # of |phi|
+ACTIVATIONS = tuple(ACTIVATION_SLOPES)
+
+
+class Network(Part):
+    """What all networks have.
+
+    Attributes:
+        convolutional: whether layers share weights over positions.
+    """
+
+    convolutional: ClassVar[bool] = False
+    hidden: tuple[int, ...] = setting((512, 512), "widths of the hidden fully connected layers")
+    activation: str = setting("tanh", "activation phi of the hidden fully connected layers", choices=ACTIVATIONS)
+    input_norm: float = setting(
+        0.0, "Euclidean norm to which every record's input is scaled; 0 leaves it as it is", low=0, elide=True)
+    init: str = setting(
+        "uniform", "layers at the start: weights and biases `uniform` on +-1/sqrt(inputs of a unit), or weights "
+        "uniform on +-sqrt(6/(fan_in + fan_out)) and biases 0 (`glorot`; Glorot and Bengio 2010)",
+        choices=("uniform", "glorot"), elide=True)
+    init_gain: float = setting(
+        1.0, "factor on the weights and biases with which layers start", low=0, open_low=True, elide=True)
+    output_init: str = setting(
+        "uniform", "output layer at the start: as `init` says of all layers (`uniform`); at `zero`; or a multiple of "
+        "the last hidden layer's B (`feedback`), with which feedback is aligned from the start",
+        choices=("uniform", "zero", "feedback"), elide=True)
+    output_std: float = setting(
+        0.2, "standard deviation of the entries of an output layer that starts as a multiple of B", low=0,
+        open_low=True, needs=[chosen("output_init", "feedback")])
+
+    def convolutions(self, shape: tuple[int, ...]) -> tuple[LayerShape, ...]:
+        """Shapes of the convolutions, of records of a shape."""
+        return ()
+
+    def layers(self, shape: tuple[int, ...], n_classes: int) -> tuple[LayerShape, ...]:
+        """Shapes of layers 1..L, convolutions first."""
+        below = self.convolutions(shape)
+        n_in = below[-1].n_out if below else math.prod(shape)
+        return (*below, *dense_shapes((n_in, *self.hidden, n_classes)))
+
+    def check(self, trial: Any) -> None:
+        """Refuse a start that needs a matrix B which is not known."""
+        if self.output_init == "feedback" and not trial.parts.projector.known:
+            raise ConfigError("output_init: 'feedback' needs a feedback matrix B that is known, got it with algorithm "
+                              f"'{trial.algorithm}' and projector '{trial.projector}'; use 'uniform' or 'zero'")
+
+    def _check_hidden(self, trial: Any) -> None:
+        raise ConfigError("hidden: without hidden layers there is nothing to project an error to, and all algorithms "
+                          "are the softmax regression that 'bp' with network 'mlp' trains, got [] with algorithm "
+                          f"'{trial.algorithm}' and network '{trial.network}'")
+
+
+@part("network", "mlp")
+class Mlp(Network):
+    """Fully connected layers."""
+
+    def check(self, trial: Any) -> None:
+        """Feedback needs hidden layers."""
+        if not self.hidden and not trial.parts.feedback.exact:
+            self._check_hidden(trial)
+        super().check(trial)
+        if trial.parts.feedback.convolutional:
+            raise ConfigError("algorithm: hybrid back-propagates through convolutions, of which network 'mlp' has "
+                              "none, got 'hybrid'; use network 'convnet', or algorithm 'dfa'")
+
+
+@part("network", "convnet")
+class Convnet(Network):
+    """Convolutions with 2 x 2 max pools before fully connected layers."""
+
+    convolutional = True
+    channels: tuple[int, ...] = setting((64, 64), "filters of the convolutions")
+    kernel: int = setting(5, "rows and columns of a filter, odd", low=1)
+    conv_activation: str = setting("tanh", "activation phi of the convolutions", choices=ACTIVATIONS)
+
+    def convolutions(self, shape: tuple[int, ...]) -> tuple[LayerShape, ...]:
+        """One for each of `channels`."""
+        return conv_shapes(shape, self.channels, self.kernel)
+
+    def check(self, trial: Any) -> None:
+        """Images that are large enough, and what is described of convolutions."""
+        shape = trial.parts.features.shape(trial)
+        if len(shape) != 3:
+            features = trial.parts.features
+            what = f"features '{trial.features}'" if not features.raw else trial.dataset
+            raise ConfigError(f"network: convolutions take images (channels, rows, columns), and records of {what} "
+                              f"have the shape {shape}, got 'convnet'; use 'mlp'")
+        if not self.hidden:
+            self._check_hidden(trial)
+        super().check(trial)
+        if self.kernel % 2 == 0:
+            raise ConfigError(f"kernel: must be odd, so that padding keeps the size of an image, got {self.kernel}")
+        if not all(layer.n_out for layer in trial.layers):
+            raise ConfigError(f"channels: every convolution halves rows and columns, of which what the network takes "
+                              f"in has {shape[1]}; got {len(self.channels)} convolutions, which leave nothing")
+
+

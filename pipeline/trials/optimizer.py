@@ -1,0 +1,33 @@
+"""How an update moves the weights."""
+
+from __future__ import annotations
+
+from pipeline.trials.part import Part, part, setting
+from pipeline.trials.slots import SLOTS as SLOTS  # opens them
+
+
+class Optimizer(Part):
+    """What all optimizers have."""
+
+    learning_rate: float = setting(0.01, "step size eta", low=0, open_low=True)
+    schedule: str = setting(
+        "constant", "learning rate over the run: `constant`, or falling from eta to 0, `linear` or as a `cosine`",
+        choices=("constant", "linear", "cosine"), elide=True)
+    averaging: float = setting(
+        0.0, "decay of the exponential moving average of the iterates that is evaluated and kept; 0 takes the last "
+        "iterate", low=0, high=1, open_high=True, elide=True)
+
+
+@part("optimizer", "sgd")
+class Sgd(Optimizer):
+    """Stochastic gradient descent with momentum."""
+
+    works = "pipeline.learning.optimizer:Sgd"
+    momentum: float = setting(0.9, "momentum of sgd", low=0, high=1, open_high=True)
+
+
+@part("optimizer", "adam")
+class Adam(Optimizer):
+    """Adam (Kingma & Ba 2015)."""
+
+    works = "pipeline.learning.optimizer:Adam"

@@ -1,0 +1,250 @@
+"""Parts: a trial is made of one part for each slot, and a part declares its own settings.
+
+A slot is a question (which features, which mechanism), a part an answer: a frozen dataclass (as every subclass of
+`Part` is), whose fields are made by `setting`. `check` says what it needs of the other parts; `works` where the class
+lies that does the work, which is imported by whoever needs it. Built-in parts and extensions are entered alike:
+
+    @part("mechanism", "per_example")
+    class PerExample(Gaussian):
+        clipping_norm: float = setting(1.0, "C, bound on the norm of a record's contribution", low=0, open_low=True)
+        works = "pipeline.learning.mechanisms.gaussian:PerExample"
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import Field
+from typing import Any, ClassVar, NamedTuple
+
+from pipeline.trials.fields import ConfigError, always, check, coerce, listed_or
+from pipeline.trials.fields import setting as setting
+
+SETTINGS: dict[str, Field] = {}  # by name, of all slots and parts
+RESERVED: set[str] = set()  # what trials have by themselves, and no setting may be called
+PARTS: dict[str, dict[str, type[Part]]] = {}  # by slot, then by name; slots by the name of the setting that chooses
+
+
+class Need(NamedTuple):
+    """A condition under which a part uses a setting, in the words of a message: `tau_h_min > 0`."""
+
+    wanted: str
+    now: Callable[[Any], str]  # what a trial has instead
+    holds: Callable[[Any], bool]
+
+    @property
+    def slot(self) -> bool:
+        """Whether it asks for another part."""
+        return self.wanted.partition(" ")[0] in PARTS
+
+
+def positive(name: str) -> Need:
+    """A number is above 0."""
+    return Need(f"{name} > 0", lambda c: f"{name} {getattr(c, name):g}", lambda c: getattr(c, name) > 0)
+
+
+def zero(name: str) -> Need:
+    """A number is 0."""
+    return Need(f"{name} 0", lambda c: f"{name} {getattr(c, name):g}", lambda c: not getattr(c, name))
+
+
+def chosen(name: str, *values: Any) -> Need:
+    """A setting has one of these values."""
+    words = listed_or([_word(value) for value in values])
+    return Need(f"{name} {words}", lambda c: f"{name} '{_word(getattr(c, name))}'",
+                lambda c: getattr(c, name) in values)
+
+
+def not_chosen(name: str, *values: Any) -> Need:
+    """A setting has another value than these."""
+    return Need(f"{name} other than {listed_or(values)}", lambda c: f"{name} '{getattr(c, name)}'",
+                lambda c: getattr(c, name) not in values)
+
+
+def _word(value: Any) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+def again(name: str, *needs: Need, elide: bool = False) -> Any:
+    """A setting that another part has declared, used under conditions of its own."""
+    f = SETTINGS[name]
+    return dataclasses.field(default=f.default, metadata={
+        **f.metadata, "applies": always, "needs": needs, "elide": elide})
+
+
+class Part:
+    """An answer to the question of a slot.
+
+    Attributes:
+        slot: name of the setting that chooses it.
+        name: value of that setting.
+        label: in tables and figures.
+        works: what does the work, or `module:attribute` of it.
+        instead: what this part has in place of settings of others, for messages.
+    """
+
+    slot: ClassVar[str] = ""
+    name: ClassVar[str] = ""
+    label: ClassVar[str] = ""
+    works: ClassVar[Any] = None
+    instead: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True)(cls)
+
+    def check(self, trial: Any) -> None:
+        """Refuse what does not go with this part.
+
+        Raises:
+            ConfigError: naming a setting of the trial, its value, the reason, and what would be accepted.
+        """
+
+    def settled(self, trial: Any) -> dict[str, Any]:
+        """Settings whose values follow from others.
+
+        Raises:
+            ConfigError: for a file that cannot be used.
+        """
+        return {}
+
+    @classmethod
+    def load(cls) -> Any:
+        """What does the work."""
+        return load(cls.works)
+
+
+def load(works: Any) -> Any:
+    """What `module:attribute` names; anything else as it is."""
+    if not isinstance(works, str):
+        return works
+    module, name = works.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def fields(part: Part | type[Part]) -> tuple[Field, ...]:
+    """The settings of a part, in the order in which they are declared."""
+    return dataclasses.fields(part)
+
+
+def declares(part: Part | type[Part], name: str) -> bool:
+    """Whether a part has a setting."""
+    return name in getattr(part, "__dataclass_fields__", ())
+
+
+def uses(part: Part, f: Field, trial: Any) -> bool:
+    """Whether a setting of a part affects the result of a trial that has the part."""
+    meta = f.metadata
+    return (not (meta["elide"] and getattr(part, f.name) == f.default) and meta["applies"](trial)
+            and all(need.holds(trial) for need in meta["needs"]))
+
+
+def part(slot: str, name: str) -> Callable[[type[Part]], type[Part]]:
+    """Enter a class as a part: `<slot>: <name>` is accepted from then on.
+
+    A name that is taken by the same class, as in a notebook's cell that runs again, is entered anew.
+
+    Raises:
+        ConfigError: for a slot that does not exist, a name that another class has or that is no word of small letters,
+            digits and '_', or a setting that another part has with another default, text or range.
+    """
+    def enter(cls: type[Part]) -> type[Part]:
+        if slot not in PARTS:
+            raise ConfigError(f"slot: must be one of {', '.join(PARTS)}, got {slot!r}")
+        if not re.fullmatch("[a-z][a-z0-9_]*", name):
+            raise ConfigError(f"{slot}: must be small letters, digits and '_', and begin with a letter, got {name!r}")
+        if name in PARTS[slot] and (there := origin(PARTS[slot][name])) != origin(cls):
+            raise ConfigError(f"{slot}: '{name}' is taken by {there}, got {origin(cls)}; choose another name")
+        _enter_settings(cls, [other for other in all_parts() if (other.slot, other.name) != (slot, name)])
+        cls.slot, cls.name, cls.label = slot, name, cls.label or name
+        PARTS[slot][name] = cls
+        for forgotten in [known for known in SETTINGS if known not in PARTS and not owners(known)]:
+            del SETTINGS[forgotten]
+        return cls
+    return enter
+
+
+def extension(slot: str, name: str, base: type[Part], settings: Sequence[str] | Mapping[str, Field | None],
+              **attributes: Any) -> type[Part]:
+    """Enter a part that is told by what it has.
+
+    Args:
+        base: which has the settings and attributes of all such parts.
+        settings: names of settings that exist and that it uses; or, by name, what `setting` makes of a new one, and
+            None for those that exist.
+        attributes: of the class.
+
+    Raises:
+        ConfigError: as `part`, and for a setting that does not exist.
+    """
+    entries = dict(settings if isinstance(settings, Mapping) else dict.fromkeys(settings))
+    for known, entry in entries.items():
+        if entry is None and (known not in SETTINGS or known in PARTS):
+            raise ConfigError(f"settings: must be fields of a trial, got {known!r}; they are {', '.join(SETTINGS)}; of "
+                              "a new one say what it is: settings={'" + str(known) + "': setting(...)}")
+        if entry is not None and not (isinstance(entry, Field) and "doc" in entry.metadata):
+            raise ConfigError(f"settings: '{known}' must be what `pipeline.trials.fields.setting` makes, got {entry!r}")
+    made = {known: again(known) if entry is None else entry for known, entry in entries.items()}
+    kinds = {known: type(entry.default) for known, entry in made.items()}
+    return part(slot, name)(type(name, (base,), {**attributes, **made, "__annotations__": kinds}))
+
+
+def origin(cls: type[Part]) -> str:
+    """Where what does the work of a part is defined; that of a part that does it by itself."""
+    if isinstance(cls.works, str):
+        return cls.works.replace(":", ".")
+    entry = getattr(cls.works, "function", cls.works) or cls
+    entry = getattr(entry, "func", entry)  # what a partial one calls
+    return f"{entry.__module__}.{entry.__qualname__}"
+
+
+class View(Mapping[str, Any]):
+    """One attribute of all parts of a slot, by their names, those of extensions as they are entered."""
+
+    def __init__(self, slot: str, attribute: str) -> None:
+        self.slot, self.attribute = slot, attribute
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(PARTS[self.slot][name], self.attribute)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(PARTS[self.slot])
+
+    def __len__(self) -> int:
+        return len(PARTS[self.slot])
+
+
+def all_parts() -> Iterator[type[Part]]:
+    """All that are entered, slot by slot."""
+    return (cls for of_slot in PARTS.values() for cls in of_slot.values())
+
+
+def _enter_settings(cls: type[Part], others: Sequence[type[Part]]) -> None:
+    for f in fields(cls):
+        if "doc" not in f.metadata:
+            raise ConfigError(f"settings: '{f.name}' must be what `pipeline.trials.fields.setting` makes, got "
+                              f"{f.default!r}")
+        if f.name in PARTS or f.name in RESERVED or not re.fullmatch("[a-z][a-z0-9_]*", f.name):
+            raise ConfigError("settings: a new one must be small letters, digits and '_', and no name that a trial "
+                              f"has, got '{f.name}'")
+        for other in (other for other in others if declares(other, f.name)):
+            if _said(other.__dataclass_fields__[f.name]) != _said(f):
+                raise ConfigError(f"settings: '{f.name}' is another part's, with another default, text or range; "
+                                  "choose another name, or make them equal")
+        if f.default != "":  # which leaves open what is chosen
+            check(f, coerce(f, f.default))
+    for f in fields(cls):
+        SETTINGS[f.name] = f
+
+
+def _said(f: Field) -> tuple[Any, ...]:
+    """What is said of a setting, but for when it is used."""
+    when = ("applies", "needs", "elide")
+    return f.default, *(value for name, value in f.metadata.items() if name not in when)
+
+
+def owners(name: str) -> dict[str, list[str]]:
+    """The parts that have a setting, by slot."""
+    found = {slot: [part for part, cls in of_slot.items() if declares(cls, name)] for slot, of_slot in PARTS.items()}
+    return {slot: names for slot, names in found.items() if names}

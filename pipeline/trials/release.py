@@ -1,0 +1,117 @@
+"""What leaves a trial, from where its noise comes, and what else every trial has."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from pipeline.trials.fields import ConfigError, listed_or
+from pipeline.trials.mechanism import certified_mechanisms
+from pipeline.trials.part import Need, Part, part, setting
+from pipeline.trials.shapes import n_parameters
+from pipeline.trials.slots import private
+
+DISCLOSURES = ("plain", "noisy", "withheld")  # what is logged of private records
+LARGEST_BOUND = 1e15  # of norms and noise in secure trials; 1/LARGEST_BOUND is the least
+LEAST_CANARIES = 30  # fewer make fewer than 6 guesses, and even 5 right ones bound nothing
+
+
+def _needs_delta() -> Need:
+    of_mechanism = private()
+    return Need(f"{of_mechanism.wanted}, or canaries > 0", of_mechanism.now,
+                lambda c: of_mechanism.holds(c) or c.canaries > 0)
+
+
+class Release(Part):
+    """What every trial has beside its parts, and what is released of it.
+
+    Attributes:
+        secret: whether noise and batches come from the operating system.
+        default_disclosure: what is logged of private records where nothing is said.
+    """
+
+    secret: ClassVar[bool] = False
+    default_disclosure: ClassVar[str] = "plain"
+
+    delta: float = setting(1e-5, "delta of every (epsilon, delta)", low=0, high=1, open_low=True, open_high=True,
+                           needs=[_needs_delta()])
+    private_metrics: str = setting(
+        "", "what is logged of private records: training loss, validation accuracy, and alignment on training batches "
+        "(`plain`); validation accuracy alone, with noise that epsilon covers, and alignment on test batches "
+        "(`noisy`); or alignment on test batches alone (`withheld`). By default `plain`, with noise `secure` `noisy`",
+        choices=DISCLOSURES, applies=lambda c: c.disclosure != "plain")
+    canaries: int = setting(
+        0, "training records that get a wrong label and take part with probability 1/2, to audit the run; 0 audits "
+        "nothing", low=0, elide=True)
+    matmul_precision: str = setting(
+        "float32", "type to which the factors of matrix products are rounded; bfloat16 is faster where the processor "
+        "has it (AVX512-BF16, AMX, GPUs) and slow elsewhere", choices=("float32", "bfloat16"))
+    alignment_batches: int = setting(
+        4, "batches per epoch on which the update is compared with the true gradient; 0 measures none", low=0)
+    seed: int = setting(0, "seed of split, initialisation and feedback and, in research, of sampling and noise",
+                        low=0, high=2**63 - 1, per_trial=True)
+
+    def settled(self, trial: Any) -> dict[str, Any]:
+        """The default is left open, so that it follows where noise comes from."""
+        return {"private_metrics": ""} if self.private_metrics == self.in_effect(trial) else {}
+
+    def in_effect(self, trial: Any) -> str:
+        """What is logged where nothing is said."""
+        return self.default_disclosure if trial.parts.mechanism.private else "plain"
+
+    def check(self, trial: Any) -> None:
+        """What is logged must be covered, and canaries must have room."""
+        guaranteed = bool(trial.parts.mechanism.kind(trial))
+        n_train = trial.split_sizes[0]
+        if 0 < self.canaries < LEAST_CANARIES or self.canaries > n_train:
+            raise ConfigError(f"canaries: must be 0, or at least {LEAST_CANARIES}, with fewer of which nothing can be "
+                              f"bounded, and at most the {n_train} training records, got {self.canaries}")
+        if self.canaries and trial.parts.sampler.full:
+            raise ConfigError("canaries: need sampler 'poisson', which never draws a record that is left out and draws "
+                              "all others as before; with others another record would take its place, got sampler "
+                              f"'{trial.sampler}'")
+        if trial.disclosure == "noisy" and not guaranteed:
+            name, value = ("noise", "secure") if trial.secure else ("private_metrics", "noisy")
+            raise ConfigError(f"{name}: needs a guarantee that it can keep: mechanism "
+                              f"{listed_or(certified_mechanisms())} with noise, or 'photonic' with noise on every "
+                              f"layer, got '{value}' with mechanism '{trial.mechanism}'")
+        if self.canaries and trial.disclosure != "plain":
+            raise ConfigError("canaries: their audit is computed from private records, and no epsilon covers it; must "
+                              f"be 0 with private_metrics '{trial.disclosure}', got {self.canaries}; use noise "
+                              "'research' and private_metrics 'plain'")
+        if trial.secure:
+            self._check_secure(trial, guaranteed)
+
+    def _check_secure(self, trial: Any, guaranteed: bool) -> None:
+        """What `noise: secure` promises of the numbers that are handed out, it must be able to keep."""
+        if not guaranteed:
+            raise ConfigError(f"noise: 'secure' keeps a guarantee, and mechanism '{trial.mechanism}' has none with "
+                              "these settings, got 'secure'; use 'research', or settings with noise on every layer")
+        if trial.disclosure == "plain":
+            raise ConfigError("private_metrics: must be 'noisy' or 'withheld' with noise 'secure', whose epsilon "
+                              "covers all that is logged, got 'plain'")
+        for name in ("clipping_norm", "target_norm", "tau_e", "tau_h", "tau_f", "sigma"):
+            if (value := getattr(trial, name)) and not 1 / LARGEST_BOUND <= value <= LARGEST_BOUND:
+                raise ConfigError(f"{name}: must be at least {1 / LARGEST_BOUND:g} and at most {LARGEST_BOUND:g} with "
+                                  f"noise 'secure', so that its grid stays far from where float64 ends, got {value:g}")
+        if trial.parts.features.hardware:
+            raise ConfigError("optical_device: nobody has shown that a real OPU maps a record without a trace of "
+                              "others, on which a guarantee to the last bit rests, got 'hardware' with noise 'secure'; "
+                              "use 'simulated'")
+        weights = n_parameters(trial.layers)
+        grid = 2.0**30 / math.sqrt(weights)
+        if trial.noise_multiplier / trial.parts.mechanism.excess(trial) > grid:
+            raise ConfigError(f"noise_multiplier: must be at most {grid:.3g} with noise 'secure', whose grid would be "
+                              f"too coarse for {weights} weights, got {trial.noise_multiplier}")
+
+
+@part("noise", "research")
+class Research(Release):
+    """Noise and batches are drawn by seed."""
+
+
+@part("noise", "secure")
+class Secure(Release):
+    """Noise and batches come from the operating system."""
+
+    secret, default_disclosure = True, "noisy"
