@@ -16,10 +16,10 @@ from analysis.exhibits.frontier.points import GUARANTEED, PRICE, tightest
 from analysis.runs import MixedTrials, ReportError, earlier_epochs, require_accuracy
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
+from pipeline.experiment.experiment import Experiment, load_experiment
+from pipeline.experiment.stopping import Selection
 from pipeline.tracking.artifacts import DONE
 from pipeline.tracking.reader import Reader
-from pipeline.trials.experiment import Experiment, load_experiment
-from pipeline.trials.stopping import Selection
 
 
 def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = "mlruns") -> pd.DataFrame:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.artifacts import DONE, DRAWS, EARLIER, FIELDS, TrackedRun, param_value
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASET_LABELS as DATASET_LABELS
-from pipeline.trials.experiment import Experiment
 from pipeline.trials.feedback import LABELS
 from pipeline.trials.fields import UserError
 from pipeline.trials.naming import noise_setting, run_name

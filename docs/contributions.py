@@ -14,13 +14,13 @@ from pathlib import Path
 
 import torch
 
+from pipeline.experiment import load_experiment
 from pipeline.learning.data import load
 from pipeline.learning.feedback.algorithms import output_error
 from pipeline.learning.mechanisms import contribution_bound
 from pipeline.learning.mechanisms.base import sum_outer_products
 from pipeline.learning.training import Training
-from pipeline.trials import TrialConfig, load_experiment
-from pipeline.trials.choices import GAUSSIAN
+from pipeline.trials import TrialConfig
 from pipeline.trials.packs import Pack
 
 SIGMA = 0.01
@@ -43,7 +43,7 @@ def contributions(trial: TrialConfig) -> tuple[list[float], list[float]]:
 def main(file: Path) -> None:
     """Print a Markdown table."""
     methods = {(t.dataset, t.algorithm, t.mechanism): t for t in reversed(load_experiment(file).trials)
-               if t.mechanism in GAUSSIAN}
+               if t.parts.mechanism.certified}
     layers = max(len(t.layers) for t in methods.values())
     columns = [f"layer {k}" for k in range(1, layers + 1)]
     print("|", " | ".join(["method", *columns, "all", *(f"signal/noise {c}" for c in columns)]), "|")

@@ -15,8 +15,8 @@ import pandas as pd
 
 from analysis.exhibits.doubts.checks import CHECKS, Doubt, examine
 from analysis.exhibits.doubts.evidence import Evidence
+from pipeline.experiment.experiment import load_experiment
 from pipeline.tracking.artifacts import FIELDS
-from pipeline.trials.experiment import load_experiment
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "analysis" / "results"

@@ -21,8 +21,8 @@ from analysis.exhibits.selection import choose
 from analysis.runs import ALGORITHM_LABELS, load_runs
 from analysis.statistics import mean_interval, plus_minus
 from pipeline import run_sweep
+from pipeline.experiment.experiment import Experiment, parse_experiment
 from pipeline.tracking.reader import Reader
-from pipeline.trials.experiment import Experiment, parse_experiment
 from pipeline.trials.records import CLOCK
 
 FOLDER = Path(__file__).parent.parent / "experiments"

@@ -24,19 +24,20 @@ from pipeline.trials.config import ConfigError, TrialConfig
 if TYPE_CHECKING:
     from pipeline.accounting import privacy_tags
     from pipeline.api import account, load_model, train
+    from pipeline.experiment.experiment import Experiment, load_experiment
+    from pipeline.experiment.preset import recommended
     from pipeline.learning.data.dataset import load as load_dataset
     from pipeline.sweep.run import run_sweep
-    from pipeline.trials.experiment import Experiment, Resources, load_experiment
-    from pipeline.trials.preset import recommended
+    from pipeline.trials.packs import Resources
 
 __all__ = ["ConfigError", "Experiment", "Resources", "TrialConfig", "account", "load_dataset", "load_experiment",
            "load_model", "privacy_tags", "recommended", "run_sweep", "train"]
 
-_HOMES = {"Experiment": "trials.experiment.Experiment", "Resources": "trials.experiment.Resources",
+_HOMES = {"Experiment": "experiment.experiment.Experiment", "Resources": "trials.packs.Resources",
           "account": "api.account", "load_dataset": "learning.data.dataset.load",
-          "load_experiment": "trials.experiment.load_experiment", "load_model": "api.load_model",
+          "load_experiment": "experiment.experiment.load_experiment", "load_model": "api.load_model",
           "privacy_tags": "accounting.privacy_tags",
-          "recommended": "trials.preset.recommended", "run_sweep": "sweep.run.run_sweep", "train": "api.train"}
+          "recommended": "experiment.preset.recommended", "run_sweep": "sweep.run.run_sweep", "train": "api.train"}
 
 
 def __getattr__(name: str) -> Any:

@@ -18,8 +18,7 @@ from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
-from pipeline.trials.experiment import Resources
-from pipeline.trials.packs import plan
+from pipeline.trials.packs import Resources, plan
 from pipeline.trials.promises import check_promises
 from pipeline.trials.records import EpochRecord
 from pipeline.trials.unused import check_used

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.arguments import completion, make_parser
+from pipeline.experiment.experiment import Experiment, load_experiment, parse_experiment, sliced
+from pipeline.experiment.grid import parse_yaml
 from pipeline.terminal import INTERRUPTED, stopping
 from pipeline.trials.config import ConfigError, TrialConfig, settings
-from pipeline.trials.experiment import Experiment, load_experiment, parse_experiment, sliced
 from pipeline.trials.fields import UserError
-from pipeline.trials.grid import parse_yaml
 from pipeline.trials.unused import check_used
 
 if TYPE_CHECKING:

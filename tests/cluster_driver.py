@@ -10,14 +10,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipeline.experiment.experiment import Experiment
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.cluster import prepare_nodes, running_ray
 from pipeline.sweep.resources import ResourceError
 from pipeline.sweep.run import run_sweep
 from pipeline.sweep.worker import train_pack
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import Experiment, Resources
-from pipeline.trials.packs import Pack
+from pipeline.trials.packs import Pack, Resources
 from pipeline.trials.records import EpochRecord
 
 TRIALS = tuple(TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=4, algorithm=algorithm, seed=seed)

@@ -8,8 +8,9 @@ import sys
 import pytest
 import torch
 
+from pipeline.experiment import plugins
 from pipeline.tracking import backend, store
-from pipeline.trials import part, plugins
+from pipeline.trials import part
 
 # Files that take longest, the longest first: two processes that take file by file then end at the same time.
 LONGEST = ("test_sweep", "test_api", "test_certified", "test_cli", "test_tracking", "test_convnet", "test_data",

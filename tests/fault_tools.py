@@ -27,11 +27,11 @@ import sqlalchemy
 from flat import train
 from safetensors.numpy import load_file
 
+from pipeline.experiment.experiment import Experiment
 from pipeline.learning.data.dataset import load
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import Experiment
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import EpochRecord
 

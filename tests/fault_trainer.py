@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from pipeline.experiment.halving import Halving
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.worker import train_pack
-from pipeline.trials.halving import Halving
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import Draw, EpochRecord
 

@@ -27,8 +27,8 @@ from analysis.report.report import DRAW
 from analysis.runs import noise_sources
 from pipeline.accounting import Epsilon
 from pipeline.accounting.event import UnsupportedAccounting
+from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.tracking.artifacts import FIELDS
-from pipeline.trials.experiment import Experiment, load_experiment
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "analysis" / "results"

@@ -12,6 +12,7 @@ import numpy as np
 
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.budget import epoch_cost
+from pipeline.experiment.experiment import Experiment, parse_experiment
 from pipeline.sweep.search import Rounds, filter_of
 from pipeline.sweep.tuning import make_searcher
 from pipeline.tracking.artifacts import config_of
@@ -19,7 +20,6 @@ from pipeline.tracking.backend import tracked
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import Experiment, parse_experiment
 from pipeline.trials.records import ACCURACY, CLOCK, EpochRecord, Outcome
 
 FILE = """

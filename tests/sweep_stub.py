@@ -12,9 +12,9 @@ from types import MappingProxyType
 
 import numpy as np
 
+from pipeline.experiment.experiment import Experiment
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import Experiment, Resources
-from pipeline.trials.packs import Pack
+from pipeline.trials.packs import Pack, Resources
 from pipeline.trials.records import ClassAccuracy, EpochRecord, Outcome
 
 

@@ -25,11 +25,11 @@ from pipeline.accounting.photon import (
     most_positive,
     poisson_divergence,
 )
+from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.feedback.algorithms import ternarize
 from pipeline.learning.feedback.projectors import make_projector
 from pipeline.trials.camera import camera_of
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import parse_experiment
 from pipeline.trials.transmission import transmission
 
 TRIAL = TrialConfig(algorithm="pdfa", projector="opu_physical", mechanism="photonic", joint_release=True, hidden=(12,),

@@ -21,11 +21,12 @@ from analysis.exhibits.exhibit import to_csv
 from analysis.report.report import DRAW, write
 from analysis.runs import DuplicateTrials, MissingTrials, MixedTrials, by_noise, load_history, load_runs
 from analysis.statistics import mean_interval
+from pipeline.experiment.exhibits import EXHIBITS
+from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.store import Store, TrackingError
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASETS
-from pipeline.trials.exhibits import EXHIBITS
-from pipeline.trials.experiment import Experiment, Resources
+from pipeline.trials.packs import Resources
 from pipeline.trials.records import EpochRecord, Outcome
 
 SIGMAS = (0.0, 0.01, 0.03, 0.05, 0.1, 0.2)

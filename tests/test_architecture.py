@@ -70,7 +70,7 @@ def test_a_contract_refuses_what_it_forbids(contract, copy):
 def test_every_module_is_in_a_room():
     assert {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in PACKAGE.rglob("*.py")} == {
         "__init__", "cli", "api", "arguments", "package", "sweep", "auditing", "learning", "accounting", "terminal",
-        "tracking", "trials"}
+        "tracking", "experiment", "trials"}
     assert all((folder / "__init__.py").is_file() for package in ("pipeline", "analysis")
                for folder in (path.parent for path in (ROOT / package).rglob("*.py")))
 
@@ -99,7 +99,7 @@ def test_faces_are_lazy(names):
 
 def test_a_file_is_read_by_the_command_line_without_anything_heavy():
     """What answers a typing mistake, or --help, must not wait for numpy."""
-    code = ("import sys; from pipeline.cli import main; from pipeline.trials.experiment import load_experiment; "
+    code = ("import sys; from pipeline.cli import main; from pipeline.experiment.experiment import load_experiment; "
             "load_experiment('experiments/table1.yaml'); "
             f"print([m for m in {(*HEAVY, 'numpy', 'scipy', 'importlib.metadata')} if m in sys.modules])")
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

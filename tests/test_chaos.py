@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.trials.experiment import load_experiment
+from pipeline.experiment.experiment import load_experiment
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fault_tools import ROOT, assert_as_if_undisturbed, children, environment, locked  # noqa: E402
@@ -36,7 +36,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 import fault_trainer
 from ray import cloudpickle
-from pipeline.trials.experiment import load_experiment
+from pipeline.experiment.experiment import load_experiment
 from pipeline.sweep.run import run_sweep
 cloudpickle.register_pickle_by_value(fault_trainer)
 root = Path({root!r})

@@ -18,8 +18,8 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import cli as ray_cli
 
 from pipeline.arguments import make_parser
+from pipeline.experiment.experiment import load_experiment
 from pipeline.sweep.resources import ADVICE
-from pipeline.trials.experiment import load_experiment
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "experiments" / "cluster"

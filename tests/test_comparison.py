@@ -19,8 +19,8 @@ from analysis.exhibits.exhibit import MOST_WORDS
 from analysis.runs import MixedTrials, ReportError, load_runs
 from analysis.statistics import welch_interval
 from pipeline.cli import main
+from pipeline.experiment.experiment import parse_experiment
 from pipeline.tracking.store import Store
-from pipeline.trials.experiment import parse_experiment
 from pipeline.trials.records import EpochRecord, Outcome
 
 FILE = """

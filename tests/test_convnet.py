@@ -13,6 +13,7 @@ from test_gaussian import updates_of_a_batch_and_of_the_same_in_a_larger_tensor
 from pipeline.accounting.certified import certified_epsilons, event_of
 from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import row_space_audit
+from pipeline.experiment.exhibits import misfit
 from pipeline.learning.data.dataset import load
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism
 from pipeline.learning.mechanisms.base import sum_outer_products
@@ -21,7 +22,6 @@ from pipeline.learning.network.network import make_network
 from pipeline.learning.training import Training
 from pipeline.tracking.artifacts import write_artifacts
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.exhibits import misfit
 from pipeline.trials.packs import Pack
 
 with warnings.catch_warnings():

@@ -14,6 +14,7 @@ from pipeline.accounting.certified import certified_epsilons
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.evaluations import check_evaluations, evaluation_noise, selected_epsilon
 from pipeline.accounting.finite_precision import STEPS_PER_SIGMA, accounted_delta, count_enlargement
+from pipeline.experiment.stopping import Selection
 from pipeline.learning.alignment import cosines
 from pipeline.learning.data.dataset import load
 from pipeline.learning.training import Training
@@ -21,7 +22,6 @@ from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.disclosure import ARTIFACTS, METRICS, SWEEP_METRICS, check_metrics
 from pipeline.trials.packs import Pack
-from pipeline.trials.stopping import Selection
 
 CPU = torch.device("cpu")
 SECURE = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=3, learning_rate=0.1, noise="secure",

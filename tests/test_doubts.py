@@ -16,11 +16,11 @@ from analysis.exhibits.doubts import checks
 from analysis.exhibits.doubts.evidence import KEY, Evidence
 from analysis.report import overview
 from analysis.statistics import accuracy_error
+from pipeline.experiment.chosen import Chosen
+from pipeline.experiment.experiment import Experiment, parse_experiment
 from pipeline.learning.data import load
-from pipeline.trials.chosen import Chosen
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASETS
-from pipeline.trials.experiment import Experiment, parse_experiment
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_grid_exhibits import tracked, trial  # noqa: E402

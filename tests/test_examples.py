@@ -10,8 +10,8 @@ import pytest
 
 import analysis
 import pipeline
+from pipeline.experiment.experiment import parse_experiment
 from pipeline.tracking.store import Store
-from pipeline.trials.experiment import parse_experiment
 from pipeline.trials.records import EpochRecord, Outcome
 
 FILE = """

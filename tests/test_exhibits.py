@@ -19,10 +19,10 @@ from analysis.exhibits.metrics import METRICS
 from analysis.report.report import DRAW
 from analysis.runs import ReportError, _row
 from analysis.statistics import SUMMARY, bootstrap_interval, mean_interval, plus_minus, summarize
+from pipeline.experiment.exhibits import misfit
+from pipeline.experiment.experiment import load_experiment
 from pipeline.tracking.artifacts import TrackedRun, param_text
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.exhibits import misfit
-from pipeline.trials.experiment import load_experiment
 from pipeline.trials.part import PARTS
 
 FILES = Path(__file__).parent.parent / "experiments"

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.trials.config import ConfigError
-from pipeline.trials.experiment import load_experiment, parse_experiment
 from pipeline.trials.naming import run_name
 
 SHIPPED = sorted((Path(__file__).parent.parent / "experiments").glob("*.yaml"))

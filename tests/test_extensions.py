@@ -17,6 +17,9 @@ from analysis.runs import ReportError, _require_known
 from pipeline.accounting import account, privacy_tags
 from pipeline.auditing.release import audit_release
 from pipeline.cli import main
+from pipeline.experiment.exhibits import certified_trials, misfit
+from pipeline.experiment.experiment import load_experiment, parse_experiment
+from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import DataError, load, register_dataset
 from pipeline.learning.feedback.algorithms import BackPropagation, register_feedback
 from pipeline.learning.mechanisms import contribution_bound, register_mechanism
@@ -26,13 +29,10 @@ from pipeline.sweep.checkpoints import CheckpointError, Checkpoints
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS, DatasetSpec
-from pipeline.trials.exhibits import certified_trials, misfit
-from pipeline.trials.experiment import load_experiment, parse_experiment
 from pipeline.trials.fields import setting
 from pipeline.trials.naming import noise_setting, run_name
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS, SETTINGS
-from pipeline.trials.plugins import LOADED, load_plugins
 
 pytestmark = pytest.mark.usefixtures("extensions")
 SMALL = dict(dataset="digits", hidden=(16,), batch_size=64, epochs=1, sampler="poisson")

@@ -15,12 +15,13 @@ import pytest
 from ray import cloudpickle
 
 from pipeline.cli import main
+from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.lock import SweepRunning, sweeping
 from pipeline.sweep.run import run_sweep
 from pipeline.tracking.store import Store, TrackingError
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import Experiment, Resources, load_experiment
+from pipeline.trials.packs import Resources
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fault_trainer  # noqa: E402

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from pipeline.accounting import privacy_tags
+from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.data import features as maps
 from pipeline.learning.data import optical
 from pipeline.learning.data.dataset import DataError, Dataset, load
@@ -30,7 +31,6 @@ from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
 from pipeline.trials import feature_file
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
-from pipeline.trials.experiment import parse_experiment
 from pipeline.trials.fields import setting
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS

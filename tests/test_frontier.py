@@ -20,13 +20,14 @@ from analysis.exhibits.frontier import points as frontiers
 from analysis.report.report import write
 from analysis.runs import MixedTrials, ReportError, by_noise, load_runs
 from pipeline.accounting.certified import with_noise
+from pipeline.experiment.budget import Budget
+from pipeline.experiment.exhibits import misfit
+from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.references import Reference
 from pipeline.tracking.store import Store
-from pipeline.trials.budget import Budget
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.exhibits import misfit
-from pipeline.trials.experiment import Experiment, Resources
+from pipeline.trials.packs import Resources
 from pipeline.trials.records import EpochRecord, Outcome
-from pipeline.trials.references import Reference
 
 BASE = TrialConfig(dataset="digits", mechanism="per_example", sampler="poisson", epochs=2, batch_size=64)
 TARGETS = (1.0, 3.0, 8.0)

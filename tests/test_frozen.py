@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.accounting.budget import begun
+from pipeline.experiment.experiment import load_experiment
 from pipeline.sweep import status
 from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.reader import Reader
-from pipeline.trials.experiment import load_experiment
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fault_tools import environment  # noqa: E402

@@ -21,13 +21,13 @@ from analysis.exhibits.frontier import points as frontiers
 from analysis.report.report import DRAW
 from analysis.runs import MixedTrials, ReportError, _row
 from pipeline.accounting.event import UnsupportedAccounting
+from pipeline.experiment.chosen import Chosen
+from pipeline.experiment.exhibits import left_out, misfit
+from pipeline.experiment.experiment import Experiment, parse_experiment, sliced
+from pipeline.experiment.factors import balanced, find_factors
+from pipeline.experiment.stopping import Selection
 from pipeline.tracking.artifacts import TrackedRun, param_text
-from pipeline.trials.chosen import Chosen
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.exhibits import left_out, misfit
-from pipeline.trials.experiment import Experiment, parse_experiment, sliced
-from pipeline.trials.factors import balanced, find_factors
-from pipeline.trials.stopping import Selection
 
 EPSILONS, NORMS, BATCHES = (1.0, 3.0), (0.5, 2.0), (64, 128)
 

@@ -12,12 +12,12 @@ import sqlalchemy
 from sweep_stub import experiment, grid
 
 from analysis.runs import load_runs
+from pipeline.experiment import experiment as experiments
 from pipeline.sweep import status
 from pipeline.sweep.dry_run import as_lines, preview
 from pipeline.sweep.progress import SweepProgress
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
-from pipeline.trials import experiment as experiments
 from pipeline.trials.records import CLOCK, EpochRecord, Outcome
 
 FEW, MANY = 3, 12  # trials

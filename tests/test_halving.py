@@ -14,6 +14,7 @@ from ray import cloudpickle
 from analysis.report.report import write
 from pipeline.accounting import account
 from pipeline.accounting.budget import Release, epoch_cost
+from pipeline.experiment.halving import Halving
 from pipeline.learning.data.dataset import load
 from pipeline.learning.training import train as train_pack
 from pipeline.sweep import worker
@@ -23,7 +24,6 @@ from pipeline.sweep.tuning import Rungs
 from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.halving import Halving
 from pipeline.trials.naming import counted
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import ACCURACY

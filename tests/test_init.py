@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.cli import main
+from pipeline.experiment.experiment import load_experiment, parse_experiment
+from pipeline.experiment.preset import recommended
 from pipeline.sweep import first_file
 from pipeline.sweep.first_file import Answers
 from pipeline.trials.config import ConfigError
-from pipeline.trials.experiment import load_experiment, parse_experiment
-from pipeline.trials.preset import recommended
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 

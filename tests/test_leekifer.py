@@ -20,10 +20,11 @@ from analysis.runs import MixedTrials, load_runs
 from pipeline.accounting import account
 from pipeline.accounting.certified import event_of
 from pipeline.accounting.event import epsilon
+from pipeline.experiment.exhibits import misfit, update_sigma
+from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.exhibits import misfit, update_sigma
-from pipeline.trials.experiment import Experiment, Resources, load_experiment
+from pipeline.trials.packs import Resources
 from pipeline.trials.records import EpochRecord, Outcome
 
 FOLDER = Path(__file__).parent.parent / "experiments"

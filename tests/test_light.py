@@ -12,11 +12,11 @@ import pytest
 
 from analysis.exhibits import light, table1_light
 from analysis.runs import ReportError, _row
+from pipeline.experiment.exhibits import misfit
+from pipeline.experiment.experiment import load_experiment
 from pipeline.tracking.artifacts import TrackedRun, param_text
 from pipeline.trials.camera import ZYLA_4_2, camera_of
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.exhibits import misfit
-from pipeline.trials.experiment import load_experiment
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 PHOTONS, SEEDS = (0.1, 1.0, 100.0), (0, 1)

@@ -16,7 +16,7 @@ from pipeline.sweep import cluster, nodes
 from pipeline.sweep.nodes import Node, Overdue, Watch, ended
 from pipeline.sweep.resources import ResourceError
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import Resources
+from pipeline.trials.packs import Resources
 
 NODES = ["1" * 56, "2" * 56, "3" * 56]  # ids, as Ray has them
 

@@ -15,8 +15,8 @@ from analysis.runs import noise_sources
 from pipeline.accounting.certified import certified_epsilons
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
+from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.stopping import Selection
 
 TRIAL = TrialConfig(dataset="digits", mechanism="per_example", noise_multiplier=4.0, batch_size=64)
 RECORDED = ("the noise comes from a recorded seed, so these trials simulate the guarantee, and a release needs secret "

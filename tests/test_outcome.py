@@ -6,10 +6,10 @@ from unittest.mock import Mock
 import pytest
 
 from pipeline.accounting.certified import calibrated, with_noise
+from pipeline.experiment.experiment import Experiment
 from pipeline.sweep.outcome import best_accuracies, closed, contents, headline
 from pipeline.tracking.artifacts import TrackedRun
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import Experiment
 
 BASE = TrialConfig(dataset="digits", mechanism="per_example", sampler="poisson", batch_size=64, epochs=1,
                    target_epsilon=3.0)

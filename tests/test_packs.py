@@ -1,8 +1,7 @@
 import pytest
 
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import Resources
-from pipeline.trials.packs import Pack, cost, default_pack_size, plan
+from pipeline.trials.packs import Pack, Resources, cost, default_pack_size, plan
 
 SIGMAS = (0.0, 0.01, 0.03, 0.05, 0.1, 0.2)
 TRIALS = [TrialConfig(algorithm=a, mechanism="photonic", sigma=s) for a in ("bp", "dfa", "pdfa") for s in SIGMAS]

@@ -27,9 +27,9 @@ from analysis.report.statements import epsilons, notes, state
 from analysis.runs import load_runs
 from analysis.svg import columns
 from analysis.text import NO_VALUE
+from pipeline.experiment.experiment import parse_experiment
 from pipeline.tracking.store import Store
 from pipeline.tracking.ui import TRAINING, address
-from pipeline.trials.experiment import parse_experiment
 from pipeline.trials.records import EpochRecord, Outcome
 
 HOSTILE = '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 1">&amp; "quoted"'

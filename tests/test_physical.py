@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
+from pipeline.experiment.experiment import load_experiment
 from pipeline.learning import randomness
 from pipeline.learning.data.dataset import load
 from pipeline.learning.feedback.physical import PhysicalOpuProjector
@@ -21,7 +22,6 @@ from pipeline.learning.state import capture, restore
 from pipeline.learning.training import Training, train
 from pipeline.trials.camera import ZYLA_4_2, Camera, camera_of
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.experiment import load_experiment
 from pipeline.trials.packs import Pack
 from pipeline.trials.transmission import transmission
 

@@ -20,8 +20,8 @@ import requests
 from safetensors.numpy import load_file
 
 from pipeline.cli import main
+from pipeline.experiment.experiment import load_experiment
 from pipeline.tracking.reader import Reader
-from pipeline.trials.experiment import load_experiment
 
 sys.path.insert(0, str(Path(__file__).parent))
 from ray_nodes import ROOT, clean, free_port  # noqa: E402

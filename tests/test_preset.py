@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from pipeline import recommended
-from pipeline.trials import preset
+from pipeline.experiment import preset
+from pipeline.experiment.experiment import parse_experiment
+from pipeline.experiment.preset import VERSIONS, recommend
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.experiment import parse_experiment
 from pipeline.trials.fields import digest
-from pipeline.trials.preset import VERSIONS, recommend
 
 RESULTS = Path(__file__).parent.parent / "analysis" / "results"
 GIVEN = {"dataset": "fashion_mnist", "mechanism": "per_example", "algorithm": "dfa", "target_epsilon": 3}

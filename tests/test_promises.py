@@ -17,6 +17,8 @@ from safetensors.numpy import save_file
 
 from pipeline.accounting import privacy_tags
 from pipeline.accounting.finite_precision import enlargement
+from pipeline.experiment.experiment import load_experiment
+from pipeline.experiment.plugins import LOADED
 from pipeline.learning.data import features as maps
 from pipeline.learning.data.dataset import load
 from pipeline.learning.data.download import DataError
@@ -29,9 +31,7 @@ from pipeline.sweep.run import run_sweep
 from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.experiment import load_experiment
 from pipeline.trials.packs import Pack
-from pipeline.trials.plugins import LOADED
 from pipeline.trials.promises import check_promises
 from tests.flat import train
 

@@ -12,6 +12,8 @@ from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
 from pipeline.accounting.statement import bound_lines
 from pipeline.auditing.release import audit_release
+from pipeline.experiment.exhibits import update_sigma
+from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.learning.data.dataset import load
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism, noise_deviation
 from pipeline.learning.mechanisms.base import sum_outer_products
@@ -19,8 +21,6 @@ from pipeline.learning.network.network import make_network
 from pipeline.learning.training import Training
 from pipeline.trials.component import activation_bounds, excess, stated_norm
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.exhibits import update_sigma
-from pipeline.trials.experiment import load_experiment, parse_experiment
 from pipeline.trials.packs import Pack
 
 CPU = torch.device("cpu")

@@ -14,6 +14,8 @@ from ray import cloudpickle
 from pipeline.accounting import account, describe
 from pipeline.accounting.budget import draws_of
 from pipeline.accounting.evaluations import selected_epsilon
+from pipeline.experiment.experiment import load_experiment
+from pipeline.experiment.stopping import Selection
 from pipeline.sweep.checkpoints import Checkpoints, Known
 from pipeline.sweep.draws import Draws, known
 from pipeline.sweep.progress import SweepProgress
@@ -23,10 +25,8 @@ from pipeline.sweep.search import Odometer
 from pipeline.sweep.worker import public_line
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
-from pipeline.trials.experiment import load_experiment
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import Draw, Release
-from pipeline.trials.stopping import Selection
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fault_trainer  # noqa: E402

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from analysis.exhibits.exhibit import MOST_WORDS
-from pipeline.trials.experiment import load_experiment
+from pipeline.experiment.experiment import load_experiment
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "tests")]

@@ -17,10 +17,10 @@ from analysis.runs import MissingTrials
 from analysis.runs import load_runs as load_trials
 from pipeline.accounting.budget import budget_lines, make_filter
 from pipeline.cli import main
+from pipeline.experiment.experiment import load_experiment
 from pipeline.sweep import dry_run, status
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
-from pipeline.trials.experiment import load_experiment
 
 sys.path.insert(0, str(Path(__file__).parent))
 from search_tools import rounds, score, train  # noqa: E402

@@ -15,6 +15,7 @@ import pytest
 
 from analysis.report.report import write
 from pipeline.cli import main
+from pipeline.experiment.experiment import load_experiment
 from pipeline.learning import rounded_gaussian
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.lock import Lease
@@ -25,7 +26,6 @@ from pipeline.sweep.search import Rounds
 from pipeline.sweep.worker import epochs, train_pack
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
-from pipeline.trials.experiment import load_experiment
 from pipeline.trials.packs import plan
 
 ROOT = Path(__file__).parent.parent
@@ -206,7 +206,7 @@ def test_ui_stays_on_loopback_unless_told_and_then_warns(root, monkeypatch, caps
 
 LISTENING = """
 import sys
-from pipeline.trials.experiment import load_experiment
+from pipeline.experiment.experiment import load_experiment
 from pipeline.sweep.run import running_ray
 import psutil  # Ray brings it
 

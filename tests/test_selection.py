@@ -16,11 +16,12 @@ from analysis.runs import ReportError, load_runs
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
+from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.stopping import Selection
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import Experiment, Resources
+from pipeline.trials.packs import Resources
 from pipeline.trials.records import EpochRecord, Outcome
-from pipeline.trials.stopping import Selection
 
 # z = 20 on the sum, sensitivity 2 C, two epochs: mu = 2 sqrt(2)/20.
 BASE = TrialConfig(dataset="digits", mechanism="per_example", sampler="shuffled", noise_multiplier=20.0, epochs=2,

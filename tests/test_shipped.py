@@ -27,6 +27,7 @@ from scipy import special
 from pipeline.accounting.certified import event_of, with_noise
 from pipeline.accounting.evaluations import evaluation_noise, is_noisy
 from pipeline.accounting.finite_precision import accounted_delta
+from pipeline.experiment.experiment import load_experiment
 from pipeline.trials.component import (
     activation_bounds,
     contribution_norm,
@@ -37,7 +38,6 @@ from pipeline.trials.component import (
     stated_norm,
 )
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import load_experiment
 
 ROOT = Path(__file__).parent.parent
 DIGESTS, TRIALS, CALIBRATED = (ROOT / "tests" / "data" / name

@@ -8,15 +8,15 @@ from search_tools import rounds
 
 from pipeline import cli
 from pipeline.cli import main
+from pipeline.experiment.experiment import load_experiment
+from pipeline.experiment.plugins import LOADED
 from pipeline.sweep import lock, run
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.lock import sweeping
 from pipeline.sweep.recorder import SweepResult
 from pipeline.tracking.store import Store
-from pipeline.trials.experiment import load_experiment
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS
-from pipeline.trials.plugins import LOADED
 from pipeline.trials.records import EpochRecord, Outcome
 
 FILE = """

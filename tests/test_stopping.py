@@ -10,9 +10,9 @@ import pytest
 from dp_accounting.rdp.rdp_privacy_accountant import _gamma_truncated_negative_binomial
 from scipy import stats
 
+from pipeline.experiment.experiment import load_experiment
+from pipeline.experiment.stopping import GEOMETRIC, LOGARITHMIC, POISSON, Selection, draw, draw_number, gamma_of
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.experiment import load_experiment
-from pipeline.trials.stopping import GEOMETRIC, LOGARITHMIC, POISSON, Selection, draw, draw_number, gamma_of
 
 SHAPES = (LOGARITHMIC, 0.3, GEOMETRIC, 4.0, POISSON)
 N = 40_000

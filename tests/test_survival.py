@@ -18,13 +18,13 @@ import ray
 from ray import cloudpickle
 from ray.cluster_utils import Cluster
 
+from pipeline.experiment.experiment import load_experiment
 from pipeline.sweep import lock
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.lock import Lease, SweepRunning
 from pipeline.sweep.resources import ResourceError
 from pipeline.sweep.run import run_sweep
 from pipeline.tracking.store import Store, TrackingError
-from pipeline.trials.experiment import load_experiment
 from pipeline.trials.packs import Pack
 
 sys.path.insert(0, str(Path(__file__).parent))

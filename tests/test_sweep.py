@@ -33,9 +33,8 @@ from pipeline.sweep.run import run_sweep
 from pipeline.sweep.tuning import PackOrder
 from pipeline.sweep.worker import epochs
 from pipeline.tracking.store import Store, TrackingError
-from pipeline.trials.experiment import Resources
 from pipeline.trials.naming import duration
-from pipeline.trials.packs import Pack
+from pipeline.trials.packs import Pack, Resources
 from pipeline.trials.records import EpochRecord, Outcome
 
 sys.path.insert(0, str(Path(__file__).parent))

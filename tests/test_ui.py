@@ -16,10 +16,10 @@ from ray_nodes import ROOT, clean, free_port
 from search_tools import train
 
 from pipeline.cli import main
+from pipeline.experiment.experiment import parse_experiment
 from pipeline.sweep.view import shared_view
 from pipeline.tracking.store import Store
 from pipeline.tracking.ui import VIEW
-from pipeline.trials.experiment import parse_experiment
 from pipeline.trials.naming import short_name
 
 FILE = """

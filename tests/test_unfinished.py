@@ -14,9 +14,9 @@ from analysis.report.report import write
 from analysis.report.unfinished import part_of
 from analysis.runs import MissingTrials
 from pipeline.cli import main
+from pipeline.experiment.experiment import parse_experiment
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import parse_experiment
 from pipeline.trials.records import EpochRecord, Outcome
 
 FILE = """

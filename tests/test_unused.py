@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from pipeline import Experiment, account, run_sweep, train
+from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.learning.mechanisms import register_mechanism
 from pipeline.learning.mechanisms.none import NoMechanism
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.experiment import load_experiment, parse_experiment
 
 
 def load(tmp_path, text):

@@ -14,7 +14,7 @@ from analysis.exhibits.table import Table
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, MixedTrials, ReportError, setting_label
 from analysis.statistics import PAIRED, WELCH, difference_of
 from analysis.text import NO_VALUE, n_seeds, value_text
-from pipeline.trials.experiment import Experiment
+from pipeline.experiment.experiment import Experiment
 from pipeline.trials.naming import counted
 
 ACCURACY = "test/accuracy"

@@ -24,8 +24,8 @@ from analysis.report.statements import epsilons, notes, state
 from analysis.runs import ALGORITHM_LABELS, ReportError, load_runs, noise_sources
 from analysis.text import BARS, epsilon_text, means_text, value_text
 from pipeline.accounting.noise import standing
+from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.reader import Reader
-from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import counted
 
 

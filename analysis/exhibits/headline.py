@@ -15,8 +15,8 @@ from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.selection import Choice
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS
 from analysis.statistics import accuracy_error, difference_of
+from pipeline.experiment.experiment import Experiment
 from pipeline.trials.datasets import DATASETS
-from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import counted
 
 MOST = 3  # epsilons of one kind that get a sentence of their own

@@ -16,7 +16,7 @@ from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, ReportError
 from analysis.statistics import SUMMARY
 from analysis.text import NO_VALUE, means_text
-from pipeline.trials.exhibits import HEATMAPS, in_heatmap
+from pipeline.experiment.exhibits import HEATMAPS, in_heatmap
 
 COLUMNS = ["algorithm", "sigma", "tau_h", "metric", *SUMMARY, "chosen", "choices"]
 COLOURS = "cividis"  # sequential, of even lightness steps, and the same to the colour-blind

@@ -19,9 +19,9 @@ from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, load_hi
 from analysis.style import MARKERS, PALETTE, seeds, theme
 from analysis.text import NO_VALUE, epsilon_text, means_text
 from pipeline.accounting.noise import standing
+from pipeline.experiment.exhibits import READINGS, update_sigma
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import settings
-from pipeline.trials.exhibits import READINGS, update_sigma
 from pipeline.trials.sampler import relation_of
 
 PUBLISHED = "epsilon/certified/rdp/classic"  # the paper's accounting

@@ -16,7 +16,7 @@ from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
 from analysis.runs import ReportError
 from analysis.text import NO_VALUE, level_order, level_text
-from pipeline.trials.factors import balanced, find_factors
+from pipeline.experiment.factors import balanced, find_factors
 
 COLUMNS = ["factor", "level", "mean", "trials", "explained"]
 INTERACTIONS, SEEDS = "more interactions", "seeds"

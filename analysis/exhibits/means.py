@@ -23,7 +23,7 @@ from analysis.text import NO_VALUE, epsilon_text, means_text, value_text
 from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import standing
-from pipeline.trials.factors import find_factors
+from pipeline.experiment.factors import find_factors
 
 SHOWN = ("mean", "half_width", "low", "high")  # of a score
 KINDS = tuple(kind for kind, (guarantees, _) in GUARANTEES.items() if guarantees and kind != "selected")

@@ -15,7 +15,7 @@ from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.heatmaps import COLOURS
 from analysis.exhibits.metrics import METRICS
 from analysis.text import level_order, level_text, means_text
-from pipeline.trials.factors import find_factors
+from pipeline.experiment.factors import find_factors
 
 SPREAD = 0.22  # of the distance between two levels, over which the lines through one level are spread
 CAPTION = ("Every setting as a line through an axis for each field that varies, coloured by test accuracy (last axis), "
@@ -31,7 +31,7 @@ def draw(runs: pd.DataFrame) -> Exhibit:
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row per setting: its factors (`pipeline.trials.factors`), `n` seeds and `mean` test accuracy in percent, the
+    """A row per setting: its factors (`experiment.factors`), `n` seeds and `mean` test accuracy in percent, the
     best last, so that it is drawn on top.
 
     Raises:

@@ -17,8 +17,8 @@ from analysis.text import NO_VALUE
 from pipeline.accounting.budget import Filter, begun, scope
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.noise import standing
+from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.reader import Reader
-from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import counted, run_name
 from pipeline.trials.records import Release
 

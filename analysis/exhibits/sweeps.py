@@ -16,7 +16,7 @@ from analysis.statistics import SUMMARY
 from analysis.text import BARS, epsilon_text, means_text
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import standing
-from pipeline.trials.exhibits import SWEPT
+from pipeline.experiment.exhibits import SWEPT
 
 FIELD_LABELS = {"batch_size": "Batch size m", "tau_h": "$\\tau_h$ (bound on activations)",
                 "clipping_norm": "Clipping norm C"}

@@ -19,7 +19,7 @@ from analysis.statistics import SUMMARY
 from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
 from pipeline.accounting.label import RELATION
 from pipeline.accounting.noise import standing
-from pipeline.trials.exhibits import column_of
+from pipeline.experiment.exhibits import column_of
 
 GAUSSIAN, PHYSICAL = "opu_simulated", "opu_physical"
 LABELS = {GAUSSIAN: "Gaussian", PHYSICAL: "counted photons"}

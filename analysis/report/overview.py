@@ -25,10 +25,10 @@ from analysis.report.unfinished import Progress
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, by_noise, setting_label
 from analysis.text import NO_VALUE, value_text
 from pipeline.accounting.epsilon import GUARANTEES
+from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.artifacts import TrackedRun
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.ui import address, runs_address
-from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import counted, duration
 from pipeline.trials.records import CLOCK
 

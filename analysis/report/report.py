@@ -34,10 +34,10 @@ from analysis.report.unfinished import NO_BEST, Progress, part_of
 from analysis.runs import FIELDS, MissingTrials, ReportError, load_runs, searched
 from pipeline.accounting.budget import require_as_begun
 from pipeline.accounting.certified import with_noise
+from pipeline.experiment.exhibits import certified_trials, left_out
+from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
-from pipeline.trials.exhibits import certified_trials, left_out
-from pipeline.trials.experiment import Experiment
 
 Draw = Callable[[Experiment, pd.DataFrame, Reader], Exhibit]
 
@@ -96,7 +96,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         store: where the experiment was tracked; it is attached to the experiment's sweep, read, and given the files,
             the epsilon of the choice and, as its description, the headline.
         out: folder of the report, created if need be; by default `reports/<name>`, and of a slice a folder in that.
-        where: of which slice (`pipeline.trials.experiment.sliced`) the experiment is; empty for all trials. A slice
+        where: of which slice (`pipeline.experiment.experiment.sliced`) the experiment is; empty for all trials. A slice
             says nothing of the best trial: choosing it took looking at the others.
 
     Returns:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from analysis.runs import MissingTrials
-from pipeline.trials.exhibits import misfit
-from pipeline.trials.experiment import Experiment
+from pipeline.experiment.exhibits import misfit
+from pipeline.experiment.experiment import Experiment
 
 NO_BEST = "selection", "the best trial is chosen, and the choice paid for, once all trials have ended"
 

@@ -14,8 +14,8 @@ from pipeline.accounting.certified import with_noise
 from pipeline.accounting.claimed import Assumption, assumptions
 from pipeline.accounting.epsilon import GUARANTEES, Epsilon
 from pipeline.accounting.statement import account, price_lines, privacy_tags
+from pipeline.experiment.experiment import Experiment
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import counted, run_name
 from pipeline.trials.promises import check_promises
 

@@ -29,8 +29,8 @@ from pipeline.accounting.event import (
     loss_distribution,
     pld_epsilon,
 )
+from pipeline.experiment.stopping import GEOMETRIC, LOGARITHMIC, POISSON, gamma_of
 from pipeline.trials.naming import counted
-from pipeline.trials.stopping import GEOMETRIC, LOGARITHMIC, POISSON, gamma_of
 
 logging.getLogger("absl").setLevel(logging.ERROR)  # dp_accounting warns of every order that it leaves out
 
@@ -88,7 +88,7 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
     """Epsilon of the best of K trials, each drawn at random from the candidates, and nothing of the others published.
 
     K is drawn before any result is seen, from the truncated negative binomial distribution of this shape and mean (see
-    `pipeline.trials.stopping`). A trial is one of the candidates, and which one is published with it, so that its Renyi
+    `experiment.stopping`). A trial is one of the candidates, and which one is published with it, so that its Renyi
     divergence is at most the largest of theirs, order by order.
 
     Args:

@@ -13,10 +13,10 @@ from pipeline.accounting.epsilon import Epsilon
 from pipeline.auditing.low_order_bits import low_order_bit_audit
 from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import RowSpaceAudit, row_space_audit
+from pipeline.experiment.experiment import Experiment
 from pipeline.learning.data.dataset import Dataset, load
 from pipeline.learning.training import Training
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import run_name
 from pipeline.trials.packs import Pack
 

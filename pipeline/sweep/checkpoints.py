@@ -24,12 +24,12 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from pipeline.experiment.plugins import LOADED
 from pipeline.package import ROOT
 from pipeline.sweep.private import make_private
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError, digest
 from pipeline.trials.packs import Pack
-from pipeline.trials.plugins import LOADED
 from pipeline.trials.records import ClassAccuracy, EpochRecord, Outcome
 
 SUFFIX, UNFINISHED = ".safetensors", ".tmp"

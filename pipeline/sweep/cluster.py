@@ -29,7 +29,7 @@ from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.resources import ADVICE, ResourceError, bundle, check_resources, fits, local_offer
 from pipeline.sweep.worker import one_line, prepare, prepare_elsewhere
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.experiment import Resources
+from pipeline.trials.packs import Resources
 
 Result = TypeVar("Result")
 

@@ -14,11 +14,11 @@ import torch
 from pipeline.accounting.budget import budget_lines, make_filter
 from pipeline.accounting.overview import aligned
 from pipeline.accounting.statement import bound_lines, price_lines
+from pipeline.experiment.experiment import Experiment, asked_for
 from pipeline.learning.opu import check_opu
 from pipeline.sweep.estimate import estimate_seconds
 from pipeline.sweep.resources import bundle, check_resources, local_offer, slots
 from pipeline.trials.config import TrialConfig, settings
-from pipeline.trials.experiment import Experiment, asked_for
 from pipeline.trials.fields import plain
 from pipeline.trials.naming import computed_features, counted, duration
 from pipeline.trials.packs import Pack, plan

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.experiment.experiment import Experiment, parse_experiment
+from pipeline.experiment.preset import TARGETS, VERSIONS
 from pipeline.sweep.dry_run import preview
 from pipeline.trials.datasets import DATASET_LABELS, DATASETS
-from pipeline.trials.experiment import Experiment, parse_experiment
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.naming import counted, duration
 from pipeline.trials.part import PARTS
-from pipeline.trials.preset import TARGETS, VERSIONS
 
 SEEDS = 3
 DEFAULT_EPSILONS = (1, 3, 8)

@@ -6,11 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from pipeline.experiment.budget import Budget
+from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.factors import differing
 from pipeline.tracking.artifacts import STATUSES, TrackedRun
 from pipeline.tracking.store import Store
-from pipeline.trials.budget import Budget
-from pipeline.trials.experiment import Experiment
-from pipeline.trials.factors import differing
 from pipeline.trials.naming import counted, noise_setting
 from pipeline.trials.records import ACCURACY
 

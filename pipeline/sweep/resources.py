@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import Resources
 from pipeline.trials.fields import UserError
+from pipeline.trials.packs import Resources
 
 Bundle = Mapping[str, float]  # resource -> amount, in Ray's names: CPU, GPU, OPU
 

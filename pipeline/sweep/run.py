@@ -17,6 +17,8 @@ from pathlib import Path
 
 from pipeline.accounting.budget import scope
 from pipeline.accounting.evaluations import check_evaluations
+from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.cluster import CLIENT, WORKERS_OF_CLUSTER, everything, offers, on_head, prepare_nodes, running_ray
 from pipeline.sweep.draws import Draws, known
@@ -34,10 +36,8 @@ from pipeline.sweep.worker import Trainer, train_pack
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.experiment import Experiment
 from pipeline.trials.naming import computed_features, counted, run_name, short_name
 from pipeline.trials.packs import Pack, plan
-from pipeline.trials.plugins import LOADED, load_plugins
 from pipeline.trials.promises import check_promises
 from pipeline.trials.unused import check_used
 

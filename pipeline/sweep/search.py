@@ -14,15 +14,15 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from pipeline.accounting.budget import Filter, make_filter, require_as_begun
+from pipeline.experiment.experiment import Experiment, asked_for
+from pipeline.experiment.halving import Halving
+from pipeline.experiment.search import Search
 from pipeline.tracking.artifacts import BUDGET, DONE, REFUSED, Suggestion, TrackedRun, started
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.experiment import Experiment, asked_for
-from pipeline.trials.halving import Halving
 from pipeline.trials.naming import counted
 from pipeline.trials.records import EpochRecord, Release
-from pipeline.trials.search import Search
 
 
 class Searcher(Protocol):

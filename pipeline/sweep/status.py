@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.accounting.noise import standing
+from pipeline.experiment.experiment import Experiment, asked_for
 from pipeline.sweep.checkpoints import Checkpoints, Found
 from pipeline.sweep.lock import BEAT_SECONDS, MISSED_BEATS, held_elsewhere, place, swept_by
 from pipeline.sweep.private import PrivateFolder
 from pipeline.tracking.artifacts import DONE, STATUSES, TrackedRun
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError
-from pipeline.trials.experiment import Experiment, asked_for
 from pipeline.trials.naming import counted, run_name
 
 SHOWN = ("diverged", "failed", "interrupted", "running", "missing")  # statuses whose trials get a line each

@@ -18,6 +18,9 @@ import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
+from pipeline.experiment.halving import Halving
+from pipeline.experiment.plugins import load_plugins
+from pipeline.experiment.search import Domain, Search
 from pipeline.sweep.checkpoints import PROGRAM
 from pipeline.sweep.cluster import in_use
 from pipeline.sweep.lock import Lease
@@ -26,12 +29,8 @@ from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.resources import Watchdog, bundle
 from pipeline.sweep.search import Searcher
 from pipeline.sweep.worker import Trainer, epochs
-from pipeline.trials.experiment import Resources
-from pipeline.trials.halving import Halving
-from pipeline.trials.packs import Pack
-from pipeline.trials.plugins import load_plugins
+from pipeline.trials.packs import Pack, Resources
 from pipeline.trials.records import Draw, EpochRecord
-from pipeline.trials.search import Domain, Search
 
 MAX_WORKER_DEATHS = 2  # of one pack; an exception in training is not tried again
 

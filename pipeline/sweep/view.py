@@ -10,9 +10,9 @@ import json
 from collections.abc import Sequence
 
 from pipeline.accounting import account
+from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.ui import VIEW
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import Experiment
 from pipeline.trials.records import ACCURACY
 
 TEST = "test/accuracy"

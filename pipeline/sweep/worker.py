@@ -14,11 +14,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pipeline.experiment.halving import Halving
 from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints
 from pipeline.sweep.private import make_private
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError
-from pipeline.trials.halving import Halving
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import Draw, EpochRecord
 

@@ -20,6 +20,7 @@ from urllib.request import url2pathname
 import numpy as np
 from safetensors.numpy import load_file
 
+from pipeline.experiment.experiment import Experiment, asked_for
 from pipeline.tracking.artifacts import (
     BUDGET,
     DONE,
@@ -50,7 +51,6 @@ from pipeline.tracking.backend import (
     shown,
     tracked,
 )
-from pipeline.trials.experiment import Experiment, asked_for
 from pipeline.trials.records import Release
 
 

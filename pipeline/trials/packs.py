@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import Resources
+from pipeline.trials.fields import ConfigError, check_whole
 from pipeline.trials.shapes import ConvShape, n_parameters
 
 # What a core's caches hold beside activations. A pack saves the cost of small operations; where parameters alone are
@@ -15,6 +15,41 @@ from pipeline.trials.shapes import ConvShape, n_parameters
 CPU_PARAMETER_BYTES = 6 * 2**20
 # Of the largest map of a convolution, of all trials of a pack; a step holds several of that size.
 GPU_MAP_BYTES = 2**31
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one pack occupies while it trains, in Ray's units.
+
+    Attributes:
+        cpu, gpu: cores and (fractions of) GPUs of every pack.
+        opu: optical processors of a pdfa pack; other packs take none.
+        pack_size: most trials in one pack; 0 chooses it (see `pipeline.trials.packs.plan`).
+        checkpoint_seconds: a pack is saved at the end of an epoch once so much time has passed since it was last.
+        store_patience_seconds: how long a sweep waits for a tracking store that cannot be reached, or is locked.
+
+    Example:
+        >>> Resources(cpu=2, gpu=0.5).gpu  # two packs share a GPU
+        0.5
+    """
+
+    cpu: float = 1.0
+    gpu: float = 0.0
+    opu: float = 1.0
+    pack_size: int = 0
+    checkpoint_seconds: float = 30.0
+    store_patience_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("cpu", "gpu", "opu", "checkpoint_seconds", "store_patience_seconds"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise ConfigError(f"resources.{name}: must be a number >= 0, got {value!r}")
+        if not self.opu:
+            raise ConfigError(f"resources.opu: must be > 0, got {self.opu!r}; packs without pdfa take none anyway")
+        if self.cpu + self.gpu == 0:
+            raise ConfigError(f"resources.cpu: must be > 0 where gpu is 0, got {self.cpu!r}")
+        check_whole("resources.pack_size", self.pack_size, 0)
 
 
 @dataclass(frozen=True)

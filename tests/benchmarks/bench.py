@@ -38,12 +38,12 @@ from steps import HandWritten, floor, opacus_step, records, training_of, trainin
 
 from pipeline.accounting import account, curves
 from pipeline.accounting import event as gaussian
+from pipeline.experiment.experiment import load_experiment
 from pipeline.learning.feedback.projection import SimulatedOpuProjector
 from pipeline.learning.training import train
 from pipeline.sweep.run import run_sweep
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import load_experiment
 from pipeline.trials.packs import Pack
 
 ROOT = Path(__file__).parents[2]

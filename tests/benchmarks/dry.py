@@ -18,10 +18,11 @@ from unittest import mock
 
 from ray import cloudpickle
 
+from pipeline.experiment.experiment import Experiment
 from pipeline.sweep.run import run_sweep
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import Experiment, Resources
+from pipeline.trials.packs import Resources
 from pipeline.trials.records import EpochRecord
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

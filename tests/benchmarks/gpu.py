@@ -35,13 +35,13 @@ from replay import WARM_UP, Replayed
 from rounds import Times, keep_freed_memory, machine, markdown, milliseconds, quotient, take_turns
 from steps import floor, opacus_step, products, random_records, training_of
 
+from pipeline.experiment.experiment import load_experiment
 from pipeline.learning.data.dataset import Dataset, load
 from pipeline.learning.feedback.projection import GaussianProjector
 from pipeline.learning.randomness import GaussianNoise
 from pipeline.learning.state import capture, restore
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import load_experiment
 from pipeline.trials.packs import Pack
 
 ROOT = Path(__file__).parents[2]

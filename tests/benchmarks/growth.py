@@ -26,6 +26,7 @@ from rounds import machine, markdown
 
 import analysis.report.report
 from analysis.runs import load_runs
+from pipeline.experiment.experiment import Experiment, parse_experiment
 from pipeline.sweep import run, status
 from pipeline.sweep.dry_run import as_lines, preview
 from pipeline.sweep.outcome import contents
@@ -36,7 +37,6 @@ from pipeline.tracking.artifacts import param_text
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.experiment import Experiment, parse_experiment
 from pipeline.trials.naming import short_name
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import EpochRecord, Outcome

@@ -17,9 +17,9 @@ from fault_tools import Damage, damage
 from lab.hosts import WORKERS, Host, LabError, Laboratory, Line, Program
 from lab.services import TRACKING, experiment, ray_by_hand, sweep
 from pipeline.accounting.budget import begun
+from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.sweep import status
 from pipeline.tracking.reader import Reader
-from pipeline.trials.experiment import Experiment, load_experiment
 
 PHASES = ("joining", "preparing", "training", "last trial", "writing")
 LIMIT = 420  # seconds after which a driver that has not ended is taken to wait for ever

@@ -11,7 +11,7 @@ from fault_tools import Damage, damage
 
 from lab.hosts import CHECKOUT, ROOT, WORKERS, LabError, Laboratory, Program, until
 from lab.services import TRACKING, data, experiment, ray_by_hand, slurm, ssh, sweep, write_token
-from pipeline.trials.experiment import load_experiment
+from pipeline.experiment.experiment import load_experiment
 
 FILES = ROOT / "experiments" / "cluster"
 

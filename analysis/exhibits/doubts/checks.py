@@ -12,11 +12,11 @@ import pandas as pd
 from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, setting_label
 from analysis.statistics import accuracy_error, welch_interval
+from pipeline.experiment.exhibits import FRONTIER_NOISE
+from pipeline.experiment.search import Domain
 from pipeline.trials.camera import SETTINGS as CAMERA
 from pipeline.trials.config import settings
 from pipeline.trials.datasets import DATASETS
-from pipeline.trials.exhibits import FRONTIER_NOISE
-from pipeline.trials.search import Domain
 
 ERRORS = 3  # standard errors from chance, up to which an accuracy counts as chance
 REAL_FACTOR = 2  # between epsilons that ought to differ in accuracy

@@ -13,7 +13,7 @@ from analysis.exhibits.envelope import setting_keys
 from analysis.exhibits.frontier.choice import candidates
 from analysis.exhibits.frontier.points import GUARANTEED, asked, shown, tightest
 from analysis.runs import MixedTrials, ReportError
-from pipeline.trials.experiment import Experiment
+from pipeline.experiment.experiment import Experiment
 from pipeline.trials.naming import method
 
 KEY = ["dataset", "kind", "algorithm", "setting", "point"]  # of a point: one setting, all of its seeds

@@ -16,10 +16,10 @@ from analysis.runs import ALGORITHM_LABELS, earlier_epochs, require_accuracy
 from analysis.text import NO_VALUE, settings_text
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
+from pipeline.experiment.exhibits import FRONTIER_NOISE
+from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.exhibits import FRONTIER_NOISE
 from pipeline.trials.naming import method
-from pipeline.trials.stopping import Selection
 
 
 def is_target(setting: str) -> bool:

@@ -25,10 +25,10 @@ from analysis.statistics import SUMMARY
 from analysis.style import present
 from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
 from pipeline.accounting.noise import standing
-from pipeline.trials.budget import Budget
-from pipeline.trials.exhibits import FRONTIERS
+from pipeline.experiment.budget import Budget
+from pipeline.experiment.exhibits import FRONTIERS
+from pipeline.experiment.references import Reference
 from pipeline.trials.naming import counted
-from pipeline.trials.references import Reference
 
 TITLES = {"frontier": "Accuracy against ε", "frontier_worst_class": "Accuracy of the worst class against ε",
           "frontier_alignment": "Alignment against ε",

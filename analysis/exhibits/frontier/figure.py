@@ -20,7 +20,7 @@ from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.points import asked, title
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, ReportError
-from pipeline.trials.references import Reference
+from pipeline.experiment.references import Reference
 
 MARKS = "*PXDv^"  # of published results, in their order
 PUBLISHED = {"color": "black", "linestyle": "none", "markersize": 7, "markeredgewidth": 0.5, "markerfacecolor": "gold"}

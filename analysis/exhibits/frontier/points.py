@@ -13,7 +13,7 @@ from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, MixedTrials, ReportError
 from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
-from pipeline.trials.exhibits import FRONTIER_NOISE
+from pipeline.experiment.exhibits import FRONTIER_NOISE
 
 KINDS = tuple(FRONTIER_NOISE)
 GUARANTEED = ("certified", "label")

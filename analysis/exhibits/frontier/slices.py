@@ -17,7 +17,7 @@ from analysis.exhibits.metrics import METRICS
 from analysis.runs import DATASET_LABELS, ReportError, noise_sources
 from analysis.text import epsilon_text, level_order, level_text, means_text
 from pipeline.accounting.noise import standing
-from pipeline.trials.exhibits import panel_fields
+from pipeline.experiment.exhibits import panel_fields
 
 PER_ROW = 4
 MARGIN = 1.25  # of the epsilon axis, at both ends
@@ -37,8 +37,8 @@ def draw(runs: pd.DataFrame) -> Exhibit:
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
-    """The frontiers of all panels: the fields that set them apart (`pipeline.trials.exhibits.panel_fields`), then the
-    columns of `frontier`, of certified epsilons or, where there are none, of label epsilons.
+    """The frontiers of all panels: the fields that set them apart (`exhibits.panel_fields`), then the columns of
+    `frontier`, of certified epsilons or, where there are none, of label epsilons.
 
     Raises:
         ReportError: without a guaranteed epsilon, without a field that varies, or as `frontier`.

@@ -25,7 +25,7 @@ from pathlib import Path
 import fault_trainer
 from ray import cloudpickle
 from pipeline.sweep.run import run_sweep
-from pipeline.trials.experiment import load_experiment
+from pipeline.experiment.experiment import load_experiment
 cloudpickle.register_pickle_by_value(fault_trainer)
 root, name = Path(sys.argv[1]), sys.argv[2]
 trainer = functools.partial(fault_trainer.train, root=root, name=name, pause=0.3)
@@ -59,9 +59,9 @@ def sweep(name, root, **options):
 def facts(root):
     """What must stay: of every sweep its trials by key, what became of them, and the epsilon spent."""
     from pipeline.accounting.budget import begun
+    from pipeline.experiment.experiment import load_experiment
     from pipeline.tracking.artifacts import config_of
     from pipeline.tracking.reader import Reader
-    from pipeline.trials.experiment import load_experiment
 
     store, found = Reader(root=root), {}
     for name in NAMES:

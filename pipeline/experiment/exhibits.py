@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from pipeline.experiment.factors import balanced, differing, find_factors
 from pipeline.trials.camera import SETTINGS, camera_of
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.factors import balanced, differing, find_factors
 from pipeline.trials.naming import method, noise_setting
 from pipeline.trials.part import PARTS
 from pipeline.trials.sampler import relation_of

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.experiment.grid import read_mapping
 from pipeline.trials.fields import ConfigError, check_whole
-from pipeline.trials.grid import read_mapping
 from pipeline.trials.naming import counted
 
 NAMES = ("runs", "by", "seeds")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.experiment.grid import read_mapping
 from pipeline.trials.fields import ConfigError
-from pipeline.trials.grid import read_mapping
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.experiment.grid import read_mapping
+from pipeline.experiment.preset import by_preset, filled
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import located
 from pipeline.trials.fields import check_whole, known_fields
-from pipeline.trials.grid import read_mapping
-from pipeline.trials.preset import by_preset, filled
 from pipeline.trials.records import ACCURACY
 from pipeline.trials.unused import used
 

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipeline.experiment.exhibits import certified_trials
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.exhibits import certified_trials
 from pipeline.trials.fields import check_whole
 
 if TYPE_CHECKING:

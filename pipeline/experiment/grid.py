@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
+from pipeline.experiment.preset import by_preset, filled
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import located
 from pipeline.trials.fields import accepted, known_fields
-from pipeline.trials.preset import by_preset, filled
 
 PARTS = ("selection", "search", "stop", "budget")  # of a file, of which single entries can be changed
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.experiment.grid import read_mapping
+from pipeline.experiment.search import Search
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.fields import check_whole
-from pipeline.trials.grid import read_mapping
-from pipeline.trials.search import Search
 
 RULES = ("asha",)
 

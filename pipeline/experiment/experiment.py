@@ -1,0 +1,314 @@
+"""Experiment files: a base, a grid and cases in YAML become the list of trials to train.
+
+    name: quickstart
+    preset: recommended                          # optional: see `pipeline.experiment.preset`
+    base: {dataset: digits, epochs: 10}          # settings that all trials share
+    grid: {algorithm: [bp, dfa], seed: {range: [0, 3]}}   # every combination is a trial
+    cases:                                       # optional: a union of sub-grids, each on top of base and grid
+      - base: {mechanism: none}
+      - base: {mechanism: photonic}
+        grid: {sigma: {logspace: [0.01, 0.1, 3]}}
+    selection: {rule: random_stopping, mean: 9, shape: 1, seed: 0}   # optional: see `pipeline.experiment.stopping`
+    search: {algorithm: random, trials: 20, space: {...}}   # optional, in place of grid and cases, see
+                                                 # `pipeline.experiment.search`
+    stop: {rule: asha, grace: 3, factor: 3}      # optional, of a search: see `pipeline.experiment.halving`
+    budget: {epsilon: 8, delta: 1.0e-5}          # optional, of a search: see `pipeline.experiment.budget`
+    plugins: [my_feedback]                       # optional: modules of extensions, beside the file or installed
+    references:                                  # optional: published results, marked in the frontier
+      - {source: Tramer and Boneh 2021, epsilon: 3, delta: 1.0e-5, accuracy: 89.7}
+    chosen: {runs: 45, by: validation accuracy, seeds: [0]}      # optional: how settings were found, see
+                                                 # `pipeline.experiment.chosen`
+
+With a search the trials are not known before it runs; `Experiment.possible` stands for them.
+
+With random stopping the combinations are candidates, from which the trials are drawn, each under a seed of its own; the
+file then has no seed among its settings.
+
+Values of `grid` are lists or one of the ranges `range: [start, stop, step=1]` (stop excluded), `linspace: [low,
+high, n]` and `logspace: [low, high, n]` (both ends included).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pipeline.experiment.budget import Budget, read_budget
+from pipeline.experiment.chosen import Chosen, read_chosen
+from pipeline.experiment.exhibits import EXHIBITS, misfit, varied_fields
+from pipeline.experiment.grid import changed, combine, entries, line_of, parse_yaml, read_mapping
+from pipeline.experiment.halving import Halving, read_halving
+from pipeline.experiment.plugins import LOADED, load_plugins
+from pipeline.experiment.preset import advice, pinned, read_preset
+from pipeline.experiment.references import Reference, read_references
+from pipeline.experiment.search import Search, read_search
+from pipeline.experiment.stopping import Selection, check_candidates, draw
+from pipeline.trials.config import ConfigError, TrialConfig, settings
+from pipeline.trials.fields import plain
+from pipeline.trials.packs import Resources
+from pipeline.trials.unused import check_written, ignored, used, why_unused
+
+ENTRIES = ("name", "description", "preset", "base", "grid", "cases", "resources", "report", "selection", "search",
+           "stop", "budget", "plugins", "references", "chosen")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment file.
+
+    Attributes:
+        name: the MLflow experiment, and the folder under `reports/`.
+        trials: all trials, in the order of the file, no two alike; of a file, what a trial does not use is as default.
+        report: exhibits that `photonic report` draws.
+        selection: by which rule the best trial is chosen and paid for.
+        source: the file; where trials were listed in Python, whatever messages should name.
+        candidates: what the trials were drawn from; empty for a fixed grid.
+        text: the file's content.
+        plugins: modules of extensions, which every worker imports (`pipeline.experiment.plugins`).
+        references: results that others published, which a frontier marks.
+        ignored: which trials make no use of which entries of the file, for people; empty where all use all.
+        search: how trials are asked for; then `trials` are those that were, none in a file (see `asked_for`).
+        stop: when trials of the search are stopped early.
+        budget: what all trials of the search may cost together.
+        corners: of the space of the search.
+        chosen: how settings were found, if the file states it.
+        preset: version of the preset that filled in what the file leaves open; empty for none.
+        advice: what the preset has set or, without one, would set, for people.
+
+    Example:
+        >>> grid = [TrialConfig(dataset="digits", batch_size=m, seed=seed) for m in (64, 128) for seed in (0, 1)]
+        >>> Experiment("batches", "Accuracy by batch size", tuple(grid)).varied
+        ('batch_size',)
+    """
+
+    name: str
+    description: str
+    trials: tuple[TrialConfig, ...]
+    resources: Resources = Resources()
+    report: tuple[str, ...] = ()
+    source: Path = Path("FILE")
+    selection: Selection = Selection()
+    candidates: tuple[TrialConfig, ...] = ()
+    text: str = ""
+    plugins: tuple[str, ...] = ()
+    references: tuple[Reference, ...] = ()
+    ignored: str = ""
+    search: Search | None = None
+    stop: Halving | None = None
+    budget: Budget | None = None
+    corners: tuple[TrialConfig, ...] = ()
+    chosen: Chosen | None = None
+    preset: str = ""
+    advice: tuple[str, ...] = ()
+
+    @property
+    def possible(self) -> tuple[TrialConfig, ...]:
+        """All trials; where chance or results decide which there are, those that stand for them."""
+        return self.candidates or self.corners or self.trials
+
+    @property
+    def planned(self) -> int:
+        """The number of trials; of a search the most that there can be."""
+        return self.search.trials if self.search else len(self.trials)
+
+    @functools.cached_property
+    def varied(self) -> tuple[str, ...]:
+        """Fields, but the seed, in which trials of one algorithm and noise differ: they belong in a trial's name. They
+        are looked for once, in all trials."""
+        return varied_fields(self.possible)
+
+    @property
+    def public_text(self) -> str:
+        """The file's content where it may be kept and shown: of random stopping it tells how many trials were drawn."""
+        return "" if self.candidates else self.text
+
+
+def load_experiment(path: str | Path, changes: Mapping[str, Any] = MappingProxyType({})) -> Experiment:
+    """Read and validate an experiment file.
+
+    Args:
+        changes: settings in place of those that `base` has, by field; the experiment is that of a text which says so.
+
+    Raises:
+        ConfigError: one line that names the file, the place in it, the value and what would be accepted.
+
+    Example:
+        >>> experiment = load_experiment("example.yaml", {"epochs": 9})
+        >>> len(experiment.trials), experiment.trials[0].epochs
+        (4, 9)
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such experiment file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
+    return parse_experiment(text, path, changes=changes)
+
+
+def parse_experiment(text: str, path: Path, stored: bool = False,
+                     changes: Mapping[str, Any] = MappingProxyType({})) -> Experiment:
+    """As `load_experiment`, of the text of a file that need not be there.
+
+    Args:
+        stored: the text comes from a tracking store, and no plugin that it names is imported.
+    """
+    content = parse_yaml(text, path)
+    try:
+        if changes:
+            content, text = changed(read_mapping(content, "the file", ENTRIES), changes, path)
+        experiment = _experiment(content, path, stored)
+        return dataclasses.replace(experiment, text=pinned(text, experiment.preset))
+    except ConfigError as error:
+        line = "" if changes else line_of(text, str(error))  # a changed text is no file
+        raise ConfigError(f"{error} ({path}{line})") from None
+
+
+def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
+    """Those trials of an experiment that have these values of these fields, and the exhibits that they fit.
+
+    Args:
+        where: by field the value, or the list of values, that a trial must have one of.
+
+    Raises:
+        ConfigError: for a field that no trial has, a value that none has, or random stopping.
+    """
+    if experiment.candidates:
+        raise ConfigError("where: a slice shows several trials, but of random stopping only the best may be "
+                          f"published, got {', '.join(where)}")
+    trials = experiment.trials
+    for name, wanted in where.items():
+        values = wanted if isinstance(wanted, list) else [wanted]
+        found = dict.fromkeys(_frozen(trial.canonical().get(name)) for trial in trials)
+        known = [value for value in found if value is not None]
+        if not known:
+            raise ConfigError(f"where: must be a field that its trials have, got '{name}'")
+        for value in values:
+            if _frozen(value) not in known:
+                raise ConfigError(f"where: {name} must be one of {', '.join(map(str, known))}, got {value!r}")
+        trials = tuple(t for t in trials if _frozen(t.canonical().get(name)) in [_frozen(value) for value in values])
+    if not trials:
+        wanted = ", ".join(f"{name} {value}" for name, value in where.items())
+        raise ConfigError(f"where: must leave a trial, but none has all of {wanted}")
+    return dataclasses.replace(experiment, trials=trials, report=tuple(e for e in EXHIBITS if not misfit(e, trials)))
+
+
+def asked_for(experiment: Experiment, trials: Sequence[TrialConfig]) -> Experiment:
+    """A search with the trials that it has asked for so far, and the exhibits that they fit."""
+    report = tuple(exhibit for exhibit in EXHIBITS if trials and not misfit(exhibit, trials))
+    return dataclasses.replace(experiment, trials=tuple(trials), report=report)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
+    top = read_mapping(content, "the file", ENTRIES)
+    name = top.get("name", path.stem)
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+        raise ConfigError(f"name: must be letters, digits, '_', '-' and '.', and begin with a letter or digit, "
+                          f"got {name!r}")
+    plugins = _plugins(top)
+    if stored and (absent := set(plugins) - set(LOADED)):
+        raise ConfigError(f"plugins: must be none, as nothing that a store names is imported, got "
+                          f"{', '.join(sorted(absent))}; name the experiment file itself")
+    load_plugins(plugins, path.parent)
+    resources = read_mapping(top.get("resources") or {}, "resources", [f.name for f in dataclasses.fields(Resources)])
+    given = Resources(**resources)
+    preset = read_preset(top)
+    search = read_search(top, path.parent, preset)
+    combined = [] if search else list(combine(top, path.parent, preset))
+    trials = list(search.corners()) if search else [(config, places) for _, config, places in combined]
+    configs = list(dict.fromkeys(used(config) for config, _ in trials))
+    if given.opu < 1 and any(c.on_hardware for c in configs):
+        raise ConfigError(f"resources.opu: must be at least 1 for trials on a real OPU, which one process holds, got "
+                          f"{given.opu}")
+    selection = _selection(top, configs)
+    if not stored:  # what a store has was swept
+        check_written(entries(top), trials)
+    _check_distinct(combined)
+    if stop := read_halving(top, search, configs, given.pack_size):
+        given = dataclasses.replace(given, pack_size=1)
+    budget = read_budget(top, search, configs)
+    drawn = draw(configs, selection) if selection.is_random else ()
+    return Experiment(name, str(top.get("description", "")).strip(), () if search else drawn or tuple(configs), given,
+                      _report(top, configs, selection), path, selection, tuple(configs) if drawn else (),
+                      plugins=plugins, references=read_references(top), ignored=ignored(trials), search=search,
+                      stop=stop, budget=budget, corners=tuple(configs) if search else (), preset=preset,
+                      advice=advice(preset, trials), chosen=read_chosen(top))
+
+
+def _check_distinct(trials: Sequence[tuple[str, TrialConfig, Mapping[str, str]]]) -> None:
+    seen: dict[str, tuple[str, TrialConfig]] = {}
+    for place, config, _ in trials:
+        first, same = seen.setdefault(config.trial_key, (place, config))
+        if same is not config:
+            reasons = "".join(f"; {_no_difference(f, same, config)}" for f in settings()
+                              if getattr(same, f.name) != getattr(config, f.name))
+            raise ConfigError(f"{place}: the same trial as {first}: {_describe(config)}{reasons}")
+
+
+def _no_difference(f: dataclasses.Field, one: TrialConfig, other: TrialConfig) -> str:
+    """Why two values of a field make the same trial."""
+    if f.name in one.used():  # as two files with the same content do
+        return f"{f.name}: {getattr(one, f.name)!r} and {getattr(other, f.name)!r} make no difference; give one of them"
+    written = [trial for trial in (one, other) if getattr(trial, f.name) != f.default]
+    return f"{why_unused(f.name, written)}, or give it to some trials alone, by `cases`"
+
+
+def _plugins(top: Mapping[str, Any]) -> tuple[str, ...]:
+    names = top.get("plugins", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"plugins: must be a list of names of modules, got {names!r}")
+    return tuple(names)
+
+
+def _selection(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> Selection:
+    """How the best trial is chosen; where the file is silent, from a fixed grid."""
+    if "selection" not in top:
+        return Selection()
+    names = [f.name for f in dataclasses.fields(Selection)]
+    selection = Selection(**read_mapping(top["selection"], "selection", names))
+    for number, part in enumerate((top, *top.get("cases", ())) if selection.is_random else ()):
+        for key in ("base", "grid"):
+            if "seed" in part.get(key, {}):
+                raise ConfigError(f"{f'cases[{number - 1}].' if number else ''}{key}.seed: every trial of random "
+                                  f"stopping gets a seed of its own, got {part[key]['seed']!r}; leave it out "
+                                  "(selection.seed fixes them all)")
+    check_candidates(configs, selection)
+    return selection
+
+
+def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: Selection) -> tuple[str, ...]:
+    """The exhibits that the file lists or, where it is silent, those that its trials fit; of a search none yet."""
+    if "search" in top:
+        if "report" in top:
+            raise ConfigError(f"report: must be left out beside a search, whose trials are not known before it ran; "
+                              f"every exhibit that they fit is drawn, got {top['report']!r}")
+        return ()
+    if "report" not in top:
+        return () if selection.is_random else tuple(exhibit for exhibit in EXHIBITS if not misfit(exhibit, configs))
+    report = top["report"]
+    if not isinstance(report, list) or any(exhibit not in EXHIBITS for exhibit in report):
+        raise ConfigError(f"report: must be a list of {', '.join(EXHIBITS)}, got {report!r}")
+    for exhibit in report:
+        if selection.is_random:
+            raise ConfigError(f"report: {exhibit} shows every trial, but of random stopping only the best may be "
+                              f"published, got {report!r}; leave it out (selection.md shows the best)")
+        if reason := misfit(exhibit, configs):
+            raise ConfigError(f"report: {exhibit} {reason}; leave it out (`report: []` writes runs.csv alone)")
+    return tuple(report)
+
+
+def _describe(config: TrialConfig) -> str:
+    defaults = {f.name: plain(f.default) for f in settings()}
+    changed = {k: v for k, v in config.canonical().items() if k in ("algorithm", "seed") or v != defaults[k]}
+    return ", ".join(f"{k}={v}" for k, v in changed.items())
