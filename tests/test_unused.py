@@ -77,8 +77,8 @@ def test_refused_with_what_to_use_instead(tmp_path, text, message):
 @pytest.mark.parametrize("text", [
     "base: {averaging: 0, canaries: 0, sigma: 0, target_epsilon: 0, noise_multiplier: 0, target_norm: 0, tau_h_min: 0}",
     "base: {denoise: false, joint_release: false, activation_floor: false, input_norm: 0, train_records: 0}",
-    "base: {mechanism: per_example, algorithm: pdfa, sigma: 0, tau_f: 1}",
-    "base: {mechanism: per_example, algorithm: pdfa, sigma: 0.1, tau_f: 2}",
+    "base: {mechanism: per_example, noise_multiplier: 0, algorithm: pdfa, sigma: 0, tau_f: 1}",
+    "base: {mechanism: per_example, noise_multiplier: 0, algorithm: pdfa, sigma: 0.1, tau_f: 2}",
     "base: {threshold: 0.1}\ngrid: {algorithm: [bp, tdfa]}",
     "base: {mechanism: per_example}\ngrid: {target_epsilon: [3, 8]}\n"
     "cases: [{}, {base: {mechanism: photonic, target_epsilon: 0}, grid: {sigma: [1]}}]",
@@ -111,7 +111,7 @@ cases:
   - grid: {algorithm: [bp, dfa, tdfa]}
   - base: {mechanism: photonic, clipping_norm: 1}
     grid: {algorithm: [dfa, tdfa], sigma: [0.1, 0.2]}
-  - base: {mechanism: per_example, algorithm: bp, clipping_norm: 2}
+  - base: {mechanism: per_example, algorithm: bp, clipping_norm: 2, noise_multiplier: 1}
 """
     with pytest.raises(ConfigError, match=r"clipping_norm: .*, at cases\[1\].base"):
         load(tmp_path, text)
@@ -150,6 +150,28 @@ def test_trials_from_python_are_held_to_the_same(tmp_path, monkeypatch, given, s
     with pytest.raises(ConfigError, match="^" + message):
         given([TrialConfig(dataset="digits", **settings)])
     assert not list(tmp_path.iterdir())
+
+
+NEITHER = (r"noise_multiplier: must be given with mechanism '{}', as neither it nor target_epsilon is, got nothing; 0 "
+           r"trains without noise, and with epsilon infinite")
+
+
+@pytest.mark.parametrize("mechanism", ["per_example", "component"])
+def test_no_noise_has_to_be_said(tmp_path, mechanism):
+    with pytest.raises(ConfigError, match="^" + NEITHER.format(mechanism) + r", at base.mechanism \(.*, line 1\)$"):
+        load(tmp_path, f"base: {{mechanism: {mechanism}}}")
+    with pytest.raises(ConfigError, match="^" + NEITHER.format(mechanism) + r", at grid.mechanism"):
+        load(tmp_path, f"base: {{clipping_norm: 2}}\ngrid: {{mechanism: [per_example, {mechanism}]}}"
+             if mechanism == "per_example" else f"grid: {{mechanism: [none, {mechanism}]}}")
+    trial = TrialConfig(dataset="digits", mechanism=mechanism)
+    for given in (train, account):
+        with pytest.raises(ConfigError, match="^" + NEITHER.format(mechanism)):
+            given(trial)
+    text = f"base: {{mechanism: {mechanism}, noise_multiplier: 0}}"
+    assert load(tmp_path, text).trials[0].trial_key == TrialConfig(mechanism=mechanism).trial_key
+    stored, = parse_experiment(text.replace(", noise_multiplier: 0", ""), Path("e.yaml"), stored=True).trials
+    assert stored == load(tmp_path, text).trials[0], "what a store has was swept"
+    assert account(stored)[0].value == float("inf")
 
 
 def test_from_python_one_trial_that_uses_a_field_is_enough():
