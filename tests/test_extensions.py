@@ -27,12 +27,13 @@ from pipeline.learning.mechanisms.gaussian import PerExample
 from pipeline.learning.mechanisms.none import NoMechanism
 from pipeline.sweep.checkpoints import CheckpointError, Checkpoints
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
+from pipeline.trials import loss, sampler
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS, DatasetSpec
 from pipeline.trials.fields import setting
 from pipeline.trials.naming import noise_setting, run_name
 from pipeline.trials.packs import Pack
-from pipeline.trials.part import PARTS, SETTINGS
+from pipeline.trials.part import PARTS, SETTINGS, Part, part
 
 pytestmark = pytest.mark.usefixtures("extensions")
 SMALL = dict(dataset="digits", hidden=(16,), batch_size=64, epochs=1, sampler="poisson")
@@ -222,6 +223,32 @@ def test_a_guarantee_that_does_not_hold_is_found_by_the_audit():
     assert audit_release(TrialConfig(**SMALL, mechanism="broken", noise_multiplier=1.0), 600, 1e-5).exceeds
 
 
+# other parts
+
+def test_a_loss_or_a_sampler_that_states_nothing_is_not_certified():
+    part("loss", "mine")(type("MyLoss", (loss.Loss,), {"works": loss.CrossEntropy.works}))
+    part("sampler", "cyclic")(type("Cyclic", (sampler.Sampler,), {"works": sampler.Shuffled.works}))
+    assert TrialConfig(loss="mine").trial_key != TrialConfig(sampler="cyclic").trial_key
+    with pytest.raises(ConfigError, match="^mechanism: 'per_example' bounds .* which loss 'mine' does not state"):
+        TrialConfig(loss="mine", mechanism="per_example")
+    with pytest.raises(ConfigError, match="^sampler: 'cyclic' states no accountant"):
+        TrialConfig(sampler="cyclic", mechanism="component")
+    part("loss", "mine")(type("MyLoss", (loss.Loss,), {"works": loss.CrossEntropy.works, "per_record": WHY}))
+    stated = TrialConfig(loss="mine", mechanism="per_example", noise_multiplier=1)
+    assert f"errors depend on one record each is stated by the extension 'mine': {WHY}" in (
+        privacy_tags(stated)["privacy.notes"])
+
+
+def test_a_part_of_a_slot_that_does_not_exist_is_refused():
+    with pytest.raises(ConfigError, match="^slot: must be one of dataset, features, .*, got 'optimiser'"):
+        part("optimiser", "mine")(type("Mine", (Part,), {}))
+
+
+def test_a_part_whose_setting_is_no_setting_is_refused():
+    with pytest.raises(ConfigError, match="^settings: 'decay' must be what .*setting. makes, got 0.1"):
+        part("optimizer", "mine")(type("Mine", (Part,), {"__annotations__": {"decay": float}, "decay": 0.1}))
+
+
 # data sets
 
 def records(spec, folder, rows=30, top=1):
@@ -274,7 +301,7 @@ def test_the_settings_of_a_plugin_are_listed_with_its_file(tmp_path, capsys):
         "Path)\n", 'Path, settings={"gain": setting(2, "of it")})\n'))
     assert main(["fields"]) == 0 and "\ngain" not in capsys.readouterr().out
     assert main(["fields", str(file)]) == 0
-    assert "\ngain = 2\n    of it\n" in capsys.readouterr().out
+    assert "\ngain = 2\n    of it; of algorithm 'from_a_plugin'\n" in capsys.readouterr().out
 
 
 def test_a_file_loads_its_plugins(tmp_path):

@@ -204,6 +204,7 @@ def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
                      f"{longer:.4g} times that, and epsilon is of what it contributes")
         note += f"; {_source(config)}; {_numbers(config, enlargement)}; {_disclosed(config)}"
         for what, name, why in (("contributions are bounded", mechanism.name, mechanism.guarantee),
+                                ("errors depend on one record each", config.loss, config.parts.loss.per_record),
                                 ("learning signals depend on one record each", config.algorithm,
                                  config.parts.feedback.per_record)):
             note += f"; that {what} is stated by the extension '{name}': {why}" if why else ""

@@ -256,6 +256,14 @@ class Gaussian(Mechanism):
             raise ConfigError(f"mechanism: '{self.name}' bounds what each record contributes, if its learning signals "
                               f"depend on no other record, which algorithm '{trial.algorithm}' does not state "
                               f"(per_record of register_feedback), got '{self.name}'; use 'none'")
+        if trial.parts.loss.per_record is None:
+            raise ConfigError(f"mechanism: '{self.name}' bounds what each record contributes, if its error depends on "
+                              f"no other record, which loss '{trial.loss}' does not state (per_record), got "
+                              f"'{self.name}'; use 'none'")
+        if not trial.parts.sampler.accountants:
+            raise ConfigError(f"sampler: '{trial.sampler}' states no accountant (accountants), so nothing can be "
+                              f"accounted for, got it with mechanism '{self.name}'; use one that does, or mechanism "
+                              "'none'")
         if self.denoise:
             check_denoise(trial)
 

@@ -22,7 +22,7 @@ class Sgd(Optimizer):
     """Stochastic gradient descent with momentum."""
 
     works = "pipeline.learning.optimizer:Sgd"
-    momentum: float = setting(0.9, "momentum of sgd", low=0, high=1, open_high=True)
+    momentum: float = setting(0.9, "momentum: share of the last step that goes on", low=0, high=1, open_high=True)
 
 
 @part("optimizer", "nesterov")

@@ -250,6 +250,12 @@ def owners(name: str) -> dict[str, list[str]]:
     return {slot: names for slot, names in found.items() if names}
 
 
+def having(name: str) -> str:
+    """`; of mechanism 'photonic'`: the parts that have a setting; empty where all of a slot have it."""
+    found = {slot: names for slot, names in owners(name).items() if len(names) < len(PARTS[slot])}
+    return "; of " + ", ".join(f"{slot} {listed_or(names)}" for slot, names in found.items()) if found else ""
+
+
 def private() -> Need:
     """The trial has a mechanism."""
     return Need("mechanism other than 'none'", lambda c: f"mechanism '{c.mechanism}'",
@@ -287,7 +293,7 @@ SLOTS: Mapping[str, str] = {name: slot(name, *rest[:3], **rest[3]) for name, *re
      "noise and batches are drawn by seed (`research`), so that the trial can be repeated and whoever knows the seed "
      "can subtract the noise, or from the operating system, recorded nowhere (`secure`)", {"needs": [private()]}),
     ("sampler", "sampler", "shuffled", "how batches are drawn", {}),
-    ("optimizer", "optimizer", "sgd", "torch.optim optimizer", {}),
+    ("optimizer", "optimizer", "sgd", "how an update moves the weights", {}),
 )}
 
 
