@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pandas as pd
 
 from analysis.exhibits import (
+    catalogue,
     figure2,
     heatmaps,
     leekifer,
@@ -23,7 +24,6 @@ from analysis.exhibits import (
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier import exhibit as frontier
 from analysis.exhibits.frontier import slices
-from analysis.report.report import DRAW
 from analysis.runs import noise_sources
 from pipeline.accounting import Epsilon
 from pipeline.accounting.event import UnsupportedAccounting
@@ -38,7 +38,8 @@ SUFFIXES = (".md", ".tex")
 
 def names(folder: Path) -> list[str]:
     """The exhibits of a folder of results."""
-    return sorted(path.stem for path in folder.glob("*.md") if path.stem in DRAW or path.stem == "selection")
+    known = {*catalogue.EXHIBITS, "selection"}
+    return sorted(path.stem for path in folder.glob("*.md") if path.stem in known)
 
 
 def exhibit(folder: Path, name: str) -> Exhibit:
@@ -55,7 +56,7 @@ def exhibit(folder: Path, name: str) -> Exhibit:
         for module in (figure2, leekifer):  # of epochs, which runs.csv does not have
             if name == module.__name__.rpartition(".")[2]:
                 stack.enter_context(patch.object(module, "tabulate", lambda *a: _by_epoch(folder, name, runs)))
-        return DRAW[name](experiment, runs, None)
+        return catalogue.draw(name, experiment, runs, None)
 
 
 def load(folder: Path) -> pd.DataFrame:

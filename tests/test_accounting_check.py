@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.accounting.check import FUNCTIONS, CheckError, _agree, _number, evaluate
+from pipeline.accounting.check import FUNCTIONS, CheckError, _number, agree, evaluate
 from pipeline.cli import main
 
 REFERENCE = Path(__file__).parent / "data" / "accounting_reference.json"
@@ -46,7 +46,7 @@ def test_a_wrong_expectation_is_a_miss(case, results):
             continue
         moved = 1.0 if value is None or math.isinf(value) else value * (1 + 3 * case["rtol"])
         expected = {**case["expected"], key: moved} if isinstance(got, dict) else moved
-        assert not _agree(got, _number(expected), case["rtol"], "here")
+        assert not agree(got, _number(expected), case["rtol"])
 
 
 def test_published_numbers_are_checked_to_their_last_digit(tmp_path):
@@ -59,7 +59,7 @@ def test_published_numbers_are_checked_to_their_last_digit(tmp_path):
 @pytest.mark.parametrize("change, message", [
     (dict(function="gdp_epsilon"), r"a: no function 'gdp_epsilon'; there are a1_alt, "),
     (dict(inputs=dict(mu=1.0)), "a: gdp_eps: .*delta"),
-    (dict(expected=dict(epsilon=1.0)), r"a: expects \{'epsilon': 1.0\}, and the function gives 4.37"),
+    (dict(expected=dict(epsilon=1.0)), r"a: gdp_eps: expects \{'epsilon': 1.0\}, and the function gives 4.37"),
     (dict(expected="large"), "a: gdp_eps: could not convert"),
 ])
 def test_malformed_cases_are_named(change, message, tmp_path):

@@ -10,10 +10,10 @@ import torch
 from flat import train
 from test_gaussian import updates_of_a_batch_and_of_the_same_in_a_larger_tensor
 
+from analysis.exhibits.catalogue import misfit
 from pipeline.accounting.certified import certified_epsilons, event_of
 from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import row_space_audit
-from pipeline.experiment.exhibits import misfit
 from pipeline.learning.data.dataset import load
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism
 from pipeline.learning.mechanisms.base import sum_outer_products

@@ -15,11 +15,10 @@ from matplotlib.figure import Figure
 
 from analysis import style
 from analysis.exhibits import heatmaps, metrics, sweeps
+from analysis.exhibits.catalogue import draw, misfit
 from analysis.exhibits.metrics import METRICS
-from analysis.report.report import DRAW
 from analysis.runs import ReportError, _row
 from analysis.statistics import SUMMARY, bootstrap_interval, mean_interval, plus_minus, summarize
-from pipeline.experiment.exhibits import misfit
 from pipeline.experiment.experiment import load_experiment
 from pipeline.tracking.artifacts import TrackedRun, param_text
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -269,7 +268,7 @@ def test_every_algorithm_has_a_colour_marker_and_line_of_its_own():
 
 @pytest.mark.parametrize(("name", "trials"), [("alignment_heatmap", GRID), ("batch_size_sweep", BY_BATCH)])
 def test_a_figure_lies_beside_its_tidy_data(name, trials):
-    exhibit = DRAW[name](None, tracked(trials), None)
+    exhibit = draw(name, None, tracked(trials), None)
     files = exhibit.files
     assert list(files) == [f"{name}.{extension}" for extension in ("csv", "md", "svg", "pdf", "png")]
     table = pd.read_csv(io.BytesIO(files[f"{name}.csv"]))

@@ -13,11 +13,11 @@ import pytest
 from flat import train, train_pack
 
 from analysis import runs, style
+from analysis.exhibits.catalogue import misfit
 from analysis.runs import ReportError, _require_known
 from pipeline.accounting import account, privacy_tags
 from pipeline.auditing.release import audit_release
 from pipeline.cli import main
-from pipeline.experiment.exhibits import certified_trials, misfit
 from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import DataError, load, register_dataset
@@ -31,7 +31,7 @@ from pipeline.trials import loss, sampler
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS, DatasetSpec
 from pipeline.trials.fields import setting
-from pipeline.trials.naming import noise_setting, run_name
+from pipeline.trials.naming import certified_trials, noise_setting, run_name
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS, SETTINGS, Part, part
 

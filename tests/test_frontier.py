@@ -13,6 +13,7 @@ import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
+from analysis.exhibits.catalogue import misfit
 from analysis.exhibits.exhibit import to_csv
 from analysis.exhibits.frontier import exhibit
 from analysis.exhibits.frontier import figure as frontier_figure
@@ -21,7 +22,6 @@ from analysis.report.report import write
 from analysis.runs import MixedTrials, ReportError, by_noise, load_runs
 from pipeline.accounting.certified import with_noise
 from pipeline.experiment.budget import Budget
-from pipeline.experiment.exhibits import misfit
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.references import Reference
 from pipeline.tracking.store import Store

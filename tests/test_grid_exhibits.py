@@ -14,15 +14,14 @@ import pytest
 from latex_tools import check
 
 from analysis.exhibits import envelope, headline, main_effects, means, parallel_coordinates
+from analysis.exhibits.catalogue import draw, left_out, misfit
 from analysis.exhibits.exhibit import ENVELOPE, MOST_WORDS
 from analysis.exhibits.frontier import choice, exhibit, slices
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
-from analysis.report.report import DRAW
 from analysis.runs import MixedTrials, ReportError, _row
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.chosen import Chosen
-from pipeline.experiment.exhibits import left_out, misfit
 from pipeline.experiment.experiment import Experiment, parse_experiment, sliced
 from pipeline.experiment.factors import balanced, find_factors
 from pipeline.experiment.stopping import Selection
@@ -302,9 +301,9 @@ def test_captions_of_frontiers_have_at_most_forty_words(metric, kind, formula):
 def test_captions_of_grids_have_at_most_forty_words(monkeypatch):
     monkeypatch.setattr(choice, "_composed", lambda *_: 1.0)
     runs, certified = crowded(), tracked(GRID)
-    drawn = [DRAW[name](None, runs, None) for name in ("frontier_slices", "parallel_coordinates", "means",
+    drawn = [draw(name, None, runs, None) for name in ("frontier_slices", "parallel_coordinates", "means",
                                                        "clipping_norm_sweep", "batch_size_sweep")]
-    drawn.append(DRAW["main_effects"](None, certified, None))
+    drawn.append(draw("main_effects", None, certified, None))
     for found in drawn:
         said = captions(found.texts)
         assert said and max(len(caption.split()) for caption in said) <= MOST_WORDS, said

@@ -12,7 +12,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from analysis import svg
+from analysis.exhibits.catalogue import misfit
 from analysis.exhibits.figure2 import MissingSeries
+from analysis.exhibits.fit import update_sigma
 from analysis.exhibits.leekifer import number as number_text
 from analysis.exhibits.leekifer import plot, reading_of, tabulate, texts
 from analysis.report.report import write
@@ -20,7 +22,6 @@ from analysis.runs import MixedTrials, load_runs
 from pipeline.accounting import account
 from pipeline.accounting.certified import event_of
 from pipeline.accounting.event import epsilon
-from pipeline.experiment.exhibits import misfit, update_sigma
 from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig

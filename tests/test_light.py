@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from analysis.exhibits import light, table1_light
+from analysis.exhibits.catalogue import misfit
 from analysis.runs import ReportError, _row
-from pipeline.experiment.exhibits import misfit
 from pipeline.experiment.experiment import load_experiment
 from pipeline.tracking.artifacts import TrackedRun, param_text
 from pipeline.trials.camera import ZYLA_4_2, camera_of

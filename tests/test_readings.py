@@ -8,11 +8,11 @@ import pytest
 import torch
 from scipy import stats
 
+from analysis.exhibits.fit import update_sigma
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
 from pipeline.accounting.statement import bound_lines
 from pipeline.auditing.release import audit_release
-from pipeline.experiment.exhibits import update_sigma
 from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.learning.data.dataset import load
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism, noise_deviation

@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from analysis import style
 from analysis.exhibits.envelope import best
 from analysis.exhibits.exhibit import Exhibit
+from analysis.exhibits.fit import HEATMAPS, in_heatmap
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, ReportError
 from analysis.statistics import SUMMARY
 from analysis.text import NO_VALUE, means_text
-from pipeline.experiment.exhibits import HEATMAPS, in_heatmap
 
 COLUMNS = ["algorithm", "sigma", "tau_h", "metric", *SUMMARY, "chosen", "choices"]
 COLOURS = "cividis"  # sequential, of even lightness steps, and the same to the colour-blind

@@ -14,12 +14,12 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.figure2 import MissingSeries
+from analysis.exhibits.fit import READINGS, update_sigma
 from analysis.exhibits.table import Table
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, load_history, noise_sources, require_replicates
 from analysis.style import MARKERS, PALETTE, seeds, theme
 from analysis.text import NO_VALUE, epsilon_text, means_text
 from pipeline.accounting.noise import standing
-from pipeline.experiment.exhibits import READINGS, update_sigma
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import settings
 from pipeline.trials.sampler import relation_of

@@ -16,10 +16,9 @@ from pipeline.accounting.certified import event_of, with_noise
 from pipeline.accounting.evaluations import scores_are_covered, selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
-from pipeline.experiment.exhibits import certified_trials
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import run_name
+from pipeline.trials.naming import certified_trials, run_name
 
 ALONE = "price of this one trial, had it been the only one"
 SCORE = "validation/accuracy"

@@ -3,68 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
-from analysis.exhibits import (
-    figure2,
-    headline,
-    heatmaps,
-    leekifer,
-    light,
-    main_effects,
-    means,
-    parallel_coordinates,
-    search,
-    selection,
-    sweeps,
-    table1,
-    table1_light,
-)
+from analysis.exhibits import catalogue, headline, search, selection
 from analysis.exhibits.exhibit import Exhibit, save, to_csv
-from analysis.exhibits.frontier import exhibit as frontier
-from analysis.exhibits.frontier import slices
 from analysis.report.overview import NOISE, compose, file_name, manifest, shown, tracked_runs
 from analysis.report.page import render
 from analysis.report.unfinished import NO_BEST, Progress, part_of
 from analysis.runs import FIELDS, MissingTrials, ReportError, load_runs, searched
 from pipeline.accounting.budget import require_as_begun
 from pipeline.accounting.certified import with_noise
-from pipeline.experiment.exhibits import certified_trials, left_out
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
-
-Draw = Callable[[Experiment, pd.DataFrame, Reader], Exhibit]
-
-
-def _of_runs(draw: Callable[[pd.DataFrame], Exhibit]) -> Draw:
-    return lambda experiment, runs, store: draw(runs)
-
-
-def _of_epochs(draw: Callable[[pd.DataFrame, Reader], Exhibit]) -> Draw:
-    return lambda experiment, runs, store: draw(runs, store)
-
-
-def _frontier(name: str) -> Draw:
-    return lambda experiment, runs, store: frontier.draw(
-        runs, name=name, references=experiment.references, budget=experiment.budget,
-        by_scores=bool(experiment.search and (experiment.search.adaptive or experiment.budget)))
-
-
-# Exhibits by name, each drawn from the experiment, the last epoch of its trials and, for every epoch, the store.
-DRAW: dict[str, Draw] = {
-    **{name: _of_runs(module.draw) for name, module in (
-        ("table1", table1), ("table1_light", table1_light), ("frontier_slices", slices), ("means", means),
-        ("main_effects", main_effects), ("parallel_coordinates", parallel_coordinates))},
-    **{name: _of_runs(partial(module.draw, name=name)) for module in (heatmaps, sweeps, light)
-       for name in module.TITLES},
-    **{name: _of_epochs(module.draw) for name, module in (("figure2", figure2), ("leekifer", leekifer))},
-    **{name: _frontier(name) for name in frontier.TITLES}}
+from pipeline.trials.naming import certified_trials
 
 
 class Report(NamedTuple):
@@ -165,10 +120,10 @@ def _exhibits(experiment: Experiment, runs: pd.DataFrame, store: Reader,
         ReportError: if an exhibit lacks what it shows; of an unfinished sweep that is the reason to leave it out.
     """
     exhibits = []
-    absent = [] if experiment.candidates else left_out(experiment.trials, experiment.report)
+    absent = [] if experiment.candidates else catalogue.left_out(experiment.trials, experiment.report)
     for name in experiment.report:
         try:
-            exhibit = DRAW[name](experiment, runs, store)
+            exhibit = catalogue.draw(name, experiment, runs, store)
         except ReportError as error:
             if not progress:
                 raise

@@ -34,10 +34,9 @@ from pipeline.accounting.finite_precision import accounted_delta, within_delta
 from pipeline.accounting.noise import noise_statement, sentence
 from pipeline.accounting.selected import RELATIONS, dp_event
 from pipeline.experiment.budget import Budget
-from pipeline.experiment.exhibits import certified_trials
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.naming import counted
+from pipeline.trials.naming import certified_trials, counted
 from pipeline.trials.records import Release
 
 

@@ -5,31 +5,29 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pipeline.accounting import claimed, column, curves, label, leekifer
-from pipeline.accounting import event as gaussian
+from pipeline.accounting import audited, claimed, column, curves, event, label, leekifer
 from pipeline.trials.fields import UserError
 
 Value = float | None | dict[str, float | None]
+KEYS = ("id", "function", "inputs", "expected", "rtol")
 
 
 class CheckError(UserError, ValueError):
     """A file that cannot be evaluated; the message names the file, the case and what is wrong with it."""
 
 
-@dataclass(frozen=True)
-class CheckResult:
+class CheckResult(NamedTuple):
     """One case: what was expected, what this package computes, and whether they agree within `rtol`."""
 
     id: str
     expected: Value
     got: Value
-    ok: bool
     rtol: float
+    ok: bool
 
 
 def evaluate(path: Path | str) -> list[CheckResult]:
@@ -42,8 +40,16 @@ def evaluate(path: Path | str) -> list[CheckResult]:
         CheckError: for a file that is missing or malformed, a function that does not exist, inputs that it does not
             take, or a result that the file expects and the function does not give.
     """
-    return [_evaluate(case, f"{path}: {case.get('id', f'case {number}')}")
-            for number, case in enumerate(_cases(Path(path)), start=1)]
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise CheckError(f"{path}: not JSON ({error})") from error
+    cases = content.get("cases") if isinstance(content, dict) else None
+    if not isinstance(cases, list) or not cases or not all(isinstance(case, dict) for case in cases):
+        raise CheckError(f"{path}: must have a list `cases` of objects")
+    return [_evaluate(case, f"{path}: {case.get('id', f'case {number}')}") for number, case in enumerate(cases, 1)]
 
 
 def as_text(results: Sequence[CheckResult]) -> str:
@@ -59,32 +65,18 @@ def _shown(value: Value) -> str:
     return "none" if value is None else f"{value:.10g}"
 
 
-def _cases(path: Path) -> list[dict[str, Any]]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise CheckError(f"{path}: not JSON ({error})") from error
-    cases = content.get("cases") if isinstance(content, dict) else None
-    if not isinstance(cases, list) or not cases or not all(isinstance(case, dict) for case in cases):
-        raise CheckError(f"{path}: must have a list `cases` of objects")
-    return cases
-
-
 def _evaluate(case: dict[str, Any], where: str) -> CheckResult:
-    missing = [key for key in ("id", "function", "inputs", "expected", "rtol") if key not in case]
-    if missing:
+    if missing := [key for key in KEYS if key not in case]:
         raise CheckError(f"{where}: lacks {', '.join(missing)}")
-    function = FUNCTIONS.get(case["function"])
-    if function is None:
-        raise CheckError(f"{where}: no function {case['function']!r}; there are {', '.join(sorted(FUNCTIONS))}")
+    name, expected, rtol = case["function"], case["expected"], case["rtol"]
+    if name not in FUNCTIONS:
+        raise CheckError(f"{where}: no function {name!r}; there are {', '.join(sorted(FUNCTIONS))}")
     try:
-        got = function(**case["inputs"])
-        expected, rtol = _number(case["expected"]), float(case["rtol"])
+        got = FUNCTIONS[name](**case["inputs"])
+        expected, rtol = _number(expected), float(rtol)
+        return CheckResult(case["id"], expected, got, rtol, agree(got, expected, rtol))
     except (TypeError, ValueError, KeyError) as error:
-        raise CheckError(f"{where}: {case['function']}: {error}") from error
-    return CheckResult(case["id"], expected, got, _agree(got, expected, rtol, where), rtol)
+        raise CheckError(f"{where}: {name}: {error}") from error
 
 
 def _number(value: Any) -> Value:
@@ -93,40 +85,30 @@ def _number(value: Any) -> Value:
     return None if value is None else float(value)
 
 
-def _agree(got: Value, expected: Value, rtol: float, where: str) -> bool:
-    if isinstance(expected, dict) != isinstance(got, dict):
-        raise CheckError(f"{where}: expects {expected}, and the function gives {got}")
-    if not isinstance(expected, dict):
-        return _close(got, expected, rtol)
-    unknown = [key for key in expected if key not in got and key != "published"]
-    if unknown:
-        raise CheckError(f"{where}: expects {', '.join(unknown)}, and the function gives {', '.join(got)}")
+def agree(got: Value, expected: Value, rtol: float) -> bool:
+    """Whether every expected number is what the function gave, within `rtol`.
+
+    Raises:
+        ValueError: for an expected value that the function does not give.
+    """
+    if not isinstance(expected, dict) and not isinstance(got, dict):
+        return got is expected if got is None or expected is None else got == expected or (
+            abs(got - expected) <= rtol * abs(expected) < math.inf)
+    if not isinstance(expected, dict) or not isinstance(got, dict) or expected.keys() - got.keys() - {"published"}:
+        raise ValueError(f"expects {expected}, and the function gives {got}")
     published = expected.get("published")
-    first = next(iter(got.values()))
-    return (all(_close(got[key], value, rtol) for key, value in expected.items() if key != "published")
-            and (published is None or abs(first - published) < _last_digit(published)))
+    unit = 0.0 if published is None else float(Decimal(1).scaleb(Decimal(repr(published)).as_tuple().exponent))
+    return (all(agree(got[key], value, rtol) for key, value in expected.items() if key != "published")
+            and (published is None or abs(next(iter(got.values())) - published) < unit))
 
 
-def _close(got: float | None, expected: float | None, rtol: float) -> bool:
-    if got is None or expected is None:
-        return got is expected
-    return got == expected or abs(got - expected) <= rtol * abs(expected) < math.inf
+def _network_epsilon(bound: str, layers: list[list[int]], T: int, delta: float, m: int, **constants: float) -> Value:
+    shapes = [claimed.Layer(n_in, n_out, **constants) for n_in, n_out in layers]
+    return dict(zip(("epsilon", "alpha"), claimed.network_epsilon(BOUNDS[bound], shapes, T, delta, m), strict=True))
 
 
-def _last_digit(printed: float) -> float:
-    return float(Decimal(1).scaleb(Decimal(repr(printed)).as_tuple().exponent))
-
-
-def _network_epsilon(bound: str, layers: list[list[int]], T: int, delta: float, m: int,
-                     **constants: float) -> dict[str, float | None]:
-    value, alpha = claimed.network_epsilon(
-        _BOUNDS[bound], [claimed.Layer(n_in, n_out, **constants) for n_in, n_out in layers], T, delta, m)
-    return {"epsilon": value, "alpha": alpha}
-
-
-def _joint_column(neighbour: str, **inputs: Any) -> dict[str, float]:
-    if neighbour != "label of record I only":
-        raise ValueError(f"neighbour: must be 'label of record I only', got {neighbour!r}")
+def _joint_column(neighbour: str, **inputs: Any) -> Value:
+    _require("neighbour", neighbour, "label of record I only")
     return column.joint_column_counterexample(**inputs)
 
 
@@ -136,8 +118,8 @@ def _orders(text: str) -> range:
     return range(int(first), int(last) + 1)
 
 
-def _leekifer(N: int, m: int, sensitivity: float, sigma: float, noise_multiplier: float, epochs: int, T: int,
-              delta: float, orders: str) -> dict[str, float]:
+def _leekifer(sensitivity: float, sigma: float, epochs: int, N: int, m: int, noise_multiplier: float, T: int,
+              delta: float, orders: str) -> Value:
     for name, value, derived in (("noise_multiplier", noise_multiplier, sigma * m / sensitivity),
                                  ("T", T, N // m * epochs)):
         if not math.isclose(value, derived, rel_tol=1e-9):
@@ -145,67 +127,53 @@ def _leekifer(N: int, m: int, sensitivity: float, sigma: float, noise_multiplier
     return leekifer.leekifer_epsilon(N, m, noise_multiplier, T, delta, _orders(orders))
 
 
-def _lemma3(N: int, m: int, noise_multiplier: float, T: int, delta: float, orders: str) -> dict[str, float]:
-    return leekifer.leekifer_epsilon_lemma3_printed(N, m, noise_multiplier, T, delta, _orders(orders))
+def _component_norm(**inputs: Any) -> Value:
+    C = event.certified_component_norm(*(inputs[name] for name in ("tau_B", "gamma", "tau_h_prev", "bias")))
+    sums = [event.sensitivity(C, relation) for relation in event.RELATIONS]
+    return {"C": C, "sens_addremove_sum": sums[0], "sens_replace_sum": sums[1], "sens_replace_mean_m256": sums[1] / 256}
 
 
-def _component_norm(tau_B: list[float], gamma: list[float], tau_h_prev: list[float], bias: bool) -> dict[str, float]:
-    C = gaussian.certified_component_norm(tau_B, gamma, tau_h_prev, bias)
-    add_remove, replace = (gaussian.sensitivity(C, relation) for relation in gaussian.RELATIONS)
-    return {"C": C, "sens_addremove_sum": add_remove, "sens_replace_sum": replace,
-            "sens_replace_mean_m256": replace / 256}
+def _poisson(q: float, noise_multiplier: float, T: int, delta: float, discretization: float) -> Value:
+    _require("discretization", discretization, curves.DISCRETIZATION)
+    return _certified("poisson", "add/remove", noise_multiplier, T, 1, delta, sampling_rate=q)
 
 
-def _poisson(q: float, noise_multiplier: float, T: int, delta: float, discretization: float) -> float:
-    if discretization != curves.DISCRETIZATION:
-        raise ValueError(f"discretization: must be {curves.DISCRETIZATION}, got {discretization}")
-    event = gaussian.PrivacyEvent("poisson", "add/remove", noise_multiplier, T, 1, sampling_rate=q)
-    return gaussian.epsilon(event, delta).value
-
-
-def _without_replacement(N: int, m: int, noise_multiplier_2C: float, T: int, delta: float,
-                         orders: str) -> dict[str, float]:
+def _without_replacement(N: int, m: int, noise_multiplier_2C: float, T: int, delta: float, orders: str) -> Value:
     curve = leekifer.leekifer_epsilon(N, m, noise_multiplier_2C, T, delta, _orders(orders))
-    event = gaussian.PrivacyEvent("without_replacement", "replace-one", noise_multiplier_2C, T, 1, N=N, m=m)
+    pld = _certified("without_replacement", "replace-one", noise_multiplier_2C, T, 1, delta, "pld", N=N, m=m)
     return {"rdp_classic": curve["epsilon_classic"], "order": curve["order"],
-            "rdp_improved": curve["epsilon_improved"], "pld_two_branch": gaussian.epsilon(event, delta, "pld").value}
+            "rdp_improved": curve["epsilon_improved"], "pld_two_branch": pld}
 
 
-def _shuffled(noise_multiplier_2C: float, epochs: int, delta: float) -> float:
-    event = gaussian.PrivacyEvent("shuffled", "replace-one", noise_multiplier_2C, epochs, epochs)
-    return gaussian.epsilon(event, delta).value
+def _certified(sampler: str, relation: str, z: float, steps: int, epochs: int, delta: float,
+               accountant: str | None = None, **rate: float) -> float:
+    return event.epsilon(event.PrivacyEvent(sampler, relation, z, steps, epochs, **rate), delta, accountant).value
 
 
-def _audit(function: str, key: str = "") -> Callable[..., Value]:
-    """A lower bound of `audit`, which is only imported where a file asks for one."""
-    def evaluate(**inputs: float) -> Value:
-        from pipeline.accounting import audited
-
-        value = float(getattr(audited, function)(**inputs))
-        return {key: value} if key else value
-    return evaluate
+def _require(name: str, value: Any, accepted: Any) -> None:
+    if value != accepted:
+        raise ValueError(f"{name}: must be {accepted!r}, got {value!r}")
 
 
-_BOUNDS = {bound.__name__: bound for bound in (
+BOUNDS = {bound.__name__: bound for bound in (
     claimed.prop3_first, claimed.prop3_second, claimed.a1_alt, claimed.a2_equal_cov, claimed.a3_saturating,
     column.corrected_column_replace_one, column.corrected_column_add_remove)}
 FUNCTIONS: dict[str, Callable[..., Value]] = {
-    **_BOUNDS,
-    "alpha_max": column.alpha_max,
+    **BOUNDS,
+    **{function.__name__: function for function in (
+        column.alpha_max, column.single_column_eps_counterexample, column.joint_layer_floor,
+        label.label_dp_photonic_layer, leekifer.leekifer_sensitivity, curves.gdp_eps)},
     "network_epsilon": _network_epsilon,
-    "single_column_eps_counterexample": column.single_column_eps_counterexample,
     "joint_column_counterexample": _joint_column,
-    "joint_layer_floor": column.joint_layer_floor,
-    "label_dp_photonic_layer": label.label_dp_photonic_layer,
-    "leekifer_sensitivity": leekifer.leekifer_sensitivity,
     "leekifer_epsilon": _leekifer,
-    "leekifer_epsilon_lemma3_printed": _lemma3,
+    "leekifer_epsilon_lemma3_printed": lambda orders, **inputs: leekifer.leekifer_epsilon_lemma3_printed(
+        **inputs, orders=_orders(orders)),
     "certified_component_norm": _component_norm,
     "certified_poisson_addremove_pld": _poisson,
     "certified_wor_replaceone": _without_replacement,
-    "certified_shuffled_replaceone": _shuffled,
-    "gdp_eps": gaussian.gdp_eps,
-    "audit_one_run": _audit("one_run", "eps_lower"),
-    "audit_two_point_cp": _audit("two_point"),
-    "audit_gdp_mu_lower": _audit("gdp_mu_lower"),
+    "certified_shuffled_replaceone": lambda noise_multiplier_2C, epochs, delta: _certified(
+        "shuffled", "replace-one", noise_multiplier_2C, epochs, epochs, delta),
+    "audit_one_run": lambda **inputs: {"eps_lower": float(audited.one_run(**inputs))},
+    "audit_two_point_cp": lambda **inputs: float(audited.two_point(**inputs)),
+    "audit_gdp_mu_lower": lambda **inputs: float(audited.gdp_mu_lower(**inputs)),
 }

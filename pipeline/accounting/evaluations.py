@@ -24,9 +24,9 @@ from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.finite_precision import accounted_delta, within_delta
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.selected import selected_by_composition, selected_by_random_stopping
-from pipeline.experiment.exhibits import certified_trials
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.naming import certified_trials
 
 LARGEST_EPSILON = 1e8  # of training, that noise on scores can be matched to
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pipeline.experiment.exhibits import certified_trials
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.naming import certified_trials
 
 RECORDED = "simulate the guarantee, and a release needs secret noise"
 

@@ -21,11 +21,10 @@ from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.finite_precision import DELTA_SHARE, enlargement, optical_enlargement
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.noise import choice_statement
-from pipeline.experiment.exhibits import certified_trials
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import counted, spelled
+from pipeline.trials.naming import certified_trials, counted, spelled
 
 # Mironov 2012, "On significance of the least significant bits for differential privacy".
 REAL_NUMBERS = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; Mironov "

@@ -32,16 +32,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from pipeline.experiment.budget import Budget, read_budget
 from pipeline.experiment.chosen import Chosen, read_chosen
-from pipeline.experiment.exhibits import EXHIBITS, misfit, varied_fields
+from pipeline.experiment.factors import varied_fields
 from pipeline.experiment.grid import changed, combine, entries, line_of, parse_yaml, read_mapping
 from pipeline.experiment.halving import Halving, read_halving
 from pipeline.experiment.plugins import LOADED, load_plugins
@@ -197,13 +198,17 @@ def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
     if not trials:
         wanted = ", ".join(f"{name} {value}" for name, value in where.items())
         raise ConfigError(f"where: must leave a trial, but none has all of {wanted}")
-    return dataclasses.replace(experiment, trials=trials, report=tuple(e for e in EXHIBITS if not misfit(e, trials)))
+    return dataclasses.replace(experiment, trials=trials, report=_catalogue().fitting(trials))
 
 
 def asked_for(experiment: Experiment, trials: Sequence[TrialConfig]) -> Experiment:
     """A search with the trials that it has asked for so far, and the exhibits that they fit."""
-    report = tuple(exhibit for exhibit in EXHIBITS if trials and not misfit(exhibit, trials))
-    return dataclasses.replace(experiment, trials=tuple(trials), report=report)
+    return dataclasses.replace(experiment, trials=tuple(trials), report=_catalogue().fitting(trials))
+
+
+def _catalogue() -> ModuleType:
+    """The exhibits. They stand above this package, so they are looked up by name, as what does a part's work is."""
+    return importlib.import_module("analysis.exhibits.catalogue")
 
 
 def _frozen(value: Any) -> Any:
@@ -295,15 +300,15 @@ def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: S
                               f"every exhibit that they fit is drawn, got {top['report']!r}")
         return ()
     if "report" not in top:
-        return () if selection.is_random else tuple(exhibit for exhibit in EXHIBITS if not misfit(exhibit, configs))
-    report = top["report"]
-    if not isinstance(report, list) or any(exhibit not in EXHIBITS for exhibit in report):
-        raise ConfigError(f"report: must be a list of {', '.join(EXHIBITS)}, got {report!r}")
+        return () if selection.is_random else _catalogue().fitting(configs)
+    report, catalogue = top["report"], _catalogue()
+    if not isinstance(report, list) or any(exhibit not in catalogue.EXHIBITS for exhibit in report):
+        raise ConfigError(f"report: must be a list of {', '.join(catalogue.EXHIBITS)}, got {report!r}")
     for exhibit in report:
         if selection.is_random:
             raise ConfigError(f"report: {exhibit} shows every trial, but of random stopping only the best may be "
                               f"published, got {report!r}; leave it out (selection.md shows the best)")
-        if reason := misfit(exhibit, configs):
+        if reason := catalogue.misfit(exhibit, configs):
             raise ConfigError(f"report: {exhibit} {reason}; leave it out (`report: []` writes runs.csv alone)")
     return tuple(report)
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import noise_setting
 
 Fields = Mapping[str, Any]
@@ -25,10 +26,19 @@ def differing(trials: Sequence[Fields], cell: Callable[[Fields], Any], ignored: 
                          if name not in ignored and other.get(name) != first.get(name)}))
 
 
+def varied_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
+    """Fields, but the seed, in which trials of one algorithm, mechanism and noise differ."""
+    return _varied([trial.canonical() for trial in trials])
+
+
+def _varied(trials: Sequence[Fields]) -> tuple[str, ...]:
+    return differing(trials, lambda f: (f["algorithm"], f["mechanism"], noise_setting(f)), ("seed",))
+
+
 def find_factors(trials: Sequence[Fields]) -> list[dict[str, str | float]]:
     """The levels of every trial, seeds aside: `algorithm`, `noise` (as `noise_setting`) and each field in which trials
     of one algorithm, mechanism and noise differ, as far as it varies at all; `-` where it does not apply."""
-    varied = differing(trials, lambda f: (f["algorithm"], f["mechanism"], noise_setting(f)), ("seed",))
+    varied = _varied(trials)
     crossed = {"mechanism"} if len({f["mechanism"] for f in trials} - {"none"}) > 1 else set()
     names = sorted({*varied, *crossed, *(["dataset"] if len({f["dataset"] for f in trials}) > 1 else [])})
     rows = [{"algorithm": f["algorithm"], "noise": noise_setting(f), **{name: _level(f.get(name)) for name in names}}

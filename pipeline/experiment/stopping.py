@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.experiment.exhibits import certified_trials
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.fields import check_whole
+from pipeline.trials.naming import certified_trials
 
 if TYPE_CHECKING:
     import numpy as np

@@ -43,6 +43,16 @@ def noise_setting(fields: Mapping[str, Any]) -> str:
     return PARTS["mechanism"].get(fields["mechanism"], Mechanism).noise_setting(fields)  # or one that is not loaded
 
 
+def epsilon_kind(trial: TrialConfig) -> str:
+    """The kind of finite epsilon that a trial has (`Mechanism.kind`)."""
+    return trial.parts.mechanism.kind(trial)
+
+
+def certified_trials(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
+    """Those that have a certified epsilon."""
+    return [trial for trial in trials if epsilon_kind(trial) == "certified"]
+
+
 def method(fields: Mapping[str, Any]) -> str:
     """What a frontier has a curve of, from a trial's canonical fields: its algorithm; `softmax` of networks without
     hidden layers, through which no algorithm has anything to carry back."""

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import pandas as pd
 
 from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence
+from analysis.exhibits.frontier.fit import FRONTIER_NOISE
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, setting_label
 from analysis.statistics import accuracy_error, welch_interval
-from pipeline.experiment.exhibits import FRONTIER_NOISE
 from pipeline.experiment.search import Domain
 from pipeline.trials.camera import SETTINGS as CAMERA
 from pipeline.trials.config import settings

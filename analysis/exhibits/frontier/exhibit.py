@@ -9,6 +9,7 @@ import pandas as pd
 from analysis.exhibits.exhibit import Exhibit, Texts, to_csv
 from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.figure import comparable, plot
+from analysis.exhibits.frontier.fit import FRONTIERS
 from analysis.exhibits.frontier.points import (
     COLUMNS,
     GUARANTEED,
@@ -26,7 +27,7 @@ from analysis.style import present
 from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
 from pipeline.accounting.noise import standing
 from pipeline.experiment.budget import Budget
-from pipeline.experiment.exhibits import FRONTIERS
+from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.references import Reference
 from pipeline.trials.naming import counted
 
@@ -34,6 +35,13 @@ TITLES = {"frontier": "Accuracy against ε", "frontier_worst_class": "Accuracy o
           "frontier_alignment": "Alignment against ε",
           "frontier_claimed": "Accuracy against the ε that is claimed: no guarantee"}
 SETTINGS_NAMED = 3  # of an algorithm, in a note
+
+
+def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment) -> Exhibit:
+    """As `draw`, with what the experiment says of references and of a budget."""
+    adaptive = bool(experiment.search and (experiment.search.adaptive or experiment.budget))
+    return draw(runs, name=name, references=experiment.references, budget=experiment.budget, by_scores=adaptive)
+
 
 def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = (),
          budget: Budget | None = None, by_scores: bool = False) -> Exhibit:

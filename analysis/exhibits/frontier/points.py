@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 
 from analysis.exhibits.frontier import choice
+from analysis.exhibits.frontier.fit import FRONTIER_NOISE
 from analysis.exhibits.frontier.pareto import hypervolume, pareto_front, reference_epsilon
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, MixedTrials, ReportError
 from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
-from pipeline.experiment.exhibits import FRONTIER_NOISE
 
 KINDS = tuple(FRONTIER_NOISE)
 GUARANTEED = ("certified", "label")

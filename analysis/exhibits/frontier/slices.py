@@ -12,12 +12,12 @@ from analysis import style
 from analysis.exhibits.envelope import fields_of
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier.figure import draw_curves, front, legend
+from analysis.exhibits.frontier.fit import panel_fields
 from analysis.exhibits.frontier.points import asked, frontier, tightest, title
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import DATASET_LABELS, ReportError, noise_sources
 from analysis.text import epsilon_text, level_order, level_text, means_text
 from pipeline.accounting.noise import standing
-from pipeline.experiment.exhibits import panel_fields
 
 PER_ROW = 4
 MARGIN = 1.25  # of the epsilon axis, at both ends
@@ -37,7 +37,7 @@ def draw(runs: pd.DataFrame) -> Exhibit:
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
-    """The frontiers of all panels: the fields that set them apart (`exhibits.panel_fields`), then the columns of
+    """The frontiers of all panels: the fields that set them apart (`fit.panel_fields`), then the columns of
     `frontier`, of certified epsilons or, where there are none, of label epsilons.
 
     Raises:

@@ -1,0 +1,91 @@
+"""All exhibits by name: what draws each, and which trials it fits. A new one is a line here and a module beside it.
+
+What draws is named, and imported when it is needed: `pipeline.experiment` asks here, before a sweep, whether a file's
+trials fit the exhibits that it lists, and waits for neither pandas nor matplotlib.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from analysis.exhibits import fit
+from analysis.exhibits.frontier import fit as frontier_fit
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.part import load
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.exhibits.exhibit import Exhibit
+    from pipeline.experiment.experiment import Experiment
+    from pipeline.tracking.reader import Reader
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One exhibit.
+
+    Attributes:
+        draws: `module:function` below `analysis.exhibits`; the function takes the last epoch of every trial
+            (`load_runs`) and returns the `Exhibit`.
+        misfit: why it cannot show these trials, as the end of a sentence that begins with its name; empty where it can.
+        takes: what that function takes besides, as keywords: `name`, `store` (where every epoch is), `experiment`.
+    """
+
+    draws: str
+    misfit: Callable[[Sequence[TrialConfig]], str]
+    takes: tuple[str, ...] = ()
+
+
+_one, _named = fit.of_one_dataset, ("name",)
+EXHIBITS = {
+    "table1": Entry("table1:draw", _one(fit.table1)),
+    "figure2": Entry("figure2:draw", _one(fit.figure2), ("store",)),
+    **{name: Entry("frontier.exhibit:of_experiment", _one(frontier_fit.frontier, metric), ("name", "experiment"))
+       for name, metric in frontier_fit.FRONTIERS.items()},
+    "frontier_slices": Entry("frontier.slices:draw", frontier_fit.slices),
+    "frontier_claimed": Entry("frontier.exhibit:of_experiment", _one(frontier_fit.claimed), ("name", "experiment")),
+    **{name: Entry("heatmaps:draw", _one(fit.heatmap, metric), _named) for name, metric in fit.HEATMAPS.items()},
+    **{name: Entry("sweeps:draw", _one(fit.sweep, field), _named) for name, field in fit.SWEPT.items()},
+    **{name: Entry("light:draw", _one(fit.light), _named) for name in ("light", "effective_sigma")},
+    "table1_light": Entry("table1_light:draw", _one(fit.table1_light)),
+    "main_effects": Entry("main_effects:draw", fit.main_effects),
+    "parallel_coordinates": Entry("parallel_coordinates:draw", fit.parallel_coordinates),
+    "means": Entry("means:draw", fit.means),
+    "leekifer": Entry("leekifer:draw", fit.leekifer, ("store",)),
+}
+
+
+def misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
+    """Why an exhibit cannot show these trials; empty where it can."""
+    if exhibit not in EXHIBITS:
+        raise ValueError(f"exhibit: must be one of {', '.join(EXHIBITS)}, got {exhibit!r}")
+    return EXHIBITS[exhibit].misfit(configs)
+
+
+def fitting(configs: Sequence[TrialConfig]) -> tuple[str, ...]:
+    """The exhibits that can show these trials; of no trial none."""
+    return tuple(exhibit for exhibit in EXHIBITS if configs and not misfit(exhibit, configs))
+
+
+def left_out(configs: Sequence[TrialConfig], report: Sequence[str]) -> list[tuple[str, str]]:
+    """Every exhibit that a report does not draw, with the reason."""
+    return [(exhibit, misfit(exhibit, configs) or "the `report` of the experiment file does not list it")
+            for exhibit in EXHIBITS if exhibit not in report]
+
+
+def draw(exhibit: str, experiment: Experiment | None, runs: pd.DataFrame, store: Reader | None) -> Exhibit:
+    """Draw an exhibit of an experiment.
+
+    Args:
+        runs: the last epoch of its trials (`load_runs`).
+        store: where their other epochs are.
+
+    Raises:
+        ReportError: if the runs lack what it shows.
+    """
+    entry = EXHIBITS[exhibit]
+    given = {"name": exhibit, "experiment": experiment, "store": store}
+    return load(f"analysis.exhibits.{entry.draws}")(runs, **{key: given[key] for key in entry.takes})

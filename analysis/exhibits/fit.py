@@ -1,0 +1,173 @@
+"""Which trials an exhibit fits. It loads nothing that draws, so that a file is checked before a sweep and at once.
+
+Each function says why an exhibit cannot show these trials, as the end of a sentence that begins with its name, and
+returns an empty text where it can. `analysis.exhibits.catalogue` says which function belongs to which exhibit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from pipeline.experiment.factors import balanced, differing, find_factors, varied_fields
+from pipeline.trials.camera import SETTINGS, camera_of
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.naming import noise_setting
+from pipeline.trials.part import PARTS
+
+# Exhibits of curves over a field, and of a grid of sigma and tau_h, by what they show.
+SWEPT = {"tau_h_sweep": "tau_h", "batch_size_sweep": "batch_size", "clipping_norm_sweep": "clipping_norm"}
+HEATMAPS = {"alignment_heatmap": "alignment", "accuracy_heatmap": "accuracy"}
+# Fields by which Lee and Kifer's algorithm is read in one way or another; each combination has a curve.
+READINGS = ("activation", "bounding", "conv_clip", "conv_error", "error_clip", "init", "init_gain", "tau_h_rule")
+
+
+def of_one_dataset(misfit: Callable[..., str], *args: str) -> Callable[[Sequence[TrialConfig]], str]:
+    """A function of these that refuses trials of several data sets first."""
+    return lambda configs: ("is of one data set, but the trials use several" if len({c.dataset for c in configs}) > 1
+                            else misfit(configs, *args))
+
+
+def table1(configs: Sequence[TrialConfig]) -> str:
+    if others := sorted({c.mechanism for c in configs if c.parts.mechanism.private and not (
+            c.parts.mechanism.optical or c.parts.mechanism.certified)}):
+        return f"has one cell for each algorithm and sigma, which mechanism {', '.join(others)} does not have"
+    if any(c.parts.mechanism.certified or c.target_label_epsilon for c in configs):
+        return ("has one cell for each algorithm and sigma, but trials here differ in target_epsilon, "
+                "noise_multiplier or target_label_epsilon, which `frontier` shows")
+    if varied := varied_fields(configs):
+        return f"has one cell for each algorithm and sigma, but trials there also differ in {', '.join(varied)}"
+    return ""
+
+
+def figure2(configs: Sequence[TrialConfig]) -> str:
+    if reason := table1(configs):
+        return reason
+    if not all(c.validation_fraction for c in configs):
+        return "shows validation accuracy, which trials with validation_fraction 0 do not have"
+    if not any(c.parts.feedback.optical and c.alignment_batches for c in configs):
+        return "shows the alignment of pdfa, but no trial measures that"
+    return ""
+
+
+def means(configs: Sequence[TrialConfig]) -> str:
+    return "" if find_factors([c.canonical() for c in configs])[0] else (
+        "needs two settings or more, but trials differ in their seed alone")
+
+
+def main_effects(configs: Sequence[TrialConfig]) -> str:
+    return "" if balanced([c.canonical() for c in configs]) else (
+        "needs a balanced grid of two factors or more: every combination of algorithm, noise and other settings, with "
+        "equally many seeds")
+
+
+def parallel_coordinates(configs: Sequence[TrialConfig]) -> str:
+    names = tuple(find_factors([c.canonical() for c in configs])[0])
+    return "" if len(names) > 2 else ("needs three settings or more that vary, seeds aside, got "
+                                      f"{' and '.join(names) or 'none'}")
+
+
+def heatmap(configs: Sequence[TrialConfig], metric: str) -> str:
+    shown = [c for c in configs if in_heatmap(c.canonical())]
+    if min(len({c.sigma for c in shown}), len({c.tau_h for c in shown})) < 2:
+        return ("needs trials with mechanism photonic, at two values or more of both sigma and tau_h, got sigma "
+                f"{_values(shown, 'sigma')} and tau_h {_values(shown, 'tau_h')}")
+    if reason := without_choice(shown, lambda f: (f["algorithm"], f["sigma"], f["tau_h"]),
+                                "algorithm, sigma and tau_h"):
+        return reason
+    return without_alignment(shown) if metric == "alignment" else ""
+
+
+def sweep(configs: Sequence[TrialConfig], field: str) -> str:
+    shown = [c for c in configs if field in c.canonical()]
+    curves: dict[Any, set] = {}
+    for c in shown:
+        curves.setdefault((c.algorithm, noise_setting(c.canonical())), set()).add(getattr(c, field))
+    if max(map(len, curves.values()), default=0) < 2:
+        return f"needs trials of one algorithm and noise at two values or more of {field}, got {_values(shown, field)}"
+    if reason := without_choice(shown, lambda f: (f["algorithm"], noise_setting(f), f[field]),
+                                f"algorithm, noise and {field}"):
+        return reason
+    return without_alignment(shown)
+
+
+def light(configs: Sequence[TrialConfig]) -> str:
+    shown = [c for c in configs if c.parts.mechanism.optical and c.physical]
+    if len({c.photons for c in shown}) < 2:
+        return ("needs trials with projector opu_physical and mechanism photonic at two values or more of photons, got "
+                f"{_values(shown, 'photons')}")
+    return without_choice(shown, lambda f: (f["algorithm"], *(f[name] for name in (*SETTINGS, "photons"))),
+                          "algorithm, camera and light")
+
+
+def table1_light(configs: Sequence[TrialConfig]) -> str:
+    shown = [c for c in configs if c.parts.mechanism.optical and c.needs_opu and not c.on_hardware]
+    sigmas = {c.sigma for c in shown if c.projector == "opu_simulated"}
+    light = {camera_of(c).effective_sigma for c in shown if c.physical}
+    if not light or any(column_of(sigma, sigmas) is None for sigma in light):
+        return ("needs trials with mechanism photonic and projector opu_physical whose effective sigma is, to 1%, a "
+                f"sigma of projector opu_simulated, got {_numbers(light)} and {_numbers(sigmas)}")
+    return without_choice(shown, lambda f: (f["projector"], f.get("sigma"), f.get("photons")), "projector and sigma")
+
+
+def leekifer(configs: Sequence[TrialConfig]) -> str:
+    if not any(c.parts.mechanism.certified for c in configs):
+        return "compares trials with mechanism per_example or component, but there are none"
+    for c in configs:
+        private = c.parts.mechanism.private
+        fixed = c.noise_multiplier and c.parts.sampler.amplified and c.parts.sampler.full
+        if private and not (fixed and c.parts.mechanism.update_norm(c.canonical())):
+            return ("shows trials without privacy, and trials with noise_multiplier > 0 and sampler "
+                    "without_replacement under per_example clipping, or component clipping with target_norm; there is "
+                    f"one of mechanism {c.mechanism}, sampler {c.sampler}, noise_multiplier {c.noise_multiplier:g}")
+    if varied := cell_differing(configs, lambda f: (f["dataset"], f["algorithm"], update_sigma(f),
+                                                *(f.get(name) for name in READINGS))):
+        return ("has one curve for each data set, algorithm, reading and noise, but trials there also differ in "
+                f"{', '.join(varied)}")
+    return ""
+
+
+def without_choice(shown: Sequence[TrialConfig], cell: Callable[[Mapping[str, Any]], Any], cells: str) -> str:
+    """Why none of several settings can be chosen to stand for a cell; empty where one can, or has not to be."""
+    varied = cell_differing(shown, cell)
+    if "delta" in varied:
+        return "needs one delta, but the trials have several"
+    if not varied or all(c.validation_fraction and c.disclosure != "withheld" for c in shown):
+        return ""
+    return (f"chooses by validation accuracy among trials of one {cells}, here differing in {', '.join(varied)}, but "
+            "not all trials log that (validation_fraction > 0, private_metrics plain or noisy)")
+
+
+def without_alignment(shown: Sequence[TrialConfig]) -> str:
+    return "" if all(c.alignment_batches for c in shown) else (
+        "shows alignment, which trials with alignment_batches 0 do not measure")
+
+
+def cell_differing(trials: Sequence[TrialConfig], cell: Callable[[Mapping[str, Any]], Any]) -> tuple[str, ...]:
+    """Fields, but the seed, in which trials of one cell differ; `cell` is of canonical fields."""
+    return differing([trial.canonical() for trial in trials], cell, ("seed",))
+
+
+def update_sigma(fields: Mapping[str, Any]) -> float:
+    """sigma of Lee & Kifer 2020, Algorithm 1, from a trial's canonical fields: standard deviation of the noise on every
+    coordinate of the mean update, z C/m; 0 without privacy."""
+    bound = PARTS["mechanism"][fields["mechanism"]].update_norm(fields)
+    return fields["noise_multiplier"] * bound / fields["batch_size"] if bound else 0.0
+
+
+def column_of(sigma: float, sigmas: Iterable[float]) -> float | None:
+    """That of the sigmas which is this one to 1%, None for none."""
+    return next((column for column in sigmas if abs(sigma - column) <= 0.01 * column), None)
+
+
+def in_heatmap(fields: Mapping[str, Any]) -> bool:
+    """Whether a trial has a place on the grid of sigma and tau_h, from its canonical fields."""
+    return noise_setting(fields).startswith("sigma=")
+
+
+def _values(configs: Sequence[TrialConfig], field: str) -> str:
+    return _numbers({getattr(c, field) for c in configs})
+
+
+def _numbers(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:.4g}" for value in sorted(values)) or "none"

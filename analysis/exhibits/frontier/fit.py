@@ -1,0 +1,83 @@
+"""Which trials a frontier fits (as `analysis.exhibits.fit`), and which of their settings it has panels for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from analysis.exhibits.fit import without_alignment, without_choice
+from pipeline.experiment.factors import find_factors
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.naming import epsilon_kind, method, noise_setting
+from pipeline.trials.sampler import relation_of
+
+FRONTIERS = {"frontier": "accuracy", "frontier_worst_class": "worst_class", "frontier_alignment": "alignment"}
+MOST_PANELS = 12  # of small multiples
+# What may differ between the points of one algorithm on a frontier: the noise that sets epsilon, by kind of epsilon.
+FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"),
+                  "label": ("target_label_epsilon", "sigma", "photons"),
+                  "claimed": ("target_label_epsilon", "sigma")}
+
+
+def frontier(configs: Sequence[TrialConfig], metric: str) -> str:
+    kinds = {name: [c for c in configs if epsilon_kind(c) == name] for name in ("certified", "label")}
+    if not any(kinds.values()):
+        return ("needs trials with a certified epsilon (mechanism per_example or component, and noise) or a label "
+                "epsilon (mechanism photonic with target_label_epsilon, or sigma > 0 and noise on every layer), but "
+                "there are none")
+    reasons = [_curves(kind, shown) for kind, shown in kinds.items() if shown]
+    if metric == "alignment":
+        reasons += [without_alignment(shown) for shown in kinds.values()]
+    return next(filter(None, reasons), "")
+
+
+def claimed(configs: Sequence[TrialConfig]) -> str:
+    shown = [c for c in configs if is_claimed(c)]
+    if not shown:
+        return ("needs trials with a claimed epsilon (mechanism photonic, sigma > 0, noise on every layer, feedback by "
+                "dfa, tdfa or pdfa, neither joint_release nor denoise), but there are none")
+    return _curves("claimed", shown)
+
+
+def _curves(kind: str, shown: Sequence[TrialConfig]) -> str:
+    """Why trials of one kind of epsilon make no curve for each algorithm on one axis."""
+    if len({c.delta for c in shown}) > 1:
+        return "needs one delta, but the trials have several"
+    samplers = sorted({c.sampler for c in shown})
+    if kind == "certified" and len({relation_of(sampler) for sampler in samplers}) > 1:
+        return "needs one neighbouring relation, but " + " and ".join(
+            f"sampler {sampler} is of {relation_of(sampler)}" for sampler in samplers)
+    return without_choice(shown, lambda f: (method(f), noise_setting(f)), "algorithm and noise")
+
+
+def slices(configs: Sequence[TrialConfig]) -> str:
+    shown = [c for c in configs if epsilon_kind(c) == "certified"] or [c for c in configs if epsilon_kind(c)]
+    if not shown:
+        return frontier(configs, "accuracy")
+    fields = panel_fields([c.canonical() for c in shown])
+    if not fields:
+        return ("has a panel for each value of one or two settings besides algorithm and noise, at most "
+                f"{MOST_PANELS}, but none varies, or each has more values")
+    panels: dict[tuple, list[TrialConfig]] = {}
+    for c in shown:
+        panels.setdefault(tuple(str(c.canonical().get(name)) for name in fields), []).append(c)
+    return next(filter(None, (frontier(panel, "accuracy") for panel in panels.values())), "")
+
+
+def panel_fields(trials: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The one or two fields whose values set the panels of small multiples apart, from canonical fields: the data set
+    first, then by name, as long as there are at most `MOST_PANELS` panels."""
+    rows = find_factors(trials)
+    levels = {name: len({row[name] for row in rows}) for name in rows[0] if name not in ("algorithm", "noise")}
+    chosen: tuple[str, ...] = ()
+    for name in sorted(levels, key=lambda name: (name != "dataset", name)):
+        panels = levels[name] * (levels[chosen[0]] if chosen else 1)
+        if len(chosen) < 2 and panels <= MOST_PANELS:
+            chosen += (name,)
+    return chosen
+
+
+def is_claimed(config: TrialConfig) -> bool:
+    """Whether one of the formulas printed in Ohana et al. 2021 gives a finite epsilon for the trial."""
+    return (config.parts.mechanism.optical and config.sigma + config.target_label_epsilon > 0 and config.output_noise
+            and not config.parts.feedback.exact and not config.joint_release and not config.denoise)
