@@ -104,12 +104,16 @@ def load_history(store: Reader, runs: pd.DataFrame, key: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
+def asked(runs: pd.DataFrame, slot: str, fact: str) -> pd.Series:
+    """Whether the part that every run has for a slot says so of itself: `asked(runs, "mechanism", "private")`."""
+    return runs[slot].map(lambda name: getattr(PARTS[slot][name], fact)).astype(bool)
+
+
 def noise_sources(runs: pd.DataFrame) -> pd.Series:
     """`research` or `secure` of every run, by its own setting `noise`, the default where that was not tracked; empty
     for runs without a mechanism, which draw no noise."""
     tracked = runs.reindex(columns=["noise"])["noise"].astype(object)
-    private = runs["mechanism"].map(lambda name: PARTS["mechanism"][name].private)
-    return tracked.where(tracked.notna(), DEFAULT_NOISE).where(private)
+    return tracked.where(tracked.notna(), DEFAULT_NOISE).where(asked(runs, "mechanism", "private"))
 
 
 def by_noise(settings: Sequence[str]) -> list[str]:

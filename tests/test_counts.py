@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 import counts  # noqa: E402
 
-MOST = 30  # comparisons by name outside the module of their part; only falls
+MOST = 12  # comparisons by name outside the module of their part; only falls
 CHOICES = """
 MECHANISMS = {"none": 1, "photonic": 2, "per_example": 3}
 GAUSSIAN = dict.fromkeys(("per_example",), "")

@@ -14,6 +14,7 @@ from pipeline.experiment.experiment import parse_experiment
 from pipeline.experiment.preset import VERSIONS, recommend
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.fields import digest
+from pipeline.trials.part import PARTS
 
 RESULTS = Path(__file__).parent.parent / "analysis" / "results"
 GIVEN = {"dataset": "fashion_mnist", "mechanism": "per_example", "algorithm": "dfa", "target_epsilon": 3}
@@ -57,7 +58,7 @@ def all_settings(version):
             given |= {field: row[field] for field in ("dataset", "features") if row[field] != "any"}
             given |= {"hidden": []} if name == "softmax" else {}
             for epsilon in (0.3, 1, 1.7, 3, 6, 8, 20):
-                target = {preset.TARGETS[row["mechanism"]]: epsilon} if row["mechanism"] in preset.TARGETS else {}
+                target = {cls.target: epsilon} if (cls := PARTS["mechanism"][row["mechanism"]]).target else {}
                 yield preset.filled(version, {**given, **target})
 
 

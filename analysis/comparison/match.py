@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.exhibits.exhibit import Texts
 from analysis.exhibits.frontier.points import GUARANTEED, frontier
 from analysis.exhibits.table import Table
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, MixedTrials, ReportError, setting_label
+from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, MixedTrials, ReportError, asked, setting_label
 from analysis.statistics import PAIRED, WELCH, difference_of
 from analysis.text import NO_VALUE, n_seeds, value_text
 from pipeline.experiment.experiment import Experiment
@@ -65,7 +65,7 @@ def compare(a: Side, b: Side) -> Comparison:
     """
     rows, differs, matched = [], {}, (set(), set())
     for private in (False, True):
-        sides = [side.runs[(side.runs["mechanism"] != "none") == private] for side in (a, b)]
+        sides = [side.runs[asked(side.runs, "mechanism", "private") == private] for side in (a, b)]
         if any(side.empty for side in sides):
             continue
         keys = [side[[name for name in FIELDS if name != "seed"]].map(_key) for side in sides]

@@ -72,7 +72,7 @@ def plot(found: Comparison) -> Figure:
         figure = Figure(figsize=(7.2, 1.1 + 0.24 * len(shown)), layout="constrained")
         ax = figure.subplots()
         for place, row in enumerate(shown.to_dict("records")):
-            look = {"color": style.PALETTE[row["algorithm_a"]], "marker": style.MARKERS[row["algorithm_a"]]}
+            look = {name: style.look(row["algorithm_a"])[name] for name in ("color", "marker")}
             ax.plot(row["difference"], place, markersize=5, markeredgewidth=0, **look)
             if not math.isnan(row["low"]):
                 ax.plot([row["low"], row["high"]], [place, place], color=look["color"], linewidth=1.2, alpha=0.7)

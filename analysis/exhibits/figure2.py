@@ -23,6 +23,7 @@ from analysis.runs import (
     ALGORITHM_LABELS,
     NON_PRIVATE,
     ReportError,
+    asked,
     by_noise,
     load_history,
     require_replicates,
@@ -55,7 +56,7 @@ def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
     """
     require_replicates(runs)
     histories = (load_history(store, runs, "validation/accuracy"),
-                 load_history(store, runs[runs["algorithm"] == "pdfa"], ALIGNMENT))
+                 load_history(store, optical(runs), ALIGNMENT))
     table = tabulate(*histories)
     caption = CAPTION.format(means_text(table["n"], "with 95% bootstrap bands"))
     return Exhibit.of_means("figure2", "Learning curves and alignment", caption, table, plot(*histories))
@@ -112,7 +113,7 @@ def alignment_axes(history: pd.DataFrame, ax: Axes, settings: Sequence[str]) -> 
     Raises:
         MissingSeries: if it has no pdfa trial.
     """
-    history = history[history["algorithm"] == "pdfa"]
+    history = optical(history)
     if history.empty:
         raise MissingSeries(f"figure2: needs {ALIGNMENT} of pdfa trials, found none (pdfa trials with "
                             "alignment_batches >= 1 measure it)")
@@ -121,6 +122,11 @@ def alignment_axes(history: pd.DataFrame, ax: Axes, settings: Sequence[str]) -> 
                linestyle=_dashes(setting), marker=MARKERS["pdfa"], label=setting_label(setting))
     ax.set_title(f"PDFA, layer {LAYER}")
     return _finish(ax, "Alignment (cosine)")
+
+
+def optical(runs: pd.DataFrame) -> pd.DataFrame:
+    """Those of algorithms that light projects for."""
+    return runs[asked(runs, "algorithm", "optical")]
 
 
 def noise_colors(settings: Sequence[str]) -> dict[str, object]:
@@ -132,7 +138,7 @@ def noise_colors(settings: Sequence[str]) -> dict[str, object]:
 
 def tabulate(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> pd.DataFrame:
     """What is drawn: columns panel (`accuracy` in percent, `alignment`), algorithm, setting, epoch and `SUMMARY`."""
-    parts = [("accuracy", accuracy, ACCURACY), ("alignment", alignment[alignment["algorithm"] == "pdfa"], COSINE)]
+    parts = [("accuracy", accuracy, ACCURACY), ("alignment", optical(alignment), COSINE)]
     rows = [by_epoch(cell, metric).assign(panel=panel, algorithm=algorithm, setting=setting)
             for panel, history, metric in parts
             for (algorithm, setting), cell in history.groupby(["algorithm", "setting"], sort=False)]

@@ -17,7 +17,7 @@ from analysis.exhibits.figure2 import MissingSeries
 from analysis.exhibits.fit import READINGS, update_sigma
 from analysis.exhibits.table import Table
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, load_history, noise_sources, require_replicates
-from analysis.style import MARKERS, PALETTE, seeds, theme
+from analysis.style import look, seeds, theme
 from analysis.text import NO_VALUE, epsilon_text, means_text
 from pipeline.accounting.noise import standing
 from pipeline.tracking.reader import Reader
@@ -112,10 +112,11 @@ def panel(table: pd.DataFrame, ax: Axes) -> Axes:
         spent = cell.loc[cell["epoch"] == cell["epoch"].max(), "epsilon_tight"].max()
         label = method(algorithm, sigma, reading) + (f": ε = {number(spent)}" if sigma else "")
         style = STYLES[readings.index(reading) % len(STYLES)] if sigma else "--"
-        ax.plot(by_epoch.index, by_epoch["mean"], color=PALETTE[algorithm], marker=MARKERS[algorithm], markersize=3,
-                markevery=max(1, len(by_epoch) // 12), markeredgewidth=0, linestyle=style, label=label)
+        color, marker = (look(algorithm)[name] for name in ("color", "marker"))
+        ax.plot(by_epoch.index, by_epoch["mean"], color=color, marker=marker, markersize=3, markeredgewidth=0,
+                markevery=max(1, len(by_epoch) // 12), linestyle=style, label=label)
         if cell["seed"].nunique() > 1:
-            ax.fill_between(by_epoch.index, by_epoch["min"], by_epoch["max"], color=PALETTE[algorithm], alpha=0.15,
+            ax.fill_between(by_epoch.index, by_epoch["min"], by_epoch["max"], color=color, alpha=0.15,
                             linewidth=0)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=TICKS + 1, integer=True))
     ax.set_xlabel("Epoch")

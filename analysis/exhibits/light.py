@@ -16,7 +16,7 @@ from analysis.exhibits.envelope import best, configs
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import NON_PRIVATE, ReportError, noise_sources
+from analysis.runs import NON_PRIVATE, ReportError, asked, noise_sources
 from analysis.statistics import SUMMARY
 from analysis.text import BARS, epsilon_text, means_text
 from pipeline.accounting.label import RELATION
@@ -55,7 +55,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ReportError: without such trials, or as `Metric.of` and `envelope.best`.
     """
-    shown = runs[(runs["projector"] == "opu_physical") & (runs["mechanism"] == "photonic")]
+    shown = runs[asked(runs, "projector", "physical") & asked(runs, "mechanism", "optical")]
     if shown.empty:
         raise ReportError("light: needs trials with projector 'opu_physical' and mechanism 'photonic', found none")
     by = ["algorithm", *SETTINGS, "photons"]

@@ -11,6 +11,7 @@ from analysis.runs import ReportError, require_accuracy
 from analysis.statistics import plus_minus, summarize
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.naming import counted
+from pipeline.trials.part import PARTS
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,6 @@ def hidden_alignment(runs: pd.DataFrame) -> pd.Series:
     The output layer, whose learning signal is the error itself whatever the feedback, is left out.
     """
     def of_trial(row: pd.Series) -> float:
-        hidden = len(row["hidden"]) + (len(row["channels"]) if row["network"] == "convnet" else 0)
+        hidden = len(row["hidden"]) + (len(row["channels"]) if PARTS["network"][row["network"]].convolutional else 0)
         return row.reindex([f"alignment/layer_{k}" for k in range(1, hidden + 1)]).astype(float).mean(skipna=False)
     return pd.Series([of_trial(row) for _, row in runs.iterrows()], index=runs.index, dtype=float)

@@ -15,6 +15,7 @@ from analysis.runs import (
     DATASET_LABELS,
     NON_PRIVATE,
     ReportError,
+    asked,
     by_noise,
     require_accuracy,
     require_replicates,
@@ -92,7 +93,7 @@ def _notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
     if compared:
         sentences.append(f"The paper states {paper.LEARNING_RATE:g}, and {paper.LEARNING_RATE_BP_PRIVATE:g} for BP "
                          "with noise.")
-    projectors = set(runs.loc[runs["algorithm"] == "pdfa", "projector"])
+    projectors = set(runs.loc[asked(runs, "algorithm", "optical"), "projector"])
     if projectors:
         kind = "a simulated OPU" if projectors == {"opu_simulated"} else f"{_listed(projectors)}"
         sentences.append(f"PDFA used {kind}{'; the paper, an optical one' if compared else ''}.")

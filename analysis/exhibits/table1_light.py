@@ -15,7 +15,7 @@ from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.light import SIGMA
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
-from analysis.runs import ReportError, noise_sources
+from analysis.runs import ReportError, asked, noise_sources
 from analysis.statistics import SUMMARY
 from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
 from pipeline.accounting.label import RELATION
@@ -41,7 +41,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ReportError: for light whose effective sigma is none of the Gaussian's, or as `Metric.of` and `envelope.best`.
     """
-    shown = runs[(runs["mechanism"] == "photonic") & runs["projector"].isin(LABELS)]
+    shown = runs[asked(runs, "mechanism", "optical") & runs["projector"].isin(LABELS)]
     sigmas = sorted(shown.loc[shown["projector"] == GAUSSIAN, "sigma"].unique())
     own = shown["sigma"].where(shown["projector"] == GAUSSIAN, shown.get(SIGMA, math.nan)).astype(float)
     columns = own.map(lambda sigma: column_of(sigma, sigmas))

@@ -22,14 +22,13 @@ from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.fields import check, coerce, listed_or, plain
 from pipeline.trials.naming import method
-from pipeline.trials.part import SETTINGS
+from pipeline.trials.part import PARTS, SETTINGS
 
 VERSIONS = ("recommended-1",)  # append only: trials are named by what a version says
 NEWEST = "recommended"  # in a file: the last of them
 ANY = "any"  # data set or features of rows for what has no row of its own
 # Settings on which it depends what is recommended, beside the target epsilon.
 DEPENDS = ("dataset", "features", "mechanism", "algorithm", "hidden", "network", "validation_fraction", "train_records")
-TARGETS = {"per_example": "target_epsilon", "photonic": "target_label_epsilon"}  # epsilon by mechanism
 DIGITS = 2  # of a number that is computed from others
 
 
@@ -105,9 +104,9 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
     name = method(trial)
     rows = [row for row in _rows(version) if row["mechanism"] == trial["mechanism"] and name in row["methods"]
             and all(row[field] in (ANY, trial[field]) for field in ("dataset", "features"))]
-    if not rows or trial["network"] != "mlp":
+    if not rows or PARTS["network"][trial["network"]].convolutional:
         raise ConfigError(_nothing_for(version, name, trial))
-    row, target = rows[0], TARGETS.get(trial["mechanism"])
+    row, target = rows[0], PARTS["mechanism"][trial["mechanism"]].target
     epsilon = given.get(target) if target else None
     if target and (isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not epsilon > 0):
         raise ConfigError(f"{target}: must be > 0 with a preset, which chooses settings by it, got {epsilon!r}")
@@ -124,7 +123,7 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
 
 def by_preset(preset: str | None, field: str) -> str:
     """The end of a message on a setting that the file does not have: what to do where a preset may have set it."""
-    sets = preset and field in SETTINGS.keys() - set(TARGETS.values())
+    sets = preset and field in SETTINGS.keys() - {cls.target for cls in PARTS["mechanism"].values()}
     return f"; give {field} in the file, in place of what the preset has" if sets else ""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.experiment.experiment import Experiment, parse_experiment
-from pipeline.experiment.preset import TARGETS, VERSIONS
+from pipeline.experiment.preset import VERSIONS
 from pipeline.sweep.dry_run import preview
 from pipeline.trials.datasets import DATASET_LABELS, DATASETS
 from pipeline.trials.fields import ConfigError
@@ -167,7 +167,7 @@ def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
     said = [word for name, value in dataclasses.asdict(answers).items() if value != getattr(default, name)
             for word in (f"--{options.get(name, name)}", shown(value))]
     command = shlex.join(["photonic", "init", str(path), *said])
-    target = TARGETS.get(PRIVATE[answers.private])
+    target = PARTS["mechanism"][PRIVATE[answers.private]].target
     lines = [
         f"# Written by `{command}`.",
         f"name: {path.stem}",
