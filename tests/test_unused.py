@@ -77,8 +77,8 @@ def test_refused_with_what_to_use_instead(tmp_path, text, message):
 @pytest.mark.parametrize("text", [
     "base: {averaging: 0, canaries: 0, sigma: 0, target_epsilon: 0, noise_multiplier: 0, target_norm: 0, tau_h_min: 0}",
     "base: {denoise: false, joint_release: false, activation_floor: false, input_norm: 0, train_records: 0}",
-    "base: {mechanism: per_example, algorithm: pdfa, sigma: 0, tau_f: 1}",
-    "base: {mechanism: per_example, algorithm: pdfa, sigma: 0.1, tau_f: 2}",
+    "base: {mechanism: per_example, noise_multiplier: 0, algorithm: pdfa, sigma: 0, tau_f: 1}",
+    "base: {mechanism: per_example, noise_multiplier: 0, algorithm: pdfa, sigma: 0.1, tau_f: 2}",
     "base: {threshold: 0.1}\ngrid: {algorithm: [bp, tdfa]}",
     "base: {mechanism: per_example}\ngrid: {target_epsilon: [3, 8]}\n"
     "cases: [{}, {base: {mechanism: photonic, target_epsilon: 0}, grid: {sigma: [1]}}]",
@@ -111,7 +111,7 @@ cases:
   - grid: {algorithm: [bp, dfa, tdfa]}
   - base: {mechanism: photonic, clipping_norm: 1}
     grid: {algorithm: [dfa, tdfa], sigma: [0.1, 0.2]}
-  - base: {mechanism: per_example, algorithm: bp, clipping_norm: 2}
+  - base: {mechanism: per_example, noise_multiplier: 0, algorithm: bp, clipping_norm: 2}
 """
     with pytest.raises(ConfigError, match=r"clipping_norm: .*, at cases\[1\].base"):
         load(tmp_path, text)
