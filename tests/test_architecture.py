@@ -106,8 +106,8 @@ def test_a_file_is_read_by_the_command_line_without_anything_heavy():
     assert found.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("room", ["trials", "tracking", "accounting", "learning", "learning.data", "learning.network",
-                                  "learning.feedback", "learning.mechanisms", "sweep", "auditing"])
+@pytest.mark.parametrize("room", ["trials", "experiment", "tracking", "accounting", "learning.data",
+                                  "learning.feedback", "learning.mechanisms", "auditing"])
 def test_every_name_of_a_face_is_there_and_no_module_hides_it(room):
     face = import_module(f"pipeline.{room}")
     assert set(face.__all__) <= set(dir(face))

@@ -137,7 +137,7 @@ def test_certified_trials_make_a_frontier(tmp_path):
 
 @pytest.mark.parametrize(("text", "message"), [
     ("grid: {algorithm: [bp, dfa]}", r"needs trials with a certified epsilon .* or a label epsilon .* there are none"),
-    (f"{CERTIFIED}{{target_epsilon: [0]}}", r"needs trials with a certified epsilon"),
+    (f"{CERTIFIED}{{noise_multiplier: [0]}}", r"needs trials with a certified epsilon"),
     (f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2], validation_fraction: [0]}}",
      r"chooses by validation accuracy .* differing in clipping_norm, but not all trials log that"),
     (f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2], private_metrics: [withheld]}}", r"chooses by validation accuracy"),

@@ -152,28 +152,6 @@ def test_trials_from_python_are_held_to_the_same(tmp_path, monkeypatch, given, s
     assert not list(tmp_path.iterdir())
 
 
-NEITHER = (r"noise_multiplier: must be given with mechanism '{}', as neither it nor target_epsilon is, got nothing; 0 "
-           r"trains without noise, and with epsilon infinite")
-
-
-@pytest.mark.parametrize("mechanism", ["per_example", "component"])
-def test_no_noise_has_to_be_said(tmp_path, mechanism):
-    with pytest.raises(ConfigError, match="^" + NEITHER.format(mechanism) + r", at base.mechanism \(.*, line 1\)$"):
-        load(tmp_path, f"base: {{mechanism: {mechanism}}}")
-    with pytest.raises(ConfigError, match="^" + NEITHER.format(mechanism) + r", at grid.mechanism"):
-        load(tmp_path, f"base: {{clipping_norm: 2}}\ngrid: {{mechanism: [per_example, {mechanism}]}}"
-             if mechanism == "per_example" else f"grid: {{mechanism: [none, {mechanism}]}}")
-    trial = TrialConfig(dataset="digits", mechanism=mechanism)
-    for given in (train, account):
-        with pytest.raises(ConfigError, match="^" + NEITHER.format(mechanism)):
-            given(trial)
-    text = f"base: {{mechanism: {mechanism}, noise_multiplier: 0}}"
-    assert load(tmp_path, text).trials[0].trial_key == TrialConfig(mechanism=mechanism).trial_key
-    stored, = parse_experiment(text.replace(", noise_multiplier: 0", ""), Path("e.yaml"), stored=True).trials
-    assert stored == load(tmp_path, text).trials[0], "what a store has was swept"
-    assert account(stored)[0].value == float("inf")
-
-
 def test_from_python_one_trial_that_uses_a_field_is_enough():
     shared = dict(dataset="digits", epochs=1, hidden=(8,), feedback_std=0.1)
     assert list(train([TrialConfig(**shared, algorithm=algorithm) for algorithm in ("bp", "dfa")]))

@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING
 from pipeline.package import lazy
 
 if TYPE_CHECKING:
-    from pipeline.experiment.experiment import Experiment, load_experiment, parse_experiment
-    from pipeline.experiment.plugins import load_plugins
-    from pipeline.experiment.stopping import Selection
+    from pipeline.experiment.experiment import load_experiment, parse_experiment
 
-__all__ = ["Experiment", "Selection", "load_experiment", "load_plugins", "parse_experiment"]
+__all__ = ["load_experiment", "parse_experiment"]
 
-__getattr__, __dir__ = lazy(__name__, {"Experiment": "experiment", "Selection": "stopping",
-                                       "load_experiment": "experiment", "load_plugins": "plugins",
-                                       "parse_experiment": "experiment"})
+__getattr__, __dir__ = lazy(__name__, {"load_experiment": "experiment", "parse_experiment": "experiment"})

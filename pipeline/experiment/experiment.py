@@ -53,6 +53,7 @@ from pipeline.experiment.stopping import Selection, check_candidates, draw
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.fields import plain
 from pipeline.trials.packs import Resources
+from pipeline.trials.promises import check_noise
 from pipeline.trials.unused import check_written, ignored, why_unused
 
 ENTRIES = ("name", "description", "preset", "base", "grid", "cases", "resources", "report", "selection", "search",
@@ -239,6 +240,8 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
     selection = _selection(top, configs)
     if not stored:  # what a store has was swept
         check_written(entries(top), trials)
+        for config, places in trials:
+            check_noise(config, places.get("mechanism", ""))
     _check_distinct(combined)
     if stop := read_halving(top, search, configs, given.pack_size):
         given = dataclasses.replace(given, pack_size=1)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
-
-from pipeline.package import lazy
 
 # Ray reads these when it is imported; without them it writes tables and warnings over the progress line, reports
 # usage, and rebuilds the environment of every worker under `uv run`. What the user has set stays.
@@ -20,14 +17,3 @@ os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
 os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "1000000000")
 # Tune's own handler of Ctrl-C waits for epochs, and then for workers one by one, without a word.
 os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
-
-if TYPE_CHECKING:
-    from pipeline.sweep.lock import SweepRunning
-    from pipeline.sweep.recorder import SweepResult
-    from pipeline.sweep.resources import ResourceError
-    from pipeline.sweep.run import run_sweep
-
-__all__ = ["ResourceError", "SweepResult", "SweepRunning", "run_sweep"]
-
-__getattr__, __dir__ = lazy(__name__, {"ResourceError": "resources", "SweepResult": "recorder",
-                                       "SweepRunning": "lock", "run_sweep": "run"})

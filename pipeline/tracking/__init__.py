@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 from pipeline.package import lazy
 
 if TYPE_CHECKING:
-    from pipeline.tracking.artifacts import TrackedRun
     from pipeline.tracking.backend import TrackingError
     from pipeline.tracking.reader import Reader
     from pipeline.tracking.store import Store
 
-__all__ = ["Reader", "Store", "TrackedRun", "TrackingError"]
+__all__ = ["Reader", "Store", "TrackingError"]
 
-__getattr__, __dir__ = lazy(__name__, {"Reader": "reader", "Store": "store", "TrackedRun": "artifacts",
-                                        "TrackingError": "backend"})
+__getattr__, __dir__ = lazy(__name__, {"Reader": "reader", "Store": "store", "TrackingError": "backend"})

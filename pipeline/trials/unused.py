@@ -20,8 +20,7 @@ Written = tuple[Any, Mapping[str, str]]  # a trial, and the place in the file of
 
 
 def check_used(trials: Sequence[TrialConfig]) -> None:
-    """Refuse trials with a setting that differs from its default, where none of those that have it so uses it; and
-    trials that are to be certified, but say nothing of noise.
+    """Refuse trials with a setting that differs from its default, where none of those that have it so uses it.
 
     Raises:
         ConfigError: naming field, value, the reason, and what to use instead.
@@ -31,15 +30,6 @@ def check_used(trials: Sequence[TrialConfig]) -> None:
         given = [number for number, trial in enumerate(trials) if getattr(trial, f.name) != f.default]
         if given and not any(f.name in used_by[number] for number in given):
             raise ConfigError(why_unused(f.name, [trials[number] for number in given]))
-    for trial in trials:
-        _check_noise_said(trial)
-
-
-def _check_noise_said(trial: TrialConfig, place: str = "") -> None:
-    mechanism = trial.parts.mechanism
-    if mechanism.certified and not mechanism.kind(trial) and "noise_multiplier" not in dict(trial.given):
-        raise ConfigError(f"noise_multiplier: must be given with mechanism '{mechanism.name}', as neither it nor "
-                          "target_epsilon is, got nothing; 0 trains without noise, and with epsilon infinite" + place)
 
 
 def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None:
@@ -66,8 +56,6 @@ def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None
             raise ConfigError(f"{field}: is overridden by every case, got {value!r}; leave it out, at {place}")
         if place not in fine:
             raise ConfigError(f"{why_unused(field, reached[place])}, at {place}")
-    for trial, places in trials:
-        _check_noise_said(trial, f", at {places['mechanism']}" if "mechanism" in places else "")
 
 
 def ignored(trials: Sequence[Written]) -> str:

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 from pipeline.package import lazy
 
 if TYPE_CHECKING:
-    from pipeline.learning.feedback.algorithms import Feedback, make_feedback, register_feedback
-    from pipeline.learning.feedback.projection import Projector
+    from pipeline.learning.feedback.algorithms import Feedback, register_feedback
 
-__all__ = ["Feedback", "Projector", "make_feedback", "register_feedback"]
+__all__ = ["Feedback", "register_feedback"]
 
-__getattr__, __dir__ = lazy(__name__, {"Feedback": "algorithms", "Projector": "projection",
-                                       "make_feedback": "algorithms", "register_feedback": "algorithms"})
+__getattr__, __dir__ = lazy(__name__, {"Feedback": "algorithms", "register_feedback": "algorithms"})
