@@ -102,7 +102,7 @@ OTHER = dict(dataset="mnist", validation_fraction=0.2, inputs="unit", input_norm
              averaging=0.9, matmul_precision="bfloat16", alignment_batches=1, seed=7, train_records=30_000,
              channels=(16,), kernel=3, conv_activation="relu", target_norm=2.0, joint_release=True, denoise=True,
              target_label_epsilon=3.0, private_metrics="withheld", schedule="linear", output_init="zero",
-             init="glorot", init_gain=2.0, error_clip=False)
+             init="glorot", init_gain=2.0, error_clip=False, loss="label_smoothing")
 CONVOLUTIONAL = {"channels", "kernel", "conv_activation"}
 PHOTONIC = {"sigma", "tau_f", "tau_h", "tau_h_min", "gamma_min", "activation_floor", "output_noise", "delta",
             "noise", "joint_release", "denoise", "target_label_epsilon"}
@@ -119,6 +119,7 @@ def test_trial_key_changes_with_every_field_that_matters(mechanism):
     # starts at a multiple of B here.
     elsewhere = {f.name for f in settings() if f.name.startswith(("feature", "scattering_", "patch_", "optical_"))}
     elsewhere |= {"bounding", "tau_h_rule", "conv_error", "conv_clip"}
+    elsewhere |= {"smoothing", "weight_decay"}  # test_a_part_brings_settings
     elsewhere |= {"photons", "reference_ratio", "dark_counts", "read_noise", "full_well", "adc_bits"}  # test_physical
     assert set(OTHER) == {f.name for f in settings()} - {"network", "projector", "output_std"} - elsewhere
     start = [TrialConfig(algorithm="dfa", output_init=init, output_std=std).trial_key for init in ("zero", "feedback")
@@ -148,6 +149,15 @@ def test_trial_key_changes_with_every_field_that_matters(mechanism):
             continue
         matters = name in USES[mechanism] or name not in of_mechanisms | CONVOLUTIONAL
         assert (TrialConfig(**changed).trial_key != key) == matters, name
+
+
+@pytest.mark.parametrize(("part", "setting", "values"), [
+    ({"loss": "label_smoothing"}, "smoothing", (0.1, 0.2)), ({"optimizer": "adamw"}, "weight_decay", (0.01, 0.1)),
+    ({"optimizer": "nesterov"}, "momentum", (0.9, 0.8))])
+def test_a_part_brings_settings_that_are_in_the_key_of_its_trials_alone(part, setting, values):
+    keys = [TrialConfig(**part, **{setting: value}).trial_key for value in values]
+    assert keys[0] == TrialConfig(**part).trial_key and len({*keys, TrialConfig().trial_key}) == 3
+    assert setting in TrialConfig(**part).canonical() and "smoothing" not in TrialConfig().canonical()
 
 
 def test_canaries_and_the_delta_of_their_audit_are_part_of_the_identity():

@@ -34,7 +34,7 @@ from pipeline.trials.datasets import DATASETS
 from pipeline.trials.fields import setting
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS
-from pipeline.trials.unused import check_used, used
+from pipeline.trials.unused import check_used
 from tests.flat import train
 
 SMALL = dict(dataset="digits", hidden=(16,), batch_size=64, epochs=3, input_norm=2.0, learning_rate=0.5)
@@ -250,7 +250,7 @@ def test_a_file_is_known_by_its_content_and_not_by_its_place(file, tmp_path, dig
     assert "feature_file" not in own and own["feature_sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     save_file(rows(d=32), moved)
     assert of(moved).trial_key != trial.trial_key != of(file, feature_source="another").trial_key
-    assert used(trial) == trial == pickle.loads(pickle.dumps(trial))
+    assert trial.pruned() == trial == pickle.loads(pickle.dumps(trial))
     params = {name: param_text(value) for name, value in own.items()}
     stored = config_of(TrackedRun("id", trial.trial_key, params, {}, {}, "finished", 0, None))
     assert stored.trial_key == trial.trial_key and stored.feature_file == ""

@@ -5,10 +5,15 @@ import pytest
 import torch
 
 from pipeline.learning.alignment import cosines, true_gradient
-from pipeline.learning.feedback.algorithms import BackPropagation, DirectFeedback, output_error, ternarize
+from pipeline.learning.feedback.algorithms import BackPropagation, DirectFeedback, ternarize
+from pipeline.learning.feedback.losses import CrossEntropy, make_loss
 from pipeline.learning.mechanisms.base import mean_outer_products
 from pipeline.learning.network.network import Mlp, Parameters
+from pipeline.trials.component import LONGEST_ERROR
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.part import PARTS
+
+output_error = CrossEntropy(TrialConfig())
 
 SIZES, R, M = (12, 9, 7, 5), 2, 6
 DERIVATIVES = {
@@ -61,15 +66,31 @@ def test_forward_matches_the_written_out_recursion(case):
         np.testing.assert_allclose(ours[1, 3], theirs, rtol=1e-12, atol=1e-15)
 
 
-def test_error_is_the_gradient_of_the_loss_at_the_logits(case):
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_error_is_the_gradient_of_the_loss_at_the_logits(case, smoothing):
     _, net, x, y = case
     _, logits = net.forward(x)
     leaf = logits.clone().requires_grad_()
-    losses = torch.nn.functional.cross_entropy(leaf.flatten(0, 1), y.flatten(), reduction="none").view(R, M)
+    losses = torch.nn.functional.cross_entropy(leaf.flatten(0, 1), y.flatten(), reduction="none",
+                                               label_smoothing=smoothing).view(R, M)
     losses.sum().backward()
-    error, loss = output_error(logits, y)
+    loss_of = make_loss(TrialConfig(loss="label_smoothing", smoothing=smoothing)) if smoothing else output_error
+    error, loss = loss_of(logits, y)
     torch.testing.assert_close(error, leaf.grad)
     torch.testing.assert_close(loss, losses.mean(dim=1).detach())
+    present = torch.tensor([[1.0]] + [[0.0]] * (M - 1)).expand(R, M, 1)
+    alone, of_one = loss_of(logits, y, present)
+    assert not alone[:, 1:].any()
+    torch.testing.assert_close(of_one, losses[:, 0].detach())
+
+
+def test_no_error_is_longer_than_the_bound_on_it():
+    """Not even where the label is the one class that the network excludes."""
+    logits, labels = torch.tensor([[[-1e4, 1e4, -1e4], [0.0, 0.0, 0.0]]]), torch.tensor([[0, 1]])
+    for smoothing in (0.0, 0.3, 0.9):
+        error, _ = make_loss(TrialConfig(loss="label_smoothing", smoothing=smoothing))(logits, labels)
+        assert error.norm(dim=-1).max() <= LONGEST_ERROR
+        torch.testing.assert_close(error.sum(-1), torch.zeros(1, 2))
 
 
 def test_bp_equals_autograd(case):

@@ -22,7 +22,6 @@ from pipeline.accounting.finite_precision import (
 )
 from pipeline.learning.data.dataset import load
 from pipeline.learning.data.sampling import ABSENT
-from pipeline.learning.feedback.algorithms import output_error
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
 from pipeline.learning.network.layers import Dense
@@ -116,7 +115,7 @@ def bounded(training, batch):
     present = (batch != ABSENT).unsqueeze(-1).float()
     places = batch.clamp(min=0)
     activations, logits = training.net.forward(training.train_inputs.batch(places))
-    error, _ = output_error(logits, training.data.train_y[places], present)
+    error, _ = training.loss(logits, training.data.train_y[places], present)
     training.mechanism.optics = None
     deltas = training.deltas(error, activations, present)
     factors = training.mechanism.bounded([d.double() for d in deltas], [h.double() for h in activations])

@@ -10,13 +10,16 @@ from scipy import stats
 from torch.func import functional_call, grad, vmap
 
 from pipeline.learning.data.dataset import load
-from pipeline.learning.feedback.algorithms import BackPropagation, output_error
+from pipeline.learning.feedback.algorithms import BackPropagation
+from pipeline.learning.feedback.losses import CrossEntropy
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism
 from pipeline.learning.mechanisms.gaussian import Component, PerExample, contribution_norms
 from pipeline.learning.network.network import Mlp, Parameters, make_network
 from pipeline.learning.training import Training
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
+
+output_error = CrossEntropy(TrialConfig())
 
 CPU = torch.device("cpu")
 SIZES, M = (64, 6, 8, 10), 32

@@ -14,12 +14,15 @@ from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.label import label_epsilons, label_mu
 from pipeline.auditing.two_point import gaussian_log_ratio, two_point_step_audit
 from pipeline.learning.data.dataset import load
-from pipeline.learning.feedback.algorithms import make_feedback, output_error
+from pipeline.learning.feedback.algorithms import make_feedback
+from pipeline.learning.feedback.losses import CrossEntropy
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.network.network import Mlp
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
+
+output_error = CrossEntropy(TrialConfig())
 
 CPU, M, CLASSES, DELTA = torch.device("cpu"), 400, 10, 1e-5
 BASE = TrialConfig(dataset="digits", hidden=(12, 16), batch_size=M, mechanism="photonic", algorithm="pdfa", tau_f=0.6)

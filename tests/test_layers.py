@@ -7,13 +7,17 @@ import torch
 import torch.nn.functional as F
 
 from pipeline.learning.alignment import true_gradient
-from pipeline.learning.feedback.algorithms import BackPropagation, DirectFeedback, output_error
+from pipeline.learning.feedback.algorithms import BackPropagation, DirectFeedback
+from pipeline.learning.feedback.losses import CrossEntropy
 from pipeline.learning.mechanisms.base import sum_outer_products
 from pipeline.learning.mechanisms.gaussian import contribution_norms
 from pipeline.learning.network import layers
 from pipeline.learning.network.layers import Conv, Dense, pool, unpool
 from pipeline.learning.network.network import Network
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.shapes import ConvShape, DenseShape, conv_shapes, dense_shapes
+
+output_error = CrossEntropy(TrialConfig())
 
 R, M = 2, 5
 SHAPES = [ConvShape(1, 8, 8, 4, 5), ConvShape(6, 4, 4, 5, 5), ConvShape(3, 7, 5, 2, 3), ConvShape(2, 2, 3, 3, 5),

@@ -12,9 +12,13 @@ from pipeline.trials.config import TrialConfig
 OF_TORCH = {
     "sgd": lambda parameters: torch.optim.SGD([parameters], lr=0.1, momentum=0.9, fused=True),
     "plain sgd": lambda parameters: torch.optim.SGD([parameters], lr=0.1, fused=True),
+    "nesterov": lambda parameters: torch.optim.SGD([parameters], lr=0.1, momentum=0.8, nesterov=True, fused=True),
     "adam": lambda parameters: torch.optim.Adam([parameters], lr=0.1, fused=True),
+    "adamw": lambda parameters: torch.optim.AdamW([parameters], lr=0.1, weight_decay=0.3, fused=True),
 }
-SETTINGS = {"sgd": {"momentum": 0.9}, "plain sgd": {"momentum": 0.0}, "adam": {"optimizer": "adam"}}
+SETTINGS = {"sgd": {"momentum": 0.9}, "plain sgd": {"momentum": 0.0}, "adam": {"optimizer": "adam"},
+            "nesterov": {"optimizer": "nesterov", "momentum": 0.8},
+            "adamw": {"optimizer": "adamw", "weight_decay": 0.3}}
 
 
 @pytest.mark.parametrize("name", OF_TORCH)
@@ -39,7 +43,7 @@ def test_weights_have_the_bits_of_the_class_of_torch_as_the_step_size_falls_and_
     assert all(torch.equal(value, of_theirs[key]) for key, value in optimizer.state.items())
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_training_does_not_import_the_compiler_of_torch(optimizer):
     code = ("import sys, torch; from pipeline.learning.data.dataset import load; "
             "from pipeline.learning.training import train; from pipeline.trials.packs import Pack; "

@@ -290,9 +290,8 @@ def _sum(training, indices):
     present = ((indices >= 0) & usable[indices.clamp(min=0)]).unsqueeze(-1).float()
     indices = indices.clamp(min=0)
     activations, logits = training.net.forward(training.train_inputs.batch(indices))
-    from pipeline.learning.feedback.algorithms import output_error
 
-    error, _ = output_error(logits, training.data.train_y[indices], present)
+    error, _ = training.loss(logits, training.data.train_y[indices], present)
     out = training.net.blank_parameters(1, CPU, torch.float64 if training.pack.shared.secure else torch.float32)
     training.mechanism.add_up(training.deltas(error, activations, present), activations, out)
     return out.flat.clone()

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import Experiment, account, run_sweep, train
+from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.learning.mechanisms import register_mechanism
 from pipeline.learning.mechanisms.none import NoMechanism
@@ -111,7 +112,7 @@ cases:
   - grid: {algorithm: [bp, dfa, tdfa]}
   - base: {mechanism: photonic, clipping_norm: 1}
     grid: {algorithm: [dfa, tdfa], sigma: [0.1, 0.2]}
-  - base: {mechanism: per_example, noise_multiplier: 0, algorithm: bp, clipping_norm: 2}
+  - base: {mechanism: per_example, algorithm: bp, clipping_norm: 2, noise_multiplier: 1}
 """
     with pytest.raises(ConfigError, match=r"clipping_norm: .*, at cases\[1\].base"):
         load(tmp_path, text)
@@ -150,6 +151,42 @@ def test_trials_from_python_are_held_to_the_same(tmp_path, monkeypatch, given, s
     with pytest.raises(ConfigError, match="^" + message):
         given([TrialConfig(dataset="digits", **settings)])
     assert not list(tmp_path.iterdir())
+
+
+NEITHER = (r"noise_multiplier: must be given with mechanism '{}', as neither it nor target_epsilon is, got nothing; 0 "
+           r"trains without noise, and with epsilon infinite")
+
+
+@pytest.mark.parametrize("mechanism", ["per_example", "component"])
+def test_no_noise_has_to_be_said(tmp_path, mechanism):
+    with pytest.raises(ConfigError, match="^" + NEITHER.format(mechanism) + r", at base.mechanism \(.*, line 1\)$"):
+        load(tmp_path, f"base: {{mechanism: {mechanism}}}")
+    with pytest.raises(ConfigError, match="^" + NEITHER.format(mechanism) + r", at grid.mechanism"):
+        load(tmp_path, f"base: {{clipping_norm: 2}}\ngrid: {{mechanism: [per_example, {mechanism}]}}"
+             if mechanism == "per_example" else f"grid: {{mechanism: [none, {mechanism}]}}")
+    trial = TrialConfig(dataset="digits", mechanism=mechanism)
+    for given in (train, account):
+        with pytest.raises(ConfigError, match="^" + NEITHER.format(mechanism)):
+            given(trial)
+    text = f"base: {{mechanism: {mechanism}, noise_multiplier: 0}}"
+    assert load(tmp_path, text).trials[0].trial_key == TrialConfig(mechanism=mechanism).trial_key
+    stored, = parse_experiment(text.replace(", noise_multiplier: 0", ""), Path("e.yaml"), stored=True).trials
+    assert stored == load(tmp_path, text).trials[0], "what a store has was swept"
+    assert account(stored)[0].value == float("inf")
+
+
+def test_noise_that_is_not_said_stops_a_dry_run_and_a_sweep(tmp_path, capsys):
+    file = tmp_path / "e.yaml"
+    file.write_text("base: {dataset: digits}\ncases:\n  - base: {mechanism: none}\n"
+                    "  - base: {mechanism: per_example}\n    grid: {seed: [0, 1]}\n")
+    assert main(["sweep", str(file), "--dry-run", "--mlruns", str(tmp_path / "mlruns")]) == 2
+    told = capsys.readouterr().err.strip()
+    assert told.startswith("error: noise_multiplier: must be given") and "\n" not in told
+    assert told.endswith(f", at cases[1].base.mechanism ({file}, line 4)")
+    silent = TrialConfig(dataset="digits", mechanism="per_example")
+    with pytest.raises(ConfigError, match="^" + NEITHER.format("per_example")):
+        run_sweep(Experiment("e", "", (silent,)), root=tmp_path / "mlruns")
+    assert not (tmp_path / "mlruns").exists()
 
 
 def test_from_python_one_trial_that_uses_a_field_is_enough():

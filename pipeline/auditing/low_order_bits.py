@@ -19,7 +19,6 @@ from pipeline.accounting.audited import auc, gdp_mu_lower, two_point
 from pipeline.accounting.certified import step_mu, with_noise
 from pipeline.accounting.curves import gdp_eps
 from pipeline.learning.data.sampling import ABSENT
-from pipeline.learning.feedback.algorithms import output_error
 from pipeline.learning.network.network import Parameters
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
@@ -176,7 +175,7 @@ def _factors(training: Training, batch: torch.Tensor) -> tuple[list[torch.Tensor
     places = batch.clamp(min=0)
     present = (batch != ABSENT).unsqueeze(-1).to(torch.float32)
     activations, logits = training.net.forward(training.train_inputs.batch(places))
-    error, _ = output_error(logits, training.data.train_y[places], present)
+    error, _ = training.loss(logits, training.data.train_y[places], present)
     return training.deltas(error, activations, present), activations
 
 

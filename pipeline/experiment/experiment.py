@@ -53,8 +53,7 @@ from pipeline.experiment.stopping import Selection, check_candidates, draw
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.fields import plain
 from pipeline.trials.packs import Resources
-from pipeline.trials.promises import check_noise
-from pipeline.trials.unused import check_written, ignored, used, why_unused
+from pipeline.trials.unused import check_written, ignored, why_unused
 
 ENTRIES = ("name", "description", "preset", "base", "grid", "cases", "resources", "report", "selection", "search",
            "stop", "budget", "plugins", "references", "chosen")
@@ -233,15 +232,13 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
     search = read_search(top, path.parent, preset)
     combined = [] if search else list(combine(top, path.parent, preset))
     trials = list(search.corners()) if search else [(config, places) for _, config, places in combined]
-    configs = list(dict.fromkeys(used(config) for config, _ in trials))
+    configs = list(dict.fromkeys(config.pruned() for config, _ in trials))
     if given.opu < 1 and any(c.on_hardware for c in configs):
         raise ConfigError(f"resources.opu: must be at least 1 for trials on a real OPU, which one process holds, got "
                           f"{given.opu}")
     selection = _selection(top, configs)
     if not stored:  # what a store has was swept
         check_written(entries(top), trials)
-        for config, places in trials:
-            check_noise(config, places.get("mechanism", ""))
     _check_distinct(combined)
     if stop := read_halving(top, search, configs, given.pack_size):
         given = dataclasses.replace(given, pack_size=1)

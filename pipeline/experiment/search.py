@@ -34,7 +34,6 @@ from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import located
 from pipeline.trials.fields import check_whole, known_fields
 from pipeline.trials.records import ACCURACY
-from pipeline.trials.unused import used
 
 ALGORITHMS = ("random", "optuna")
 RANGES = ("uniform", "loguniform", "randint")
@@ -104,7 +103,7 @@ class Search:
         Args:
             values: one for every setting of the space.
         """
-        return used(self._trial(values))
+        return self._trial(values).pruned()
 
     def _trial(self, values: Mapping[str, Any]) -> TrialConfig:
         return TrialConfig.from_mapping(filled(self.preset, {**self.base, **values}))

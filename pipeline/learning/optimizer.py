@@ -48,17 +48,27 @@ class Optimizer(ABC):
 class Sgd(Optimizer):
     """With momentum, which has its buffer from the first step on."""
 
+    nesterov = False
+
     def step(self) -> None:
         """w <- w - eta (mu b + u)."""
         buffers = [self.state.get("momentum_buffer")]
         sgd([self.parameters], [self.update], buffers, fused=True, lr=self.learning_rate,
-            momentum=self.config.momentum, dampening=0.0, nesterov=False, weight_decay=0.0, maximize=False)
+            momentum=self.config.momentum, dampening=0.0, nesterov=self.nesterov, weight_decay=0.0, maximize=False)
         if buffers[0] is not None:
             self.state["momentum_buffer"] = buffers[0]
 
 
+class Nesterov(Sgd):
+    """w <- w - eta (u + mu b) (Sutskever et al. 2013)."""
+
+    nesterov = True
+
+
 class Adam(Optimizer):
     """Kingma & Ba 2015, Algorithm 1."""
+
+    weight_decay, decoupled = 0.0, False
 
     def __init__(self, config: TrialConfig, parameters: torch.Tensor, update: torch.Tensor) -> None:
         super().__init__(config, parameters, update)
@@ -69,7 +79,18 @@ class Adam(Optimizer):
         """w <- w - eta m/(sqrt(v) + 1e-8), m and v without bias."""
         mean, mean_square, steps = ([self.state[name]] for name in ("exp_avg", "exp_avg_sq", "step"))
         adam([self.parameters], [self.update], mean, mean_square, [], steps, fused=True, lr=self.learning_rate,
-             beta1=0.9, beta2=0.999, eps=1e-8, amsgrad=False, weight_decay=0.0, maximize=False)
+             beta1=0.9, beta2=0.999, eps=1e-8, amsgrad=False, weight_decay=self.weight_decay, maximize=False,
+             decoupled_weight_decay=self.decoupled)
+
+
+class AdamW(Adam):
+    """Loshchilov & Hutter 2019, Algorithm 2: w <- w - eta lambda w before each step."""
+
+    decoupled = True
+
+    def __init__(self, config: TrialConfig, parameters: torch.Tensor, update: torch.Tensor) -> None:
+        super().__init__(config, parameters, update)
+        self.weight_decay = config.weight_decay
 
 
 def make_optimizer(config: TrialConfig, parameters: torch.Tensor, update: torch.Tensor) -> Optimizer:

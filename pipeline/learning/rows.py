@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from pipeline.learning.data.sampling import ROWS
-from pipeline.learning.feedback.algorithms import output_error
 from pipeline.learning.mechanisms.gaussian import GaussianMechanism
 from pipeline.trials.fields import ConfigError
 
@@ -48,7 +47,7 @@ def _factors(training: Training, inputs: torch.Tensor, labels: torch.Tensor) -> 
     """All that is bounded of m records, and what bounds it, each [R, m, n], without optical noise."""
     replicas, mechanism = len(training.pack.trials), training.mechanism
     activations, logits = training.net.forward(inputs.expand(replicas, -1, -1))
-    error, _ = output_error(logits, labels.expand(replicas, -1))
+    error, _ = training.loss(logits, labels.expand(replicas, -1))
     signals = training.feedback.signals(mechanism.error(error))
     deltas = training.feedback.deltas(signals, training.net, activations, mechanism.derivative)
     found = [*activations, *mechanism.factors(deltas)]

@@ -20,7 +20,8 @@ from pipeline.learning.data.features import features
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.data.sampling import ABSENT, BatchSampler, split
 from pipeline.learning.evaluation import EVALUATION_BATCH, Evaluation, worst_class
-from pipeline.learning.feedback.algorithms import make_feedback, output_error
+from pipeline.learning.feedback.algorithms import make_feedback
+from pipeline.learning.feedback.losses import make_loss
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.network.network import make_network, start_output
 from pipeline.learning.optimizer import MovingAverage, learning_rate, make_optimizer
@@ -99,6 +100,7 @@ class Training:
         self.sampler = BatchSampler(c.sampler, records, seeds, c.batch_size, c.steps_per_epoch,
                                     device, secure=c.secure)
         self.net = make_network(c, seeds, device)
+        self.loss = make_loss(c)
         self.feedback = make_feedback(pack, self.net, device)
         start_output(self.net, c, self.feedback.matrices)
         self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, device,
@@ -205,7 +207,7 @@ class Training:
             self._gradient_on_test_records()
         activations, logits = self.net.forward(self.train_inputs.batch(indices, passing=True))
         labels = self.canaries.labels_of(indices) if self.canaries else self.data.train_y[indices]
-        error, loss = output_error(logits, labels, present)
+        error, loss = self.loss(logits, labels, present)
         if measure_alignment and not of_test:
             true_gradient(self.net, error, activations, self.gradient)
         self.mechanism.update(self.deltas(error, activations, present), activations, self.update)
@@ -221,7 +223,7 @@ class Training:
         places = (places % len(self.data.test_y)).expand(len(self.pack.trials), -1)
         self._measured += 1
         activations, logits = self.net.forward(self.test_inputs.batch(places, passing=True))
-        error, _ = output_error(logits, self.data.test_y[places])
+        error, _ = self.loss(logits, self.data.test_y[places])
         true_gradient(self.net, error, activations, self.gradient)
 
     def deltas(self, error: torch.Tensor, activations: list[torch.Tensor],

@@ -13,16 +13,16 @@ from pipeline.trials.datasets import Data
 from pipeline.trials.features import Features
 from pipeline.trials.feedback import Feedback, Projector
 from pipeline.trials.fields import ConfigError, check, coerce, digest, known_fields, plain
+from pipeline.trials.loss import Loss
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.network import Network
 from pipeline.trials.optimizer import Optimizer
-from pipeline.trials.part import PARTS, RESERVED, SETTINGS, Part, fields, uses
+from pipeline.trials.part import PARTS, RESERVED, SETTINGS, SLOTS, Part, fields, settings, uses
 from pipeline.trials.release import Release
 from pipeline.trials.sampler import Sampler
 from pipeline.trials.shapes import LayerShape
-from pipeline.trials.slots import SLOTS
 
-__all__ = ["ConfigError", "TrialConfig"]
+__all__ = ["ConfigError", "TrialConfig", "settings"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Parts:
     network: Network
     feedback: Feedback
     projector: Projector
+    loss: Loss
     mechanism: Mechanism
     release: Release
     sampler: Sampler
@@ -41,17 +42,6 @@ class Parts:
 
     def __iter__(self):
         return (getattr(self, attribute) for attribute in SLOTS.values())
-
-
-def settings() -> tuple[dataclasses.Field, ...]:
-    """All settings that a trial may have: what chooses the part of each slot, and what the parts of that slot have."""
-    found: dict[str, dataclasses.Field] = {}
-    for slot, of_slot in PARTS.items():
-        found.setdefault(slot, SETTINGS[slot])
-        for cls in of_slot.values():
-            for f in fields(cls):
-                found.setdefault(f.name, f)
-    return tuple(found.values())
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -183,6 +173,10 @@ class TrialConfig:
     def used(self) -> dict[str, Any]:
         """The settings that this trial uses, as JSON values, sorted by name: `canonical()`, and paths."""
         return dict(self._used)
+
+    def pruned(self) -> TrialConfig:
+        """The same trial, with every setting that it does not use at its default."""
+        return TrialConfig(**self._used)
 
     @functools.cached_property
     def _canonical(self) -> dict[str, Any]:

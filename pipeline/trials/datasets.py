@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.part import Part, View, part, setting
-from pipeline.trials.slots import SLOTS as SLOTS  # opens them
 
 
 @dataclass(frozen=True)

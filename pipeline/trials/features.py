@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from pipeline.trials.feature_file import check_feature_file, known_of_file
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.part import Part, again, chosen, fields, part, setting, uses
-from pipeline.trials.slots import SLOTS as SLOTS  # opens them
 
 CROPPED = 2  # rows and columns of scattering coefficients that stand for the padding, and are left out
 MOST_FEATURES = 100_000  # of a record: 14 GB of 70,000

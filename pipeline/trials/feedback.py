@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from pipeline.trials.fields import ConfigError, listed_or
 from pipeline.trials.part import Need, Part, View, again, part, positive, setting
-from pipeline.trials.slots import SLOTS as SLOTS  # opens them
 
 
 class Feedback(Part):

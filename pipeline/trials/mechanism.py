@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from pipeline.trials.feedback import Projector as Projector  # whose settings are declared before
 from pipeline.trials.fields import ConfigError, listed_or
 from pipeline.trials.part import PARTS, Part, again, not_chosen, part, positive, setting
-from pipeline.trials.slots import SLOTS as SLOTS  # opens them
 
 LEAST_NOISE_OVER_C = 0.2  # noise_multiplier, where there is noise
 # Of delta, for every step of which a privacy-loss distribution is composed: ten times what rounding may take from it.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline.trials.config import TrialConfig
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.part import PARTS
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 
 def duration(seconds: float) -> str:

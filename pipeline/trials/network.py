@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.part import Part, chosen, part, setting
 from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
-from pipeline.trials.slots import SLOTS as SLOTS  # opens them
 
 ACTIVATION_SLOPES = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}  # gamma: the supremum of phi', whose infimum is 0
 ACTIVATION_SUPREMA = {"tanh": 1.0, "sigmoid": 1.0, "relu": math.inf}  # of |phi|

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.trials.part import Part, part, setting
-from pipeline.trials.slots import SLOTS as SLOTS  # opens them
+from pipeline.trials.part import Part, again, part, setting
 
 
 class Optimizer(Part):
@@ -26,8 +25,24 @@ class Sgd(Optimizer):
     momentum: float = setting(0.9, "momentum of sgd", low=0, high=1, open_high=True)
 
 
+@part("optimizer", "nesterov")
+class Nesterov(Optimizer):
+    """Stochastic gradient descent that looks ahead by its momentum (Sutskever et al. 2013)."""
+
+    works = "pipeline.learning.optimizer:Nesterov"
+    momentum: float = again("momentum")
+
+
 @part("optimizer", "adam")
 class Adam(Optimizer):
     """Adam (Kingma & Ba 2015)."""
 
     works = "pipeline.learning.optimizer:Adam"
+
+
+@part("optimizer", "adamw")
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019)."""
+
+    works = "pipeline.learning.optimizer:AdamW"
+    weight_decay: float = setting(0.01, "lambda: weights shrink by eta lambda at every step", low=0, high=1)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import ConfigError, check_whole
 from pipeline.trials.shapes import ConvShape, n_parameters
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 # What a core's caches hold beside activations. A pack saves the cost of small operations; where parameters alone are
 # larger than this there is little of that to save, and packs of three and more were measured 10% slower.

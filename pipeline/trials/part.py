@@ -248,3 +248,55 @@ def owners(name: str) -> dict[str, list[str]]:
     """The parts that have a setting, by slot."""
     found = {slot: [part for part, cls in of_slot.items() if declares(cls, name)] for slot, of_slot in PARTS.items()}
     return {slot: names for slot, names in found.items() if names}
+
+
+def private() -> Need:
+    """The trial has a mechanism."""
+    return Need("mechanism other than 'none'", lambda c: f"mechanism '{c.mechanism}'",
+                lambda c: c.parts.mechanism.private)
+
+
+def slot(name: str, attribute: str, default: str, doc: str, **rules: Any) -> str:
+    """Open a slot; `attribute` is what `Parts` calls it, `rules` are those of `setting`."""
+    PARTS[name] = {}
+    f = setting(default, doc, choices=PARTS[name], **rules)
+    f.name = name
+    SETTINGS[name] = f
+    return attribute
+
+
+# In this order a trial is composed, and its settings are listed.
+SLOTS: Mapping[str, str] = {name: slot(name, *rest[:3], **rest[3]) for name, *rest in (
+    ("dataset", "data", "fashion_mnist", "data set", {}),
+    ("features", "features", "pixels",
+     "what the network takes in: pixels, or a public map of single records: scattering coefficients (Tramer and Boneh "
+     "2021), responses to patches of synthetic images, random features of an OPU, or those of a file",
+     {"elide": True}),
+    ("network", "network", "mlp",
+     "architecture: fully connected, or `convnet`, convolutions with 2 x 2 max pools before those layers", {}),
+    ("algorithm", "feedback", "dfa",
+     "feedback: back-propagation, DFA, ternarized DFA, that projected by an OPU, or DFA in fully connected layers with "
+     "back-propagation from them through convolutions", {}),
+    ("projector", "projector", "",
+     "who computes B e; by default `opu_simulated` for pdfa, `gaussian` for dfa, tdfa and hybrid, `none` for bp", {}),
+    ("loss", "loss", "cross_entropy",
+     "what is minimized: cross-entropy with labels, or with labels of which a share is spread over all classes "
+     "(Szegedy et al. 2016)", {"elide": True}),
+    ("mechanism", "mechanism", "none", "how the update is privatized", {}),
+    ("noise", "release", "research",
+     "noise and batches are drawn by seed (`research`), so that the trial can be repeated and whoever knows the seed "
+     "can subtract the noise, or from the operating system, recorded nowhere (`secure`)", {"needs": [private()]}),
+    ("sampler", "sampler", "shuffled", "how batches are drawn", {}),
+    ("optimizer", "optimizer", "sgd", "torch.optim optimizer", {}),
+)}
+
+
+def settings() -> tuple[Field, ...]:
+    """All settings that a trial may have: what chooses the part of each slot, and what the parts of that slot have."""
+    found: dict[str, Field] = {}
+    for slot_name, of_slot in PARTS.items():
+        found.setdefault(slot_name, SETTINGS[slot_name])
+        for cls in of_slot.values():
+            for f in fields(cls):
+                found.setdefault(f.name, f)
+    return tuple(found.values())

@@ -24,7 +24,6 @@ def check_promises(trials: Iterable[Any], published: Collection[str] | None = ()
         ConfigError: naming the field and value of the first that may not, and what would be accepted.
     """
     for c in trials:
-        check_noise(c)
         unnamed = c.parts.features.of_file and c.disclosure != "plain" and not c.feature_name
         if unnamed and published is not None and c.feature_sha256 not in published:
             raise ConfigError(f"feature_name: must be given with features 'file' and private_metrics '{c.disclosure}', "
@@ -32,23 +31,6 @@ def check_promises(trials: Iterable[Any], published: Collection[str] | None = ()
                               "would tell whoever has a candidate whether it is them")
         if c.secure:
             _check_secure(c)
-
-
-def check_noise(c: Any, place: str = "") -> None:
-    """Make sure that a mechanism which bounds contributions has noise, or was told to have none.
-
-    Args:
-        c: a `TrialConfig`; one that a store describes was told, as its parameters name every setting.
-        place: of the mechanism in a file.
-
-    Raises:
-        ConfigError: for a trial of such a mechanism with neither a target nor a noise multiplier.
-    """
-    mechanism = c.parts.mechanism
-    if mechanism.certified and not mechanism.kind(c) and "noise_multiplier" not in dict(c.given):
-        raise ConfigError(f"noise_multiplier: must be given with mechanism '{c.mechanism}', got neither that nor "
-                          "target_epsilon, which leaves epsilon infinite; give one of them, or write 0 for no noise "
-                          f"and no guarantee{place and f', at {place}'}")
 
 
 def _check_secure(c: Any) -> None:

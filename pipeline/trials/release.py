@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 from pipeline.trials.fields import ConfigError, listed_or
 from pipeline.trials.mechanism import certified_mechanisms
-from pipeline.trials.part import Need, Part, part, setting
+from pipeline.trials.part import Need, Part, part, private, setting
 from pipeline.trials.shapes import n_parameters
-from pipeline.trials.slots import private
 
 DISCLOSURES = ("plain", "noisy", "withheld")  # what is logged of private records
 LARGEST_BOUND = 1e15  # of norms and noise in secure trials; 1/LARGEST_BOUND is the least

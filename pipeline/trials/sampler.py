@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.part import PARTS, Part, part, setting
-from pipeline.trials.slots import SLOTS as SLOTS  # opens them
 
 RELATIONS = ("add/remove", "replace-one")
 

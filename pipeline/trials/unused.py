@@ -7,19 +7,21 @@ anywhere; one that another value would replace (`schedule: constant`), wherever 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline.trials.config import ConfigError, TrialConfig, settings
-from pipeline.trials.fields import listed_or, plain
+from pipeline.trials.fields import ConfigError, listed_or, plain
 from pipeline.trials.naming import counted
-from pipeline.trials.part import PARTS, SETTINGS, Need, Part, declares, owners
-from pipeline.trials.slots import SLOTS
+from pipeline.trials.part import PARTS, SETTINGS, SLOTS, Need, Part, declares, owners, settings
 
-Written = tuple[TrialConfig, Mapping[str, str]]  # a trial, and the place in the file of every field that was given
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
+
+Written = tuple[Any, Mapping[str, str]]  # a trial, and the place in the file of every field that was given
 
 
 def check_used(trials: Sequence[TrialConfig]) -> None:
-    """Refuse trials with a setting that differs from its default, where none of those that have it so uses it.
+    """Refuse trials with a setting that differs from its default, where none of those that have it so uses it; and
+    trials that are to be certified, but say nothing of noise.
 
     Raises:
         ConfigError: naming field, value, the reason, and what to use instead.
@@ -29,11 +31,15 @@ def check_used(trials: Sequence[TrialConfig]) -> None:
         given = [number for number, trial in enumerate(trials) if getattr(trial, f.name) != f.default]
         if given and not any(f.name in used_by[number] for number in given):
             raise ConfigError(why_unused(f.name, [trials[number] for number in given]))
+    for trial in trials:
+        _check_noise_said(trial)
 
 
-def used(trial: TrialConfig) -> TrialConfig:
-    """The same trial, with every field that it does not use at its default."""
-    return TrialConfig.from_mapping(trial.used())
+def _check_noise_said(trial: TrialConfig, place: str = "") -> None:
+    mechanism = trial.parts.mechanism
+    if mechanism.certified and not mechanism.kind(trial) and "noise_multiplier" not in dict(trial.given):
+        raise ConfigError(f"noise_multiplier: must be given with mechanism '{mechanism.name}', as neither it nor "
+                          "target_epsilon is, got nothing; 0 trains without noise, and with epsilon infinite" + place)
 
 
 def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None:
@@ -60,6 +66,8 @@ def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None
             raise ConfigError(f"{field}: is overridden by every case, got {value!r}; leave it out, at {place}")
         if place not in fine:
             raise ConfigError(f"{why_unused(field, reached[place])}, at {place}")
+    for trial, places in trials:
+        _check_noise_said(trial, f", at {places['mechanism']}" if "mechanism" in places else "")
 
 
 def ignored(trials: Sequence[Written]) -> str:

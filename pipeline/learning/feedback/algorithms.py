@@ -29,29 +29,6 @@ from pipeline.trials.part import PARTS, extension
 Derivative = Callable[[torch.Tensor, int], torch.Tensor]  # (h^l, l) -> phi'(z^l)
 
 
-def output_error(logits: torch.Tensor, labels: torch.Tensor,
-                 present: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Error and loss of a softmax output under cross-entropy.
-
-    Args:
-        logits: z^L [R, m, n_L].
-        labels: [R, m], int64.
-        present: 1 for a record, 0 for a place that the batch leaves empty [R, m, 1]; None where all are full. An empty
-            place has error 0 and no part in the loss; the loss of an empty batch is 0.
-
-    Returns:
-        e = softmax(z^L) - onehot(y) [R, m, n_L], the gradient of each record's loss at z^L; mean loss [R].
-    """
-    log_p = torch.log_softmax(logits, dim=-1)
-    index = labels.unsqueeze(-1)
-    losses = -log_p.gather(-1, index)
-    error = log_p.exp_()
-    error.scatter_add_(-1, index, torch.full_like(index, -1, dtype=error.dtype))
-    if present is None:
-        return error, losses.mean(dim=(1, 2))
-    return error.mul_(present), (losses * present).sum(dim=(1, 2)) / present.sum(dim=(1, 2)).clamp(min=1)
-
-
 def ternarize(error: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
     """+1 above the threshold, -1 below its negative, else 0 (Ohana et al., section 4).
 

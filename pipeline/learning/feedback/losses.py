@@ -1,0 +1,81 @@
+"""Losses of softmax outputs, and the error that each hands to the feedback."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+
+from pipeline.trials.config import TrialConfig
+
+
+class Loss(ABC):
+    """A function of logits and labels, record by record.
+
+    Args:
+        config: shared settings of the pack.
+    """
+
+    def __init__(self, config: TrialConfig) -> None:
+        self.config = config
+
+    @abstractmethod
+    def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Error and loss of every record.
+
+        Args:
+            logits: z^L [R, m, n_L].
+            labels: [R, m, 1], int64.
+
+        Returns:
+            e, the gradient of each record's loss at z^L [R, m, n_L], p - q with p = softmax(z^L) and q on the simplex;
+            the losses [R, m, 1].
+        """
+
+    def __call__(self, logits: torch.Tensor, labels: torch.Tensor,
+                 present: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Error of every record and mean loss of a batch.
+
+        Args:
+            logits: z^L [R, m, n_L].
+            labels: [R, m], int64.
+            present: 1 for a record, 0 for a place that the batch leaves empty [R, m, 1]; None where all are full. An
+                empty place has error 0 and no part in the loss; the loss of an empty batch is 0.
+
+        Returns:
+            e [R, m, n_L]; mean loss [R].
+        """
+        error, losses = self.of_records(logits, labels.unsqueeze(-1))
+        if present is None:
+            return error, losses.mean(dim=(1, 2))
+        return error.mul_(present), (losses * present).sum(dim=(1, 2)) / present.sum(dim=(1, 2)).clamp(min=1)
+
+
+class CrossEntropy(Loss):
+    """-log p of the label: e = p - onehot."""
+
+    def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """p - onehot, and -log p."""
+        log_p = torch.log_softmax(logits, dim=-1)
+        losses = -log_p.gather(-1, labels)
+        error = log_p.exp_()
+        error.scatter_add_(-1, labels, torch.full_like(labels, -1, dtype=error.dtype))
+        return error, losses
+
+
+class LabelSmoothing(Loss):
+    """-sum q log p, q = (1 - s) onehot + s/K: e = p - q (Szegedy et al. 2016, section 7)."""
+
+    def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """p - q, and the cross-entropy with q."""
+        share = self.config.smoothing
+        log_p = torch.log_softmax(logits, dim=-1)
+        losses = -(1 - share) * log_p.gather(-1, labels) - share * log_p.mean(dim=-1, keepdim=True)
+        error = log_p.exp_().sub_(share / logits.shape[-1])
+        error.scatter_add_(-1, labels, torch.full_like(labels, share - 1, dtype=error.dtype))
+        return error, losses
+
+
+def make_loss(config: TrialConfig) -> Loss:
+    """The loss that a pack's trials share."""
+    return config.parts.loss.load()(config)
