@@ -161,10 +161,8 @@ def test_every_other_pair_is_refused_by_name():
             if PARTS["sampler"][sampler].relation == relation:
                 assert epsilon(event, 1e-5).value > 0
                 continue
-            for refused in (epsilon, ga.epsilon_per_epoch):
-                arguments = (event, 1e-5) if refused is epsilon else (event, 15, 1e-5)
-                with pytest.raises(UnsupportedAccounting, match=f"sampler {sampler} with relation {relation}: "):
-                    refused(*arguments)
+            with pytest.raises(UnsupportedAccounting, match=f"sampler {sampler} with relation {relation}: "):
+                epsilon(event, 1e-5)
             with pytest.raises(UnsupportedAccounting):
                 ga.loss_distribution(event)
 
@@ -206,21 +204,15 @@ def test_arguments_are_refused():
         epsilon(dataclasses.replace(SHUFFLED, noise_multiplier=None), 1e-5)
     with pytest.raises(ValueError, match="noise_multiplier: must be at least 0.1"):
         epsilon(dataclasses.replace(POISSON, noise_multiplier=0.01), 1e-5)
-    with pytest.raises(ValueError, match="steps: must be a multiple of epochs = 15, got 3164"):
-        ga.epsilon_per_epoch(dataclasses.replace(POISSON, steps=3164), 15, 1e-5)
-    with pytest.raises(ValueError, match="epochs: must be >= 1, got 0"):
-        ga.epsilon_per_epoch(POISSON, 0, 1e-5)
     with pytest.raises(ValueError, match="no sampling rate"):
         _ = SHUFFLED.q
 
 
 @pytest.mark.parametrize("event", ALL, ids=lambda e: e.sampler)
-def test_per_epoch_grows_to_the_whole(event):
-    event = dataclasses.replace(event, noise_multiplier=2.0)
-    listed = ga.epsilon_per_epoch(event, 3, 1e-5)
-    values = [e.value for e in listed]
+def test_epsilon_grows_by_epoch(event):
+    values = [epsilon(dataclasses.replace(event, noise_multiplier=2.0, steps=210 * epochs, epochs=epochs), 1e-5).value
+              for epochs in (1, 2, 3)]
     assert values == sorted(values) and len(set(values)) == 3
-    assert listed[1] == epsilon(dataclasses.replace(event, steps=420, epochs=2), 1e-5)
 
 
 @pytest.mark.parametrize("event", ALL, ids=lambda e: e.sampler)

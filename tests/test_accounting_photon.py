@@ -23,7 +23,6 @@ from pipeline.accounting.photon import (
     label_divergence,
     least_intensity_bound,
     most_positive,
-    poisson_divergence,
 )
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.feedback.algorithms import ternarize
@@ -34,6 +33,11 @@ from pipeline.trials.transmission import transmission
 
 TRIAL = TrialConfig(algorithm="pdfa", projector="opu_physical", mechanism="photonic", joint_release=True, hidden=(12,),
                     dataset="digits", batch_size=64, epochs=3, photons=0.5, dark_counts=0.05)
+
+
+def poisson_divergence(alpha: float, a: np.ndarray | float, b: np.ndarray | float) -> np.ndarray | float:
+    """D_alpha(Poi(a) || Poi(b)), alpha > 1, of counts with means a >= 0 and b > 0."""
+    return (a**alpha * b ** (1 - alpha) - alpha * a + (alpha - 1) * b) / (alpha - 1)
 
 
 def label(trial, epochs=3):

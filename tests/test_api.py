@@ -244,7 +244,7 @@ def test_a_frontier_is_of_certified_epsilons_unless_another_kind_is_asked_for(ex
 def test_a_sweep_whose_workers_need_plugins(workplace, extensions):
     page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     codes = re.findall(r"^```python\n(.*?)^```\n", page, re.DOTALL | re.MULTILINE)
-    names = ("feedback_alignment", "sparse_feedback", "per_layer", "digits_parity", "fourier")
+    names = ("feedback_alignment", "sparse_feedback", "per_layer", "digits_parity", "fourier", "signum")
     folder = workplace / "elsewhere_than_cwd"
     folder.mkdir()
     for name, code in zip(names, codes, strict=True):
@@ -254,7 +254,8 @@ def test_a_sweep_whose_workers_need_plugins(workplace, extensions):
                     "base: {dataset: digits_parity, mechanism: per_layer, noise_multiplier: 1, sampler: poisson,\n"
                     "       batch_size: 64, hidden: [16], epochs: 2, feedback_std: 0.1}\n"
                     "cases: [{base: {algorithm: fa, features: fourier, fourier_width: 32}},\n"
-                    "        {base: {algorithm: sparse}, grid: {sparsity: [0.9]}}]\n")
+                    "        {base: {algorithm: sparse, optimizer: signum, learning_rate: 0.001},\n"
+                    "         grid: {sparsity: [0.9]}}]\n")
     result = run_sweep(load_experiment(file), quiet=True)
     assert (result.finished, result.failed) == (2, {})
     runs = load_runs(file).set_index("trial_key")

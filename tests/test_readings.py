@@ -357,9 +357,10 @@ def test_a_reading_that_nothing_makes_use_of_is_refused_in_one_line(text, messag
 
 @pytest.mark.parametrize("text", [
     "{init: uniform, init_gain: 1, output_init: uniform, schedule: constant}",
-    "{mechanism: component, noise_multiplier: 0, target_norm: 1, bounding: clip, error_clip: on, tau_h_rule: per_layer}",
-    "{mechanism: component, noise_multiplier: 0, algorithm: hybrid, network: convnet, target_norm: 1, conv_error: clipped, "
-    "conv_clip: together}",
+    "{mechanism: component, noise_multiplier: 0, target_norm: 1, bounding: clip, error_clip: on, "
+    "tau_h_rule: per_layer}",
+    "{mechanism: component, noise_multiplier: 0, algorithm: hybrid, network: convnet, target_norm: 1, "
+    "conv_error: clipped, conv_clip: together}",
 ])
 def test_a_default_may_be_written_down_where_another_value_would_be_used(text):
     trial, = parse_experiment(f"base: {text}", Path("e.yaml")).trials

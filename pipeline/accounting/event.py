@@ -142,21 +142,6 @@ def epsilon(event: PrivacyEvent, delta: float, accountant: str | None = None) ->
                    CONVERSIONS[accountant], _note(event))
 
 
-def epsilon_per_epoch(event: PrivacyEvent, epochs: int, delta: float, accountant: str | None = None) -> list[Epsilon]:
-    """Epsilon after 1, 2, ..., `epochs` epochs of event.steps/event.epochs steps each.
-
-    Raises:
-        ValueError: where that is no whole number, or unless epochs >= 1; and as `epsilon`.
-    """
-    if event.steps % event.epochs:
-        raise ValueError(f"steps: must be a multiple of epochs = {event.epochs}, got {event.steps}")
-    if epochs < 1:
-        raise ValueError(f"epochs: must be >= 1, got {epochs}")
-    per_epoch = event.steps // event.epochs
-    return [epsilon(dataclasses.replace(event, steps=e * per_epoch, epochs=e), delta, accountant)
-            for e in range(1, epochs + 1)]
-
-
 def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: float,
                          accountant: str | None = None) -> float:
     """Noise multiplier with which the event's epsilon is at most `target_epsilon`, and at least 0.99 of it.

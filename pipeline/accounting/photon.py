@@ -37,11 +37,6 @@ ROUNDING = 1 + 1e-5  # of 1/t: softmax sums to 1 in float32
 SMALL = 1e-3  # change of a mean's root, relative, below which g is bounded by its derivative's end
 
 
-def poisson_divergence(alpha: float, a: np.ndarray | float, b: np.ndarray | float) -> np.ndarray | float:
-    """D_alpha(Poi(a) || Poi(b)), alpha > 1, of counts with means a >= 0 and b > 0."""
-    return (a**alpha * b ** (1 - alpha) - alpha * a + (alpha - 1) * b) / (alpha - 1)
-
-
 def most_positive(threshold: float, n_classes: int) -> int:
     """How many components of a ternarized error can be +1: those with softmax above the threshold t."""
     return n_classes if threshold == 0 else min(n_classes, math.floor(ROUNDING / threshold))
