@@ -187,7 +187,7 @@ def test_an_audit_catches_a_broken_mechanism(mechanism, sampler, broken, trials)
 def test_an_audit_of_the_release_needs_a_certified_trial():
     with pytest.raises(ValueError, match="noise_multiplier: must be > 0"):
         audit_release(dataclasses.replace(BASE, noise_multiplier=0), 100, 0.01)
-    with pytest.raises(ValueError, match="mechanism: must be one of per_example, component, got photonic"):
+    with pytest.raises(ValueError, match="mechanism: must be one of per_example, automatic, component, got photonic"):
         audit_release(TrialConfig(mechanism="photonic", sigma=1.0), 100, 0.01)
 
 

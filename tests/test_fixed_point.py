@@ -37,7 +37,8 @@ BASE = TrialConfig(dataset="digits", hidden=(16, 12), batch_size=32, epochs=2, l
 COMPONENT = dataclasses.replace(BASE, mechanism="component", tau_e=0.5, tau_h=4.0)
 CONVOLUTIONAL = dataclasses.replace(BASE, network="convnet", channels=(4,), kernel=3, algorithm="hybrid", projector="")
 CONV_COMPONENT = dataclasses.replace(CONVOLUTIONAL, mechanism="component", target_norm=2.0)
-TRIALS = {"per_example": BASE, "component": COMPONENT, "convolutions": CONVOLUTIONAL,
+AUTOMATIC = dataclasses.replace(BASE, mechanism="automatic")
+TRIALS = {"per_example": BASE, "automatic": AUTOMATIC, "component": COMPONENT, "convolutions": CONVOLUTIONAL,
           "convolutions, component": CONV_COMPONENT}
 EVERY = pytest.mark.parametrize("trial", TRIALS.values(), ids=TRIALS)
 LARGEST = 2.0**30  # of z sqrt(d), with which the grid is as coarse as it may be
@@ -251,7 +252,8 @@ def test_an_epsilon_so_large_that_the_sampler_counts_is_not_certified():
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"mechanism": "photonic", "sampler": "shuffled", "noise_multiplier": 0.0}, "noise: needs a guarantee"),
-    ({"noise_multiplier": 0.0}, "noise: needs a guarantee that it can keep: mechanism 'per_example' or 'component'"),
+    ({"noise_multiplier": 0.0}, "noise: needs a guarantee that it can keep: mechanism 'per_example' or 'automatic' or "
+                                "'component'"),
     ({"algorithm": "pdfa", "projector": "opu_hardware"}, "projector: nobody has shown that a real OPU projects"),
     ({"canaries": 100}, "canaries: their audit is computed from private records"),
     ({"clipping_norm": 1e-300}, "clipping_norm: must be at least 1e-15 and at most 1e.15 with noise 'secure'"),

@@ -70,7 +70,7 @@ def test_scores_of_noise_on_and_off_its_lattice():
 
 
 @pytest.mark.parametrize(("changes", "runs", "message"), [
-    ({"mechanism": "none"}, 3, "mechanism: must be one of per_example, component, got none"),
+    ({"mechanism": "none"}, 3, "mechanism: must be one of per_example, automatic, component, got none"),
     ({"noise_multiplier": 0.0}, 3, "noise_multiplier: must be > 0"),
     ({}, 0, "runs: must be >= 1, got 0"),
 ])

@@ -238,17 +238,17 @@ class Halved(PerExample):
 
 @pytest.mark.usefixtures("extensions")
 def test_an_extension_states_its_rounding_or_has_no_secret_noise():
-    settings = {**SECURE, "mechanism": "automatic"}
-    register_mechanism("automatic", Automatic, settings=("clipping_norm",), guarantee="so it is")
-    with pytest.raises(ConfigError, match="mechanism: 'automatic' must say by how much rounding"):
+    settings = {**SECURE, "mechanism": "normalised"}
+    register_mechanism("normalised", Automatic, settings=("clipping_norm",), guarantee="so it is")
+    with pytest.raises(ConfigError, match="mechanism: 'normalised' must say by how much rounding"):
         check_promises([TrialConfig(**settings)])
-    register_mechanism("automatic", Automatic, settings=("clipping_norm",), guarantee="so it is", rounding=1e-7)
+    register_mechanism("normalised", Automatic, settings=("clipping_norm",), guarantee="so it is", rounding=1e-7)
     trial = TrialConfig(**settings)
     check_promises([trial])
     assert enlargement(trial) > 1e-7 > enlargement(TrialConfig(**SECURE))
     for wrong in (-1.0, 0.1):
         with pytest.raises(ConfigError, match="rounding: must be at least 0"):
-            register_mechanism("automatic", Automatic, guarantee="so it is", rounding=wrong)
+            register_mechanism("normalised", Automatic, guarantee="so it is", rounding=wrong)
     register_mechanism("halved", Halved, settings=("clipping_norm",), guarantee="half of it")
     check_promises([TrialConfig(**{**SECURE, "mechanism": "halved"})])
 

@@ -20,13 +20,13 @@ def load(tmp_path, text):
 @pytest.mark.parametrize(("text", "message"), [
     ("base: {mechanism: photonic, target_epsilon: 3}",
      r"target_epsilon: is not used with mechanism 'photonic', got 3.0; use target_label_epsilon, or mechanism "
-     r"'per_example' or 'component', at base.target_epsilon \(.*e.yaml, line \d+\)$"),
+     r"'per_example' or 'automatic' or 'component', at base.target_epsilon \(.*e.yaml, line \d+\)$"),
     ("base: {mechanism: photonic, target_epsilon: 3, hidden: [32]}\ngrid: {sigma: [0.1, 0.2]}",
      r"target_epsilon: is not used with mechanism 'photonic'"),
     ("base: {clipping_norm: 1.0}", r"clipping_norm: is not used with mechanism 'none', got 1.0; use mechanism "
-                                   r"'per_example', at base.clipping_norm"),
+                                   r"'per_example' or 'automatic', at base.clipping_norm"),
     ("base: {mechanism: none, noise_multiplier: 1}", r"noise_multiplier: is not used with mechanism 'none', got 1.0; "
-                                                     r"use mechanism 'per_example' or 'component'"),
+                                                     r"use mechanism 'per_example' or 'automatic' or 'component'"),
     ("base: {target_epsilon: 3}", r"target_epsilon: is not used with mechanism 'none'"),
     ("base: {mechanism: per_example, sigma: 0.3}",
      r"sigma: is not used with mechanism 'per_example' and algorithm 'dfa', got 0.3; use noise_multiplier or "
@@ -132,7 +132,7 @@ def test_fields_of_an_extension_are_used(tmp_path):
     load(tmp_path, "base: {mechanism: clipper, clipping_norm: 2}")
     with pytest.raises(ConfigError, match="tau_e: is not used with mechanism 'clipper', .*use mechanism 'component'"):
         load(tmp_path, "base: {mechanism: clipper, tau_e: 2}")
-    with pytest.raises(ConfigError, match="clipping_norm: .* use mechanism 'per_example' or 'clipper'"):
+    with pytest.raises(ConfigError, match="clipping_norm: .* use mechanism 'per_example' or 'automatic' or 'clipper'"):
         load(tmp_path, "base: {clipping_norm: 2}")
 
 

@@ -304,3 +304,14 @@ class PerExample(Gaussian):
     def update_norm(cls, fields: Mapping[str, Any]) -> float:
         """C."""
         return fields["clipping_norm"]
+
+
+@part("mechanism", "automatic")
+class Automatic(PerExample):
+    """Automatic clipping: each record's contribution is normalised to less than C, however short (Bu et al. 2023)."""
+
+    label = "automatic"
+    works = "pipeline.learning.mechanisms.gaussian:Automatic"
+    clipping_gamma: float = setting(
+        0.01, "automatic clipping: gamma, added to the norm by which a record's contribution is divided", low=1e-6,
+        high=1e6, per_trial=True)

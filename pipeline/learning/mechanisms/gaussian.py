@@ -10,6 +10,7 @@ float64.
 
     per_example   u_i is shortened to C as a whole (DP-SGD; Abadi et al. 2016). In a linear layer it is an outer
                   product, so its norm is that of its factors; in a convolution, `layers.Conv` measures it.
+    automatic     u_i becomes C u_i/(||u_i|| + gamma), which is shorter than C (AUTO-S; Bu et al. 2023).
     component     its factors are bounded (Lee & Kifer 2020, Algorithm 1): ||e|| <= tau_e, ||B|| = beta,
                   ||h|| <= tau_h, |phi'| <= gamma. C follows from them; or C is given (`target_norm`), every layer
                   gets C/sqrt(L), and tau_h of a layer follows from that. A convolution has no such factors: each
@@ -71,7 +72,7 @@ def contribution_norms(net: Network, deltas: Sequence[torch.Tensor], activations
 
 
 class GaussianMechanism(Mechanism):
-    """What both ways to bound share: the noise on the sum, and the normaliser.
+    """What all ways to bound share: the noise on the sum, and the normaliser.
 
     Attributes:
         bounds: C of every trial.
@@ -187,6 +188,20 @@ class PerExample(GaussianMechanism):
     def bounded(self, deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         factor = (self.clipping_norm / contribution_norms(self.net, deltas, activations)).clamp_(max=1.0)
+        return [d * factor for d in deltas], activations
+
+
+class Automatic(PerExample):
+    """u_i <- C u_i/(||u_i|| + gamma), AUTO-S of Bu et al. (2023)."""
+
+    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
+                 matrices: torch.Tensor | None = None) -> None:
+        super().__init__(trials, net, device, matrices)
+        self.gamma = column(trials, "clipping_gamma", device)
+
+    def bounded(self, deltas: list[torch.Tensor],
+                activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        factor = self.clipping_norm / (contribution_norms(self.net, deltas, activations) + self.gamma)
         return [d * factor for d in deltas], activations
 
 

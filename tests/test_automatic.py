@@ -1,0 +1,118 @@
+"""Automatic clipping (AUTO-S): its closed form, its bound, and the accounting of per_example."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from pipeline import account
+from pipeline.accounting.finite_precision import enlargement
+from pipeline.auditing import audit_release
+from pipeline.experiment.preset import recommended
+from pipeline.learning.data.dataset import load
+from pipeline.learning.mechanisms import contribution_bound, make_mechanism, noise_deviation
+from pipeline.learning.network.network import make_network
+from pipeline.learning.training import Training
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.packs import Pack
+
+CPU, M, C, GAMMA = torch.device("cpu"), 32, 0.5, 0.01
+TRIAL = TrialConfig(dataset="digits", hidden=(24, 16), batch_size=M, mechanism="automatic", clipping_norm=C, epochs=2,
+                    sampler="poisson", noise_multiplier=1.0, learning_rate=0.5)
+CONVNET = dataclasses.replace(TRIAL, algorithm="hybrid", projector="", network="convnet", channels=(4,), kernel=3)
+SECURE = dataclasses.replace(TRIAL, noise="secure")
+TRIALS = {"dfa": TRIAL, "bp": dataclasses.replace(TRIAL, algorithm="bp", projector=""), "convnet": CONVNET,
+          "denoise": dataclasses.replace(TRIAL, denoise=True), "secure": SECURE,
+          "secure denoise": dataclasses.replace(SECURE, denoise=True)}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits")
+
+
+def batch_of(trial, digits):
+    """A training, and the factors (deltas, activations) of its first batch."""
+    training = Training(Pack((trial,)), digits, CPU)
+    indices = training.sampler.epoch()[0].clamp(min=0)
+    activations, logits = training.net.forward(training.train_inputs.batch(indices))
+    error = torch.softmax(logits, dim=-1) - torch.nn.functional.one_hot(digits.train_y[indices], 10)
+    return training, training.deltas(error, activations), activations
+
+
+def contribution(mechanism, deltas, activations, i, size=1.0):
+    """What record i contributes to the sum, alone [P]."""
+    keep = torch.zeros(1, deltas[0].shape[1], 1)
+    keep[0, i] = size
+    total = (mechanism.space or mechanism.net).blank_parameters(
+        1, CPU, torch.float64 if mechanism.release else torch.float32)
+    mechanism.add_up([d * keep for d in deltas], activations, total)
+    return total.flat[0].double().clone()
+
+
+@pytest.mark.parametrize("gamma", [GAMMA, 3.0])
+@pytest.mark.parametrize("name", TRIALS)
+def test_a_contribution_is_c_u_over_its_norm_plus_gamma(name, gamma, digits):
+    """u is what an enormous C leaves of the record under per_example."""
+    trial = dataclasses.replace(TRIALS[name], clipping_gamma=gamma)
+    training, deltas, activations = batch_of(trial, digits)
+    plain = dataclasses.replace(trial, mechanism="per_example", clipping_norm=1e6)
+    bare = plain.parts.mechanism.load()((plain,), training.net, CPU, training.feedback.matrices)
+    for i in range(6):
+        for size in (1e-3, 1.0, 1e3):
+            u = contribution(bare, deltas, activations, i, size)
+            found = contribution(training.mechanism, deltas, activations, i, size)
+            torch.testing.assert_close(found, C * u / (u.norm() + gamma), rtol=2e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", TRIALS)
+def test_no_contribution_is_longer_than_c_and_long_ones_come_close(name, digits):
+    training, deltas, activations = batch_of(TRIALS[name], digits)
+    assert training.mechanism.bounds == [contribution_bound(TRIALS[name])] == [C]
+    for size in (1e-6, 1.0, 1e6):
+        lengths = [contribution(training.mechanism, deltas, activations, i, size).norm().item() for i in range(6)]
+        assert 0 < max(lengths) <= C * (1 + 1e-5)
+        assert size < 1e6 or min(lengths) > 0.999 * C
+        assert size > 1e-6 or max(lengths) < 0.1 * C, "gamma keeps records apart that are short"
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"noise": "secure"}, {"sampler": "shuffled"}, {"sampler": "without_replacement"},
+    {"noise_multiplier": 0.0, "target_epsilon": 3.0}, {"denoise": True}])
+def test_it_is_accounted_for_as_per_example_whatever_gamma(changes):
+    automatic = dataclasses.replace(TRIAL, **changes)
+    per_example = dataclasses.replace(automatic, mechanism="per_example")
+    assert (account(automatic) == account(per_example)
+            == account(dataclasses.replace(automatic, clipping_gamma=2.0)))
+    assert account(automatic)[0].kind == "certified"
+    assert noise_deviation(automatic) == noise_deviation(per_example)
+    if automatic.secure:
+        assert enlargement(automatic) == enlargement(per_example)
+    assert len({t.trial_key for t in (automatic, per_example, dataclasses.replace(automatic, clipping_gamma=2.0))}) == 3
+
+
+@pytest.mark.parametrize("changes", [{}, {"sampler": "shuffled", "noise_multiplier": 2.0}, {"denoise": True}])
+def test_an_audit_of_one_release_comes_close_to_what_is_certified_and_stays_below(changes):
+    audit = audit_release(dataclasses.replace(TRIAL, **changes), trials=1000, delta=0.01)
+    assert 0.6 < audit.mu_lower <= audit.mu == 1 and not audit.exceeds
+
+
+def test_an_audit_finds_a_bound_that_is_not_kept():
+    mechanism = make_mechanism(Pack((TRIAL,)), make_network(TRIAL, [0]), CPU)
+    bounded = mechanism.bounded
+    mechanism.bounded = lambda deltas, h: ([2 * d for d in bounded(deltas, h)[0]], h)
+    assert audit_release(TRIAL, trials=400, delta=0.01, mechanism=mechanism).exceeds
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"clipping_gamma": 0.0}, "clipping_gamma: must be >= 1e-06"),
+    ({"denoise": True, "algorithm": "bp", "projector": ""}, "denoise: must be false with bp"),
+])
+def test_what_cannot_be_run_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        dataclasses.replace(TRIAL, **changes)
+
+
+def test_no_preset_has_settings_for_it():
+    with pytest.raises(ConfigError, match="automatic"):
+        recommended(dataset="digits", mechanism="automatic", target_epsilon=3)
