@@ -72,7 +72,7 @@ def test_the_command_writes_a_file_that_loads_and_says_how_to_go_on(tmp_path, ca
 
 
 @pytest.mark.parametrize(("options", "says"), [
-    (["--dataset", "fmnist"], "--dataset: must be one of fashion_mnist, mnist, cifar10, digits, got 'fmnist'"),
+    (["--dataset", "fmnist"], "--dataset: must be one of fashion_mnist, mnist, cifar10, digits, svhn, got 'fmnist'"),
     (["--private", "all"], "--private: must be one of records, labels, nothing, got 'all'"),
     (["--epsilon", "0"], "--epsilon: must be numbers from 0.01 to 1000, got [0.0]"),
     (["--epsilon", "3,3"], "--epsilon: must be different numbers, got [3.0, 3.0]"),

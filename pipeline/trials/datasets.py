@@ -107,6 +107,7 @@ enter("cifar10", DatasetSpec(50_000, 10_000, (3, 32, 32), 10, (0.4914, 0.4822, 0
                              published=True), _READERS + "cifar10", "CIFAR-10")
 enter("digits", DatasetSpec(1_437, 360, (1, 8, 8), 10, (0.3053,), (0.3760,), scale=16.0, majority=47 / 360),
       _READERS + "digits", "scikit-learn's digits")
+enter("svhn", DatasetSpec(73_257, 26_032, (3, 32, 32), 10, (0.5,) * 3, (0.5,) * 3), _READERS + "svhn", "SVHN")
 
 DATASETS: Mapping[str, DatasetSpec] = View("dataset", "spec")
 DATASET_LABELS: Mapping[str, str] = View("dataset", "label")

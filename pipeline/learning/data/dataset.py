@@ -6,7 +6,8 @@ Where the records come from (`pipeline.learning.data.readers`):
       missing there is an error;
     - otherwise the official hosts, once, into the cache (PHOTONIC_CACHE, by default ~/.cache/photonic).
 
-Whatever the source, the decompressed bytes must have the SHA-256 recorded in `pipeline.trials.datasets`.
+Whatever the source, the decompressed bytes must have the SHA-256 recorded in `pipeline.trials.datasets`. Of `svhn` none
+is recorded: sizes, types and labels are all that is checked.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
     Args:
         name: one of `DATASETS`.
         folder: read-only folder that holds the files; None takes PHOTONIC_DATA, and where that is unset or empty the
-            official hosts and the cache. It may hold `MNIST/raw` and `FashionMNIST/raw` (idx files, gzipped or not)
-            and CIFAR-10's binary version as `cifar-10-binary.tar.gz`, `.tar.xz` or `cifar-10-batches-bin`, in
-            `CIFAR10` or at the top.
+            official hosts and the cache. It may hold `MNIST/raw` and `FashionMNIST/raw` (idx files, gzipped or not),
+            CIFAR-10's binary version as `cifar-10-binary.tar.gz`, `.tar.xz` or `cifar-10-batches-bin`, in `CIFAR10` or
+            at the top, and SVHN's `train_32x32.mat` and `test_32x32.mat`, in `SVHN` or at the top.
 
     Raises:
         DataError: an unknown name; a file that is missing, corrupt, truncated or another than the official one;

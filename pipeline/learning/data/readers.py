@@ -1,4 +1,5 @@
-"""Readers of the formats that data sets come in: idx files, CIFAR-10's binary version, scikit-learn's digits.
+"""Readers of the formats that data sets come in: idx files, CIFAR-10's binary version, SVHN's MATLAB files,
+scikit-learn's digits.
 
 Every reader goes from the public facts of a data set and the folder that the user gave to verified arrays; where no
 folder was given it downloads into the cache.
@@ -29,6 +30,7 @@ BASE_URLS = {
     "fashion_mnist": "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     "mnist": "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "cifar10": "https://www.cs.toronto.edu/~kriz/",
+    "svhn": "http://ufldl.stanford.edu/housenumbers/",
 }
 
 IDX_FOLDERS = {"fashion_mnist": "FashionMNIST/raw", "mnist": "MNIST/raw"}
@@ -42,6 +44,8 @@ CIFAR_BATCHES = {"train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "te
 # ordered by the time they take to read: none, 2 s, 10 s to decompress
 CIFAR_PATHS = tuple(f"{folder}{name}" for name in (CIFAR_UNPACKED, CIFAR_ARCHIVE, "cifar-10-binary.tar.xz")
                     for folder in (f"{CIFAR_FOLDER}/", ""))
+
+SVHN_FOLDER = "SVHN"
 
 Arrays = tuple[np.ndarray, np.ndarray]  # x uint8 [N, n_features], y uint8 [N]
 Reader = Callable[[DatasetSpec, Path | None], tuple[Arrays, Arrays]]  # of the folder that the user gave -> train, test
@@ -197,6 +201,39 @@ def _cifar10_arrays(source: Path, spec: DatasetSpec, members: dict[str, bytes]) 
         return np.concatenate([batch[:, 1:] for batch in records]), y
 
     return split("train"), split("test")
+
+
+def svhn(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
+    """The cropped digits of SVHN (Netzer et al. 2011). No digest of the files is known: sizes and labels
+    are checked."""
+
+    def split(part: str, n: int) -> Arrays:
+        file = f"{part}_32x32.mat"
+        if folder is not None:
+            return _read_svhn(_locate(folder, [f"{SVHN_FOLDER}/{file}", file]), spec, n)
+        return fetch(f"{BASE_URLS['svhn']}{file}", cache_folder() / SVHN_FOLDER / file,
+                     lambda path: _read_svhn(path, spec, n))
+
+    return split("train", spec.n_train), split("test", spec.n_test)
+
+
+def _read_svhn(path: Path, spec: DatasetSpec, n: int) -> Arrays:
+    """A MATLAB 5 file with X uint8 [rows, columns, channels, n] and y [n, 1], of labels 1..10; 10 is the digit 0."""
+    from scipy.io import loadmat
+
+    try:
+        found = loadmat(path, variable_names=["X", "y"])
+    except Exception as error:  # of a broken file scipy raises whatever it comes across
+        raise DataError(f"{path}: expected a readable, complete MATLAB 5 file, got: {error}") from error
+    channels, rows, columns = spec.shape
+    for name, shape in (("X", (rows, columns, channels, n)), ("y", (n, 1))):
+        if name not in found or found[name].dtype != np.uint8 or found[name].shape != shape:
+            got = f"{found[name].dtype} of shape {found[name].shape}" if name in found else "none of that name"
+            raise DataError(f"{path}, {name}: expected uint8 of shape {shape}, got {got}")
+    y = found["y"][:, 0]
+    if not (1 <= y.min() and y.max() <= spec.n_classes):
+        raise DataError(f"{path}, y: expected labels 1..{spec.n_classes}, got {y.min()}..{y.max()}")
+    return found["X"].transpose(3, 2, 0, 1).reshape(n, spec.n_features), y % spec.n_classes
 
 
 def _keep_unpacked(members: dict[str, bytes], unpacked: Path) -> None:
