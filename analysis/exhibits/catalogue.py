@@ -32,11 +32,13 @@ class Entry:
             (`load_runs`) and returns the `Exhibit`.
         misfit: why it cannot show these trials, as the end of a sentence that begins with its name; empty where it can.
         takes: what that function takes besides, as keywords: `name`, `store` (where every epoch is), `experiment`.
+        unasked: whether a file that lists no exhibits gets it where it fits.
     """
 
     draws: str
     misfit: Callable[[Sequence[TrialConfig]], str]
     takes: tuple[str, ...] = ()
+    unasked: bool = True
 
 
 _one, _named = fit.of_one_dataset, ("name",)
@@ -54,6 +56,7 @@ EXHIBITS = {
     "main_effects": Entry("main_effects:draw", fit.main_effects),
     "parallel_coordinates": Entry("parallel_coordinates:draw", fit.parallel_coordinates),
     "means": Entry("means:draw", fit.means),
+    "training_time": Entry("training_time:draw", _one(fit.training_time), ("store",), unasked=False),
     "leekifer": Entry("leekifer:draw", fit.leekifer, ("store",)),
 }
 
@@ -66,8 +69,8 @@ def misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
 
 
 def fitting(configs: Sequence[TrialConfig]) -> tuple[str, ...]:
-    """The exhibits that can show these trials; of no trial none."""
-    return tuple(exhibit for exhibit in EXHIBITS if configs and not misfit(exhibit, configs))
+    """The exhibits that can show these trials, except those that have to be listed; of no trial none."""
+    return tuple(name for name, entry in EXHIBITS.items() if configs and entry.unasked and not entry.misfit(configs))
 
 
 def left_out(configs: Sequence[TrialConfig], report: Sequence[str]) -> list[tuple[str, str]]:

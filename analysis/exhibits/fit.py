@@ -127,6 +127,17 @@ def leekifer(configs: Sequence[TrialConfig]) -> str:
     return ""
 
 
+def training_time(configs: Sequence[TrialConfig]) -> str:
+    if any(c.epochs < 2 for c in configs):
+        return "shows accuracy by epoch, which trials of one epoch do not have"
+    if any(c.validation_fraction and c.disclosure == "withheld" for c in configs):
+        return ("needs an accuracy of every epoch, which trials with private_metrics 'withheld' log only with "
+                "validation_fraction 0")
+    if varied := cell_differing(configs, lambda f: (f["algorithm"], noise_setting(f))):
+        return f"has one curve for each algorithm and noise, but trials there also differ in {', '.join(varied)}"
+    return ""
+
+
 def without_choice(shown: Sequence[TrialConfig], cell: Callable[[Mapping[str, Any]], Any], cells: str) -> str:
     """Why none of several settings can be chosen to stand for a cell; empty where one can, or has not to be."""
     varied = cell_differing(shown, cell)

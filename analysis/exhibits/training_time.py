@@ -1,0 +1,90 @@
+"""Accuracy over training time: what an algorithm reaches in so many seconds, a panel for each noise.
+
+A trial's seconds are its share of its pack's, summed over its epochs (`time/epoch_seconds`). They are of the machines
+that trained it: compare trials of one sweep.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.exhibits.exhibit import Exhibit
+from analysis.exhibits.figure2 import MissingSeries, by_epoch
+from analysis.exhibits.metrics import METRICS
+from analysis.runs import by_noise, load_history, require_replicates, setting_label
+from analysis.statistics import SUMMARY
+from analysis.style import handles, look, panels, present, seeds, theme
+from analysis.text import means_text
+from pipeline.tracking.reader import Reader
+from pipeline.trials.records import ACCURACY, CLOCK
+
+ACCURACIES = (ACCURACY, "test/accuracy")  # by epoch, the first that all trials have
+CURVES = ["algorithm", "setting"]
+
+
+def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
+    """The curves of runs, whose histories the store has; errors as `tabulate`."""
+    table = tabulate(runs, store)
+    caption = (f"{table['accuracy_of'].iloc[0].capitalize()} accuracy over mean seconds of training (a trial's share "
+               f"of its pack's), one panel per noise: {means_text(table['n'], 'with 95% bootstrap bands')}")
+    return Exhibit.of_means("training_time", "Accuracy over training time", caption, table, plot(table))
+
+
+def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
+    """Accuracy after every epoch, over seeds: columns algorithm, setting, epoch, seconds (from the start of training,
+    mean over seeds), accuracy_of (`validation` or `test`), and `SUMMARY` in percent.
+
+    A trial that diverged keeps its last accuracy and time.
+
+    Raises:
+        MixedTrials: if trials of one algorithm and noise differ in more than their seed.
+        MissingSeries: unless every trial has the time and an accuracy of every epoch.
+    """
+    require_replicates(runs)
+    clock = load_history(store, runs, CLOCK)
+    keys = set(runs["trial_key"])
+    for key in ACCURACIES:
+        accuracy = load_history(store, runs, key)
+        points = accuracy.merge(clock[["trial_key", "epoch"]], on=["trial_key", "epoch"])
+        if set(points["trial_key"]) == keys and len(points) == len(clock):
+            break
+    else:
+        raise MissingSeries(f"training_time: needs {CLOCK}, and {' or '.join(ACCURACIES)}, of all trials by epoch")
+    rows = []
+    for (algorithm, setting), cell in accuracy.groupby(CURVES, sort=False):
+        times = clock[clock["trial_key"].isin(cell["trial_key"])]
+        seconds = times.pivot(index="epoch", columns="trial_key", values="value").cumsum().ffill().mean(axis=1)
+        table = by_epoch(cell, METRICS["accuracy"])
+        rows.append(table.assign(algorithm=algorithm, setting=setting, seconds=table["epoch"].map(seconds),
+                                 accuracy_of=key.partition("/")[0]))
+    return pd.concat(rows)[[*CURVES, "epoch", "seconds", "accuracy_of", *SUMMARY]]
+
+
+def plot(table: pd.DataFrame) -> Figure:
+    """A panel for each noise, 3 x 2.8 inches, all on the same scales, from `tabulate`."""
+    settings = by_noise(table["setting"])
+    with theme():
+        figure, axes = panels(len(settings), 3, 3.0, 2.8, beside=(1.6, 0.0), sharex=True, sharey=True)
+        for setting, ax in zip(settings, axes, strict=True):
+            panel(table[table["setting"] == setting], ax)
+            ax.set(title=setting_label(setting), xlabel="Seconds of training",
+                   ylabel=f"{table['accuracy_of'].iloc[0].capitalize()} accuracy (%)")
+        title = seeds(table.groupby(CURVES)["n"].max(), "mean, 95% bootstrap band")
+        figure.legend(handles=handles(table), title=title, loc="outside right center", alignment="left")
+    return figure
+
+
+def panel(table: pd.DataFrame, ax: Axes) -> Axes:
+    """Accuracy over seconds at one noise, a curve for each algorithm."""
+    for algorithm in present(table):
+        own = table[table["algorithm"] == algorithm]
+        line, = ax.plot(own["seconds"], own["mean"], **look(algorithm))
+        if (own["n"] > 1).any():
+            ax.fill_between(own["seconds"], own["bootstrap_low"], own["bootstrap_high"], color=line.get_color(),
+                            alpha=0.12, linewidth=0)
+    ax.set_xlim(left=0)
+    sns.despine(ax=ax)
+    return ax

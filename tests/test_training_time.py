@@ -1,0 +1,99 @@
+"""The exhibit of accuracy over training time: from a store's epochs to curves, and which trials it fits."""
+
+import dataclasses
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from analysis.exhibits import training_time
+from analysis.exhibits.catalogue import draw, fitting, misfit
+from analysis.exhibits.exhibit import MOST_WORDS
+from analysis.exhibits.figure2 import MissingSeries
+from analysis.runs import load_runs
+from pipeline.experiment.experiment import parse_experiment
+from pipeline.tracking.store import Store
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.records import EpochRecord, Outcome
+
+BP = TrialConfig(dataset="digits", algorithm="bp", hidden=(8,), epochs=3, mechanism="per_example", sampler="poisson",
+                 target_epsilon=3.0)
+GRID = [dataclasses.replace(BP, algorithm=algorithm, projector="", target_epsilon=epsilon, seed=seed)
+        for algorithm, epsilon, seed in product(("bp", "dfa"), (1.0, 3.0), (0, 1))]
+DIVERGED = GRID[1]  # bp, epsilon 1, seed 1: after two epochs
+
+
+def seconds(config, epoch):
+    return (2.0 if config.algorithm == "bp" else 1.0) * (1 + config.seed) * epoch
+
+
+def accuracy(config, epoch):
+    return 0.5 + 0.1 * epoch + 0.02 * config.seed + 0.01 * config.target_epsilon
+
+
+def filled(folder, key="validation/accuracy", clock="time/epoch_seconds"):
+    store = Store(root=folder)
+    store.open_sweep("timed")
+    for config in GRID:
+        store.start(config, {})
+    for config in GRID:
+        epochs = 2 if config == DIVERGED else 3
+        for epoch in range(1, epochs + 1):
+            metrics = {key: accuracy(config, epoch), clock: seconds(config, epoch)}
+            status = "diverged" if config == DIVERGED else "finished"
+            store.log([EpochRecord(config.trial_key, epoch, metrics, {},
+                                   Outcome(status, {}, ()) if epoch == epochs else None)])
+    return store
+
+
+@pytest.mark.parametrize("key", ["validation/accuracy", "test/accuracy"])
+def test_seconds_are_summed_over_epochs_and_averaged_over_seeds(tmp_path, key):
+    store = filled(tmp_path, key)
+    shown = draw("training_time", None, load_runs(store, GRID), store)
+    rows = shown.rows.set_index(["algorithm", "setting", "epoch"])
+    assert len(rows) == 2 * 2 * 3 and set(rows["n"]) == {2} and set(rows["accuracy_of"]) == {key.partition("/")[0]}
+    for epoch, spent in ((1, 1.5), (2, 1.5 * 3), (3, 1.5 * 6)):
+        row = rows.loc[("dfa", "epsilon=3", epoch)]
+        assert row["seconds"] == pytest.approx(spent) and row["mean"] == pytest.approx(100 * (0.54 + 0.1 * epoch))
+    # A diverged trial keeps its last value and time: 2 (1 + 2) = 6 and 4 (1 + 2) = 12 s for two epochs, then 12 and 12.
+    assert rows.loc[("bp", "epsilon=1", 3), "seconds"] == pytest.approx((12 + 12) / 2)
+    assert rows.loc[("bp", "epsilon=1", 3), "mean"] == pytest.approx(50 * (0.81 + 0.73))
+    caption = shown.texts.body[0]
+    assert caption.startswith(key.partition("/")[0].capitalize()) and "n = 2" in caption
+    assert len(caption.split()) <= MOST_WORDS
+
+
+def test_a_panel_for_each_noise_has_a_curve_for_each_algorithm(tmp_path):
+    store = filled(tmp_path)
+    table = training_time.tabulate(load_runs(store, GRID), store)
+    axes = training_time.plot(table).axes
+    assert [ax.get_title() for ax in axes] == ["ε ≤ 1", "ε ≤ 3"]
+    for ax in axes:
+        curves = {line.get_label(): line.get_xdata().tolist() for line in ax.lines}
+        assert set(curves) == {"BP", "DFA"} and all(x == sorted(x) for x in curves.values())
+        assert len(ax.collections) == 2, "bands over two seeds"
+    assert axes[1].lines[0].get_xdata().tolist() == pytest.approx([3, 9, 18])
+
+
+def test_runs_without_times_are_refused(tmp_path):
+    store = filled(tmp_path, clock="time/other_seconds")
+    with pytest.raises(MissingSeries, match="training_time: needs time/epoch_seconds, and validation/accuracy or test"):
+        training_time.tabulate(load_runs(store, GRID), store)
+
+
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"epochs": 1}, "trials of one epoch do not have"),
+    ({"private_metrics": "withheld"}, "private_metrics 'withheld'"),
+    ({"clipping_norm": 2.0}, "also differ in clipping_norm"),
+    ({"dataset": "mnist"}, "is of one data set"),
+])
+def test_trials_that_it_does_not_fit_are_told_why(changes, reason):
+    assert misfit("training_time", GRID) == ""
+    assert misfit("training_time", [dataclasses.replace(BP, private_metrics="withheld", validation_fraction=0.0)]) == ""
+    assert reason in misfit("training_time", [*GRID, dataclasses.replace(BP, **changes)])
+
+
+def test_only_a_file_that_lists_it_has_it():
+    assert "training_time" not in fitting(GRID)
+    text = "base: {dataset: digits}\ngrid: {algorithm: [bp, dfa]}\nreport: [training_time]"
+    assert parse_experiment(text, Path("e.yaml")).report == ("training_time",)
