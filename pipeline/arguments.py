@@ -1,4 +1,5 @@
-"""The command line: `photonic init | sweep | status | report | account | audit | device | fields | ui | completion`."""
+"""The command line: `photonic init | sweep | status | report | account | audit | export | device | fields | ui |
+completion`."""
 
 from __future__ import annotations
 
@@ -108,6 +109,11 @@ def make_parser() -> argparse.ArgumentParser:
                        help="steps of training whose updates are attacked (default: %(default)s)")
     audit.add_argument("--mlruns", type=Path, metavar="DIR",
                        help="tracking store of RUN (default: mlruns); with FILE, also log the table to its sweep there")
+
+    export = command("export", "write a trial's weights, settings, metrics and the tags of its epsilon to a new folder")
+    export.add_argument("run", metavar="RUN", help="trial_key or MLflow run id of a trial that has ended")
+    with_store(export)
+    export.add_argument("--out", type=Path, metavar="DIR", help="folder to make (default: exports/<trial_key>)")
 
     device = command("device", "measure a projector: gain, noise, bias, correlations, crosstalk, drift, in a report")
     device.add_argument("projector", metavar="PROJECTOR", help="opu_simulated, opu_physical or opu_hardware")

@@ -300,6 +300,14 @@ def _text_file(name: str, text: str) -> Iterator[Path]:
         yield file
 
 
+def _export(options: Namespace) -> int:
+    from pipeline.tracking.export import export
+    from pipeline.tracking.reader import Reader
+
+    files = export(Reader(root=options.mlruns), options.run, options.out)
+    return _print_lines(["written:", *(f"  {file}" for file in files)])
+
+
 def _device(options: Namespace) -> int:
     changes = _assignments("--set", options.set)
     trial = TrialConfig.from_mapping({"algorithm": "pdfa", "projector": options.projector, **changes})
@@ -333,7 +341,7 @@ def _ui(options: Namespace) -> int:
 
 COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "init": _init, "sweep": _sweep, "status": _status, "report": _report, "account": _account, "audit": _audit,
-    "device": _device, "fields": _fields, "ui": _ui,
+    "export": _export, "device": _device, "fields": _fields, "ui": _ui,
     "completion": lambda options: _print_lines([completion(make_parser(), options.shell)])}
 
 

@@ -20,6 +20,7 @@ DONE = ("finished", "diverged", "stopped")  # need no more training
 EXPERIMENT = "experiment.yaml"  # of a sweep's parent run: the experiment file as it was swept last
 BUDGET = "budget"  # its tag with what a privacy budget began with, as JSON
 WEIGHTS = "weights.safetensors"  # of a trial
+CONFIG = "config.json"  # its canonical configuration
 SUGGESTIONS = "search.json"  # of a sweep's parent run: what its search has asked for
 CALIBRATED = "calibrated."  # tags and params of what a target came to: `noise_multiplier` or `sigma`
 MOST_DIGITS = 1e15  # whole numbers up to here are as exact without a point
@@ -162,4 +163,4 @@ def write_artifacts(folder: Path, config: TrialConfig, outcome: Outcome) -> None
         for row in outcome.per_class:
             accuracy = row.correct / row.count if row.count else ""  # no record of the class, no accuracy
             table.writerow([row.split, row.label, row.count, row.correct, accuracy])
-    (folder / "config.json").write_text(json.dumps(config.canonical(), indent=2) + "\n")
+    (folder / CONFIG).write_text(json.dumps(config.canonical(), indent=2) + "\n")

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import numpy as np
-from safetensors.numpy import load_file
+from safetensors.numpy import load
 
 from pipeline.experiment.experiment import Experiment, asked_for
 from pipeline.tracking.artifacts import (
@@ -262,17 +262,21 @@ class Reader:
         """
         return tracked(find_trial(self._client, self.uri, name))
 
-    @reports_errors
     def weights(self, run: TrackedRun) -> dict[str, np.ndarray]:
-        """The final weights of a trial, by name.
+        """The final weights of a trial, by name; errors as `artifact`."""
+        return load(self.artifact(run, WEIGHTS))
+
+    @reports_errors
+    def artifact(self, run: TrackedRun, name: str) -> bytes:
+        """A file that a trial left.
 
         Raises:
-            TrackingError: for a trial that has not ended.
+            TrackingError: for a trial that has not ended, and a file that is not there.
         """
         if run.status not in DONE:
             raise TrackingError(f"trial {run.trial_key}: must have ended to have weights, is {run.status}")
         with tempfile.TemporaryDirectory() as folder:
-            return load_file(self._client.download_artifacts(run.run_id, WEIGHTS, folder))
+            return Path(self._client.download_artifacts(run.run_id, name, folder)).read_bytes()
 
     @property
     def experiment_id(self) -> str:

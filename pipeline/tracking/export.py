@@ -1,0 +1,49 @@
+"""One trial as files that need neither this package nor the tracking store to be read."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tempfile
+from pathlib import Path
+
+from pipeline.tracking.artifacts import CONFIG, WEIGHTS
+from pipeline.tracking.reader import Reader
+from pipeline.trials.fields import UserError
+
+
+def export(store: Reader, name: str, folder: Path | None = None) -> list[Path]:
+    """Write a trial that has ended to a new folder, which appears whole or not at all.
+
+    It has `weights.safetensors` and `config.json` as they are stored, all metrics as `metrics.csv` (columns metric,
+    epoch, value), and the tags that say what an epsilon among them means as `privacy.json`.
+
+    Args:
+        name: the trial's MLflow run id or trial_key.
+        folder: to be made; by default `exports/<trial_key>`.
+
+    Returns:
+        The files.
+
+    Raises:
+        UserError: if the folder is there already.
+        TrackingError: for a trial that is not there, has not ended, or lacks a file.
+    """
+    run = store.trial(name)
+    folder = folder or Path("exports", run.trial_key)
+    if folder.exists():
+        raise UserError(f"--out: must be a folder that does not exist yet, got {folder}; nothing is overwritten")
+    metrics = [(key, *point) for key in sorted(run.metrics) for point in store.history(run.run_id, key)]
+    contents = {file: store.artifact(run, file) for file in (WEIGHTS, CONFIG)}
+    privacy = {tag: text for tag, text in sorted(run.tags.items()) if tag.startswith("privacy.")}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".exporting-", dir=folder.parent) as scratch:
+        whole = Path(scratch, "whole")
+        whole.mkdir()
+        for file, content in contents.items():
+            (whole / file).write_bytes(content)
+        with open(whole / "metrics.csv", "w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([("metric", "epoch", "value"), *metrics])
+        (whole / "privacy.json").write_text(json.dumps(privacy, indent=2) + "\n", encoding="utf-8")
+        whole.rename(folder)
+    return sorted(folder.iterdir())
