@@ -197,8 +197,9 @@ class Host:
         """A program there, in an environment that has nothing of this machine's but the PATH."""
         go = ["bash", "-c", 'cd "$0" && exec "$@"', cwd, *command]
         return Program(f"{self.name}: {' '.join(map(str, command))}"[:100], self.command(*go),
-                       {"PATH": f"{self.lab.bin}{os.pathsep}{PATH}", "HOME": "/root", "USER": "root", "LANG": "C.UTF-8",
-                        "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", **environment}, ROOT)
+                       {"PATH": f"{self.lab.bin}{os.pathsep}{PATH}", "PYTHONPATH": str(ROOT), "HOME": "/root",
+                        "USER": "root", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0",
+                        **environment}, ROOT)
 
     def run(self, *command: object, seconds: float = 120, cwd: Path | str = "/root", **environment: str) -> str:
         """What a program says that runs there to its end.
@@ -335,7 +336,7 @@ def install(lab: Laboratory) -> None:
         maker.run("rsync", "-a", *(f"--exclude={name}" for name in launch["rsync_exclude"]), f"{ROOT}/",
                   CHECKOUT)
         for command in launch["setup_commands"]:
-            maker.run("bash", "-c", command, seconds=600)
+            maker.run("bash", "-c", command, seconds=600, PYTHONPATH="")
     finally:
         maker.off()
     lab.image = image
