@@ -14,7 +14,8 @@ from pathlib import Path
 
 from fault_tools import Damage, damage
 
-from lab.hosts import WORKERS, Host, LabError, Laboratory, Line, Program
+from lab.hosts import WORKERS, Host, Laboratory
+from lab.programs import LabError, Line, Program, until
 from lab.services import TRACKING, experiment, ray_by_hand, sweep
 from pipeline.accounting.budget import begun
 from pipeline.sweep import status
@@ -114,7 +115,7 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
         time.sleep(0.5)
     elif phase == "training":
         driver.wait_for("[1/5]", LIMIT)
-        time.sleep(1)
+        until(lambda: _publishing(lab, name) == len(nodes), "every host to train", LIMIT)
     elif phase == "last trial":
         driver.wait_for("[4/5]", LIMIT)
         time.sleep(1)
@@ -173,6 +174,13 @@ def charged(root: Path, experiment: Experiment, uri: str) -> Damage:
     if filter.epsilon(filter.spent(released)) != status.read(store, experiment.name).budget["spent"]:
         found.unequal.append("what the odometer shows")
     return found
+
+
+def _publishing(lab: Laboratory, name: str) -> int:
+    """How many trials train, of which the store has epochs."""
+    store = Reader(TRACKING, lab.folder / "reader")
+    store.attach(name)
+    return sum(run.status == "running" and bool(run.metrics) for run in store.runs())
 
 
 def _work(host: Host) -> float:
