@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from fault_tools import Damage, damage
 
 from lab.hosts import WORKERS, Host, Laboratory
 from lab.programs import LabError, Line, Program, until
-from lab.services import TRACKING, experiment, ray_by_hand, sweep
+from lab.services import TRACKING, experiment, ray_by_hand, sweep, write_token
 from pipeline.accounting.budget import begun
 from pipeline.sweep import status
 from pipeline.tracking.reader import Reader
@@ -33,10 +33,12 @@ class Fault:
     """What happens to a host, and for how long.
 
     Attributes:
-        victim: of the hosts; `worker` is one that trains, and in the last trial the one that trains it.
+        victim: of the hosts; `worker` is one that trains, and in the last trial the one that trains it. If it is
+            `laptop`, the sweep is driven from there, through `ray://`.
         seconds: until `heal`; None if it lasts.
         shared: whether the hosts share the folder of checkpoints.
-        file: what is swept; `secure.yaml` while it trains only.
+        file: what is swept.
+        phases: in which it happens.
     """
 
     what: str
@@ -46,6 +48,7 @@ class Fault:
     seconds: float | None = None
     shared: bool = True
     file: str = "lab.yaml"
+    phases: Sequence[str] = PHASES
 
 
 def full(host: Host) -> None:
@@ -63,7 +66,10 @@ FAULTS = (
     Fault("worker's host killed", "worker", Host.off, shared=False),
     Fault("worker's disk full", "worker", full, shared=False),
     Fault("worker's host paused for 80 s", "worker", Host.pause, Host.resume, 80),
-    Fault("worker's host paused for 80 s, secret noise", "worker", Host.pause, Host.resume, 80, False, "secure.yaml"),
+    Fault("worker's host paused for 80 s, secret noise", "worker", Host.pause, Host.resume, 80, False, "secure.yaml",
+          ("training",)),
+    Fault("link of a laptop cut for 20 s, `ray://`", "laptop", Host.cut, Host.mend, 20, phases=("training",)),
+    Fault("link of a laptop cut for ever, `ray://`", "laptop", Host.cut, phases=("training",)),
 )
 
 
@@ -102,12 +108,18 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
     file = experiment(lab, name, fault.file)
     private = [] if fault.shared else ["--private", "/srv/own/private"]
     hosts, opu = [lab[n] for n in WORKERS], '--resources={"OPU": 1}'
+    def start() -> Program:
+        if fault.victim != "laptop":
+            return sweep(hosts[0], file, f"{hosts[0].address}:6379", *private)
+        write_token(lab, lab["laptop"])
+        return sweep(lab["laptop"], file, f"ray://{hosts[0].address}:10001", *private)
+
     lab.restart()
     ray_by_hand(lab, hosts[0], cores=0).wait_for("Ray runtime started")
     nodes = [ray_by_hand(lab, host, opu) for host in hosts[1:]]
     for node in nodes:
         node.wait_for("Local node IP" if phase == "joining" and node is nodes[1] else "Ray runtime started")
-    driver = sweep(hosts[0], file, f"{hosts[0].address}:6379", *private)
+    driver = start()
     victim = lab["n3"] if fault.victim == "worker" else lab[fault.victim]
     driver.wait_for("connecting")
     if phase == "preparing":
@@ -148,7 +160,9 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
         outcome.again = True
         lab.restart()
         ray_by_hand(lab, hosts[0], opu).wait_for("Ray runtime started")
-        again = sweep(hosts[0], file, f"{hosts[0].address}:6379", *private)
+        if fault.victim == "laptop":
+            victim.mend()
+        again = start()
         if again.wait(LIMIT):
             outcome.log += ["again:", *(line.text for line in again.lines)]
     if fault.strike is Host.slow:
@@ -222,7 +236,7 @@ def run(lab: Laboratory, server: Program, out: Path, only: str = "") -> list[Out
     outcomes = []
     for f, fault in enumerate(FAULTS):
         for p, phase in enumerate(PHASES):
-            if fault.file == "secure.yaml" and phase != "training" or not re.search(only, f"{fault.what}, {phase}"):
+            if phase not in fault.phases or not re.search(only, f"{fault.what}, {phase}"):
                 continue
             try:
                 outcome = inject(lab, server, fault, phase, f"lab{f}{p}")
