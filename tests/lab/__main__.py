@@ -48,7 +48,8 @@ def main() -> int:
             good &= done.good
         return good
 
-    with ended_by_signals(), Laboratory(os.environ.get("PHOTONIC_DATA", ""), OWN) as lab:
+    laboratory = Laboratory(os.environ.get("PHOTONIC_DATA", ""), OWN, epochs=40 if short else 120)
+    with ended_by_signals(), laboratory as lab:
         try:
             with image(lab) if every or short else contextlib.nullcontext() as made:
                 server = tracking(lab)

@@ -227,10 +227,11 @@ class Laboratory:
     Args:
         data: folder of data sets, /srv/data on the hosts; empty for none.
         own: size of the disk /srv/own that each host has for itself.
+        epochs: of the trials of lab.yaml.
     """
 
-    def __init__(self, data: str = "", own: str = "1g") -> None:
-        self.data, self.own = data, own
+    def __init__(self, data: str = "", own: str = "1g", epochs: int = 120) -> None:
+        self.data, self.own, self.epochs = data, own, epochs
         self.folder = Path(tempfile.mkdtemp(prefix="photonic-lab-", dir=DISK))
         self.folder.chmod(0o711)  # PostgreSQL runs as a user of its own
         self.image = self.folder / "nothing"  # what homes begin with, over this machine's

@@ -127,7 +127,8 @@ def write_token(lab: Laboratory, host: Host) -> None:
 def experiment(lab: Laboratory, name: str, file: str = "lab.yaml") -> Path:
     """What the laboratory sweeps under a name of its own, in a file that this machine and all hosts see."""
     path = lab.folder / f"{name}.yaml"
-    path.write_text(Path(__file__).with_name(file).read_text().replace("name: lab\n", f"name: {name}\n"))
+    text = Path(__file__).with_name(file).read_text().replace("name: lab\n", f"name: {name}\n")
+    path.write_text(text.replace("epochs: 120", f"epochs: {lab.epochs}"))
     return path
 
 
