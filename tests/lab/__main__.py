@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 
 from lab import faults, ways
-from lab.hosts import ROOT, Laboratory, ended_by_signals, image, lacking
+from lab.hosts import ROOT
+from lab.laboratory import Laboratory, ended_by_signals, image, lacking
 from lab.programs import LabError
 from lab.services import tracking
 from lab.ways import Way

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from fault_tools import Damage, damage
 
-from lab.hosts import WORKERS, Host, Laboratory
+from lab.hosts import Host
+from lab.laboratory import WORKERS, Laboratory
 from lab.programs import LabError, Line, Program, until
 from lab.services import TRACKING, experiment, ray_by_hand, sweep, write_token
 from pipeline.accounting.budget import begun

@@ -7,7 +7,8 @@ import secrets
 import shutil
 from pathlib import Path
 
-from lab.hosts import PATH, ROOT, WORKERS, Host, Laboratory
+from lab.hosts import PATH, ROOT, Host
+from lab.laboratory import WORKERS, Laboratory
 from lab.programs import Program, until
 
 TRACKING = "http://10.77.0.14:5000"
