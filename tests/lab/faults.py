@@ -26,7 +26,8 @@ from pipeline.trials.experiment import Experiment, load_experiment
 PHASES = ("joining", "preparing", "training", "last trial", "writing")
 LIMIT = 420  # seconds after which a driver that has not ended is taken to wait for ever
 FAILED = "the laboratory failed"
-ORDINARY = re.compile(r"\[\d+/\d+\]|connecting to|looking for|training \d|reading the trials|\d+ trials: ")
+ORDINARY = re.compile(r"(\x1b\S+ pid=\d+\)\x1b\S+ )?(\[\d+/\d+\]|connecting to|looking for|training \d"
+                      r"|reading the trials|\d+ trials: )")
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
         node.wait_for("Local node IP" if phase == "joining" and node is nodes[1] else "Ray runtime started")
     driver = start()
     victim = lab["n3"] if fault.victim == "worker" else lab[fault.victim]
-    driver.wait_for("connecting")
+    driver.wait_for("looking for" if fault.victim == "laptop" else "connecting")
     if phase == "preparing":
         driver.wait_for("looking for data sets")
         time.sleep(0.5)
