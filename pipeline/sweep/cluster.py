@@ -253,7 +253,8 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
             start(lambda: ray.init(address, num_cpus=workers, resources=opus, include_dashboard=False, **quietly),
                   progress.say)
     try:
-        with lost_nodes_told_once(), Watch(others, progress.say) as watch:
+        with (lost_nodes_told_once() if address != "local" else contextlib.nullcontext(),
+              Watch(others, progress.say) as watch):
             yield watch
     finally:
         ray.shutdown()

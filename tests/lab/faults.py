@@ -110,6 +110,7 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
     file = experiment(lab, name, fault.file)
     private = [] if fault.shared else ["--private", "/srv/own/private"]
     hosts, opu = [lab[n] for n in WORKERS], '--resources={"OPU": 1}'
+
     def start() -> Program:
         if fault.victim != "laptop":
             return sweep(hosts[0], file, f"{hosts[0].address}:6379", *private)
@@ -158,12 +159,12 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
         outcome.told, outcome.line = said.at - struck, said.text
     outcome.seconds = ended - struck
     outcome.log = [f"{line.at - struck:.1f} {line.text}" for line in driver.lines]
+    if fault.victim == "laptop":
+        victim.mend()
     if outcome.code != 0:
         outcome.again = True
         lab.restart()
         ray_by_hand(lab, hosts[0], opu).wait_for("Ray runtime started")
-        if fault.victim == "laptop":
-            victim.mend()
         again = start()
         if again.wait(LIMIT):
             outcome.log += ["again:", *(line.text for line in again.lines)]

@@ -107,9 +107,9 @@ class Laboratory:
             self[name].off()
             self[name].boot()
 
-    def move_in(self, image: Path) -> None:
-        """Let homes begin with an image: that of `laptop` now, others when their hosts start again."""
-        self.image = image
+    def move_in(self, made: Path) -> None:
+        """Let homes begin with what `image` made: that of `laptop` now, others when their hosts start again."""
+        self.image = made
         self["laptop"].off()
         self["laptop"].boot()
 
