@@ -72,7 +72,7 @@ growth: $(READY) ## times every command with 250 to 16,000 trials in the store; 
 	@PYTHONPATH=. $(BIN)/python tests/benchmarks/growth.py
 
 lab: $(READY) ## hosts on this machine whose links are cut: the cluster files, and faults (Linux, root; SHORT=1: a part of it)
-	@PYTHONPATH=.:tests $(BIN)/python -m lab $(if $(SHORT),short)
+	@PYTHONPATH=.:tests $(BIN)/python -m lab $(if $(SHORT),short) $(if $(IF_POSSIBLE),--if-possible)
 
 gpu: ## checks and times a GPU with the packages at hand, nothing installed; writes reports/gpu.json
 	@PYTHONPATH=. $(PYTHON) tests/benchmarks/gpu.py

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
+import ray
 from fault_tools import wait_for
+from ray._private import worker as ray_worker
 
 from pipeline.sweep import cluster, nodes
 from pipeline.sweep.nodes import Node, Overdue, Watch, ended
@@ -144,3 +146,23 @@ def test_a_worker_whose_answer_was_lost_with_the_link_is_found_once_it_had_time_
     assert overdue.among(["lost"]) == [], "of 12 s"
     clock.now = 1037.0
     assert overdue.among(["lost", "slow", "started since"]) == ["lost"]
+
+
+def test_what_ray_prints_of_lost_nodes_is_left_out_and_all_else_is_not(monkeypatch):
+    printed = []
+    monkeypatch.setattr(ray_worker, "print_to_stdstream", lambda data, ignore_prefix: printed.extend(data["lines"]))
+    messages = iter(["The node with node id: 1 has been marked dead because ...", "Raylet is terminated. ...\n  stack",
+                     "1 worker was killed due to memory pressure"])
+    over = threading.Event()
+
+    def poll():
+        message = next(messages, None)
+        if message is None:
+            over.set()
+        return None, message and {"job_id": None, "error_message": message}
+
+    ray_process = SimpleNamespace(gcs_error_subscriber=SimpleNamespace(subscribe=lambda: None, poll=poll),
+                                  current_job_id=ray.JobID.nil())
+    with cluster.lost_nodes_told_once():
+        ray_worker.listen_error_messages(ray_process, over)
+    assert printed == ["1 worker was killed due to memory pressure"]

@@ -335,7 +335,7 @@ def test_freed_worker_leaves_alone_the_packs_for_which_workers_are_starting():
 
 def test_watchdog_checks_only_after_idling():
     checks = []
-    dog = Watchdog(lambda: checks.append(1), idle_seconds=0.05)
+    dog = Watchdog(lambda: checks.append(1), idle_seconds=0.05, say=checks.append)
     dog.look(["PENDING"])
     time.sleep(0.06)
     dog.look(["RUNNING", "PENDING"])
@@ -344,6 +344,24 @@ def test_watchdog_checks_only_after_idling():
     time.sleep(0.06)
     dog.look(["PENDING", "TERMINATED"])
     assert checks == [1]
+
+
+def test_watchdog_says_what_is_lacking_while_it_waits(monkeypatch):
+    def check():
+        raise ResourceError("no node offers CPU: 1")
+
+    said = []
+    dog = Watchdog(check, idle_seconds=60, say=said.append)
+    dog.look(["PENDING"])
+    assert said == []
+    monkeypatch.setattr("pipeline.sweep.resources.SAY_SECONDS", 0.0)
+    time.sleep(0.001)
+    dog.look(["RUNNING", "PENDING"])
+    dog.look(["TERMINATED"])
+    assert said == []
+    time.sleep(0.001)
+    dog.look(["PENDING"])
+    assert len(said) == 1 and said[0].startswith("no node offers CPU: 1; waiting for ")
 
 
 def test_epochs_reports_a_trainer_that_stops_early():

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import ray
 from ray._private import ray_constants, services, state
+from ray._private import worker as ray_worker
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -37,6 +38,7 @@ WORKERS_OF_CLUSTER = "the cluster's nodes say how many packs they take"
 CLIENT = "ray://"  # prefix of addresses of Ray Client, for machines that are no part of the cluster
 LOG_SECONDS = 2.0  # that a line written on the head may take to arrive here
 AWAY = "unless it comes back, this ends; the same command goes on"
+NODE_LOST = ("has been marked dead", "Raylet is terminated")  # in what Ray prints
 MOST_NODES = 64  # that are noted in the tracking store, whose texts have a greatest length
 # A share of what only the head offers puts a task there.
 HEAD = {"node:__internal_head__": 0.001}
@@ -193,6 +195,22 @@ def on_loopback() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def lost_nodes_told_once() -> Iterator[None]:
+    """Leave out what Ray prints about lost nodes, with stack traces and on stdout; `Watch` has a line for each."""
+    usual = ray_worker.print_to_stdstream
+
+    def of_other_things(data: Mapping[str, Any], **options: Any) -> None:
+        if not any(text in line for line in data["lines"] for text in NODE_LOST):
+            usual(data, **options)
+
+    ray_worker.print_to_stdstream = of_other_things
+    try:
+        yield
+    finally:
+        ray_worker.print_to_stdstream = usual
+
+
+@contextlib.contextmanager
 def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: str, workers: int | None,
                 progress: SweepProgress | None = None) -> Iterator[Watch]:
     """Ray: the caller's, a cluster's, or one that is started for these trials and ended after them; and a watch of its
@@ -235,7 +253,8 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
             start(lambda: ray.init(address, num_cpus=workers, resources=opus, include_dashboard=False, **quietly),
                   progress.say)
     try:
-        with Watch(others, progress.say) as watch:
+        with (lost_nodes_told_once() if address != "local" else contextlib.nullcontext(),
+              Watch(others, progress.say) as watch):
             yield watch
     finally:
         ray.shutdown()

@@ -12,6 +12,7 @@ from pipeline.trials.fields import UserError
 from pipeline.trials.packs import Resources
 
 Bundle = Mapping[str, float]  # resource -> amount, in Ray's names: CPU, GPU, OPU
+SAY_SECONDS = 20.0  # between two lines about what is waited for
 
 ADVICE = {
     "OPU": "lower resources.opu, start a node with --resources='{\"OPU\": 1}', or leave out the trials that take one",
@@ -66,19 +67,33 @@ def slots(asked: Bundle, offered: Bundle) -> int:
 
 
 class Watchdog:
-    """Calls `check` whenever packs have waited for `idle_seconds` and none was running (a needed node was lost)."""
+    """Calls `check` once packs have waited for `idle_seconds` and none was running (a needed node was lost).
 
-    def __init__(self, check: Callable[[], None], idle_seconds: float) -> None:
-        self._check, self._idle_seconds = check, idle_seconds
-        self._last_run = time.monotonic()
+    Until then `say` is told, again and again, what `check` finds lacking.
+    """
+
+    def __init__(self, check: Callable[[], None], idle_seconds: float, say: Callable[[str], None]) -> None:
+        self._check, self._idle_seconds, self._say = check, idle_seconds, say
+        self._last_run = self._last_said = time.monotonic()
 
     def look(self, statuses: Sequence[str]) -> None:
+        """Take what Ray Tune says of all packs.
+
+        Raises:
+            ResourceError: of `check`.
+        """
         now = time.monotonic()
         if "RUNNING" in statuses or "PENDING" not in statuses:
-            self._last_run = now
+            self._last_run = self._last_said = now
         elif now - self._last_run > self._idle_seconds:
             self._check()
-            self._last_run = now
+            self._last_run = self._last_said = now
+        elif now - self._last_said > SAY_SECONDS:
+            self._last_said = now
+            try:
+                self._check()
+            except ResourceError as error:
+                self._say(f"{error}; waiting for {self._idle_seconds - (now - self._last_run):.0f} s more")
 
 
 def _text(names: Iterable[str], amounts: Bundle) -> str:

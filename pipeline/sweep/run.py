@@ -145,7 +145,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                                         0.0 if experiment.stop else WRITE_SECONDS, draws,
                                         folder.failure_log(experiment.name))
                     watchdog = Watchdog(lambda: check_resources(recorder.left(missing), experiment.resources, offers()),
-                                        idle_seconds)
+                                        idle_seconds, progress.say)
                     rungs, overdue = _rungs(experiment, rounds), Overdue(lambda: watch.returned)
                     with afterwards(lease, recorder.write_all):
                         while missing:

@@ -8,14 +8,16 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fault_tools import Damage, damage
 
-from lab.hosts import WORKERS, Host, LabError, Laboratory, Line, Program
-from lab.services import TRACKING, experiment, ray_by_hand, sweep
+from lab.hosts import Host
+from lab.laboratory import WORKERS, Laboratory
+from lab.programs import LabError, Line, Program, until
+from lab.services import TRACKING, experiment, ray_by_hand, sweep, write_token
 from pipeline.accounting.budget import begun
 from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.sweep import status
@@ -24,7 +26,8 @@ from pipeline.tracking.reader import Reader
 PHASES = ("joining", "preparing", "training", "last trial", "writing")
 LIMIT = 420  # seconds after which a driver that has not ended is taken to wait for ever
 FAILED = "the laboratory failed"
-ORDINARY = re.compile(r"\[\d+/\d+\]|connecting to|looking for|training \d|reading the trials|\d+ trials: ")
+ORDINARY = re.compile(r"(\x1b\S+ pid=\d+\)\x1b\S+ )?(\[\d+/\d+\]|connecting to|looking for|training \d"
+                      r"|reading the trials|\d+ trials: )")
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,12 @@ class Fault:
     """What happens to a host, and for how long.
 
     Attributes:
-        victim: of the hosts; `worker` is one that trains, and in the last trial the one that trains it.
+        victim: of the hosts; `worker` is one that trains, and in the last trial the one that trains it. If it is
+            `laptop`, the sweep is driven from there, through `ray://`.
         seconds: until `heal`; None if it lasts.
         shared: whether the hosts share the folder of checkpoints.
-        file: what is swept; `secure.yaml` while it trains only.
+        file: what is swept.
+        phases: in which it happens.
     """
 
     what: str
@@ -45,6 +50,7 @@ class Fault:
     seconds: float | None = None
     shared: bool = True
     file: str = "lab.yaml"
+    phases: Sequence[str] = PHASES
 
 
 def full(host: Host) -> None:
@@ -62,7 +68,10 @@ FAULTS = (
     Fault("worker's host killed", "worker", Host.off, shared=False),
     Fault("worker's disk full", "worker", full, shared=False),
     Fault("worker's host paused for 80 s", "worker", Host.pause, Host.resume, 80),
-    Fault("worker's host paused for 80 s, secret noise", "worker", Host.pause, Host.resume, 80, False, "secure.yaml"),
+    Fault("worker's host paused for 80 s, secret noise", "worker", Host.pause, Host.resume, 80, False, "secure.yaml",
+          ("training",)),
+    Fault("link of a laptop cut for 20 s, `ray://`", "laptop", Host.cut, Host.mend, 20, phases=("training",)),
+    Fault("link of a laptop cut for ever, `ray://`", "laptop", Host.cut, phases=("training",)),
 )
 
 
@@ -101,20 +110,27 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
     file = experiment(lab, name, fault.file)
     private = [] if fault.shared else ["--private", "/srv/own/private"]
     hosts, opu = [lab[n] for n in WORKERS], '--resources={"OPU": 1}'
+
+    def start() -> Program:
+        if fault.victim != "laptop":
+            return sweep(hosts[0], file, f"{hosts[0].address}:6379", *private)
+        write_token(lab, lab["laptop"])
+        return sweep(lab["laptop"], file, f"ray://{hosts[0].address}:10001", *private)
+
     lab.restart()
     ray_by_hand(lab, hosts[0], cores=0).wait_for("Ray runtime started")
     nodes = [ray_by_hand(lab, host, opu) for host in hosts[1:]]
     for node in nodes:
         node.wait_for("Local node IP" if phase == "joining" and node is nodes[1] else "Ray runtime started")
-    driver = sweep(hosts[0], file, f"{hosts[0].address}:6379", *private)
+    driver = start()
     victim = lab["n3"] if fault.victim == "worker" else lab[fault.victim]
-    driver.wait_for("connecting")
+    driver.wait_for("looking for" if fault.victim == "laptop" else "connecting")
     if phase == "preparing":
         driver.wait_for("looking for data sets")
         time.sleep(0.5)
     elif phase == "training":
         driver.wait_for("[1/5]", LIMIT)
-        time.sleep(1)
+        until(lambda: _publishing(lab, name) == len(nodes), "every host to train", LIMIT)
     elif phase == "last trial":
         driver.wait_for("[4/5]", LIMIT)
         time.sleep(1)
@@ -143,11 +159,13 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
         outcome.told, outcome.line = said.at - struck, said.text
     outcome.seconds = ended - struck
     outcome.log = [f"{line.at - struck:.1f} {line.text}" for line in driver.lines]
+    if fault.victim == "laptop":
+        victim.mend()
     if outcome.code != 0:
         outcome.again = True
         lab.restart()
         ray_by_hand(lab, hosts[0], opu).wait_for("Ray runtime started")
-        again = sweep(hosts[0], file, f"{hosts[0].address}:6379", *private)
+        again = start()
         if again.wait(LIMIT):
             outcome.log += ["again:", *(line.text for line in again.lines)]
     if fault.strike is Host.slow:
@@ -173,6 +191,13 @@ def charged(root: Path, experiment: Experiment, uri: str) -> Damage:
     if filter.epsilon(filter.spent(released)) != status.read(store, experiment.name).budget["spent"]:
         found.unequal.append("what the odometer shows")
     return found
+
+
+def _publishing(lab: Laboratory, name: str) -> int:
+    """How many trials train, of which the store has epochs."""
+    store = Reader(TRACKING, lab.folder / "reader")
+    store.attach(name)
+    return sum(run.status == "running" and bool(run.metrics) for run in store.runs())
 
 
 def _work(host: Host) -> float:
@@ -214,7 +239,7 @@ def run(lab: Laboratory, server: Program, out: Path, only: str = "") -> list[Out
     outcomes = []
     for f, fault in enumerate(FAULTS):
         for p, phase in enumerate(PHASES):
-            if fault.file == "secure.yaml" and phase != "training" or not re.search(only, f"{fault.what}, {phase}"):
+            if phase not in fault.phases or not re.search(only, f"{fault.what}, {phase}"):
                 continue
             try:
                 outcome = inject(lab, server, fault, phase, f"lab{f}{p}")

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import signal
 import subprocess
-import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import yaml
-from filelock import FileLock, Timeout
+from lab.programs import LabError, Program, until
+
+if TYPE_CHECKING:
+    from lab.laboratory import Laboratory
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PREFIX = "lab-"  # of everything that lies outside the hosts: namespaces, links, the bridge
 BRIDGE = PREFIX + "bridge"
 SUBNET = "10.77.0"
-WORKERS = ("n1", "n2", "n3")
 CHECKOUT = "/root/photonic-dfa"  # on hosts, as launch.yaml has it
-PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "unshare": "util-linux",
-            "mount": "mount", "rsync": "rsync", "ssh": "openssh-client", "sshd": "openssh-server",
-            "slurmctld": "slurm-wlm", "munged": "munge", "initdb": "postgresql"}
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin",
                         *map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True))])
-# What a host has for itself. Its home begins as an image of this machine's, with what `install` put there.
+UNSHARE = ("unshare", "--uts", "--mount", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc")
+# What a host has for itself. Its home begins as an image of this machine's, with what `image` put there.
 BOOT = r"""set -e
 mount --make-rprivate /
 hostname "$NAME"
@@ -61,84 +56,6 @@ wait  # and, as the first process of a host has to, for those whose parents have
 """
 
 
-def lacking() -> list[str]:
-    """What this machine lacks for a laboratory, in words; empty if it has all."""
-    found = [] if os.uname().sysname == "Linux" else ["Linux"]
-    found += [] if os.geteuid() == 0 else ["root"]
-    if not found and subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "true"]).returncode:
-        found.append("the right to make namespaces")
-    packages = sorted({package for program, package in PROGRAMS.items() if not shutil.which(program, path=PATH)})
-    return found + ([f"Debian's packages: apt-get install {' '.join(packages)}"] if packages else [])
-
-
-@dataclass(frozen=True)
-class Line:
-    """What a program said, and when by `time.monotonic`."""
-
-    at: float
-    text: str
-
-
-class Program:
-    """A program that runs on a host; what it says is kept, line by line, with the time."""
-
-    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], cwd: Path) -> None:
-        self.name, self.lines = name, []
-        self._process = subprocess.Popen(command, env=dict(environment), cwd=cwd, stdout=subprocess.PIPE, text=True,
-                                         stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, errors="replace")
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        for line in self._process.stdout:
-            self.lines.append(Line(time.monotonic(), line.rstrip("\n")))
-
-    @property
-    def text(self) -> str:
-        return "\n".join(line.text for line in self.lines)
-
-    @property
-    def code(self) -> int | None:
-        """Its exit status; None while it runs."""
-        return self._process.poll()
-
-    def wait_for(self, text: str, seconds: float = 120, start: int = 0) -> Line:
-        """The first line that has `text`, from the line numbered `start`.
-
-        Raises:
-            LabError: it ended, or the time was over, without.
-        """
-        end = time.monotonic() + seconds
-        while True:
-            over = self.code is not None
-            if over:
-                self._reader.join(5)
-            for line in self.lines[start:]:
-                if text in line.text:
-                    return line
-            if over or time.monotonic() > end:
-                raise LabError(f"{self.name}: '{text}' was not said {'until it ended' if over else f'in {seconds} s'}:"
-                               f"\n{self.text}")
-            time.sleep(0.05)
-
-    def wait(self, seconds: float = 600) -> int:
-        """Its exit status, once it has ended."""
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise LabError(f"{self.name}: did not end in {seconds:g} s:\n{self.text}") from None
-        self._reader.join(5)
-        return self._process.returncode
-
-    def signal(self, how: signal.Signals = signal.SIGTERM) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(how)
-
-
-class LabError(RuntimeError):
-    """Something in the laboratory did not come to be, as a program that should have started."""
-
-
 class Host:
     """One host; `Laboratory.hosts` has them.
 
@@ -148,28 +65,29 @@ class Host:
 
     def __init__(self, lab: Laboratory, name: str, number: int, network: bool = True) -> None:
         self.lab, self.name, self.address = lab, name, f"{SUBNET}.{number}"
-        self._space, self._link, self._network = PREFIX + name, PREFIX + name, network
+        self._space, self._link, self._cable = PREFIX + name, PREFIX + name, f"{PREFIX}cable-{name}"
+        self._network = network
         self._init: subprocess.Popen | None = None
 
     def boot(self) -> None:
-        """Start it, as after it was switched on."""
-        (self.lab.folder / self.name).mkdir(exist_ok=True)
-        up = self.lab.folder / self.name / "up"
-        up.unlink(missing_ok=True)
+        """Start it, with a home as new."""
+        own = self.lab.folder / self.name
+        shutil.rmtree(own, ignore_errors=True)
+        own.mkdir()
+        up = own / "up"
         where = []
         if self._network:
-            _run("ip", "netns", "add", self._space)
-            _run("ip", "link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", self._space)
-            _run("ip", "link", "set", self._link, "master", BRIDGE, "up")
-            _run("ip", "-n", self._space, "addr", "add", f"{self.address}/24", "dev", "eth0")
-            _run("ip", "-n", self._space, "link", "set", "eth0", "up")
+            run_here("ip", "netns", "add", self._space)
+            run_here("ip", "link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", self._space)
+            run_here("ip", "link", "set", self._link, "master", BRIDGE, "up")
+            run_here("ip", "-n", self._space, "addr", "add", f"{self.address}/24", "dev", "eth0")
+            run_here("ip", "-n", self._space, "link", "set", "eth0", "up")
             where = ["nsenter", f"--net=/run/netns/{self._space}"]
         self._init = subprocess.Popen(
-            [*where, "unshare", "--uts", "--mount", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc",
-             "bash", "-c", BOOT],
+            [*where, *UNSHARE, "bash", "-c", BOOT],
             env={"PATH": PATH, "NAME": self.name, "LAB": str(self.lab.folder), "CHECKOUT": str(ROOT),
-                 "IMAGE": str(self.lab.image),
-                 "DATA": self.lab.data, "OWN": self.lab.own, "NETWORK": "1" if self._network else ""},
+                 "IMAGE": str(self.lab.image), "DATA": self.lab.data,
+                 "OWN": self.lab.own, "NETWORK": "1" if self._network else ""},
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         until(lambda: up.exists() or self._init.poll() is not None, f"host {self.name} to start")
         if self._init.poll() is not None:
@@ -185,8 +103,9 @@ class Host:
             self._init.wait()
             self._init = None
         if self._network:
-            _run("ip", "link", "del", self._link, check=False)
-            _run("ip", "netns", "del", self._space, check=False)
+            run_here("ip", "link", "del", self._link, check=False)
+            for network in (self._space, self._cable):  # which ends the relay, too
+                run_here("ip", "netns", "del", network, check=False)
 
     def command(self, *command: object) -> list[str]:
         """A command of this machine that runs `command` there."""
@@ -197,8 +116,9 @@ class Host:
         """A program there, in an environment that has nothing of this machine's but the PATH."""
         go = ["bash", "-c", 'cd "$0" && exec "$@"', cwd, *command]
         return Program(f"{self.name}: {' '.join(map(str, command))}"[:100], self.command(*go),
-                       {"PATH": f"{self.lab.bin}{os.pathsep}{PATH}", "HOME": "/root", "USER": "root", "LANG": "C.UTF-8",
-                        "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", **environment}, ROOT)
+                       {"PATH": f"{self.lab.bin}{os.pathsep}{PATH}", "PYTHONPATH": str(ROOT), "HOME": "/root",
+                        "USER": "root", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0",
+                        **environment}, ROOT)
 
     def run(self, *command: object, seconds: float = 120, cwd: Path | str = "/root", **environment: str) -> str:
         """What a program says that runs there to its end.
@@ -213,17 +133,28 @@ class Host:
 
     def cut(self) -> None:
         """Pull its cable."""
-        _run("ip", "link", "set", self._link, "down")
+        run_here("ip", "link", "set", self._link, "down")
 
     def mend(self) -> None:
         """Plug its cable in."""
-        _run("ip", "link", "set", self._link, "up")
+        run_here("ip", "link", "set", self._link, "up")
 
-    def slow(self, delay: str = "100ms", loss: str = "2%") -> None:
-        """Make its link a bad one, in both directions."""
-        _run("tc", "qdisc", "add", "dev", self._link, "root", "netem", "delay", delay, "loss", loss)
-        _run("ip", "netns", "exec", self._space, "tc", "qdisc", "add", "dev", "eth0", "root", "netem", "delay", delay,
-             "loss", loss)
+    def slow(self, delay: float = 0.1, loss: float = 0.02) -> None:
+        """Make its link a bad one, as long as the host is on.
+
+        Args:
+            delay: s, in each direction.
+            loss: probability that a frame is lost.
+        """
+        run_here("ip", "netns", "add", self._cable)
+        run_here("ip", "link", "set", self._link, "nomaster", "netns", self._cable, "name", "near")
+        run_here("ip", "link", "add", self._link, "type", "veth", "peer", "name", "far", "netns", self._cable)
+        run_here("ip", "link", "set", self._link, "master", BRIDGE, "up")
+        for device in ("near", "far"):
+            run_here("ip", "-n", self._cable, "link", "set", "dev", device, "up")
+        Program(f"{self.name}: relay", ["nsenter", f"--net=/run/netns/{self._cable}", sys.executable,
+                                        str(Path(__file__).with_name("relay.py")), str(delay), str(loss)],
+                {"PATH": PATH}, ROOT).wait_for("relaying")
 
     def pause(self) -> None:
         """Stop all its processes where they stand, and its link, as of a virtual machine that is paused."""
@@ -260,121 +191,8 @@ class Host:
         return [*found, first]
 
 
-class Laboratory:
-    """The network and its hosts: n1, n2 and n3 that train, `tracking` and `laptop`.
-
-    Args:
-        data: folder of data sets, /srv/data on the hosts; empty for none.
-        own: size of the disk /srv/own that each host has for itself.
-    """
-
-    def __init__(self, data: str = "", own: str = "1g") -> None:
-        self.data, self.own = data, own
-        self.folder = Path(tempfile.mkdtemp(prefix="photonic-lab-", dir="/var/tmp"))
-        self.folder.chmod(0o711)  # PostgreSQL runs as a user of its own
-        self.image = self.folder / "image" / "home"  # what homes begin with, over this machine's
-        self.bin = ROOT / ".venv" / "bin"
-        self._lock = FileLock(f"/run/lock/{BRIDGE}")
-        self.token = secrets.token_hex(32)
-        names = (*WORKERS, "tracking", "laptop")
-        self.hosts = {name: Host(self, name, number) for number, name in enumerate(names, 11)}
-
-    def __enter__(self) -> Laboratory:
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            self.folder.rmdir()
-            raise LabError("another laboratory runs on this machine; it must end first") from None
-        clear()
-        try:
-            (self.folder / "shared").mkdir()
-            self.image.mkdir(parents=True)
-            names = "".join(f"{host.address} {name}\n" for name, host in self.hosts.items())
-            (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
-            (self.folder / "resolv.conf").write_text(f"nameserver {SUBNET}.99\n")  # that is not there
-            _run("ip", "link", "add", BRIDGE, "type", "bridge")
-            _run("ip", "addr", "add", f"{SUBNET}.1/24", "dev", BRIDGE)  # so that this machine sees its hosts
-            _run("ip", "link", "set", BRIDGE, "up")
-            for host in self.hosts.values():
-                host.boot()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for host in self.hosts.values():
-            host.off()
-        _run("ip", "link", "del", BRIDGE, check=False)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self._lock.release()
-
-    def __getitem__(self, name: str) -> Host:
-        return self.hosts[name]
-
-    def restart(self) -> None:
-        """Switch the hosts that train off and on, so that nothing of before runs on them."""
-        for name in WORKERS:
-            self[name].off()
-            self[name].boot()
-
-
-def install(lab: Laboratory) -> None:
-    """Put the checkout and its packages into the homes of all hosts, as `ray up` would by the network that they lack.
-
-    To be called before what runs on them, as they start again.
-    """
-    launch = yaml.safe_load((ROOT / "experiments" / "cluster" / "launch.yaml").read_text())
-    for host in lab.hosts.values():
-        host.off()
-    image, lab.image = lab.image, lab.folder / "nothing"
-    lab.image.mkdir()
-    maker = Host(lab, "image", 0, network=False)
-    maker.boot()
-    try:
-        maker.run("rsync", "-a", *(f"--exclude={name}" for name in launch["rsync_exclude"]), f"{ROOT}/",
-                  CHECKOUT)
-        for command in launch["setup_commands"]:
-            maker.run("bash", "-c", command, seconds=600)
-    finally:
-        maker.off()
-    lab.image = image
-    for host in lab.hosts.values():
-        host.boot()
-
-
-def clear() -> None:
-    """Take away what a laboratory left that was killed: its network; its mounts went with its processes."""
-    for line in _run("ip", "netns", "list", check=False).splitlines():
-        if line.startswith(PREFIX):
-            _run("ip", "netns", "del", line.split()[0], check=False)
-    _run("ip", "link", "del", BRIDGE, check=False)
-
-
-@contextlib.contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that all is taken down."""
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _run(*command: str, check: bool = True) -> str:
+def run_here(*command: str, check: bool = True) -> str:
     done = subprocess.run(command, capture_output=True, text=True, env={"PATH": PATH})
     if check and done.returncode:
         raise LabError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise LabError(f"waited {seconds:g} s for {what}")
-        time.sleep(0.05)

@@ -7,7 +7,9 @@ import secrets
 import shutil
 from pathlib import Path
 
-from lab.hosts import PATH, ROOT, WORKERS, Host, Laboratory, Program, until
+from lab.hosts import PATH, ROOT, Host
+from lab.laboratory import WORKERS, Laboratory
+from lab.programs import Program, until
 
 TRACKING = "http://10.77.0.14:5000"
 
@@ -126,7 +128,8 @@ def write_token(lab: Laboratory, host: Host) -> None:
 def experiment(lab: Laboratory, name: str, file: str = "lab.yaml") -> Path:
     """What the laboratory sweeps under a name of its own, in a file that this machine and all hosts see."""
     path = lab.folder / f"{name}.yaml"
-    path.write_text(Path(__file__).with_name(file).read_text().replace("name: lab\n", f"name: {name}\n"))
+    text = Path(__file__).with_name(file).read_text().replace("name: lab\n", f"name: {name}\n")
+    path.write_text(text.replace("epochs: 120", f"epochs: {lab.epochs}"))
     return path
 
 

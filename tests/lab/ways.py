@@ -9,7 +9,9 @@ from pathlib import Path
 
 from fault_tools import Damage, damage
 
-from lab.hosts import CHECKOUT, ROOT, WORKERS, LabError, Laboratory, Program, until
+from lab.hosts import CHECKOUT, ROOT
+from lab.laboratory import WORKERS, Laboratory
+from lab.programs import LabError, Program, until
 from lab.services import TRACKING, data, experiment, ray_by_hand, slurm, ssh, sweep, write_token
 from pipeline.experiment.experiment import load_experiment
 
