@@ -208,8 +208,8 @@ def test_digits_are_a_fixed_split_of_the_bundled_set() -> None:
 
 
 def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(DataError, match="dataset: must be one of fashion_mnist, .*, got 'svhn'"):
-        data.load("svhn")
+    with pytest.raises(DataError, match="dataset: must be one of fashion_mnist, .*, got 'imagenet'"):
+        data.load("imagenet")
 
 
 # a given folder

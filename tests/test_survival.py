@@ -178,7 +178,7 @@ def test_server_stopped_then_killed_and_started_again(tmp_path, two_cores, serve
     with once(has_checkpoint(tmp_path, "server"), interrupt):
         result = sweep(trials, tmp_path, uri=server.uri, pause=0.3, hold=stopped)
     assert (result.finished, result.failed, result.remaining) == (2, {}, 0)
-    assert said.count("the tracking store cannot be reached; trying again for up to 300 s") == back() == 2
+    assert said.count("the tracking store cannot be reached; trying again for up to 300 s") == back() >= 2
     assert_as_if_undisturbed(tmp_path, trials, "tracking server hung for some seconds, then killed and started again",
                              "SIGSTOP, SIGCONT after 3 s; SIGKILL", server.uri)
 
