@@ -30,6 +30,13 @@ def soon(monkeypatch):
         monkeypatch.setattr(nodes, f"{name}_SECONDS", getattr(nodes, f"{name}_SECONDS") / 100)
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(nodes, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
 class Worker(Node):
     """A node that answers, or not, as a test wants."""
 
@@ -130,22 +137,37 @@ def test_a_sweep_through_a_head_that_stays_away_ends_with_an_error(monkeypatch, 
     gone.set()
 
 
-def test_a_worker_whose_answer_was_lost_with_the_link_is_found_once_it_had_time_to_answer(monkeypatch):
-    clock, back = SimpleNamespace(now=100.0), SimpleNamespace(at=0.0)
-    monkeypatch.setattr(nodes, "time", SimpleNamespace(monotonic=lambda: clock.now))
+def test_a_worker_whose_answer_was_lost_with_the_link_is_found_once_it_had_time_to_answer(clock):
+    back = SimpleNamespace(at=0.0)
     overdue = Overdue(lambda: back.at)
     overdue.hear("lost")
     overdue.hear("slow", 10.0)
-    clock.now = 1000.0
-    assert overdue.among(["lost", "slow"]) == [], "no node was ever missed: an epoch may take its time"
+
+    def at(now, workers=("lost", "slow")):
+        while clock.now < now:
+            clock.now += 1.0
+            found = overdue.among(workers)
+        return found
+
+    assert at(1000.0) == [], "no node was ever missed: an epoch may take its time"
     back.at = 1000.0
-    clock.now = 1029.0
-    assert overdue.among(["lost", "slow"]) == [], "an epoch takes 10 s"
+    assert at(1029.0) == [], "an epoch takes 10 s"
     overdue.hear("slow", 12.0)
-    clock.now = 1035.0
-    assert overdue.among(["lost"]) == [], "of 12 s"
-    clock.now = 1037.0
-    assert overdue.among(["lost", "slow", "started since"]) == ["lost"]
+    assert at(1035.0) == [], "of 12 s"
+    assert at(1037.0, ["lost", "slow", "started since"]) == ["lost"]
+
+
+def test_a_worker_is_not_overdue_while_the_driver_does_not_listen(clock):
+    overdue = Overdue(lambda: 1000.0)
+    overdue.hear("waits for the driver")
+    clock.now = 1001.0
+    assert overdue.among(["waits for the driver"]) == []
+    clock.now = 1100.0  # it waited for the tracking store
+    assert overdue.among(["waits for the driver"]) == [], "what it sent may be here, unread"
+    for _ in range(21):
+        clock.now += 1.0
+        found = overdue.among(["waits for the driver"])
+    assert found == ["waits for the driver"]
 
 
 def test_what_ray_prints_of_lost_nodes_is_left_out_and_all_else_is_not(monkeypatch):

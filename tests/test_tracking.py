@@ -396,6 +396,21 @@ def test_a_database_that_stays_locked_ends_the_patience(store, root, monkeypatch
     assert store.runs()[0].metrics == {"validation/accuracy": 0.1}
 
 
+def test_one_call_that_hangs_is_told_of_again_and_again(monkeypatch):
+    monkeypatch.setattr(patience, "TELL_SECONDS", 0.02)
+    monkeypatch.setattr(patience, "LOOK_SECONDS", 0.001, raising=False)
+    said, told_twice = [], threading.Event()
+
+    def say(text):
+        said.append(text)
+        if len(said) == 2:
+            told_twice.set()
+
+    patient = patience.PatientClient(SimpleNamespace(get=lambda: told_twice.wait(10)), 60, say)
+    assert patient.get(), "the store was waited for without a second word"
+    assert all(text.startswith("the tracking store has not answered for ") for text in said)
+
+
 @pytest.mark.parametrize(("error", "temporary"), [
     (requests.ConnectionError("refused"), True), (requests.Timeout("20 s"), True), (ConnectionResetError(), True),
     (MlflowException("(sqlite3.OperationalError) database is locked", TEMPORARILY_UNAVAILABLE), True),

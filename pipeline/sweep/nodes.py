@@ -21,6 +21,7 @@ ASK_SECONDS = 5.0  # between two questions to a node, and that one may take
 TELL_SECONDS = 10.0  # of silence before it is said
 REPEAT_SECONDS = 25.0  # until it is said again what is waited for
 ANSWER_SECONDS = 20.0  # that a worker has, after its node was silent, to hand in what it may have handed in meanwhile
+DEAF_SECONDS = 5.0  # without a look at what workers handed in, after which a driver may have missed it
 LOST_SECONDS = 120.0  # of silence after which a node is given up here, should Ray not have done so
 QUESTION = "/grpc.health.v1.Health/Check"  # that Ray's own head asks every node
 
@@ -126,6 +127,7 @@ class Overdue:
 
     def __init__(self, returned: Callable[[], float]) -> None:
         self._returned, self._heard, self._slowest = returned, dict[Any, float](), 0.0
+        self._asked = self._listens = 0.0  # last call of `among`, and since when they follow one another
 
     def hear(self, worker: Any, seconds: float = 0.0) -> None:
         """A worker started, or handed in what took it so many seconds."""
@@ -134,9 +136,13 @@ class Overdue:
 
     def among(self, working: Iterable[Any]) -> list[Any]:
         """Of those that work, who has handed in nothing since a node came back, though there was time for it: three
-        times what the slowest took, and `ANSWER_SECONDS` at least."""
-        back = self._returned()
-        if not back or time.monotonic() - back < max(ANSWER_SECONDS, 3 * self._slowest):
+        times what the slowest took, and `ANSWER_SECONDS` at least. To be called often: a driver that did not, as it
+        waited for the tracking store, has not heard what they handed in meanwhile, and the time begins anew."""
+        now, back = time.monotonic(), self._returned()
+        if now - self._asked > DEAF_SECONDS:
+            self._listens = now
+        self._asked = now
+        if not back or now - max(back, self._listens) < max(ANSWER_SECONDS, 3 * self._slowest):
             return []
         return [worker for worker in working if self._heard.get(worker, back) < back]
 

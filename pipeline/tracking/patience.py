@@ -11,6 +11,7 @@ import requests
 
 PAUSE_SECONDS = 1.0  # between two tries
 TELL_SECONDS = 25.0  # of silence, after which it is said, and said again, that the store is waited for
+LOOK_SECONDS = 1.0  # between two looks at how long a call takes
 UNREACHABLE = (ConnectionError, TimeoutError, requests.ConnectionError, requests.Timeout,
                requests.exceptions.RetryError)
 
@@ -48,9 +49,8 @@ class PatientClient:
     def _answer(self, method: Callable[[], Any]) -> Any:
         while True:
             began = time.monotonic()
-            late = threading.Timer(TELL_SECONDS, self._tell, [began])
-            late.daemon = True
-            late.start()
+            over = threading.Event()
+            threading.Thread(target=self._tell_while_late, args=(began, over), daemon=True).start()
             try:
                 answer = method()
             except Exception as error:
@@ -63,7 +63,13 @@ class PatientClient:
                 self._lost_at = None
                 return answer
             finally:
-                late.cancel()
+                over.set()
+
+    def _tell_while_late(self, began: float, over: threading.Event) -> None:
+        """Say again and again that a call is waited for that began at `began`, until it is over."""
+        while not over.wait(LOOK_SECONDS):
+            if time.monotonic() - (self._lost_at or began) >= TELL_SECONDS:
+                self._tell(began)
 
     def _tell(self, since: float) -> None:
         """What is waited for, where that has begun at `since`, and was not said lately."""

@@ -24,7 +24,7 @@ from pipeline.sweep import status
 from pipeline.tracking.reader import Reader
 
 PHASES = ("joining", "preparing", "training", "last trial", "writing")
-LIMIT = 420  # seconds after which a driver that has not ended is taken to wait for ever
+LIMIT = 420  # seconds without a line, after which a driver is taken to wait for ever; it may take four times as long
 FAILED = "the laboratory failed"
 ORDINARY = re.compile(r"(\x1b\S+ pid=\d+\)\x1b\S+ )?(\[\d+/\d+\]|connecting to|looking for|training \d"
                       r"|reading the trials|\d+ trials: )")
@@ -146,7 +146,7 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
         healer.start()
     outcome = Outcome(fault.what, phase)
     try:
-        outcome.code = driver.wait(LIMIT)
+        outcome.code = driver.wait_while_it_talks(LIMIT, 4 * LIMIT)
     except LabError:
         driver.signal()
     ended = time.monotonic()
@@ -166,7 +166,7 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
         lab.restart()
         ray_by_hand(lab, hosts[0], opu).wait_for("Ray runtime started")
         again = start()
-        if again.wait(LIMIT):
+        if again.wait(4 * LIMIT):
             outcome.log += ["again:", *(line.text for line in again.lines)]
     if fault.strike is Host.slow:
         victim.off()  # with its link

@@ -75,6 +75,20 @@ class Program:
         self._reader.join(5)
         return self._process.returncode
 
+    def wait_while_it_talks(self, silent: float, seconds: float) -> int:
+        """Its exit status, once it has ended.
+
+        Raises:
+            LabError: it said nothing for `silent` s, or did not end in `seconds`.
+        """
+        began = time.monotonic()
+        while self.code is None:
+            now, last = time.monotonic(), max([began, *(line.at for line in self.lines[-1:])])
+            if now - last > silent or now - began > seconds:
+                raise LabError(f"{self.name}: was silent for {now - last:.0f} s:\n{self.text}")
+            time.sleep(0.1)
+        return self.wait()
+
     def signal(self, how: signal.Signals = signal.SIGTERM) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(how)
