@@ -112,7 +112,7 @@ def table1_light(configs: Sequence[TrialConfig]) -> str:
 
 def leekifer(configs: Sequence[TrialConfig]) -> str:
     if not any(c.parts.mechanism.certified for c in configs):
-        return "compares trials with mechanism per_example or component, but there are none"
+        return "compares trials with a mechanism that is certified, such as per_example, but there are none"
     for c in configs:
         private = c.parts.mechanism.private
         fixed = c.noise_multiplier and c.parts.sampler.amplified and c.parts.sampler.full

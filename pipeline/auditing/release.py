@@ -55,7 +55,7 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     neighbour alone reaches, which tells noise apart whose covariance is data. They share the 1 - conf.
 
     Args:
-        config: a trial with mechanism per_example or component, and noise.
+        config: a trial with a certified mechanism, and noise.
         trials: runs of the mechanism on each of the neighbours; even.
         delta: of the epsilons.
         mechanism: what is run, on the CPU, for one trial; by default the trial's own.

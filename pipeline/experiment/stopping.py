@@ -90,8 +90,8 @@ def check_candidates(candidates: Sequence[TrialConfig], selection: Selection) ->
     """
     certified = certified_trials(candidates)
     if not certified:
-        raise ConfigError(f"selection.rule: '{selection.rule}' needs trials with a certified epsilon (mechanism "
-                          "per_example or component, and noise), got none")
+        raise ConfigError(f"selection.rule: '{selection.rule}' needs trials with a certified epsilon (a mechanism "
+                          "such as per_example, and noise), got none")
     for c in certified:
         if not c.validation_fraction:
             raise ConfigError("validation_fraction: must be > 0, as the best trial is chosen by validation accuracy, "
@@ -117,7 +117,7 @@ def check_alike(trials: Sequence[TrialConfig], noun: str, of: str) -> None:
     for c in trials:
         if not certified_trials([c]):
             raise ConfigError(f"mechanism: every {noun} {of} must have a certified, finite epsilon "
-                              f"(mechanism per_example or component with target_epsilon or noise_multiplier > 0), got "
+                              f"(a mechanism such as per_example, with target_epsilon or noise_multiplier > 0), got "
                               f"mechanism '{c.mechanism}', target_epsilon {c.target_epsilon:g}, noise_multiplier "
                               f"{c.noise_multiplier:g}")
     for name in ("dataset", "sampler", "delta"):  # the sampler fixes the neighbouring relation

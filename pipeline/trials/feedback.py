@@ -79,7 +79,7 @@ class Tdfa(_Direct):
         0.15, "t: an error beyond +-t becomes +-1, others 0", low=0, high=1, open_high=True, per_trial=True)
 
 
-_IN_SUM = Need("mechanism 'component' or 'per_example'", lambda c: f"mechanism '{c.mechanism}'",
+_IN_SUM = Need("mechanism with a certified epsilon", lambda c: f"mechanism '{c.mechanism}'",
                lambda c: c.parts.mechanism.certified)
 _NO_CAMERA = Need("projector 'opu_simulated' or 'opu_hardware'", lambda c: f"projector '{c.projector}'",
                   lambda c: not c.physical)

@@ -22,7 +22,7 @@ FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"),
 def frontier(configs: Sequence[TrialConfig], metric: str) -> str:
     kinds = {name: [c for c in configs if epsilon_kind(c) == name] for name in ("certified", "label")}
     if not any(kinds.values()):
-        return ("needs trials with a certified epsilon (mechanism per_example or component, and noise) or a label "
+        return ("needs trials with a certified epsilon (a mechanism such as per_example, and noise) or a label "
                 "epsilon (mechanism photonic with target_label_epsilon, or sigma > 0 and noise on every layer), but "
                 "there are none")
     reasons = [_curves(kind, shown) for kind, shown in kinds.items() if shown]
