@@ -233,6 +233,10 @@ def test_a_loss_or_a_sampler_that_states_nothing_is_not_certified():
         TrialConfig(loss="mine", mechanism="per_example")
     with pytest.raises(ConfigError, match="^sampler: 'cyclic' states no accountant"):
         TrialConfig(sampler="cyclic", mechanism="component")
+    with pytest.raises(ConfigError, match="^sampler: nothing is claimed or proved .* with cyclic batches"):
+        TrialConfig(sampler="cyclic", mechanism="photonic")
+    with pytest.raises(ConfigError, match="^canaries: need sampler 'poisson'"):
+        TrialConfig(sampler="cyclic", canaries=100)
     part("loss", "mine")(type("MyLoss", (loss.Loss,), {"works": loss.CrossEntropy.works, "per_record": WHY}))
     stated = TrialConfig(loss="mine", mechanism="per_example", noise_multiplier=1)
     assert f"errors depend on one record each is stated by the extension 'mine': {WHY}" in (

@@ -191,7 +191,7 @@ class Photonic(Mechanism):
             raise ConfigError("mechanism: Eq. 8 clips every component of h by the width of its layer, and nothing is "
                               "claimed of weights that convolutions share, got 'photonic' with network 'convnet'; use "
                               f"{listed_or(certified_mechanisms())}")
-        if not trial.parts.sampler.once:
+        if not trial.parts.sampler.counted:
             raise ConfigError(f"sampler: nothing is claimed or proved of the photonic mechanism with {trial.sampler} "
                               "batches; use 'shuffled' or 'without_replacement', or mechanism 'per_example'")
 

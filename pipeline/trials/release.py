@@ -65,7 +65,7 @@ class Release(Part):
         if 0 < self.canaries < LEAST_CANARIES or self.canaries > n_train:
             raise ConfigError(f"canaries: must be 0, or at least {LEAST_CANARIES}, with fewer of which nothing can be "
                               f"bounded, and at most the {n_train} training records, got {self.canaries}")
-        if self.canaries and trial.parts.sampler.full:
+        if self.canaries and not trial.parts.sampler.independent:
             raise ConfigError("canaries: need sampler 'poisson', which never draws a record that is left out and draws "
                               "all others as before; with others another record would take its place, got sampler "
                               f"'{trial.sampler}'")

@@ -17,8 +17,9 @@ class Sampler(Part):
     Attributes:
         relation: the neighbouring relation of batches that are drawn so: Poisson batches leave the number of records
             open, others take it as public.
-        once: whether a step takes a record at most once of a number of records that is public.
+        counted: whether it is known how often a record takes part, the number of records being public.
         full: whether every place of a batch has a record.
+        independent: whether a record is drawn as it would be if others were left out.
         amplified: whether sampling amplifies privacy, so that losses of steps are composed.
         least_noise: over what a record contributes, where that is more than the noise is measured by.
         part_in_step: of a record, for notes.
@@ -29,8 +30,9 @@ class Sampler(Part):
     """
 
     relation: ClassVar[str] = "replace-one"
-    once: ClassVar[bool] = True
-    full: ClassVar[bool] = True
+    counted: ClassVar[bool] = False
+    full: ClassVar[bool] = False
+    independent: ClassVar[bool] = False
     amplified: ClassVar[bool] = True
     least_noise: ClassVar[float] = 0.01
     batch_size: int = setting(256, "m, records per step", low=1)
@@ -62,6 +64,7 @@ class Sampler(Part):
 class Shuffled(Sampler):
     """A fresh permutation every epoch, cut into batches: a record takes part at most once an epoch."""
 
+    counted = full = True
     amplified = False
     works = "pipeline.learning.data.sampling:SHUFFLED"
     accountants = ("gdp",)
@@ -81,6 +84,7 @@ class Shuffled(Sampler):
 class WithoutReplacement(Sampler):
     """Every step draws m distinct records anew: a record takes part in any step with rate m/N."""
 
+    counted = full = True
     works = "pipeline.learning.data.sampling:WITHOUT_REPLACEMENT"
     accountants = ("pld", "rdp/improved", "rdp/classic")
     losses = "pipeline.accounting.curves:without_replacement_losses"
@@ -102,7 +106,7 @@ class WithoutReplacement(Sampler):
 class Poisson(Sampler):
     """Every step takes every record with probability q = m/N, independently: batches vary in size."""
 
-    relation, once, full = "add/remove", False, False
+    relation, independent = "add/remove", True
     least_noise = 0.1  # a privacy-loss distribution ends there
     works = "pipeline.learning.data.sampling:POISSON"
     accountants = ("pld",)
