@@ -89,8 +89,9 @@ def test_experiments_use_the_public_faces_alone(path):
     assert {module for module in modules if module.startswith(("pipeline", "analysis"))} == {"pipeline", "analysis"}
 
 
-@pytest.mark.parametrize("names", ["pipeline, analysis", "pipeline.trials, pipeline.learning, pipeline.sweep, "
-                                   "pipeline.accounting, pipeline.tracking, pipeline.auditing, analysis.exhibits"])
+@pytest.mark.parametrize("names", [
+    "pipeline, analysis", "pipeline.trials, pipeline.experiment, pipeline.learning, pipeline.sweep, "
+                          "pipeline.accounting, pipeline.tracking, pipeline.auditing, analysis.exhibits"])
 def test_faces_are_lazy(names):
     code = f"import {names}, sys; print([m for m in {HEAVY} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

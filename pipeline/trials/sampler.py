@@ -35,14 +35,14 @@ class Sampler(Part):
     independent: ClassVar[bool] = False
     amplified: ClassVar[bool] = True
     least_noise: ClassVar[float] = 0.01
-    batch_size: int = setting(256, "m, records per step", low=1)
-    epochs: int = setting(15, "passes over the training records", low=1)
-
     part_in_step: ClassVar[str] = ""
     rate_names: ClassVar[tuple[str, ...]] = ()
     accountants: ClassVar[tuple[str, ...]] = ()
     losses: ClassVar[str] = ""
     other_relation: ClassVar[str] = ""
+
+    batch_size: int = setting(256, "m, records per step", low=1)
+    epochs: int = setting(15, "passes over the training records", low=1)
 
     def rates(self, n: int) -> Mapping[str, float | int]:
         """What a privacy event says of a record's part in a step, of n training records."""

@@ -132,6 +132,7 @@ def _elsewhere(field: str, trial: TrialConfig) -> Iterator[tuple[str, list[str],
             takes = {name: cls.projectors[0] in names for name, cls in PARTS["algorithm"].items()
                      if set(cls.projectors) & set(names)}
             yield "algorithm", list(takes), "" if any(takes.values()) else f" with projector {listed_or(names)}"
-        elif names and not any(need.slot for need in _needs(field, PARTS[slot][names[0]], trial)):
+        elif names:
             conditions = _needs(field, PARTS[slot][names[0]], trial)
-            yield slot, names, "".join(f" with {need.wanted}" for need in conditions)
+            if not any(need.slot for need in conditions):
+                yield slot, names, "".join(f" with {need.wanted}" for need in conditions)
