@@ -13,7 +13,7 @@ from pipeline.accounting import account as account_after
 from pipeline.accounting.evaluations import check_evaluations
 from pipeline.learning.data.dataset import Dataset, load
 from pipeline.learning.model import TrainedModel
-from pipeline.learning.training import train as train_pack
+from pipeline.learning.run import train as train_pack
 from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError, TrialConfig

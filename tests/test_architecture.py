@@ -23,14 +23,14 @@ HEAVY = ("torch", "ray", "mlflow", "numpy", "pandas", "matplotlib")
 # An import that must not be, by contract: the module that would have it, and the line.
 FORBIDDEN = {
     "layers": ("pipeline/tracking/store.py", "from pipeline.sweep.lock import Lease"),
-    "learning": ("pipeline/learning/randomness.py", "from pipeline.learning.training import train"),
+    "learning": ("pipeline/learning/randomness.py", "from pipeline.learning.run import train"),
     "cycles": ("pipeline/trials/part.py", "from pipeline.trials.config import TrialConfig"),
     "mlflow": ("analysis/runs.py", "import mlflow"),
     "ray": ("pipeline/sweep/worker.py", "import ray"),
     "lightonml": ("pipeline/learning/training.py", "import lightonml"),
     "reports": ("pipeline/sweep/recorder.py", "from analysis.runs import ReportError"),
     "readers": ("analysis/runs.py", "from pipeline.tracking.store import Store"),
-    "drivers": ("pipeline/sweep/cluster.py", "from pipeline.learning.training import train"),
+    "drivers": ("pipeline/sweep/cluster.py", "from pipeline.learning.run import train"),
 }
 
 

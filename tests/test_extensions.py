@@ -31,7 +31,7 @@ from pipeline.trials import loss, sampler
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS, DatasetSpec
 from pipeline.trials.fields import setting
-from pipeline.trials.naming import certified_trials, noise_setting, run_name
+from pipeline.trials.naming import composable, noise_setting, run_name
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS, SETTINGS, Part, part
 
@@ -198,7 +198,7 @@ def test_a_mechanism_without_a_guarantee_has_no_epsilon_anywhere():
     tags = records[0].tags
     assert (tags["privacy.certified"], tags["privacy.relation"], tags["privacy.delta"]) == ("false", "none", "none")
     assert tags["privacy.notes"] == "not certified: mechanism 'mine' is an extension that states no guarantee"
-    assert certified_trials([trial]) == [] and noise_setting(trial.canonical()) == "mine=1"
+    assert composable([trial]) == [] and noise_setting(trial.canonical()) == "mine=1"
     assert "mechanism mine does not have" in misfit("table1", [trial]) and misfit("frontier", [trial])
     with pytest.raises(ConfigError, match="^target_epsilon: mechanism 'mine' states no guarantee .*, got 3.0"):
         dataclasses.replace(trial, target_epsilon=3)
@@ -210,7 +210,7 @@ def test_a_mechanism_with_a_guarantee_is_certified_calibrated_and_audited():
     assert contribution_bound(trial) == 0.7
     assert account(trial, 1) == account(dataclasses.replace(trial, mechanism="per_example"), 1) != []
     assert "'mine': half of C is less than C" in privacy_tags(trial)["privacy.notes"]
-    assert certified_trials([trial]) == [trial] and noise_setting(trial.canonical()) == "z=1"
+    assert composable([trial]) == [trial] and noise_setting(trial.canonical()) == "z=1"
     aimed = dataclasses.replace(trial, noise_multiplier=0.0, target_epsilon=4.0)
     assert 3.9 < account(aimed, 1)[0].value <= 4.0
     assert not audit_release(trial, 200, 1e-5).exceeds

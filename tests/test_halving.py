@@ -16,7 +16,7 @@ from pipeline.accounting import account
 from pipeline.accounting.budget import Release, epoch_cost
 from pipeline.experiment.halving import Halving
 from pipeline.learning.data.dataset import load
-from pipeline.learning.training import train as train_pack
+from pipeline.learning.run import train as train_pack
 from pipeline.sweep import worker
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.run import _rungs, run_sweep

@@ -18,8 +18,9 @@ from pipeline.learning.feedback.physical import PhysicalOpuProjector
 from pipeline.learning.feedback.projection import SimulatedOpuProjector
 from pipeline.learning.feedback.projectors import make_projector
 from pipeline.learning.opu import simulated_device
+from pipeline.learning.run import train
 from pipeline.learning.state import capture, restore
-from pipeline.learning.training import Training, train
+from pipeline.learning.training import Training
 from pipeline.trials.camera import ZYLA_4_2, Camera, camera_of
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack

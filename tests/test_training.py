@@ -8,10 +8,11 @@ from flat import train
 
 from pipeline.accounting import account
 from pipeline.learning.data.dataset import load
+from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.network.network import make_network, start_output
 from pipeline.learning.optimizer import learning_rate
 from pipeline.learning.state import capture, restore
-from pipeline.learning.training import Inputs, Training
+from pipeline.learning.training import Training
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
 

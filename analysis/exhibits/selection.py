@@ -18,7 +18,7 @@ from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import certified_trials, run_name
+from pipeline.trials.naming import COMPOSABLE, composable, run_name
 
 ALONE = "price of this one trial, had it been the only one"
 SCORE = "validation/accuracy"
@@ -84,7 +84,7 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     Raises:
         ReportError: for a certified trial without validation or test accuracy.
     """
-    trials = {trial.trial_key: trial for trial in certified_trials(experiment.trials)}
+    trials = {trial.trial_key: trial for trial in composable(experiment.trials)}
     scored = runs[runs["trial_key"].isin(list(trials))]
     for name in (SCORE, "test/accuracy"):
         require_accuracy(scored, name)
@@ -92,7 +92,7 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     trial = trials[best["trial_key"]]
     earlier = earlier_epochs(runs)
     paid_for = trial.epochs + earlier.get(trial.trial_key, 0)
-    alone = next(e for e in account(trial, paid_for) if e.kind == "certified")
+    alone = next(e for e in account(trial, paid_for) if e.kind in COMPOSABLE)
     looked_at = experiment.candidates or experiment.trials
     scores = SCORES_COVERED if scores_are_covered(looked_at) else SCORES
     try:
@@ -104,7 +104,7 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     return Choice(run_name(trial, experiment.varied), trial.trial_key, float(best[SCORE]),
                   float(best["test/accuracy"]), alone, epsilon, reason,
                   None if experiment.candidates else len(trials), len(experiment.trials) - len(trials), noise,
-                  standing(other.noise for other in certified_trials(looked_at)), scores)
+                  standing(other.noise for other in composable(looked_at)), scores)
 
 
 def _price(experiment: Experiment, looked_at: Sequence[TrialConfig], earlier: Mapping[str, int]) -> Epsilon:
@@ -118,7 +118,7 @@ def _price(experiment: Experiment, looked_at: Sequence[TrialConfig], earlier: Ma
         if not scores_are_covered(looked_at):
             raise UnsupportedAccounting("private_metrics: must be 'noisy' where trials are asked for by validation "
                                         "accuracy, or training goes by scores that nothing covers")
-        if len({event_of(with_noise(trial), trial.epochs) for trial in certified_trials(looked_at)}) > 1:
+        if len({event_of(with_noise(trial), trial.epochs) for trial in composable(looked_at)}) > 1:
             raise UnsupportedAccounting("search: trials whose costs differ were asked for by scores, so that costs "
                                         "depend on results, which a budget covers and composition does not")
     return selected_epsilon(looked_at, experiment.selection, earlier)

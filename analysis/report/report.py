@@ -19,7 +19,7 @@ from pipeline.accounting.certified import with_noise
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
-from pipeline.trials.naming import certified_trials
+from pipeline.trials.naming import composable
 
 
 class Report(NamedTuple):
@@ -77,7 +77,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         experiment, progress = part_of(experiment, store.done(), missing)
         runs = load_runs(store, experiment.trials, source=experiment.source)
     exhibits, absent = _exhibits(experiment, runs, store, progress)
-    choice, certified = None, certified_trials(experiment.trials)
+    choice, certified = None, composable(experiment.trials)
     scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in certified)
     if certified and scored and not where and not progress:
         choice = selection.choose(experiment, runs, search.paid(store) if experiment.budget else None)

@@ -32,11 +32,12 @@ from pipeline.accounting.evaluations import evaluation_noise, is_noisy
 from pipeline.accounting.event import PrivacyEvent
 from pipeline.accounting.finite_precision import accounted_delta, within_delta
 from pipeline.accounting.noise import noise_statement, sentence
-from pipeline.accounting.selected import RELATIONS, dp_event
+from pipeline.accounting.selected import dp_event
+from pipeline.accounting.stated import RELATIONS, StatedEvent
 from pipeline.experiment.budget import Budget
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.naming import certified_trials, counted
+from pipeline.trials.naming import composable, counted, guarantee
 from pipeline.trials.records import Release
 
 
@@ -91,8 +92,9 @@ class Filter(NamedTuple):
             "the choice of the best by them")
         if not self.admits(released):
             value, note = math.inf, f"{spent} was spent, more than the budget of {value:g}, which then covers nothing"
-        return Epsilon(value, "selected", "budget", first.parts.sampler.relation, first.sampler,
-                       self.budget.delta, "improved", note)
+        kind = guarantee([release.trial for release in released])
+        return Epsilon(value, "selected" if kind == "certified" else kind, "budget", first.parts.sampler.relation,
+                       first.sampler, self.budget.delta, "improved", note)
 
 
 def begun(kept: Sequence[float]) -> Filter:
@@ -160,7 +162,7 @@ def epoch_cost(trial: TrialConfig, order: int) -> float:
     Raises:
         ConfigError: for a trial whose epochs have none, or that logs what they do not cover.
     """
-    if not certified_trials([trial]) or not is_noisy(trial):
+    if not composable([trial]) or not is_noisy(trial):
         raise ConfigError(f"budget: trial {trial.trial_key} of this sweep has no finite cost (mechanism "
                           f"'{trial.mechanism}', private_metrics '{trial.disclosure}'), so that nothing covers the "
                           "sweep; give the experiment another name")
@@ -174,9 +176,11 @@ def _curve(trial: TrialConfig) -> np.ndarray:
 
 
 @lru_cache(maxsize=1024)
-def renyi(event: PrivacyEvent) -> np.ndarray:
+def renyi(event: PrivacyEvent | StatedEvent) -> np.ndarray:
     """Renyi divergence [len(ORDERS)] of an event, read-only."""
-    if event.drawn.amplified and event.drawn.full:  # for which `dp_accounting` takes seconds
+    if isinstance(event, StatedEvent):
+        curve = event.renyi()
+    elif event.drawn.amplified and event.drawn.full:  # for which `dp_accounting` takes seconds
         curve = event.steps * without_replacement_rdp(event.q, event.noise_multiplier)
     else:
         curve = np.array(RdpAccountant(ORDERS, RELATIONS[event.relation]).compose(dp_event(event)).rdp)
@@ -193,7 +197,7 @@ def epochs_released(released: Iterable[Release]) -> Iterable[tuple[TrialConfig, 
     released, trials = list(released), {}
     for release in released:
         trials.setdefault(release.trial.trial_key, (release.trial, []))[1].append(release)
-    return [(trial, sum(draws_of(own)) if trial.secure else max(release.epochs for release in own))
+    return [(trial, sum(draws_of(own)) if trial.redrawn else max(release.epochs for release in own))
             for trial, own in trials.values()]
 
 

@@ -19,28 +19,48 @@ from functools import lru_cache
 
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.event import PrivacyEvent, accountants, epsilon, noise_multiplier_for, sensitivity
+from pipeline.accounting.event import (
+    CONVERSIONS,
+    PrivacyEvent,
+    UnsupportedAccounting,
+    accountants,
+    calibrate,
+    epsilon,
+    noise_multiplier_for,
+    sensitivity,
+)
 from pipeline.accounting.finite_precision import accounted_delta, within_delta
 from pipeline.accounting.label import with_sigma
+from pipeline.accounting.stated import StatedEvent, poisson_of, stated_event, stated_value
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.mechanism import certified_mechanisms
 
 IN_THE_BATCH = "none (the record is in the batch)"  # of one step, seen by whoever knows that
 
 
-def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
-    """What `epochs_done` epochs of a trial with a Gaussian mechanism have released.
+def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEvent:
+    """What `epochs_done` epochs of a trial with a Gaussian mechanism have released, or one of whose trainer states it.
 
     Raises:
         ValueError: for a trial without one, or unless epochs_done >= 1.
     """
     mechanism, sampler = config.parts.mechanism, config.parts.sampler
-    if not mechanism.certified:
+    if not mechanism.composed:
         raise ValueError(f"mechanism: must be one of {', '.join(certified_mechanisms())}, got {mechanism.name}")
+    if not mechanism.certified:
+        return _as_stated(config, epochs_done)
     longest = sensitivity(mechanism.excess(config), sampler.relation)
     z = None if config.target_epsilon else config.noise_multiplier / longest
     return PrivacyEvent(sampler.name, sampler.relation, z, epochs_done * config.steps_per_epoch, epochs_done,
                         **sampler.rates(config.split_sizes[0]))
+
+
+def _as_stated(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEvent:
+    stated = stated_event(config, epochs_done)
+    if drawn := poisson_of(stated):
+        q, z = drawn
+        return PrivacyEvent("poisson", stated.relation, z, stated.steps, stated.epochs, sampling_rate=q)
+    return stated
 
 
 @lru_cache(maxsize=1024)
@@ -51,8 +71,14 @@ def with_noise(config: TrialConfig) -> TrialConfig:
     Raises:
         ValueError: if no noise multiplier attains the target.
     """
-    if not config.parts.mechanism.certified or not config.target_epsilon:
+    mechanism, trainer = config.parts.mechanism, config.parts.trainer
+    if not mechanism.composed or not config.target_epsilon:
         return with_sigma(config)
+    if not mechanism.certified:
+        def noisy(value: float) -> TrialConfig:
+            return dataclasses.replace(config, target_epsilon=0.0, **{trainer.calibrates: value})
+
+        return noisy(calibrate(config.target_epsilon, lambda value: _value_of(noisy(value)), trainer.calibrates))
     event = event_of(config, config.epochs)
     z = noise_multiplier_for(config.target_epsilon, event, accounted_delta(config))
     z *= sensitivity(config.parts.mechanism.excess(config), event.relation)
@@ -64,7 +90,8 @@ def calibrated(config: TrialConfig) -> dict[str, str]:
 
     The settings of such a trial, and its key, have the target in their place.
     """
-    names = {"target_epsilon": "noise_multiplier", "target_label_epsilon": "sigma"}
+    names = {"target_epsilon": getattr(config.parts.trainer, "calibrates", "") or "noise_multiplier",
+             "target_label_epsilon": "sigma"}
     return {f"calibrated.{name}": repr(float(getattr(with_noise(config), name)))
             for target, name in names.items() if config.canonical().get(target)}
 
@@ -91,8 +118,10 @@ def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     """Epsilon of every released iterate, by every accountant that is proved for the trial's sampler, tightest first.
     More epochs than the trial has are those of several draws of its noise.
 
-    Empty without a Gaussian mechanism; infinite without noise.
+    Empty without a Gaussian mechanism; infinite without noise. Those that a trainer states are of that kind.
     """
+    if config.parts.mechanism.kind(config) == "stated":
+        return _stated_epsilons(config, epochs_done)
     if not config.parts.mechanism.certified:
         return []
     event, delta = event_of(with_noise(config), epochs_done), accounted_delta(config)
@@ -100,3 +129,22 @@ def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
              for accountant in accountants(event)]
     runs = max(1.0, epochs_done / config.epochs)
     return [e if within_delta(config, e.value, runs) else dataclasses.replace(e, value=math.inf) for e in found]
+
+
+def _stated_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
+    noisy = with_noise(config)
+    event, trainer = event_of(noisy, epochs_done), config.parts.trainer
+    what = f"of every {trainer.per} trainer '{trainer.name}' states {trainer.event(noisy)}, and nobody here checked it"
+    if isinstance(event, PrivacyEvent):
+        return [dataclasses.replace(e, kind="stated", sampler="stated", note=what)
+                for e in (epsilon(event, config.delta, accountant) for accountant in accountants(event))]
+    return [Epsilon(stated_value(event, config.delta, accountant), "stated", accountant, event.relation, "stated",
+                    config.delta, CONVERSIONS[accountant], what) for accountant in event.accountants]
+
+
+def _value_of(config: TrialConfig) -> float:
+    """The least epsilon of a whole run with its noise, infinite of less noise than its accountants take."""
+    try:
+        return min(e.value for e in _stated_epsilons(config, config.epochs))
+    except UnsupportedAccounting:
+        return math.inf

@@ -12,6 +12,8 @@ GUARANTEES = {
                   "covers one trial, not the choice among trials."),
     "selected": (True, "As certified, and it also covers having picked the best trial of the sweep. It does not cover "
                  "the validation scores by which that trial was picked."),
+    "stated": (False, "Accounted for here, of a mechanism that its trainer states and nobody here checked. If what is "
+               "stated holds, features and labels are protected as by certified; if not, nothing is guaranteed."),
     "label": (True, "Labels alone are protected; features count as public, and of them, or of whether a record took "
               "part, nothing is guaranteed. It covers one trial, not the choice among trials."),
     "audited": (False, "A lower bound, measured by attack with 95% confidence, and no guarantee: the true ε is at "

@@ -26,7 +26,7 @@ from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.selected import selected_by_composition, selected_by_random_stopping
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.naming import certified_trials
+from pipeline.trials.naming import composable, guarantee
 
 LARGEST_EPSILON = 1e8  # of training, that noise on scores can be matched to
 
@@ -44,7 +44,7 @@ def evaluation_noise(config: TrialConfig) -> float:
         ConfigError: for a trial whose own epsilon is infinite.
     """
     config = with_noise(config)
-    epsilons = certified_epsilons if config.parts.mechanism.certified else label_epsilons
+    epsilons = certified_epsilons if config.parts.mechanism.composed else label_epsilons
     of_training = epsilons(config, config.epochs)[0].value
     if of_training > LARGEST_EPSILON:  # or infinite
         raise ConfigError("private_metrics: 'noisy' takes noise from an epsilon that is finite and, with noise "
@@ -92,7 +92,7 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
         ValueError: where no trial is certified.
         UnsupportedAccounting: where they differ in data set, delta or neighbouring relation.
     """
-    trials = certified_trials(trials)
+    trials = composable(trials)
     if not trials:
         raise ValueError("trials: must be at least one with a certified epsilon, got none")
     for name in ("dataset", "delta"):
@@ -111,9 +111,10 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
         found = selected_by_composition(events, delta, scores, one_split=len(splits) == 1)
     drawn = sum(epochs[trial] / trial.epochs for trial in trials) * max(selection.mean if selection.is_random else 1, 1)
     holds = all(within_delta(trial, found.value, drawn) for trial in trials)
-    return dataclasses.replace(found, delta=trials[0].delta, value=found.value if holds else math.inf)
+    kind = "selected" if guarantee(trials) == "certified" else "stated"
+    return dataclasses.replace(found, kind=kind, delta=trials[0].delta, value=found.value if holds else math.inf)
 
 
 def scores_are_covered(trials: Sequence[TrialConfig]) -> bool:
     """Whether the validation scores of all certified trials among `trials` are released with noise."""
-    return all(is_noisy(trial) for trial in certified_trials(trials))
+    return all(is_noisy(trial) for trial in composable(trials))

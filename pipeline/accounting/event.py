@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -150,17 +150,33 @@ def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: floa
         ValueError: unless target_epsilon is positive and finite, or where no multiplier in [0.1, 1e6] attains it.
         UnsupportedAccounting: as `epsilon`.
     """
+    accountant = _checked(event, accountant)
+
+    def value(z: float) -> float:
+        return _value(dataclasses.replace(event, noise_multiplier=z), delta, accountant)
+
+    return calibrate(target_epsilon, value, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY)
+
+
+def calibrate(target_epsilon: float, value: Callable[[float], float], name: str, least: float = 1e-6) -> float:
+    """The number with which an epsilon that falls in it is at most `target_epsilon`, and at least 0.99 of it.
+
+    Args:
+        value: from the number to epsilon.
+        name: of the number, for messages.
+        least: that is tried.
+
+    Raises:
+        ValueError: as `noise_multiplier_for`, of [least, 1e6].
+    """
     if not 0 < target_epsilon < math.inf:
         raise ValueError(f"target_epsilon: must be > 0 and finite, got {target_epsilon}")
-    accountant = _checked(event, accountant)
 
     def excess(log_z: float) -> float:
         """log(epsilon/target): decreasing, and nearly straight."""
-        if not LEAST_NOISE_OVER_SENSITIVITY <= math.exp(log_z) <= 1e6:
-            raise ValueError(f"target_epsilon: no noise multiplier in [{LEAST_NOISE_OVER_SENSITIVITY}, 1e6] gives "
-                             f"{target_epsilon} at delta = {delta:g}")
-        noisy = dataclasses.replace(event, noise_multiplier=math.exp(log_z))
-        return math.log(max(_value(noisy, delta, accountant), 1e-300) / target_epsilon)
+        if not least <= math.exp(log_z) <= 1e6:
+            raise ValueError(f"target_epsilon: no {name} in [{least:g}, 1e6] gives {target_epsilon}")
+        return math.log(max(value(math.exp(log_z)), 1e-300) / target_epsilon)
 
     low, high = 0.0, 0.0
     above = below = excess(0.0)
@@ -171,10 +187,10 @@ def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: floa
         high, below, low = low, above, low - math.log(1.4)
         above = excess(low)
     while below < math.log(0.99):
-        share = min(max((above - math.log(0.995)) / (above - below), 0.1), 0.9)
+        share = min(max((above - math.log(0.995)) / (above - below), 0.1), 0.9) if above < math.inf else 0.5
         middle = low + share * (high - low)
-        value = excess(middle)
-        low, above, high, below = (middle, value, high, below) if value > 0 else (low, above, middle, value)
+        found = excess(middle)
+        low, above, high, below = (middle, found, high, below) if found > 0 else (low, above, middle, found)
     return math.exp(high)
 
 

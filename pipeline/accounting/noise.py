@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import certified_trials
+from pipeline.trials.naming import composable
 
 RECORDED = "simulate the guarantee, and a release needs secret noise"
 
@@ -43,7 +43,7 @@ def choice_statement(trials: Sequence[TrialConfig], selection: Selection) -> str
         trials: as of `pipeline.accounting.evaluations.selected_epsilon`; those without a certified epsilon are passed
             over.
     """
-    trials = certified_trials(trials)
+    trials = composable(trials)
     text = sentence(noise_statement([trial.noise for trial in trials]))
     seeds = [trial.seed for trial in trials if not trial.secure]
     if selection.is_random or len(set(seeds)) == len(seeds):  # random stopping draws every trial under its own seed

@@ -65,6 +65,7 @@ def _counts_photons(trial: TrialConfig) -> bool:
 def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: bool) -> Statement:
     trial, noisy = trials[0], with_noise(trials[0])
     noise = (f"z = {noisy.noise_multiplier:.4g}" if trial.parts.mechanism.certified else
+             run_name(noisy).split(" ")[1].replace("=", " = ") if trial.parts.mechanism.composed else
              f"photons = {trial.photons:.4g}" if _counts_photons(trial) else
              f"sigma = {noisy.sigma:.4g}" if trial.parts.mechanism.optical else "none")
     epochs = range(1 if by_epoch else trial.epochs, trial.epochs + 1)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
 from dp_accounting.rdp import RdpAccountant
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
@@ -29,6 +29,7 @@ from pipeline.accounting.event import (
     loss_distribution,
     pld_epsilon,
 )
+from pipeline.accounting.stated import RELATIONS, StatedEvent, composed_epsilon
 from pipeline.experiment.stopping import GEOMETRIC, LOGARITHMIC, POISSON, gamma_of
 from pipeline.trials.naming import counted
 
@@ -37,10 +38,10 @@ logging.getLogger("absl").setLevel(logging.ERROR)  # dp_accounting warns of ever
 _NAMES = {LOGARITHMIC: "logarithmic", GEOMETRIC: "geometric", POISSON: "Poisson"}
 _SCORES = "scores must come from public data or be private themselves"
 _COVERED = "the noisy validation scores of all trials are covered"
-RELATIONS = {"add/remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace-one": NeighboringRelation.REPLACE_ONE}
+Event = PrivacyEvent | StatedEvent
 
 
-def selected_by_composition(events: Sequence[PrivacyEvent], delta: float, scores: Sequence[float] = (),
+def selected_by_composition(events: Sequence[Event], delta: float, scores: Sequence[float] = (),
                             one_split: bool = False) -> Epsilon:
     """Epsilon of everything that `events`, one per trial looked at, released together; infinite if one had no noise.
 
@@ -58,10 +59,13 @@ def selected_by_composition(events: Sequence[PrivacyEvent], delta: float, scores
     samplers = sorted({event.sampler for event in events})
     note = (f"all of {counted(len(events), 'trial')} composed: any of them may be published, the best for example; "
             f"{_COVERED if scores else _SCORES}")
-    exact, scored = not any(event.drawn.amplified for event in events), math.hypot(*scores)
+    stated = any(isinstance(event, StatedEvent) for event in events)
+    exact, scored = not stated and not any(event.drawn.amplified for event in events), math.hypot(*scores)
     beside = 0.0 if one_split else scored
-    if any(event.noise_multiplier == 0 for event in events):
+    if any(isinstance(event, PrivacyEvent) and _noise(event) == 0 for event in events):
         value = math.inf
+    elif stated:
+        value = composed_epsilon([_as_dp(event, count) for event, count in Counter(events).items()], [beside], delta)
     elif exact:
         value = gdp_eps(math.hypot(beside, *(math.sqrt(e.epochs) / _noise(e) for e in events)), delta)
     else:
@@ -83,7 +87,7 @@ def selected_by_composition(events: Sequence[PrivacyEvent], delta: float, scores
                    note)
 
 
-def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, mean: float,
+def selected_by_random_stopping(events: Sequence[Event], delta: float, mean: float,
                                 shape: float = GEOMETRIC, scores: Sequence[float] = ()) -> Epsilon:
     """Epsilon of the best of K trials, each drawn at random from the candidates, and nothing of the others published.
 
@@ -108,8 +112,9 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
     if not shape >= 0:
         raise ValueError(f"shape: must be >= 0, got {shape}")
     value = math.inf
-    if all(_noise(event) > 0 for event in events):
-        spent = [RdpAccountant(neighboring_relation=RELATIONS[relation]).compose(dp_event(e)) for e in Counter(events)]
+    if all(isinstance(event, StatedEvent) or _noise(event) > 0 for event in events):
+        spent = [RdpAccountant(neighboring_relation=neighbours).compose(run)
+                 for run, neighbours in (_as_dp(event) for event in Counter(events))]
         orders = spent[0].orders
         scored = np.asarray(orders) * max(scores, default=0.0) ** 2 / 2
         trial = np.max([scored, *(accountant.rdp for accountant in spent)], axis=0)
@@ -167,17 +172,26 @@ def dp_event(event: PrivacyEvent) -> SelfComposedDpEvent:
     return SelfComposedDpEvent(sampled, event.steps)
 
 
+def _as_dp(event: Event, count: int = 1) -> tuple[DpEvent, NeighboringRelation]:
+    """A run, so many times, and the relation under which accountants take it."""
+    if isinstance(event, StatedEvent):
+        return SelfComposedDpEvent(event.event, event.steps * count), event.neighbours
+    run = dp_event(event)
+    return SelfComposedDpEvent(run.event, run.count * count), RELATIONS[event.relation]
+
+
 def _noise(event: PrivacyEvent) -> float:
     if event.noise_multiplier is None:
         raise ValueError("noise_multiplier: not set; noise_multiplier_for calibrates it")
     return event.noise_multiplier
 
 
-def _common(events: Sequence[PrivacyEvent], field: str) -> str:
+def _common(events: Sequence[Event], field: str) -> str:
     if not events:
         raise ValueError("events: must be one per trial looked at, got none")
     for event in events:
-        accountants(event)
+        if isinstance(event, PrivacyEvent):
+            accountants(event)
     values = sorted({getattr(event, field) for event in events})
     if len(values) > 1:
         raise UnsupportedAccounting(f"{field}: must be one for all trials, got {' and '.join(values)}")

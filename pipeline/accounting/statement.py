@@ -24,7 +24,7 @@ from pipeline.accounting.noise import choice_statement
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import certified_trials, counted, spelled
+from pipeline.trials.naming import composable, counted, guarantee, spelled
 
 # Mironov 2012, "On significance of the least significant bits for differential privacy".
 REAL_NUMBERS = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; Mironov "
@@ -53,8 +53,8 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
     """The tags `privacy.*` of a trial, each one line.
 
     `privacy.certified` is `true` for a certified epsilon under secret noise, `simulated` for one under noise from a
-    recorded seed, else `false`; `privacy.notes` says what a certified epsilon rests on, or why the trial has none, and
-    what an audited one is worth.
+    recorded seed, `stated` for one that a trainer states, else `false`; `privacy.notes` says what a certified epsilon
+    rests on, or why the trial has none, and what an audited one is worth.
 
     Example:
         >>> privacy_tags(TrialConfig(mechanism="none"))["privacy.notes"]
@@ -77,8 +77,11 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
     Args:
         earlier: epochs that earlier draws of its secret noise have released.
     """
-    what = (f"**{config.parts.feedback.label}** on {config.parts.data.label}, {config.network} "
-            f"{'-'.join(map(str, config.layer_sizes))}, {counted(config.epochs, 'epoch')} in batches of "
+    trainer = config.parts.trainer
+    trained = (f"{config.network} {'-'.join(map(str, config.layer_sizes))}" if trainer.own else
+               f"trainer `{trainer.name}` (version {config.trainer_version})")
+    what = (f"**{config.parts.feedback.label}** on {config.parts.data.label}, {trained}, "
+            f"{counted(config.epochs, 'epoch')} in batches of "
             f"{config.batch_size} ({config.sampler}), mechanism `{config.mechanism}`.")
     epsilons = account(config, earlier + config.epochs)
     parts = [what, *_standing(config, epsilons)]
@@ -92,10 +95,10 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
 
 def price_lines(experiment: Experiment) -> Iterator[str]:
     """What the best trial costs: by the file's rule and, of drawn trials, if the others are published too."""
-    guaranteed = certified_trials(experiment.trials)
+    guaranteed = composable(experiment.trials)
     if len(guaranteed) < 2 and not experiment.candidates:
         return
-    prices = [(f"the best of {counted(len(guaranteed), 'certified trial')}", guaranteed, Selection())]
+    prices = [(f"the best of {counted(len(guaranteed), f'{guarantee(guaranteed)} trial')}", guaranteed, Selection())]
     if experiment.candidates:
         prices = [(f"the best of the {counted(len(guaranteed), 'drawn trial')}, if nothing else is published",
                    experiment.candidates, experiment.selection),
@@ -114,7 +117,7 @@ def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
     """Where some trials' noise is measured by another norm than the most that a record contributes: what the certified
     trials cost, by that most, a line for those of one epsilon."""
     groups: dict[tuple, list[TrialConfig]] = {}
-    for trial in certified_trials(trials):
+    for trial in composable(trials):
         settings = with_noise(trial)
         key = event_of(settings, trial.epochs), trial.delta, trial.noise, f"{trial.parts.mechanism.excess(trial):.4g}"
         groups.setdefault(key, []).append(settings)
@@ -133,6 +136,8 @@ def _standing(config: TrialConfig, epsilons: list[Epsilon]) -> list[str]:
     if not epsilons:
         return ["**No guarantee**: nothing is stated of this trial's privacy."]
     finite = {epsilon.kind for epsilon in epsilons if epsilon.is_metric}
+    if "stated" in finite:
+        return [f"**Stated** by the trainer, and **not checked**: {RECORDED}."]
     if not finite & {"certified", "label"}:
         return []
     what = "features and labels" if "certified" in finite else "labels alone"
@@ -153,6 +158,8 @@ def _tags(config: TrialConfig) -> dict[str, str]:
     config = with_noise(config)
     if config.parts.mechanism.certified:
         return _tags_of_gaussian(config)
+    if config.parts.mechanism.kind(config) == "stated":
+        return _tags_of_stated(config)
     photonic = config.parts.mechanism.optical
     return {
         "privacy.certified": "false",
@@ -164,6 +171,8 @@ def _tags(config: TrialConfig) -> dict[str, str]:
 
 
 def _no_guarantee(config: TrialConfig) -> str:
+    if config.parts.mechanism.composed:
+        return f"no noise, or no event that trainer '{config.trainer}' states; no guarantee"
     if not config.parts.mechanism.private:
         return ("no guarantee: the device's noise reaches what it projects, not the output layer's error"
                 if config.physical else "no noise, no guarantee")
@@ -215,6 +224,19 @@ def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
         "privacy.sampler": config.sampler,
         "privacy.delta": f"{config.delta:g}",
         "privacy.notes": note,
+    }
+
+
+def _tags_of_stated(config: TrialConfig) -> dict[str, str]:
+    first = certified_epsilons(config, config.epochs)[0]
+    reads = ("what else than the records that it is handed the trainer reads, and that it does as it states, is its "
+             "own statement")
+    return {
+        "privacy.certified": "stated",
+        "privacy.relation": first.relation,
+        "privacy.sampler": config.sampler,
+        "privacy.delta": f"{config.delta:g}",
+        "privacy.notes": f"{first.note}; {reads}; {RECORDED}; {REAL_NUMBERS}; {_disclosed(config)}",
     }
 
 

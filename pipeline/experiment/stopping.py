@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.fields import check_whole
-from pipeline.trials.naming import certified_trials
+from pipeline.trials.naming import composable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,7 +88,7 @@ def check_candidates(candidates: Sequence[TrialConfig], selection: Selection) ->
     Raises:
         ConfigError: naming the field that stands against it.
     """
-    certified = certified_trials(candidates)
+    certified = composable(candidates)
     if not certified:
         raise ConfigError(f"selection.rule: '{selection.rule}' needs trials with a certified epsilon (a mechanism "
                           "such as per_example, and noise), got none")
@@ -115,7 +115,7 @@ def check_alike(trials: Sequence[TrialConfig], noun: str, of: str) -> None:
         ConfigError: naming the field that stands against it.
     """
     for c in trials:
-        if not certified_trials([c]):
+        if not composable([c]):
             raise ConfigError(f"mechanism: every {noun} {of} must have a certified, finite epsilon "
                               f"(a mechanism such as per_example, with target_epsilon or noise_multiplier > 0), got "
                               f"mechanism '{c.mechanism}', target_epsilon {c.target_epsilon:g}, noise_multiplier "

@@ -6,6 +6,8 @@ one number an epoch with noise that epsilon covers (`accounting.evaluations`), o
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 import torch
 
 from pipeline.accounting.evaluations import evaluation_noise, is_noisy
@@ -13,11 +15,17 @@ from pipeline.accounting.finite_precision import count_enlargement
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
-from pipeline.learning.network.network import Network
 from pipeline.learning.randomness import GaussianNoise, Noise
 from pipeline.trials.config import TrialConfig
 
 EVALUATION_BATCH = 1_000
+
+
+class Net(Protocol):
+    """R networks."""
+
+    def forward(self, x: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        """Something, and logits [R, m, n_L], of inputs [R, m, n_0]."""
 
 
 class Evaluation:
@@ -57,7 +65,7 @@ class Evaluation:
                 self.noise = GaussianNoise([t.seed for t in trials], deviations, (1,), torch.device("cpu"),
                                            stream="evaluation")
 
-    def count(self, net: Network, part: str) -> torch.Tensor:
+    def count(self, net: Net, part: str) -> torch.Tensor:
         """Records by class, and those of them classified right: [R, 2, n_classes], int64, on the CPU.
 
         A record whose output is not finite, as after a divergence, is not classified right, nor is one that cannot be

@@ -8,12 +8,13 @@ state of a generator is taken; they go on with fresh noise and fresh batches.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from pipeline.learning.training import Training
+if TYPE_CHECKING:
+    from pipeline.learning.training import Training
 
 
 def capture(training: Training) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -1,25 +1,20 @@
-"""Train a pack of trials, epoch by epoch. No files, no MLflow, no Ray."""
+"""Train a pack of this package's networks."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
-import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 
-from pipeline.accounting import account, describe, privacy_tags
-from pipeline.accounting.certified import calibrated, with_noise
+from pipeline.accounting.certified import with_noise
 from pipeline.learning.alignment import cosines, true_gradient
-from pipeline.learning.canaries import Canaries
 from pipeline.learning.data.dataset import Dataset
-from pipeline.learning.data.features import features
-from pipeline.learning.data.inputs import Inputs
-from pipeline.learning.data.sampling import ABSENT, BatchSampler, split
-from pipeline.learning.evaluation import EVALUATION_BATCH, Evaluation, worst_class
+from pipeline.learning.data.sampling import ABSENT, BatchSampler
+from pipeline.learning.evaluation import EVALUATION_BATCH
 from pipeline.learning.feedback.algorithms import make_feedback
 from pipeline.learning.feedback.losses import make_loss
 from pipeline.learning.mechanisms import make_mechanism
@@ -27,78 +22,20 @@ from pipeline.learning.network.network import make_network, start_output
 from pipeline.learning.optimizer import MovingAverage, learning_rate, make_optimizer
 from pipeline.learning.randomness import Noise
 from pipeline.learning.rows import check_rows
-from pipeline.trials.camera import camera_of
-from pipeline.trials.config import TrialConfig
-from pipeline.trials.disclosure import check_metrics
+from pipeline.learning.run import Run
+from pipeline.learning.state import capture, restore
 from pipeline.trials.packs import Pack
-from pipeline.trials.records import DESCRIPTION, ClassAccuracy, Draw, EpochRecord, Outcome
 
 
-class Keeper:
-    """What becomes of a training between its epochs: nothing, here. `sweep.worker` keeps checkpoints."""
-
-    def resume(self, training: Training) -> Iterable[list[EpochRecord] | Draw]:
-        """Put a training that was just made where one was left; the epochs to hand in again, in case they were lost, or
-        a question whose answer is that more is asked for."""
-        return ()
-
-    def keep(self, training: Training, records: list[EpochRecord]) -> Iterable[list[EpochRecord]]:
-        """After an epoch: the epochs that may be handed in now."""
-        return [records]
-
-    def end(self) -> None:
-        """Whoever asked for the records has all of them."""
-
-
-def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu", keeper: Keeper | None = None,
-          rungs: Collection[int] = ()) -> Iterator[list[EpochRecord] | Draw]:
-    """Train every trial of a pack, epoch by epoch.
-
-    Args:
-        pack: trials with one `pack_key`.
-        data: the pack's data set, resident on `device`.
-        device: where to train.
-        keeper: what goes on from where another training was left, and is left in its turn.
-        rungs: epochs after which a trial may be stopped; its records of them say what it then has to report.
-
-    Yields:
-        The records of one epoch, one for each trial that was active at its start. A trial's last record carries its
-        outcome; a trial whose weights stop being finite ends there as `diverged`, and the others go on. Whatever else
-        the keeper has to hand out comes first.
-    """
-    keeper, training = keeper or Keeper(), Training(pack, data, torch.device(device), rungs)
-    try:
-        yield from keeper.resume(training)
-        while not training.ended:
-            yield from keeper.keep(training, training.run_epoch())
-        keeper.end()
-    finally:
-        training.close()
-
-
-class Training:
-    """The state of a pack while it trains.
-
-    Attributes:
-        epoch: epochs done.
-        active: replicas that have not diverged, in order.
-        evaluation: what counts records that are classified right.
-    """
+class Training(Run):
+    """Networks with a leading replica axis, one for each trial of a pack."""
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
+        super().__init__(pack, data, device, rungs)
         c, trials = pack.shared, pack.trials
-        self.pack, self.data, self.device, self.rungs = pack, data, device, rungs
         seeds = [t.seed for t in trials]
-        parts = [split(data.spec.n_train, c.split_sizes[1], seed, sum(c.split_sizes)) for seed in seeds]
-        self.validation = torch.from_numpy(np.stack([part[1] for part in parts])).to(device)
-        self.train_inputs, self.test_inputs = (Inputs(records, c, data) for records in features(data, c))
-        self.evaluation = Evaluation(tuple(with_noise(t) for t in trials), data, self.train_inputs, self.test_inputs,
-                                     self.validation)
-        records = [part[0] for part in parts]
-        self.canaries = Canaries(trials, records, data.train_y, data.spec.n_classes) if c.canaries else None
-        records = self.canaries.remaining if self.canaries else records
-        self.sampler = BatchSampler(c.sampler, records, seeds, c.batch_size, c.steps_per_epoch,
-                                    device, secure=c.secure)
+        self.sampler = BatchSampler(c.sampler, self.records, seeds, c.batch_size, c.steps_per_epoch, device,
+                                    secure=c.secure)
         self.net = make_network(c, seeds, device)
         self.loss = make_loss(c)
         self.feedback = make_feedback(pack, self.net, device)
@@ -112,8 +49,6 @@ class Training:
         if c.secure:
             check_rows(self)
         self._measured = 0  # batches on which alignment was measured
-        self.epoch = 0
-        self.active = list(range(len(trials)))
 
     def noise_sources(self) -> list[Noise]:
         """All that draws noise, always in the same order."""
@@ -124,48 +59,21 @@ class Training:
         """Release what the feedback holds, such as a projector's device."""
         self.feedback.close()
 
-    @property
-    def ended(self) -> bool:
-        """Whether no epoch is left, or no trial."""
-        return self.epoch == self.pack.shared.epochs or not self.active
+    def capture(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """`learning.state.capture`."""
+        return capture(self)
 
-    def run_epoch(self) -> list[EpochRecord]:
-        """Train one epoch; the records of the trials that were active at its start."""
-        began = time.perf_counter()
-        losses, alignment = self._train_epoch()
-        self.epoch += 1
-        finite = self._weights_finite()  # of what is released; the loss of private records decides nothing
-        last, on_rung = self.epoch == self.pack.shared.epochs, self.epoch in self.rungs
-        ended = [r for r in self.active if last or not finite[r]]
-        with self.average.applied() if self.average else contextlib.nullcontext():
-            parts = dict.fromkeys(filter(None, (self.evaluation.followed, "test" if ended or on_rung else "")))
-            counts = {part: self.evaluation.count(self.net, part) for part in parts}
-            accuracies = {part: self.evaluation.accuracy(part, of_all) for part, of_all in counts.items()}
-            scores = self._canary_scores() if last and self.canaries else None
-            seconds = (time.perf_counter() - began) / len(self.pack.trials)
-            records = []
-            for r in self.active:
-                metrics = {"time/epoch_seconds": seconds} | self._metrics(r, losses, alignment, accuracies)
-                end = None
-                if r in ended or on_rung:
-                    tested = metrics | {"test/accuracy": accuracies["test"][r],
-                                        "test/worst_class_accuracy": worst_class(counts["test"][r])}
-                    status = "stopped" if r not in ended else "finished" if finite[r] else "diverged"
-                    # When to stop was seen in what was released: a trial that ends early costs what all of it would.
-                    end = self._record(r, tested, self.pack.shared.epochs, self._outcome(r, status, counts),
-                                       scores if finite[r] else None)
-                records.append(end if r in ended else
-                               dataclasses.replace(self._record(r, metrics, self.epoch), if_stopped=end))
-        self.active = [r for r, record in zip(self.active, records, strict=True) if record.outcome is None]
-        return records
+    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
+        """`learning.state.restore`."""
+        restore(self, arrays, values)
 
-    def _metrics(self, r: int, losses: torch.Tensor, alignment: torch.Tensor,
-                 accuracies: dict[str, list[float]]) -> dict[str, float]:
-        """What trial r logs of every epoch, before epsilon: alignments, the accuracy that is followed, and the loss
-        where that may be logged."""
+    def _evaluated(self) -> contextlib.AbstractContextManager[Any]:
+        return self.average.applied() if self.average else contextlib.nullcontext()
+
+    def _metrics(self, r: int, trained: tuple[torch.Tensor, torch.Tensor]) -> dict[str, float]:
+        """Alignments, and the loss where that may be logged."""
+        losses, alignment = trained
         metrics = {f"alignment/layer_{k + 1}": v for k, v in enumerate(alignment[r].tolist())}
-        if followed := self.evaluation.followed:
-            metrics[f"{followed}/accuracy"] = accuracies[followed][r]
         if self.pack.shared.disclosure == "plain":
             metrics["train/loss"] = losses[r].item()
         return metrics
@@ -250,45 +158,15 @@ class Training:
         """By how much training lowered the loss of every canary's wrong label [R, k]; more if it took part."""
         return (self.untrained_losses - self._canary_losses()).cpu().numpy()
 
-    def _weights_finite(self) -> torch.Tensor:
+    def _finite(self) -> torch.Tensor:
         """[R], on the CPU."""
         return torch.isfinite(self.net.parameters.flat).all(dim=1).cpu()
 
-    def _record(self, r: int, measured: Mapping[str, float], paid: int, outcome: Outcome | None = None,
-                scores: np.ndarray | None = None) -> EpochRecord:
-        """What trial r has to report: what was measured, and the cost of `paid` epochs."""
-        trial, tags = self.pack.trials[r], {}
-        if self.epoch == 1:
-            tags = {**privacy_tags(trial), **calibrated(trial), **_optical_tags(trial), DESCRIPTION: describe(trial),
-                    "device": _device_name(self.device)}
-        metrics = measured | {e.metric_name: e.value for e in account(trial, paid)}
-        if scores is not None:
-            epsilon, metrics["audit/canary_auc"] = self.canaries.audit(r, scores[r])
-            metrics[epsilon.metric_name] = epsilon.value
-        metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        if trial.disclosure != "plain":
-            check_metrics(metrics)
-        return EpochRecord(trial.trial_key, self.epoch, metrics, tags, outcome)
-
-    def _outcome(self, r: int, status: str, counts: dict[str, torch.Tensor]) -> Outcome:
+    def _weights(self, r: int) -> dict[str, np.ndarray]:
+        """`layer_1.weight`, `layer_1.bias`, ..."""
         weights = {}
         blocks = zip(self.net.layers, self.net.parameters.weights, self.net.parameters.biases, strict=True)
         for number, (layer, w, b) in enumerate(blocks, start=1):
             weights[f"layer_{number}.weight"] = w[r].cpu().numpy().reshape(layer.shape.weight_shape)
             weights[f"layer_{number}.bias"] = b[r].cpu().numpy()
-        per_class = tuple(
-            ClassAccuracy(label, part, count, right) for part, of_all in counts.items()
-            if part in self.evaluation.published
-            for label, (count, right) in enumerate(zip(*of_all[r].tolist(), strict=True)))
-        return Outcome(status, {name: np.array(value) for name, value in weights.items()}, per_class)
-
-
-def _optical_tags(trial: TrialConfig) -> dict[str, str]:
-    """What the light of a physical device amounts to, as the noise on a component of a projection."""
-    if not trial.physical:
-        return {}
-    return {"optics.effective_sigma": repr(camera_of(trial).effective_sigma)}
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+        return weights

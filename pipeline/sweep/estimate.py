@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 
 from pipeline.learning.data.dataset import Dataset
-from pipeline.learning.training import EVALUATION_BATCH, Training
+from pipeline.learning.evaluation import EVALUATION_BATCH
+from pipeline.learning.training import Training
 from pipeline.trials.packs import Pack
 
 TIMED_STEPS = 5

@@ -82,7 +82,7 @@ def prepare_elsewhere(trials: Sequence[TrialConfig], data_folder: Path | None, c
 def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | None, checkpoints: Checkpoints,
                stop: Halving | None = None, digests: Mapping[str, str] = MappingProxyType({})
                ) -> Iterator[list[EpochRecord] | Draw]:
-    """The default trainer: `pipeline.learning.training.train` on the pack's dataset, from and to checkpoints.
+    """The default trainer: `pipeline.learning.run.train` on the pack's dataset, from and to checkpoints.
 
     Args:
         digests: as of `prepare`, for a node that joined after the others were prepared.
@@ -94,7 +94,7 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
     import torch  # here and not above: the driver needs no torch
 
     from pipeline.learning.data.features import check_file
-    from pipeline.learning.training import train
+    from pipeline.learning.run import train
 
     torch.set_num_threads(threads)
     if pack.shared.feature_name:
@@ -105,7 +105,7 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
 
 
 class CheckpointKeeper:
-    """The `pipeline.learning.training.Keeper` of sweeps: goes on from the pack's checkpoint, and saves others.
+    """The `pipeline.learning.run.Keeper` of sweeps: goes on from the pack's checkpoint, and saves others.
 
     What was handed in before the checkpoint is handed in again, in case it was lost on its way. The records of secure
     trials are held back until a checkpoint has them, the last until one has the end: epochs that are lost cannot be
@@ -124,8 +124,6 @@ class CheckpointKeeper:
 
     def resume(self, training: Any) -> Iterator[list[EpochRecord] | Draw]:
         """Put the training where the pack's checkpoint was made; its epochs, after the question of a secure pack."""
-        from pipeline.learning.state import restore
-
         saved, refused = None, ""
         try:
             saved = self._checkpoints.load(self._pack, self._device)
@@ -139,7 +137,7 @@ class CheckpointKeeper:
                 self._checkpoints.remove(self._pack)
         if not saved:
             return
-        restore(training, saved.arrays, saved.values)
+        training.restore(saved.arrays, saved.values)
         self._history = list(saved.records)
         *before, last = (list(epoch) for _, epoch in itertools.groupby(self._history, key=lambda record: record.epoch))
         yield from [*before, _noted(last, f"resumed from epoch {training.epoch}")]
@@ -163,11 +161,9 @@ class CheckpointKeeper:
 
     def _save(self, training: Any) -> bool:
         """Save a checkpoint; one that cannot be written, on a full disk for example, ends no training."""
-        from pipeline.learning.state import capture
-
         self._saved_at = time.monotonic()
         try:
-            self._checkpoints.save(self._pack, Checkpoint(self._device, *capture(training), self._history, self._draw))
+            self._checkpoints.save(self._pack, Checkpoint(self._device, *training.capture(), self._history, self._draw))
         except OSError as error:
             if not self._warned:
                 problem = (f"no checkpoint could be written ({one_line(error)}), the one before is kept, training goes "

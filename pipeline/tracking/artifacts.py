@@ -145,9 +145,11 @@ def added_up(runs: Iterable[TrackedRun]) -> tuple[float, float]:
     with recorded noise the largest, as they are one release."""
     costs: dict[str, tuple[float, float]] = {}
     for run in runs:
-        logged = [value for metric, value in run.metrics.items() if metric.startswith("epsilon/certified/")]
+        logged = [value for metric, value in run.metrics.items()
+                  if metric.startswith(("epsilon/certified/", "epsilon/stated/"))]
         if logged:
-            release = run.run_id if run.params.get("noise") == "secure" else run.trial_key
+            redrawn = run.params.get("noise") == "secure" or "trainer" in run.params
+            release = run.run_id if redrawn else run.trial_key
             cost = min(logged), float(run.tags["privacy.delta"])
             costs[release] = max(costs.get(release, cost), cost)
     return sum(epsilon for epsilon, _ in costs.values()), sum(delta for _, delta in costs.values())

@@ -21,6 +21,7 @@ from pipeline.trials.part import PARTS, RESERVED, SETTINGS, SLOTS, Part, fields,
 from pipeline.trials.release import Release
 from pipeline.trials.sampler import Sampler
 from pipeline.trials.shapes import LayerShape
+from pipeline.trials.trainer import Trainer
 
 __all__ = ["ConfigError", "TrialConfig", "settings"]
 
@@ -39,6 +40,7 @@ class Parts:
     release: Release
     sampler: Sampler
     optimizer: Optimizer
+    trainer: Trainer
 
     def __iter__(self):
         return (getattr(self, attribute) for attribute in SLOTS.values())
@@ -82,14 +84,15 @@ class TrialConfig:
         if settled := {name: value for part in self.parts for name, value in part.settled(self).items()}:
             values |= settled
             self._compose(values)
-        for part in self.parts:
+        for part in (self.parts.trainer, *self.parts):  # what a trainer holds is refused before anything else
             part.check(self)
 
     def _compose(self, values: Mapping[str, Any]) -> None:
         chosen: dict[str, Part] = {}
+        held = PARTS["trainer"][values.get("trainer") or SETTINGS["trainer"].default].held
         for slot, attribute in SLOTS.items():
-            name = values.get(slot) or SETTINGS[slot].default or chosen["feedback"].projectors[0]
-            cls = PARTS[slot][name]
+            name = values.get(slot) or SETTINGS[slot].default
+            cls = held.get(slot) or PARTS[slot][name or chosen["feedback"].projectors[0]]
             chosen[attribute] = cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
         flat = {f.name: getattr(part, f.name) for part in chosen.values() for f in fields(part)}
         unused = {name: value for name, value in values.items()
@@ -127,9 +130,14 @@ class TrialConfig:
         return self.split_sizes[0] // self.batch_size
 
     @property
+    def sampling_rate(self) -> float:
+        """q = m/N, of public numbers."""
+        return self.batch_size / self.split_sizes[0]
+
+    @property
     def layers(self) -> tuple[LayerShape, ...]:
         """Shapes of layers 1..L, convolutions first."""
-        return self.parts.network.layers(self.parts.features.shape(self), self.parts.data.spec.n_classes)
+        return self.parts.trainer.layers(self)
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
@@ -151,6 +159,11 @@ class TrialConfig:
     def disclosure(self) -> str:
         """What is logged of private records: one of `release.DISCLOSURES`."""
         return self.private_metrics or self.parts.release.in_effect(self)
+
+    @property
+    def redrawn(self) -> bool:
+        """Whether a second run of the trial draws other noise, and so is a second release."""
+        return self.secure or self.parts.trainer.redraws
 
     @property
     def needs_opu(self) -> bool:
@@ -198,7 +211,9 @@ class TrialConfig:
 
     @property
     def pack_key(self) -> str:
-        """Trials with equal pack keys may be trained in one pack."""
+        """Trials with equal pack keys may be trained in one pack; one of a user's trainer trains alone."""
+        if not self.parts.trainer.own:
+            return self.trial_key
         return digest({k: v for k, v in self.canonical().items() if not SETTINGS[k].metadata["per_trial"]})
 
     @classmethod

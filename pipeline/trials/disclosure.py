@@ -15,7 +15,8 @@ METRICS = {  # by beginning of the name
     "test/accuracy": ITERATES,
     "test/worst_class_accuracy": ITERATES,
     "alignment/layer_": "a released update and the gradient of a released iterate on test records",
-    **dict.fromkeys(("epsilon/certified/", "epsilon/label/", "epsilon/claimed/", "epsilon/column/"), "settings alone"),
+    **dict.fromkeys(("epsilon/certified/", "epsilon/stated/", "epsilon/label/", "epsilon/claimed/", "epsilon/column/"),
+                    "settings alone"),
     "epsilon/audited/one_step": "runs on neighbours that no data set has",
     "audit/one_step_": "runs on neighbours that no data set has",
     "time/epoch_seconds": "the machine and the size of batches; what time tells is outside the guarantee",
@@ -23,6 +24,7 @@ METRICS = {  # by beginning of the name
 SWEEP_METRICS = {  # of a sweep as a whole
     "best/": "means of validation accuracies that its trials log, and so as well covered as those",
     "epsilon/selected/": "settings alone",
+    "epsilon/stated/": "settings alone",
     "epsilon/spent": "settings of trials, and how many of their epochs were released",
 }
 ARTIFACTS = {

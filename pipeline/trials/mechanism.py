@@ -27,6 +27,8 @@ class Mechanism(Part):
     Attributes:
         private: whether it does anything.
         certified: whether it is Gaussian noise on a sum of bounded contributions, which has a certified epsilon.
+        composed: whether its runs are privacy events, which compose to budgets and selections.
+        flat: whether it bounds contributions that have no layers.
         guarantee: why no record contributes more than its bound, where an extension says so.
         rounding: by how much rounding in float64 can lengthen a contribution; None is not stated, and noise `secure`
             refuses it.
@@ -36,6 +38,8 @@ class Mechanism(Part):
 
     private: ClassVar[bool] = True
     certified: ClassVar[bool] = False
+    composed: ClassVar[bool] = False
+    flat: ClassVar[bool] = False
     guarantee: ClassVar[str] = ""
     rounding: ClassVar[Callable[[int, int], float] | None] = None
     optical: ClassVar[bool] = False
@@ -44,12 +48,12 @@ class Mechanism(Part):
 
     def check(self, trial: Any) -> None:
         """Nothing can be accounted for where no guarantee is stated."""
-        if self.private and trial.target_epsilon:
+        if self.private and not self.composed and trial.target_epsilon:
             raise ConfigError(f"target_epsilon: mechanism '{self.name}' states no guarantee (guarantee of "
                               f"register_mechanism), so nothing can be accounted for, got {trial.target_epsilon}")
 
     def kind(self, trial: Any) -> str:
-        """The kind of finite epsilon that a trial has: `certified`, `label`, or empty for none."""
+        """The kind of finite epsilon that a trial has: `certified`, `stated`, `label`, or empty for none."""
         return ""
 
     def excess(self, trial: Any) -> float:
@@ -220,7 +224,7 @@ class Photonic(Mechanism):
 class Gaussian(Mechanism):
     """Gaussian noise on the sum of contributions that are bounded by C, one of each record."""
 
-    certified = True
+    certified = composed = True
     target = "target_epsilon"
     noise_multiplier: float = setting(
         0.0, "z: standard deviation of the noise on the sum of the contributions, over C", low=0, per_trial=True)
@@ -292,6 +296,7 @@ class Gaussian(Mechanism):
 class PerExample(Gaussian):
     """DP-SGD: each record's contribution is shortened to C (Abadi et al. 2016)."""
 
+    flat = True
     rounding = staticmethod(rounding_of_norms)
     works = "pipeline.learning.mechanisms.gaussian:PerExample"
     instead = {"sigma": "noise_multiplier or target_epsilon", "tau_f": "clipping_norm", "tau_h": "clipping_norm",

@@ -48,14 +48,24 @@ def epsilon_kind(trial: TrialConfig) -> str:
     return trial.parts.mechanism.kind(trial)
 
 
-def certified_trials(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
-    """Those that have a certified epsilon."""
-    return [trial for trial in trials if epsilon_kind(trial) == "certified"]
+COMPOSABLE = ("certified", "stated")  # kinds of epsilon of what composes to budgets and selections
+
+
+def composable(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
+    """Those that have a certified epsilon, or one that their trainer states."""
+    return [trial for trial in trials if epsilon_kind(trial) in COMPOSABLE]
+
+
+def guarantee(trials: Sequence[TrialConfig]) -> str:
+    """`certified`, or `stated` where one of those that compose is no more than that."""
+    return "stated" if any(epsilon_kind(trial) == "stated" for trial in trials) else "certified"
 
 
 def method(fields: Mapping[str, Any]) -> str:
-    """What a frontier has a curve of, from a trial's canonical fields: its algorithm; `softmax` of networks without
-    hidden layers, through which no algorithm has anything to carry back."""
+    """What a frontier has a curve of, from a trial's canonical fields: its algorithm, or its trainer; `softmax` of
+    networks without hidden layers, through which no algorithm has anything to carry back."""
+    if fields["network"] == "trainer":
+        return fields["algorithm"]
     convolutional = PARTS["network"][fields["network"]].convolutional
     return fields["algorithm"] if fields["hidden"] or convolutional else "softmax"
 

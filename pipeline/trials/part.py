@@ -294,6 +294,9 @@ SLOTS: Mapping[str, str] = {name: slot(name, *rest[:3], **rest[3]) for name, *re
      "can subtract the noise, or from the operating system, recorded nowhere (`secure`)", {"needs": [private()]}),
     ("sampler", "sampler", "shuffled", "how batches are drawn", {}),
     ("optimizer", "optimizer", "sgd", "how an update moves the weights", {}),
+    ("trainer", "trainer", "built_in",
+     "who trains: this package's own networks, or a trainer of a plugin, which brings along all but data, features and "
+     "what is released", {"elide": True}),
 )}
 
 

@@ -44,7 +44,10 @@ def check_noise(c: Any, place: str = "") -> None:
     Raises:
         ConfigError: for a trial of such a mechanism with neither a target nor a noise multiplier.
     """
-    mechanism = c.parts.mechanism
+    mechanism, trainer = c.parts.mechanism, c.parts.trainer
+    if not trainer.own and c.trainer_version != trainer.version:
+        raise ConfigError(f"trainer_version: must be {trainer.version}, that of trainer '{trainer.name}' as it is "
+                          f"loaded, got {c.trainer_version}")
     if mechanism.certified and not mechanism.kind(c) and "noise_multiplier" not in dict(c.given):
         raise ConfigError(f"noise_multiplier: must be given with mechanism '{c.mechanism}', got neither that nor "
                           "target_epsilon, which leaves epsilon infinite; give one of them, or write 0 for no noise "

@@ -21,6 +21,9 @@ def _needs_delta() -> Need:
                 lambda c: of_mechanism.holds(c) or c.canaries > 0)
 
 
+_OWN = Need("trainer 'built_in'", lambda c: f"trainer '{c.trainer}'", lambda c: c.parts.trainer.own)
+
+
 class Release(Part):
     """What every trial has beside its parts, and what is released of it.
 
@@ -44,9 +47,10 @@ class Release(Part):
         "nothing", low=0, elide=True)
     matmul_precision: str = setting(
         "float32", "type to which the factors of matrix products are rounded; bfloat16 is faster where the processor "
-        "has it (AVX512-BF16, AMX, GPUs) and slow elsewhere", choices=("float32", "bfloat16"))
+        "has it (AVX512-BF16, AMX, GPUs) and slow elsewhere", choices=("float32", "bfloat16"), needs=[_OWN])
     alignment_batches: int = setting(
-        4, "batches per epoch on which the update is compared with the true gradient; 0 measures none", low=0)
+        4, "batches per epoch on which the update is compared with the true gradient; 0 measures none", low=0,
+        needs=[_OWN])
     seed: int = setting(0, "seed of split, initialisation and feedback and, in research, of sampling and noise",
                         low=0, high=2**63 - 1, per_trial=True)
 

@@ -40,7 +40,7 @@ from pipeline.accounting import account, curves
 from pipeline.accounting import event as gaussian
 from pipeline.experiment.experiment import load_experiment
 from pipeline.learning.feedback.projection import SimulatedOpuProjector
-from pipeline.learning.training import train
+from pipeline.learning.run import train
 from pipeline.sweep.run import run_sweep
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig

@@ -1,0 +1,158 @@
+"""`stated` epsilon: accounted for here, of a mechanism that a trainer states and nobody here checked.
+
+A trainer states a `dp_accounting.DpEvent` of one step or epoch (`pipeline.trials.trainer`). Poisson batches with
+Gaussian noise are accounted for as those of this package; all other events by the accountants of `dp_accounting`.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from dp_accounting import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    NeighboringRelation,
+    PoissonSampledDpEvent,
+    RandomizedResponseDpEvent,
+    SelfComposedDpEvent,
+)
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+
+from pipeline.accounting.curves import ORDERS, improved_conversion
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.mechanism import LEAST_DELTA_PER_STEP
+from pipeline.trials.trainer import STEP
+
+RELATIONS = {"add/remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace-one": NeighboringRelation.REPLACE_ONE}
+MAKERS = {"pld": PLDAccountant, "rdp/improved": lambda relation: RdpAccountant(ORDERS, relation)}
+
+
+@dataclass(frozen=True)
+class StatedEvent:
+    """A run of which one event, repeated, is stated.
+
+    Attributes:
+        relation: one of `RELATIONS`.
+        event: of one repetition.
+        steps: repetitions in the whole run.
+        epochs: passes over the records in the whole run.
+    """
+
+    relation: str
+    event: DpEvent
+    steps: int
+    epochs: int
+    sampler = "stated"
+
+    @property
+    def neighbours(self) -> NeighboringRelation:
+        """As `dp_accounting` has it. Randomized response dominates whatever is as private by pure epsilon, under any
+        relation; its accountants know it under one."""
+        return NeighboringRelation.REPLACE_ONE if _is_pure(self.event) else RELATIONS[self.relation]
+
+    @property
+    def accountants(self) -> tuple[str, ...]:
+        """Those that take it, the tightest first."""
+        return tuple(name for name, make in MAKERS.items() if make(self.neighbours).supports(self.event))
+
+    def renyi(self) -> np.ndarray:
+        """Renyi divergence [len(ORDERS)].
+
+        Raises:
+            ConfigError: for an event that has none that is known.
+        """
+        if "rdp/improved" not in self.accountants:
+            raise ConfigError("event: must have a Renyi divergence that is known, which a budget and a random number "
+                              f"of trials are accounted by, got {self.event}")
+        return np.array(RdpAccountant(ORDERS, self.neighbours).compose(self.event, self.steps).rdp)
+
+
+def _is_pure(event: DpEvent) -> bool:
+    if isinstance(event, ComposedDpEvent):
+        return all(map(_is_pure, event.events))
+    return _is_pure(event.event) if isinstance(event, SelfComposedDpEvent) else isinstance(
+        event, RandomizedResponseDpEvent)
+
+
+def poisson_of(stated: StatedEvent) -> tuple[float, float] | None:
+    """(q, z) of Poisson batches with Gaussian noise under add/remove, which this package accounts for by itself."""
+    event = stated.event
+    if stated.relation != "add/remove" or not isinstance(event, PoissonSampledDpEvent) or not isinstance(
+            event.event, GaussianDpEvent) or not 0 < event.sampling_probability <= 1:
+        return None
+    return event.sampling_probability, event.event.noise_multiplier
+
+
+@lru_cache(maxsize=4096)
+def stated_value(event: StatedEvent, delta: float, accountant: str) -> float:
+    """Epsilon at delta by one of the event's accountants; what transforms may round is taken from delta, as of
+    `accounting.event.pld_epsilon`."""
+    if accountant != "pld":
+        return improved_conversion(ORDERS, event.renyi(), delta)[0]
+    made = PLDAccountant(event.neighbours).compose(event.event, event.steps)
+    return float(made.get_epsilon(delta - event.steps * LEAST_DELTA_PER_STEP / 10))
+
+
+def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
+    """What `epochs_done` epochs of a trial have released, as its trainer states it.
+
+    Raises:
+        ConfigError: for what is no event, or one that no accountant takes, with the trainer's file and line.
+    """
+    trainer = config.parts.trainer
+    try:
+        event = trainer.event(config)
+    except Exception as error:
+        line = next((f":{frame.lineno}" for frame in reversed(traceback.extract_tb(error.__traceback__))
+                     if frame.filename == trainer.source), "")
+        raise ConfigError(f"event: of trainer '{trainer.name}' fails with {type(error).__name__}: {error} "
+                          f"({Path(trainer.source).name}{line})") from error
+    if not isinstance(event, DpEvent):
+        raise ConfigError(f"event: must be a dp_accounting.DpEvent, got {event!r} of trainer '{trainer.name}' "
+                          f"({place(trainer)})")
+    many = epochs_done * (config.steps_per_epoch if trainer.per == STEP else 1)
+    stated = StatedEvent(trainer.relation, event, many, epochs_done)
+    if not stated.accountants:
+        raise ConfigError(f"event: no accountant takes {event} under {trainer.relation}, got it of trainer "
+                          f"'{trainer.name}' ({place(trainer)}); Poisson sampled or plain Gaussian and Laplace events, "
+                          "randomized response for pure epsilon, zero-concentrated ones, and their compositions are "
+                          "taken")
+    return stated
+
+
+def place(trainer: object) -> str:
+    """`opacus_cnn.py:31`, where a trainer's function stands."""
+    return f"{Path(trainer.source).name}:{trainer.works.__code__.co_firstlineno}"
+
+
+def composed_epsilon(parts: list[tuple[DpEvent, NeighboringRelation]], mus: list[float], delta: float) -> float:
+    """Epsilon at delta of events together, and of Gaussian releases with these mu; by privacy-loss distributions where
+    all events have one under one relation, else by Renyi divergences.
+
+    Raises:
+        ConfigError: for an event that has neither.
+    """
+    gaussians = [GaussianDpEvent(1 / mu) for mu in mus if mu]
+    relations = {relation for _, relation in parts}
+    events = [event for event, _ in parts] + gaussians
+    if len(relations) == 1 and all(PLDAccountant(*relations).supports(event) for event in events):
+        made = PLDAccountant(*relations)
+        for event in events:
+            made.compose(event)
+        steps = sum(event.count if isinstance(event, SelfComposedDpEvent) else 1 for event in events)
+        return float(made.get_epsilon(delta - steps * LEAST_DELTA_PER_STEP / 10))
+    curve = sum(alpha * mu**2 / 2 for mu in mus for alpha in [np.array(ORDERS)]) + np.zeros(len(ORDERS))
+    for event, relation in parts:
+        made = RdpAccountant(ORDERS, relation)
+        if not made.supports(event):
+            raise ConfigError("event: must have a Renyi divergence that is known, to be composed with others, got "
+                              f"{event}")
+        curve = curve + np.array(made.compose(event).rdp)
+    return improved_conversion(ORDERS, curve, delta)[0] if np.isfinite(curve).any() else math.inf

@@ -1,0 +1,217 @@
+"""A pack between its start and its end, epoch by epoch, whoever trains it. No files, no MLflow, no Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.accounting import account, describe, privacy_tags
+from pipeline.accounting.certified import calibrated, with_noise
+from pipeline.learning.canaries import Canaries
+from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.data.features import features
+from pipeline.learning.data.inputs import Inputs
+from pipeline.learning.data.sampling import split
+from pipeline.learning.evaluation import Evaluation, Net, worst_class
+from pipeline.trials.camera import camera_of
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.disclosure import check_metrics
+from pipeline.trials.packs import Pack
+from pipeline.trials.part import load
+from pipeline.trials.records import DESCRIPTION, ClassAccuracy, Draw, EpochRecord, Outcome
+
+
+class Keeper:
+    """What becomes of a training between its epochs: nothing, here. `sweep.worker` keeps checkpoints."""
+
+    def resume(self, training: Run) -> Iterable[list[EpochRecord] | Draw]:
+        """Put a training that was just made where one was left; the epochs to hand in again, in case they were lost, or
+        a question whose answer is that more is asked for."""
+        return ()
+
+    def keep(self, training: Run, records: list[EpochRecord]) -> Iterable[list[EpochRecord]]:
+        """After an epoch: the epochs that may be handed in now."""
+        return [records]
+
+    def end(self) -> None:
+        """Whoever asked for the records has all of them."""
+
+
+def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu", keeper: Keeper | None = None,
+          rungs: Collection[int] = ()) -> Iterator[list[EpochRecord] | Draw]:
+    """Train every trial of a pack, epoch by epoch.
+
+    Args:
+        pack: trials with one `pack_key`.
+        data: the pack's data set, resident on `device`.
+        device: where to train.
+        keeper: what goes on from where another training was left, and is left in its turn.
+        rungs: epochs after which a trial may be stopped; its records of them say what it then has to report.
+
+    Yields:
+        The records of one epoch, one for each trial that was active at its start. A trial's last record carries its
+        outcome; a trial whose weights stop being finite ends there as `diverged`, and the others go on. Whatever else
+        the keeper has to hand out comes first.
+    """
+    keeper, training = keeper or Keeper(), load(pack.shared.parts.trainer.runs)(pack, data, torch.device(device), rungs)
+    try:
+        yield from keeper.resume(training)
+        while not training.ended:
+            yield from keeper.keep(training, training.run_epoch())
+        keeper.end()
+    finally:
+        training.close()
+
+
+class Run(ABC):
+    """The state of a pack while it trains.
+
+    Args:
+        pack: trials with one `pack_key`.
+        data: the pack's data set.
+        device: where to train.
+        rungs: epochs after which a trial may be stopped.
+
+    Attributes:
+        epoch: epochs done.
+        active: replicas that have not diverged, in order.
+        net: what is evaluated.
+        validation: every trial's validation records [R, k].
+        train_inputs, test_inputs: of the data set's records.
+        evaluation: what counts records that are classified right.
+        canaries: of its trials, if they have any.
+        records: per trial, the indices of its training records [N], `ABSENT` in place of canaries that are left out.
+    """
+
+    net: Net
+
+    def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
+        self.pack, self.data, self.device, self.rungs = pack, data, device, rungs
+        self.epoch, self.active = 0, list(range(len(pack.trials)))
+        c, trials = pack.shared, pack.trials
+        parts = [split(data.spec.n_train, c.split_sizes[1], t.seed, sum(c.split_sizes)) for t in trials]
+        self.validation = torch.from_numpy(np.stack([part[1] for part in parts])).to(device)
+        self.train_inputs, self.test_inputs = (Inputs(records, c, data) for records in features(data, c))
+        self.evaluation = Evaluation(tuple(with_noise(t) for t in trials), data, self.train_inputs, self.test_inputs,
+                                     self.validation)
+        self.records = [part[0] for part in parts]
+        self.canaries = Canaries(trials, self.records, data.train_y, data.spec.n_classes) if c.canaries else None
+        if self.canaries:
+            self.records = self.canaries.remaining
+
+    @abstractmethod
+    def capture(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """(arrays, JSON values) of what it is between two epochs; copies."""
+
+    @abstractmethod
+    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
+        """Put a run that was just made for the same pack where `capture` was called."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what it holds, such as a projector's device."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether no epoch is left, or no trial."""
+        return self.epoch == self.pack.shared.epochs or not self.active
+
+    def run_epoch(self) -> list[EpochRecord]:
+        """Train one epoch; the records of the trials that were active at its start."""
+        began = time.perf_counter()
+        trained = self._train_epoch()
+        self.epoch += 1
+        finite = self._finite()  # of what is released; the loss of private records decides nothing
+        last, on_rung = self.epoch == self.pack.shared.epochs, self.epoch in self.rungs
+        ended = [r for r in self.active if last or not finite[r]]
+        with self._evaluated():
+            parts = dict.fromkeys(filter(None, (self.evaluation.followed, "test" if ended or on_rung else "")))
+            counts = {part: self.evaluation.count(self.net, part) for part in parts}
+            accuracies = {part: self.evaluation.accuracy(part, of_all) for part, of_all in counts.items()}
+            scores = self._canary_scores() if last and self.canaries else None
+            seconds = (time.perf_counter() - began) / len(self.pack.trials)
+            records = []
+            for r in self.active:
+                metrics = {"time/epoch_seconds": seconds} | self._metrics(r, trained) | self._followed(r, accuracies)
+                end = None
+                if r in ended or on_rung:
+                    tested = metrics | {"test/accuracy": accuracies["test"][r],
+                                        "test/worst_class_accuracy": worst_class(counts["test"][r])}
+                    status = "stopped" if r not in ended else "finished" if finite[r] else "diverged"
+                    # When to stop was seen in what was released: a trial that ends early costs what all of it would.
+                    end = self._record(r, tested, self.pack.shared.epochs, self._outcome(r, status, counts),
+                                       scores if finite[r] else None)
+                records.append(end if r in ended else
+                               dataclasses.replace(self._record(r, metrics, self.epoch), if_stopped=end))
+        self.active = [r for r, record in zip(self.active, records, strict=True) if record.outcome is None]
+        return records
+
+    @abstractmethod
+    def _train_epoch(self) -> Any:
+        """What `_metrics` reads."""
+
+    @abstractmethod
+    def _finite(self) -> Any:
+        """Whether the weights of every replica are [R], on the CPU."""
+
+    @abstractmethod
+    def _metrics(self, r: int, trained: Any) -> dict[str, float]:
+        """What trial r logs of every epoch, before accuracy and epsilon."""
+
+    @abstractmethod
+    def _canary_scores(self) -> np.ndarray:
+        """Of every canary [R, k], more if it seems to have taken part."""
+
+    @abstractmethod
+    def _weights(self, r: int) -> dict[str, np.ndarray]:
+        """Final weights of trial r, by name."""
+
+    def _evaluated(self) -> contextlib.AbstractContextManager[Any]:
+        """Around an evaluation."""
+        return contextlib.nullcontext()
+
+    def _followed(self, r: int, accuracies: Mapping[str, list[float]]) -> dict[str, float]:
+        followed = self.evaluation.followed
+        return {f"{followed}/accuracy": accuracies[followed][r]} if followed else {}
+
+    def _record(self, r: int, measured: Mapping[str, float], paid: int, outcome: Outcome | None = None,
+                scores: np.ndarray | None = None) -> EpochRecord:
+        """What trial r has to report: what was measured, and the cost of `paid` epochs."""
+        trial, tags = self.pack.trials[r], {}
+        if self.epoch == 1:
+            tags = {**privacy_tags(trial), **calibrated(trial), **_optical_tags(trial), DESCRIPTION: describe(trial),
+                    "device": _device_name(self.device)}
+        metrics = measured | {e.metric_name: e.value for e in account(trial, paid)}
+        if scores is not None:
+            epsilon, metrics["audit/canary_auc"] = self.canaries.audit(r, scores[r])
+            metrics[epsilon.metric_name] = epsilon.value
+        metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        if trial.disclosure != "plain":
+            check_metrics(metrics)
+        return EpochRecord(trial.trial_key, self.epoch, metrics, tags, outcome)
+
+    def _outcome(self, r: int, status: str, counts: dict[str, torch.Tensor]) -> Outcome:
+        per_class = tuple(
+            ClassAccuracy(label, part, count, right) for part, of_all in counts.items()
+            if part in self.evaluation.published
+            for label, (count, right) in enumerate(zip(*of_all[r].tolist(), strict=True)))
+        return Outcome(status, {name: np.array(value) for name, value in self._weights(r).items()}, per_class)
+
+
+def _optical_tags(trial: TrialConfig) -> dict[str, str]:
+    """What the light of a physical device amounts to, as the noise on a component of a projection."""
+    if not trial.physical:
+        return {}
+    return {"optics.effective_sigma": repr(camera_of(trial).effective_sigma)}
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
