@@ -10,6 +10,7 @@ For notebooks and scripts, from declaring a trial to running a sweep (`analysis`
     load_dataset     a verified data set
     load_experiment  an experiment file; Experiment and Resources: the same, from Python
     run_sweep        train an experiment's trials in parallel, and track them
+    trainer          enter a trainer of your own; setting: a setting of it; Epoch: what it may yield
 
 Importing this package imports no torch, Ray or MLflow; what needs them is imported when it is first asked for.
 """
@@ -27,17 +28,23 @@ if TYPE_CHECKING:
     from pipeline.experiment.experiment import Experiment, load_experiment
     from pipeline.experiment.preset import recommended
     from pipeline.learning.data.dataset import load as load_dataset
+    from pipeline.learning.handed import Epoch
     from pipeline.sweep.run import run_sweep
+    from pipeline.trials.fields import setting
     from pipeline.trials.packs import Resources
+    from pipeline.trials.trainer import trainer
 
-__all__ = ["ConfigError", "Experiment", "Resources", "TrialConfig", "account", "load_dataset", "load_experiment",
-           "load_model", "privacy_tags", "recommended", "run_sweep", "train"]
+__all__ = ["ConfigError", "Epoch", "Experiment", "Resources", "TrialConfig", "account", "load_dataset",
+           "load_experiment", "load_model", "privacy_tags", "recommended", "run_sweep", "setting", "train", "trainer"]
 
-_HOMES = {"Experiment": "experiment.experiment.Experiment", "Resources": "trials.packs.Resources",
-          "account": "api.account", "load_dataset": "learning.data.dataset.load",
+_HOMES = {"Epoch": "learning.handed.Epoch", "Experiment": "experiment.experiment.Experiment",
+          "Resources": "trials.packs.Resources", "account": "api.account", "load_dataset": "learning.data.dataset.load",
           "load_experiment": "experiment.experiment.load_experiment", "load_model": "api.load_model",
           "privacy_tags": "accounting.privacy_tags",
-          "recommended": "experiment.preset.recommended", "run_sweep": "sweep.run.run_sweep", "train": "api.train"}
+          "recommended": "experiment.preset.recommended",
+          "run_sweep": "sweep.run.run_sweep",
+          "setting": "trials.fields.setting", "train": "api.train",
+          "trainer": "trials.trainer.trainer"}
 
 
 def __getattr__(name: str) -> Any:

@@ -107,6 +107,11 @@ class Run(ABC):
         if self.canaries:
             self.records = self.canaries.remaining
 
+    @property
+    def resumable(self) -> bool:
+        """Whether a checkpoint could be made now."""
+        return True
+
     @abstractmethod
     def capture(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """(arrays, JSON values) of what it is between two epochs; copies."""

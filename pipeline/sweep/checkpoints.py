@@ -193,7 +193,7 @@ class Checkpoints:
             say: takes a line on every checkpoint that is given up.
             ended: whether nothing is left to train.
         """
-        waiting = {} if ended else {t.trial_key: t for t in trials if t.secure and t.trial_key not in done}
+        waiting = {} if ended else {t.trial_key: t for t in trials if t.redrawn and t.trial_key not in done}
         configs, packs, taken = {trial.trial_key: trial for trial in trials}, [], set()
         for found in self.found():
             keys, problem = set(found.trial_keys), found.problem

@@ -113,7 +113,7 @@ def known(store: Reader, done: Collection[str] = ()) -> dict[str, Known]:
     """Of every secure trial that has released something, but is not done: what a checkpoint must not be older than."""
     found: dict[str, list[Release]] = {}
     for release in store.released(but=done) if store.began else ():
-        if release.trial.secure:
+        if release.trial.redrawn:
             found.setdefault(release.trial.trial_key, []).append(release)
     return {key: Known(latest(releases).draw, published(releases)) for key, releases in found.items()}
 

@@ -196,7 +196,7 @@ class Recorder:
             self.fail(pack, (public_line if pack.shared.secure else one_line)(error), traceback.format_exc())
             return
         self._waiting.setdefault(pack, []).extend(records)
-        if pack.shared.secure or any(record.outcome for record in records):
+        if pack.shared.redrawn or any(record.outcome for record in records):
             self._write(pack)
         self.write_due()
         for record in records:

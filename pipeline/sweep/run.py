@@ -129,7 +129,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                 progress.say(line)
             with progress, running_ray(possible, experiment.resources, address, workers, progress) as watch:
                 checkpoints = Checkpoints(folder.checkpoints(experiment.name), experiment.resources.checkpoint_seconds,
-                                          known(store, done) if any(t.secure for t in possible) else {})
+                                          known(store, done) if any(t.redrawn for t in possible) else {})
                 check_resources(possible, experiment.resources, offers())
                 progress.phase(f"looking for data sets: {', '.join(sorted({t.dataset for t in possible}))}")
                 at_once, trainer = _prepared(experiment, possible, checkpoints, digests, data_folder, trainer,

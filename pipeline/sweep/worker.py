@@ -130,7 +130,7 @@ class CheckpointKeeper:
         except CheckpointError as error:
             refused = str(error)
             self._note = f"checkpoint refused, started again: {error}"
-        if self._pack.shared.secure:
+        if self._pack.shared.redrawn:
             self._draw = saved.draw if saved else secrets.token_hex(4)
             yield Draw(self._draw, saved.values["epoch"] if saved else 0, refused)
             if refused:  # and given up by now
@@ -144,10 +144,10 @@ class CheckpointKeeper:
 
     def keep(self, training: Any, records: list[EpochRecord]) -> list[list[EpochRecord]]:
         """Save a checkpoint where one is due; the epochs that need not wait for one any more."""
-        secure = self._pack.shared.secure
+        secure = self._pack.shared.redrawn and training.resumable  # else nothing could be repeated anyway
         self._history += records
         due = secure if training.ended else time.monotonic() - self._saved_at >= self._checkpoints.seconds
-        saved = due and self._save(training)
+        saved = due and training.resumable and self._save(training)
         self._held.append(_noted(records, self._note))
         self._note = ""
         if secure and not saved and not training.ended:
@@ -203,5 +203,7 @@ def public_line(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
+    if place := getattr(error, "place", ""):  # in a user's trainer
+        return f" ({place})"
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

@@ -275,7 +275,7 @@ class Store(Reader):
         for name, value in record.metrics.items():
             require_finite(name, value, f"trial {key}, epoch {record.epoch}")
             known = logged.get((name, record.epoch), value)
-            if config.secure and known != value and not name.startswith(WITHOUT_NOISE):  # and says neither value
+            if config.redrawn and known != value and not name.startswith(WITHOUT_NOISE):  # and says neither value
                 raise OtherNoise(f"{name}: trial {key}, epoch {record.epoch}, was published with other noise; what "
                                  "came now was thrown away")
         if record.outcome and record.outcome.status not in DONE:

@@ -248,14 +248,15 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
             raise ConfigError(f"trainer: '{name}' must be a generator function, which yields after each epoch, got "
                               f"{function!r}")
         algorithm = part("algorithm", name)(type(name, (_OfTrainer, Feedback), dict(
-            works=function, label=label or name, per_record=per_record or None)))
+            works=staticmethod(function), label=label or name, per_record=per_record or None)))
         held: dict[str, type[Part]] = {"algorithm": algorithm, "network": PARTS["network"]["trainer"],
                                        "loss": PARTS["loss"]["trainer"], "optimizer": PARTS["optimizer"]["trainer"]}
         if not per_record:
             of_kind = Stated if calibrates else _named(_Stated, Stated)
             of_relation = type("Sampler", (_Sampler,), dict(relation=relation, independent=relation == "add/remove"))
             held |= {"mechanism": of_kind, "sampler": _named(of_relation, _Sampler)}
-        extension("trainer", name, External, entries, works=function, label=label or name, held=held, version=version,
+        extension("trainer", name, External, entries, works=staticmethod(function), label=label or name, held=held,
+                  version=version,
                   event=event and staticmethod(event), per=per, relation=relation, calibrates=calibrates,
                   requires=tuple(requires), redraws=randomness == OWN, public=dict(public or {}),
                   parameters=parameters and staticmethod(parameters), also=check and staticmethod(check),

@@ -1,0 +1,214 @@
+"""What a user's trainer is handed, and what it hands back (docs/trainers.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.learning.data.sampling import ABSENT, BatchSampler
+from pipeline.learning.mechanisms import make_mechanism
+from pipeline.learning.network.layers import make_layer
+from pipeline.learning.network.network import Network
+from pipeline.learning.randomness import Noise, torch_generator
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.fields import UserError
+from pipeline.trials.packs import Pack
+from pipeline.trials.streams import STREAMS, integer_seed
+
+
+class TrainerError(UserError, RuntimeError):
+    """What a trainer yields cannot be used; `place` is where it stands."""
+
+    place = ""
+
+
+class TrainerFailed(RuntimeError):
+    """An exception of a trainer; `place` is the last line of its file that had a part in it."""
+
+    place = ""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What a trainer may yield in place of a model alone.
+
+    Attributes:
+        model: from records [n, *shape] to logits [n, classes]; weights are kept of a `torch.nn.Module`.
+        metrics: finite numbers by name, logged as `trainer/<name>`. They count as private unless the trainer's `public`
+            says why they may be known.
+        state: from which training can go on (tensors, numbers, texts, and lists and dicts of them): `trial.state` after
+            a restart. Without it a trial starts again from its first epoch.
+    """
+
+    model: Callable[[torch.Tensor], torch.Tensor]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    state: Any = None
+
+
+class Handed:
+    """A trial as its trainer sees it: every setting is an attribute, the noise that a target sets included.
+
+    Attributes:
+        epochs_done: after which training goes on; 0 at the start.
+        state: that was yielded after them; None at the start.
+    """
+
+    def __init__(self, config: TrialConfig, contributions: Contributions | None) -> None:
+        self._config, self._contributions = config, contributions
+        self.epochs_done, self.state = 0, None
+        self.generators: dict[tuple[str, str], torch.Generator] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_config"], name)
+
+    @property
+    def epochs_left(self) -> range:
+        """Numbers of the epochs that are still to be trained, from `epochs_done` on."""
+        return range(self.epochs_done, self._config.epochs)
+
+    def generator(self, stream: str = "noise", device: torch.device | str = "cpu") -> torch.Generator:
+        """The trial's own generator of this name, always the same one: `noise`, `sampling`, `init` and so on.
+
+        Raises:
+            TrainerError: for a stream that does not exist.
+        """
+        if stream not in STREAMS:
+            raise TrainerError(f"generator: must be one of {', '.join(STREAMS)}, got '{stream}'")
+        key = stream, str(device)
+        if key not in self.generators:
+            self.generators[key] = torch_generator(self._config.seed, stream, device)
+        return self.generators[key]
+
+    def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Of a certified trainer, the batches of one epoch: records [n, *shape], labels [n]. n varies, and may be 0."""
+        return self._certified().batches()
+
+    def release(self, contributions: torch.Tensor) -> torch.Tensor:
+        """Of a certified trainer: row i of [n, d], which record i of the batch contributes, bounded; their sum with
+        noise, over the public m: [d]. Once for each batch, also for an empty one."""
+        return self._certified().release(contributions)
+
+    def _certified(self) -> Contributions:
+        if self._contributions is None:
+            raise TrainerError("batches and release are of trainers that hand in contributions (per_record)")
+        return self._contributions
+
+
+class _Flat(Network):
+    """Layers without weights that start anywhere: what mechanisms ask of a network."""
+
+    def __init__(self, config: TrialConfig) -> None:
+        self.layers = [make_layer(shape) for shape in config.layers]
+        self.sizes = (config.layers[0].n_in, *(shape.n_out for shape in config.layers))
+
+
+class Contributions:
+    """Batches that are drawn here, and the mechanism that releases what their records contribute.
+
+    A contribution is that of a layer of d units without inputs: all of it is bias, and its norm that of the row.
+
+    Args:
+        config: the trial with its noise.
+        records: indices of the training records [N], `ABSENT` in place of canaries that are left out.
+        fetch: from indices to records and labels.
+        device: where they are.
+    """
+
+    def __init__(self, config: TrialConfig, records: np.ndarray,
+                 fetch: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]], device: torch.device) -> None:
+        self.sampler = BatchSampler(config.sampler, [records], [config.seed], config.batch_size,
+                                    config.steps_per_epoch, device, secure=config.secure)
+        net = _Flat(config)
+        self.mechanism = make_mechanism(Pack((config,)), net, device)
+        self._out, self._fetch, self._steps = net.blank_parameters(1, device), fetch, config.steps_per_epoch
+        self._open: int | None = None  # rows of the batch that waits for its release
+        self.released = 0  # batches of this epoch
+
+    def noise_sources(self) -> list[Noise]:
+        """As of a mechanism."""
+        return self.mechanism.noise_sources()
+
+    def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """As `Handed.batches`."""
+        if self._open is not None or self.released:
+            raise TrainerError("batches: once in an epoch, got a second call before the yield")
+        for indices in self.sampler.epoch()[:, 0]:
+            if self._open is not None:
+                raise TrainerError("batches: every batch must be released, got the next one asked for without")
+            records, labels = self._fetch(indices[indices != ABSENT])
+            self._open = len(records)
+            yield records, labels
+
+    def release(self, rows: torch.Tensor) -> torch.Tensor:
+        """As `Handed.release`."""
+        d, n = self._out.biases[0].shape[1], self._open
+        if n is None:
+            raise TrainerError("release: once for each batch, got it without one")
+        if not isinstance(rows, torch.Tensor) or not rows.is_floating_point() or rows.shape != (n, d):
+            what = f"{rows.dtype} {list(rows.shape)}" if isinstance(rows, torch.Tensor) else repr(rows)
+            raise TrainerError(f"release: must be floating point [{n}, {d}], a row for each record of the batch, got "
+                               f"{what}")
+        rows = rows.detach().to(self._out.flat.dtype)[None]
+        self.mechanism.update([rows], [rows.new_zeros(1, n, 0)], self._out)
+        self._open, self.released = None, self.released + 1
+        return self._out.biases[0][0].clone()
+
+    def end_epoch(self) -> None:
+        """Raises:
+            TrainerError: if a batch of the epoch was not released.
+        """
+        if self.released != self._steps or self._open is not None:
+            raise TrainerError(f"yields after {self.released} of {self._steps} batches were released; must be all of "
+                               "an epoch's, as that is what is accounted for")
+        self.released = 0
+
+
+class GlobalRandomness:
+    """The global generators of torch, numpy and Python as one trial draws from them, whoever draws in between."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self._device = device
+        with self._kept():
+            number = integer_seed(seed, "trainer")
+            torch.manual_seed(number)
+            np.random.seed(number)
+            random.seed(number)
+            self.state = self._now()
+
+    def _now(self) -> dict[str, Any]:
+        name, keys, *rest = np.random.get_state()
+        return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": [name, keys.tolist(), *rest],
+                "cuda": torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None}
+
+    def _set(self, state: Mapping[str, Any]) -> None:
+        torch.set_rng_state(state["torch"])
+        version, keys, gauss = state["python"]
+        random.setstate((version, tuple(keys), gauss))
+        name, keys, *rest = state["numpy"]
+        np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))
+        if state["cuda"] is not None:
+            torch.cuda.set_rng_state(state["cuda"], self._device)
+
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[None]:
+        outside = self._now()
+        try:
+            yield
+        finally:
+            self._set(outside)
+
+    @contextlib.contextmanager
+    def drawn_from(self) -> Iterator[None]:
+        """Within, the global generators are this trial's."""
+        with self._kept():
+            self._set(self.state)
+            try:
+                yield
+            finally:
+                self.state = self._now()

@@ -1,0 +1,230 @@
+"""The harness of a user's trainer: hands it what it may train on, evaluates what it yields, and refuses what cannot be
+trusted. What no check here can see, docs/trainers.md says."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import math
+import traceback
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.accounting.certified import with_noise
+from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.data.sampling import ABSENT
+from pipeline.learning.evaluation import EVALUATION_BATCH
+from pipeline.learning.handed import Contributions, Epoch, GlobalRandomness, Handed, TrainerError, TrainerFailed
+from pipeline.learning.randomness import Noise
+from pipeline.learning.run import Run
+from pipeline.trials.packs import Pack
+
+ALIKE = 1e-3  # by how much, of its largest, a logit may change with the batch, as sums are rounded otherwise
+LOOKED_AT = 16  # test records whose logits are compared
+_STATISTICS = (torch.nn.modules.batchnorm._NormBase,)  # they keep, or use, means over records
+
+
+class Harness(Run):
+    """One trial of a user's trainer."""
+
+    def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
+        super().__init__(pack, data, device, rungs)
+        (self.config,) = (with_noise(trial) for trial in pack.trials)
+        self.trainer, self.shape = self.config.parts.trainer, self.config.parts.features.shape(self.config)
+        for name in self.trainer.requires:
+            importlib.import_module(name)
+        self.contributions = (Contributions(self.config, self.records[0], self._fetch, device)
+                              if self.trainer.parameters else None)
+        self.handed = Handed(self.config, self.contributions)
+        self.randomness = GlobalRandomness(self.config.seed, device)
+        self.training: Iterator[Any] | None = None
+        self.yielded: Epoch | None = None
+        self.net = self
+
+    def _fetch(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Records [n, *shape] and labels [n] at indices [n], without those that cannot be used."""
+        if self.train_inputs.usable is not None:
+            indices = indices[self.train_inputs.usable[indices]]
+        labels = self.canaries.labels[0] if self.canaries else self.data.train_y
+        return self.train_inputs.batch(indices).view(-1, *self.shape), labels[indices]
+
+    def close(self) -> None:
+        """End the trainer where it stands."""
+        if self.training:
+            with self._at_its_line(), self.randomness.drawn_from():
+                self.training.close()
+
+    @property
+    def resumable(self) -> bool:
+        """Whether training could go on from here in another process."""
+        return self.yielded is not None and self.yielded.state is not None
+
+    def noise_sources(self) -> list[Noise]:
+        """All that draws noise here, always in the same order."""
+        return [*(self.contributions.noise_sources() if self.contributions else []),
+                *([self.evaluation.noise] if self.evaluation.noise else [])]
+
+    def capture(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """What was yielded last, and the generators; of secret noise there are none."""
+        content = {"state": self.yielded.state, "global": self.randomness.state,
+                   "generators": [[*key, own.get_state()] for key, own in self.handed.generators.items()]}
+        file = io.BytesIO()
+        torch.save(content, file)
+        tensors = {"trainer": torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)}
+        for k, source in enumerate(self.noise_sources()):
+            tensors |= {f"noise_{k}.{name}": value for name, value in source.state().items()}
+        sampler = self.contributions.sampler.state() if self.contributions else []
+        return ({name: value.detach().cpu().numpy().copy() for name, value in tensors.items()},
+                {"epoch": self.epoch, "active": self.active, "sampler": sampler})
+
+    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
+        """As `Run.restore`; a state is read without running any code in it."""
+        content = torch.load(io.BytesIO(arrays["trainer"].tobytes()), weights_only=True)
+        self.handed.state, self.randomness.state = content["state"], content["global"]
+        for stream, device, state in content["generators"]:
+            self.handed.generator(stream, device).set_state(state)
+        for k, source in enumerate(self.noise_sources()):
+            source.restore({name.removeprefix(f"noise_{k}."): torch.from_numpy(array)
+                            for name, array in arrays.items() if name.startswith(f"noise_{k}.")})
+        if self.contributions:
+            self.contributions.sampler.restore(values["sampler"])
+        self.epoch = self.handed.epochs_done = values["epoch"]
+        self.active = list(values["active"])
+
+    def _train_epoch(self) -> Mapping[str, float]:
+        """Ask for the next model; its metrics."""
+        if self.training is None:
+            device = self.device
+            if self.contributions:
+                self.training = self.trainer.works(self.handed, device)
+            else:
+                own = torch.from_numpy(self.records[0][self.records[0] != ABSENT]).to(device)
+                self.training = self.trainer.works(self.handed, *self._fetch(own), device)
+        yielded = self._next()
+        if yielded is None:
+            raise self._error(f"yields {self.epoch} times; must yield once for each of {self.config.epochs} epochs")
+        self.yielded = yielded if isinstance(yielded, Epoch) else Epoch(yielded)
+        self._check_model(self.yielded.model)
+        if self.contributions:
+            with self._at_its_line():
+                self.contributions.end_epoch()
+        if self.epoch + 1 == self.config.epochs and self._next() is not None:
+            raise self._error(f"yields more than once for each of {self.config.epochs} epochs; must end after the last")
+        return self._own_metrics(self.yielded.metrics)
+
+    def _next(self) -> Any:
+        """What the trainer yields next; None where it ends."""
+        with self._at_its_line(), self.randomness.drawn_from():
+            for yielded in self.training:
+                self._line = self.training.gi_frame.f_lineno
+                if yielded is None:
+                    raise self._error("yields None; must be a model: what maps records to logits")
+                return yielded
+        return None
+
+    _line = 0
+
+    def _error(self, text: str) -> TrainerError:
+        line = self._line or self.trainer.works.__code__.co_firstlineno
+        error = TrainerError(f"trainer '{self.trainer.name}' {text}")
+        error.place = f"{Path(self.trainer.source).name}:{line}"
+        return error
+
+    @contextlib.contextmanager
+    def _at_its_line(self) -> Iterator[None]:
+        """Errors from within say where in the trainer's file they come from."""
+        try:
+            yield
+        except Exception as error:
+            if getattr(error, "place", ""):
+                raise
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
+                     if frame.filename == self.trainer.source]
+            self._line = lines[-1] if lines else self._line
+            if isinstance(error, TrainerError):
+                raise self._error(str(error)) from error
+            failed = TrainerFailed(f"{type(error).__name__}: {error}")
+            failed.place = self._error("").place
+            raise failed from error
+
+    def _check_model(self, model: Any) -> None:
+        """Refuse what is not a function of one record at a time."""
+        if not callable(model):
+            raise self._error(f"yields {model!r}; must be a model: what maps records to logits")
+        for name, module in model.named_modules() if isinstance(model, torch.nn.Module) else ():
+            if isinstance(module, _STATISTICS) and (module.track_running_stats or not _per_record(module)):
+                raise self._error(f"yields a module whose layer '{name}' ({type(module).__name__}) has statistics of "
+                                  "whole batches of private records; use GroupNorm or LayerNorm")
+        places = torch.arange(min(LOOKED_AT, len(self.data.test_y)), device=self.device)
+        inputs = self.test_inputs.batch(places[None])
+        together = self.forward(inputs)[1][0]
+        apart = torch.cat([self.forward(inputs[:, part])[1][0] for part in places.split([1, len(places) - 1])])
+        scale = max(together.abs().max().item(), 1e-30)
+        if (difference := (together - apart).abs().max().item() / scale) > ALIKE:
+            raise self._error(f"yields a model whose logits of a record change by {difference:.2g} of their size with "
+                              "the batch that the record is in, or from call to call; must be a function of one record")
+        for name, values in self._weights(0).items():
+            if not np.isfinite(values).all():
+                raise self._error(f"yields nan: parameter '{name}' is not finite")
+
+    @torch.no_grad()
+    def forward(self, x: torch.Tensor) -> tuple[None, torch.Tensor]:
+        """Logits [1, m, classes] of inputs [1, m, n_0], as `Evaluation` asks for them.
+
+        Raises:
+            TrainerError: for what are no finite logits of as many classes.
+        """
+        model, classes = self.yielded.model, self.data.spec.n_classes
+        learning = isinstance(model, torch.nn.Module) and model.training
+        with self._at_its_line():
+            if learning:
+                model.eval()
+            logits = model(x[0].view(-1, *self.shape))
+            if learning:
+                model.train()
+        if not isinstance(logits, torch.Tensor) or logits.shape != (x.shape[1], classes):
+            got = list(logits.shape) if isinstance(logits, torch.Tensor) else repr(logits)[:80]
+            raise self._error(f"yields a model that gives {got} for {x.shape[1]} records; must be logits "
+                              f"[{x.shape[1]}, {classes}]")
+        if not torch.isfinite(logits).all():
+            raise self._error("yields nan: logits of records are not finite")
+        return None, logits.detach().float()[None]
+
+    def _own_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """`trainer/<name>`, of what may be logged."""
+        for name, value in metrics.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise self._error(f"yields metric '{name}' that is no finite number, got {value!r}")
+        open_to_all = self.config.disclosure == "plain"
+        return {f"trainer/{name}": float(value) for name, value in metrics.items()
+                if open_to_all or name in self.trainer.public}
+
+    def _metrics(self, r: int, trained: Mapping[str, float]) -> dict[str, float]:
+        return dict(trained)
+
+    def _finite(self) -> list[bool]:
+        return [True]  # what is not was refused
+
+    def _weights(self, r: int) -> dict[str, np.ndarray]:
+        """Parameters and buffers of a module, by name; of another callable none."""
+        model = self.yielded.model
+        model = getattr(model, "_module", model)  # Opacus wraps it
+        if not isinstance(model, torch.nn.Module):
+            return {}
+        return {name: value.detach().cpu().numpy() for name, value in model.state_dict().items()}
+
+    def _canary_scores(self) -> np.ndarray:
+        """Log-probability of every canary's wrong label, at the end [1, k]."""
+        logits = torch.cat([self.forward(self.train_inputs.batch(part))[1]
+                            for part in self.canaries.indices.split(EVALUATION_BATCH, dim=1)], dim=1)
+        return -self.canaries.losses(logits).cpu().numpy()
+
+
+def _per_record(module: torch.nn.Module) -> bool:
+    """Whether a layer that keeps no statistics takes them over one record alone."""
+    return isinstance(module, torch.nn.modules.instancenorm._InstanceNorm)
