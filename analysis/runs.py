@@ -20,6 +20,7 @@ from pipeline.trials.part import PARTS
 
 ALGORITHM_LABELS = LABELS
 NON_PRIVATE = "non-private"
+STATED = "stated"  # a trainer states its epsilon, and no setting sets it
 DEFAULT_NOISE = TrialConfig().noise
 
 
@@ -120,7 +121,7 @@ def by_noise(settings: Sequence[str]) -> list[str]:
     """Distinct settings: non-private first, then by sigma, target (certified, label), and noise multiplier."""
     def place(setting: str) -> tuple[bool, str, float]:
         name, _, number = setting.rpartition("=")
-        return (False, "", 0.0) if setting == NON_PRIVATE else (True, name, float(number))
+        return (False, "", 0.0) if setting in (NON_PRIVATE, STATED) else (True, name, float(number))
     return sorted(set(settings), key=place)
 
 
@@ -142,7 +143,9 @@ def setting_label(setting: str) -> str:
     name, _, number = setting.rpartition("=")
     shown = {"": "σ =", "epsilon": "ε ≤", "label_epsilon": "label ε ≤", "z": "z =",
              "photons": "photons ="}
-    return setting if setting == NON_PRIVATE else f"{shown[name]} {number}"
+    if name and name not in shown:  # a user's trainer is calibrated by a setting of its own
+        return f"{name} = {number}"
+    return setting if setting in (NON_PRIVATE, STATED) else f"{shown[name]} {number}"
 
 
 def require_replicates(runs: pd.DataFrame, along: Sequence[str] = ()) -> None:

@@ -20,6 +20,7 @@ from matplotlib.transforms import ScaledTranslation
 from analysis import svg
 from analysis.runs import ALGORITHM_LABELS
 from analysis.text import n_seeds
+from pipeline.trials.trainer import is_stated
 
 
 class _Looks(dict):
@@ -85,8 +86,10 @@ def draw(figure: Figure) -> dict[str, bytes]:
 
 def look(algorithm: str) -> dict[str, object]:
     """Colour, marker, line and label of an algorithm, as `Axes.plot` takes them."""
+    stars = {"marker": "*", "markersize": 7.5} if is_stated(algorithm) else {}  # an epsilon that nobody checked
     return {"color": PALETTE[algorithm], "marker": MARKERS[algorithm], "linestyle": LINES[algorithm],
-            "label": ALGORITHM_LABELS[algorithm], "markersize": 4.5, "linewidth": 1.3}
+            "label": ALGORITHM_LABELS[algorithm], "markersize": 4.5, "linewidth": 1.3,
+            **stars}
 
 
 def present(table: pd.DataFrame) -> list[str]:

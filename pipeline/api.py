@@ -12,7 +12,7 @@ from pipeline.accounting import Epsilon
 from pipeline.accounting import account as account_after
 from pipeline.accounting.evaluations import check_evaluations
 from pipeline.learning.data.dataset import Dataset, load
-from pipeline.learning.model import TrainedModel
+from pipeline.learning.model import TrainedModel, check_known_network
 from pipeline.learning.run import train as train_pack
 from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.reader import Reader
@@ -107,7 +107,7 @@ def load_model(run: str | Mapping[str, Any], store: Reader | str | os.PathLike[s
 
     Raises:
         TrackingError: for a trial that is not there, or has not ended.
-        ConfigError: for a trial of an extension that is not imported.
+        ConfigError: for a trial of an extension that is not imported, and one of a user's trainer.
 
     Example:
         >>> from analysis import best, load_runs
@@ -117,4 +117,6 @@ def load_model(run: str | Mapping[str, Any], store: Reader | str | os.PathLike[s
     """
     reader = Reader.of(store)
     tracked = reader.trial(run if isinstance(run, str) else run["run_id"])
-    return TrainedModel(config_of(tracked), reader.weights(tracked))
+    trial = config_of(tracked)
+    check_known_network(trial)
+    return TrainedModel(trial, reader.weights(tracked))

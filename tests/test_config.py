@@ -120,6 +120,7 @@ def test_trial_key_changes_with_every_field_that_matters(mechanism):
     elsewhere = {f.name for f in settings() if f.name.startswith(("feature", "scattering_", "patch_", "optical_"))}
     elsewhere |= {"bounding", "tau_h_rule", "conv_error", "conv_clip"}
     elsewhere |= {"smoothing", "weight_decay", "clipping_gamma"}  # test_a_part_brings_settings, test_automatic
+    elsewhere |= {"trainer"}  # test_trainer
     elsewhere |= {"photons", "reference_ratio", "dark_counts", "read_noise", "full_well", "adc_bits"}  # test_physical
     assert set(OTHER) == {f.name for f in settings()} - {"network", "projector", "output_std"} - elsewhere
     start = [TrialConfig(algorithm="dfa", output_init=init, output_std=std).trial_key for init in ("zero", "feedback")

@@ -16,7 +16,7 @@ from analysis.comparison import match
 from analysis.comparison.match import Comparison, Side, accuracies, names_of, overlay
 from analysis.exhibits.exhibit import Exhibit, Texts, save
 from analysis.exhibits.frontier.exhibit import tidy
-from analysis.exhibits.frontier.points import tightest
+from analysis.exhibits.frontier.points import on_axis
 from analysis.report.overview import abridged
 from analysis.report.page import Page, render
 from analysis.report.report import Report
@@ -128,7 +128,7 @@ def draw_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.DataF
 def _sources(runs: pd.DataFrame, points: pd.DataFrame) -> pd.Series:
     """Where the noise of those runs comes from that have the epsilon of these points."""
     first = points.iloc[0]
-    return noise_sources(runs[tightest(runs, first["kind"], first["formula"]).notna()]).dropna()
+    return noise_sources(runs[on_axis(runs, first["kind"], first["formula"]).notna()]).dropna()
 
 
 def _page(found: Comparison, exhibits: Sequence[Exhibit], headline: Sequence[str] = ()) -> Page:

@@ -10,14 +10,14 @@ import pandas as pd
 from analysis.exhibits.doubts.checks import against, examine
 from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence
 from analysis.exhibits.frontier.choice import is_target, price
-from analysis.exhibits.frontier.points import GUARANTEED, PRICE, PROTECTED, asked, summarized, tightest
+from analysis.exhibits.frontier.points import GUARANTEED, PRICE, PROTECTED, asked, on_axis, summarized
 from analysis.exhibits.metrics import METRICS
-from analysis.exhibits.selection import Choice
+from analysis.exhibits.selection import Choice, guarantee_of
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS
 from analysis.statistics import accuracy_error, difference_of
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.datasets import DATASETS
-from pipeline.trials.naming import counted
+from pipeline.trials.naming import COMPOSABLE, counted
 
 MOST = 3  # epsilons of one kind that get a sentence of their own
 ROOM = 6  # sentences that a headline should not exceed
@@ -44,7 +44,7 @@ def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = 
     sentences, most = [], min(MOST, max(1, ROOM - 2 - len(doubts)))
     for dataset, part in runs.groupby("dataset", sort=False):
         place = f" on {DATASET_LABELS[dataset]}" if runs["dataset"].nunique() > 1 else ""
-        for kind in (kind for kind in GUARANTEED if tightest(part, kind).notna().any()):
+        for kind in (kind for kind in GUARANTEED if on_axis(part, kind).notna().any()):
             if reason := evidence.refused.get((dataset, kind)):
                 sentences.append(f"No frontier of {kind} ε{place}: {reason}.")
             else:
@@ -130,7 +130,7 @@ def _cost(points: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
     if points["choices"].max() == 1:
         return " (no ε covers the search)" if evidence.experiment.search else " (nothing was chosen)"
     kind, search, costs = points["kind"].iloc[0], evidence.experiment.search, []
-    if kind == "certified" and not (search and (search.adaptive or evidence.experiment.budget)):
+    if kind in COMPOSABLE and not (search and (search.adaptive or evidence.experiment.budget)):
         tried = evidence.tried[(evidence.tried["kind"] == kind) & evidence.tried["algorithm"].isin(points["algorithm"])]
         if points["setting"].map(is_target).all():
             tried = tried[tried["setting"].isin(points["setting"])]
@@ -144,10 +144,12 @@ def _price(experiment: Experiment, choice: Choice | None) -> str:
     """What the best trial costs, and that nothing covers what was tried before."""
     if choice and choice.selected:
         trials = f"{choice.trials} " if choice.trials else ""
-        what = (f"Certified ε is of one trial; to publish the best of all {trials}certified trials costs selected ε = "
-                f"{choice.selected.value:.3g} in the place of {choice.alone.value:.3g}")
+        kind = guarantee_of(choice)
+        what = (f"{kind.capitalize()} ε is of one trial; to publish the best of all {trials}{kind} trials costs "
+                f"selected ε = {choice.selected.value:.3g} in the place of {choice.alone.value:.3g}")
     elif choice:
-        what = f"Certified ε is of one trial, and none covers the choice of the best: {choice.reason}"
+        what = (f"{guarantee_of(choice).capitalize()} ε is of one trial, and none covers the choice of the best: "
+                f"{choice.reason}")
     else:
         what = "Each ε is of one trial; the choice of the best was not paid for"
     before = ""

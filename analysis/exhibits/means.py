@@ -26,7 +26,8 @@ from pipeline.accounting.noise import standing
 from pipeline.experiment.factors import find_factors
 
 SHOWN = ("mean", "half_width", "low", "high")  # of a score
-KINDS = tuple(kind for kind, (guarantees, _) in GUARANTEES.items() if guarantees and kind != "selected")
+KINDS = tuple(kind for kind, (guarantees, _) in GUARANTEES.items()
+              if kind == "stated" or guarantees and kind != "selected")
 
 
 def draw(runs: pd.DataFrame) -> Exhibit:

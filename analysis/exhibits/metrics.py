@@ -92,6 +92,8 @@ def hidden_alignment(runs: pd.DataFrame) -> pd.Series:
     The output layer, whose learning signal is the error itself whatever the feedback, is left out.
     """
     def of_trial(row: pd.Series) -> float:
+        if row["hidden"] is None:  # of a user's trainer nothing is known of layers
+            return float("nan")
         hidden = len(row["hidden"]) + (len(row["channels"]) if PARTS["network"][row["network"]].convolutional else 0)
         return row.reindex([f"alignment/layer_{k}" for k in range(1, hidden + 1)]).astype(float).mean(skipna=False)
     return pd.Series([of_trial(row) for _, row in runs.iterrows()], index=runs.index, dtype=float)

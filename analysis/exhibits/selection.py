@@ -124,6 +124,11 @@ def _price(experiment: Experiment, looked_at: Sequence[TrialConfig], earlier: Ma
     return selected_epsilon(looked_at, experiment.selection, earlier)
 
 
+def guarantee_of(choice: Choice) -> str:
+    """`certified`, or `stated` where a trainer states what one of the trials costs."""
+    return "stated" if "stated" in (choice.alone.kind, choice.selected and choice.selected.kind) else "certified"
+
+
 def draw(choice: Choice) -> Exhibit:
     """The choice, as a table of one row; accuracies are fractions in the data, and percent for people. `selected_*` are
     empty where no epsilon covers the choice."""
@@ -151,9 +156,10 @@ def caption(choice: Choice) -> str:
     """What is shown, and how to read its price."""
     number = "" if choice.trials is None else f"{choice.trials} "
     epsilon = choice.selected or choice.alone
-    reading = epsilon_text("selected" if choice.selected else "certified", [epsilon.relation], [epsilon.sampler],
+    kind = guarantee_of(choice)
+    reading = epsilon_text("selected" if choice.selected else kind, [epsilon.relation], [epsilon.sampler],
                            [epsilon.delta], choice.standing)
-    return (f"The best of {number}certified trials by validation accuracy at the last epoch (n = 1); {reading}. The "
+    return (f"The best of {number}{kind} trials by validation accuracy at the last epoch (n = 1); {reading}. The "
             "last column does not hold for the best of several.")
 
 

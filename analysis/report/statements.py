@@ -33,15 +33,16 @@ def kinds_of(runs: pd.DataFrame) -> list[str]:
 
 def guarantees(runs: pd.DataFrame) -> pd.Series:
     """What each run guarantees, by the epsilons that it has logged and the source of its own noise: `certified` or
-    `simulated`, `labels only` or `labels only, simulated`, `none`."""
+    `simulated`, `stated`, `labels only` or `labels only, simulated`, `none`."""
     found = np.where(_has(runs, "label"), _guarantees_of("label", runs), NO_GUARANTEE)
+    found = np.where(_has(runs, "stated"), "stated", found)
     return pd.Series(np.where(_has(runs, "certified"), _guarantees_of("certified", runs), found), runs.index)
 
 
 def _guarantees_of(kind: str, runs: pd.DataFrame) -> pd.Series:
     """As `guarantees`, by one kind of epsilon, if the runs have it."""
     if not GUARANTEES[kind][0]:
-        return pd.Series(NO_GUARANTEE, runs.index)
+        return pd.Series("stated" if kind == "stated" else NO_GUARANTEE, runs.index)
     secret, simulated = ("labels only", "labels only, simulated") if kind == "label" else ("certified", "simulated")
     return pd.Series(np.where(noise_sources(runs) == "secure", secret, simulated), runs.index)
 

@@ -136,9 +136,9 @@ def _stated_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     event, trainer = event_of(noisy, epochs_done), config.parts.trainer
     what = f"of every {trainer.per} trainer '{trainer.name}' states {trainer.event(noisy)}, and nobody here checked it"
     if isinstance(event, PrivacyEvent):
-        return [dataclasses.replace(e, kind="stated", sampler="stated", note=what)
+        return [dataclasses.replace(e, kind="stated", sampler="by_trainer", note=what)
                 for e in (epsilon(event, config.delta, accountant) for accountant in accountants(event))]
-    return [Epsilon(stated_value(event, config.delta, accountant), "stated", accountant, event.relation, "stated",
+    return [Epsilon(stated_value(event, config.delta, accountant), "stated", accountant, event.relation, "by_trainer",
                     config.delta, CONVERSIONS[accountant], what) for accountant in event.accountants]
 
 

@@ -65,7 +65,7 @@ def _counts_photons(trial: TrialConfig) -> bool:
 def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: bool) -> Statement:
     trial, noisy = trials[0], with_noise(trials[0])
     noise = (f"z = {noisy.noise_multiplier:.4g}" if trial.parts.mechanism.certified else
-             run_name(noisy).split(" ")[1].replace("=", " = ") if trial.parts.mechanism.composed else
+             _calibrated(noisy) if trial.parts.mechanism.composed else
              f"photons = {trial.photons:.4g}" if _counts_photons(trial) else
              f"sigma = {noisy.sigma:.4g}" if trial.parts.mechanism.optical else "none")
     epochs = range(1 if by_epoch else trial.epochs, trial.epochs + 1)
@@ -75,6 +75,13 @@ def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: 
                      tuple(tuple(account(trial, epoch)) for epoch in epochs),
                      tuple(assumptions(noisy)) if trial.parts.mechanism.optical else (),
                      privacy_tags(trial)["privacy.notes"])
+
+
+def _calibrated(noisy: TrialConfig) -> str:
+    """`z = 1.1`, or another setting that sets the noise of a user's trainer."""
+    if not (name := noisy.parts.trainer.calibrates):
+        return "as stated"
+    return f"{'z' if name == 'noise_multiplier' else name} = {getattr(noisy, name):.4g}"
 
 
 def as_json(experiment: Experiment, by_epoch: bool = False) -> str:

@@ -49,7 +49,7 @@ class StatedEvent:
     event: DpEvent
     steps: int
     epochs: int
-    sampler = "stated"
+    sampler = "by_trainer"
 
     @property
     def neighbours(self) -> NeighboringRelation:

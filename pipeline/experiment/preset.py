@@ -24,6 +24,7 @@ from pipeline.trials.fields import check, coerce, listed_or, plain
 from pipeline.trials.naming import method
 from pipeline.trials.part import PARTS, SETTINGS
 
+OWN = SETTINGS["trainer"].default
 VERSIONS = ("recommended-1",)  # append only: trials are named by what a version says
 NEWEST = "recommended"  # in a file: the last of them
 ANY = "any"  # data set or features of rows for what has no row of its own
@@ -74,12 +75,12 @@ def recommended(**settings: Any) -> TrialConfig:
 
 def filled(version: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that were given and, if `version` is not empty, those that it has for what is left open; of names that
-    are no settings, which whoever makes the trial refuses, none.
+    are no settings, which whoever makes the trial refuses, none, and none of a user's trainer.
 
     Raises:
         ConfigError: as `recommend`.
     """
-    if not version or given.keys() - SETTINGS.keys():
+    if not version or given.keys() - SETTINGS.keys() or given.get("trainer", OWN) != OWN:
         return dict(given)
     return {**recommend(version, given).settings, **given}
 
@@ -165,7 +166,7 @@ def advice(version: str, trials: Sequence[tuple[TrialConfig, Mapping[str, Any]]]
         trials: each with its written settings, by name.
     """
     groups: dict[tuple[str, ...], list[tuple[TrialConfig, Mapping[str, Any], Recommendation]]] = {}
-    for trial, written in trials:
+    for trial, written in ((trial, written) for trial, written in trials if trial.parts.trainer.own):
         with contextlib.suppress(ConfigError):  # nothing is recommended for it
             found = recommend(version or VERSIONS[-1], {name: getattr(trial, name) for name in written})
             own = method({"network": trial.network, "hidden": trial.hidden, "algorithm": trial.algorithm})

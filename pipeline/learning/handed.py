@@ -169,6 +169,38 @@ class Contributions:
         self.released = 0
 
 
+def packed_state(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """A state as JSON value, its tensors put into `tensors`.
+
+    Raises:
+        TrainerError: for what is neither tensor, number, text nor None, nor a list or dict of them.
+    """
+    if isinstance(value, torch.Tensor | np.ndarray):
+        name = f"state_{len(tensors)}"
+        tensors[name] = torch.as_tensor(value)
+        return {"tensor": name}
+    if isinstance(value, Mapping):
+        return {"dict": [[packed_state(key, tensors), packed_state(own, tensors)] for key, own in value.items()]}
+    if isinstance(value, tuple | list):
+        return {"tuple" if isinstance(value, tuple) else "list": [packed_state(own, tensors) for own in value]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TrainerError(f"state: must be made of tensors, numbers, texts, lists and dicts, got {type(value).__name__}")
+
+
+def unpacked_state(packed: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The inverse of `packed_state`; arrays come back as tensors."""
+    if not isinstance(packed, dict):
+        return packed
+    ((kind, content),) = packed.items()
+    if kind == "tensor":
+        return torch.from_numpy(np.array(arrays[content]))
+    if kind == "dict":
+        return {unpacked_state(key, arrays): unpacked_state(own, arrays) for key, own in content}
+    values = [unpacked_state(own, arrays) for own in content]
+    return tuple(values) if kind == "tuple" else values
+
+
 class GlobalRandomness:
     """The global generators of torch, numpy and Python as one trial draws from them, whoever draws in between."""
 

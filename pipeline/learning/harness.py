@@ -4,8 +4,6 @@ trusted. What no check here can see, docs/trainers.md says."""
 from __future__ import annotations
 
 import contextlib
-import importlib
-import io
 import math
 import traceback
 from collections.abc import Collection, Iterator, Mapping
@@ -19,10 +17,20 @@ from pipeline.accounting.certified import with_noise
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.evaluation import EVALUATION_BATCH
-from pipeline.learning.handed import Contributions, Epoch, GlobalRandomness, Handed, TrainerError, TrainerFailed
+from pipeline.learning.handed import (
+    Contributions,
+    Epoch,
+    GlobalRandomness,
+    Handed,
+    TrainerError,
+    TrainerFailed,
+    packed_state,
+    unpacked_state,
+)
 from pipeline.learning.randomness import Noise
 from pipeline.learning.run import Run
 from pipeline.trials.packs import Pack
+from pipeline.trials.trainer import check_packages
 
 ALIKE = 1e-3  # by how much, of its largest, a logit may change with the batch, as sums are rounded otherwise
 LOOKED_AT = 16  # test records whose logits are compared
@@ -36,8 +44,7 @@ class Harness(Run):
         super().__init__(pack, data, device, rungs)
         (self.config,) = (with_noise(trial) for trial in pack.trials)
         self.trainer, self.shape = self.config.parts.trainer, self.config.parts.features.shape(self.config)
-        for name in self.trainer.requires:
-            importlib.import_module(name)
+        check_packages(self.config)
         self.contributions = (Contributions(self.config, self.records[0], self._fetch, device)
                               if self.trainer.parameters else None)
         self.handed = Handed(self.config, self.contributions)
@@ -73,18 +80,18 @@ class Harness(Run):
         """What was yielded last, and the generators; of secret noise there are none."""
         content = {"state": self.yielded.state, "global": self.randomness.state,
                    "generators": [[*key, own.get_state()] for key, own in self.handed.generators.items()]}
-        file = io.BytesIO()
-        torch.save(content, file)
-        tensors = {"trainer": torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)}
+        tensors: dict[str, torch.Tensor] = {}
+        with self._at_its_line():
+            packed = packed_state(content, tensors)
         for k, source in enumerate(self.noise_sources()):
             tensors |= {f"noise_{k}.{name}": value for name, value in source.state().items()}
         sampler = self.contributions.sampler.state() if self.contributions else []
         return ({name: value.detach().cpu().numpy().copy() for name, value in tensors.items()},
-                {"epoch": self.epoch, "active": self.active, "sampler": sampler})
+                {"epoch": self.epoch, "active": self.active, "sampler": sampler, "trainer": packed})
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-        """As `Run.restore`; a state is read without running any code in it."""
-        content = torch.load(io.BytesIO(arrays["trainer"].tobytes()), weights_only=True)
+        """As `Run.restore`."""
+        content = unpacked_state(values["trainer"], arrays)
         self.handed.state, self.randomness.state = content["state"], content["global"]
         for stream, device, state in content["generators"]:
             self.handed.generator(stream, device).set_state(state)

@@ -15,6 +15,15 @@ from pipeline.learning.network.network import make_network
 from pipeline.trials.config import ConfigError, TrialConfig
 
 
+def check_known_network(config: TrialConfig) -> None:
+    """Raises:
+        ConfigError: for a trial whose network only its trainer knows.
+    """
+    if not config.parts.trainer.own:
+        raise ConfigError(f"trainer: '{config.trainer}' alone knows its network, got trial {config.trial_key}; "
+                          "`Reader.weights` has its weights by name, for `load_state_dict` of a module that it makes")
+
+
 class TrainedModel(torch.nn.Module):
     """The network of one trial with its input scaling and its feature map.
 

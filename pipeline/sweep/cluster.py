@@ -28,7 +28,7 @@ from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.nodes import LOST_SECONDS, Node, Watch, alive, called, ended, others
 from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.resources import ADVICE, ResourceError, bundle, check_resources, fits, local_offer
-from pipeline.sweep.worker import one_line, prepare, prepare_elsewhere
+from pipeline.sweep.worker import Plugins, one_line, prepare, prepare_elsewhere
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Resources
 
@@ -52,7 +52,7 @@ def code() -> dict[str, Any]:
 
 def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_folder: Path | None,
                   checkpoints: Checkpoints, local: bool, watch: Watch,
-                  digests: Mapping[str, str] = MappingProxyType({})) -> None:
+                  digests: Mapping[str, str] = MappingProxyType({}), plugins: Plugins = ((), Path())) -> None:
     """Make sure that every node can train the packs that it may get: see `pipeline.sweep.worker.prepare`. A node that
     is lost meanwhile is done without, if the others are enough.
 
@@ -74,7 +74,7 @@ def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_fold
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             task = ray.remote(num_cpus=0, max_retries=0)(prepare_elsewhere).options(scheduling_strategy=there)
             names[node["NodeID"]] = called(node)
-            tasks[node["NodeID"]] = task.remote(its, data_folder, checkpoints, digests)
+            tasks[node["NodeID"]] = task.remote(plugins, its, data_folder, checkpoints, digests)
     for node, task in ended(tasks, watch):
         try:
             if task:

@@ -123,7 +123,7 @@ def as_lines(plan: DryRun) -> Iterator[str]:
            f"{counted(plan.at_once, 'pack')} at a time")
     alike: dict[str, list[Pack]] = {}
     for pack in plan.packs:
-        alike.setdefault(pack.shared.pack_key, []).append(pack)
+        alike.setdefault(dataclasses.replace(pack.shared, seed=0).pack_key, []).append(pack)
     rows = [("packs", "trials", "each takes", "settings")]
     for packs in alike.values():
         takes = ", ".join(f"{amount:g} {name}"
@@ -134,6 +134,8 @@ def as_lines(plan: DryRun) -> Iterator[str]:
     if maps := computed_features(experiment.trials):
         yield (f"features: {', '.join(maps)}, computed before training or read from the cache, once for each setting, "
                "and not in the estimate")
+    if trainers := sorted({trial.trainer for trial in experiment.trials if not trial.parts.trainer.own}):
+        yield f"trainers: {', '.join(trainers)}, whose time is not in the estimate"
     if experiment.ignored:
         yield f"ignored: {experiment.ignored}"
     yield from experiment.advice

@@ -31,7 +31,7 @@ def estimate_seconds(packs: Sequence[Pack], workers: int, opus: int, threads: in
     torch.set_num_threads(threads)
     steps: dict[tuple[str, int], float] = {}
     work = {False: 0.0, True: 0.0}
-    for pack in packs:
+    for pack in (pack for pack in packs if pack.shared.parts.trainer.own):  # how long others take, only they know
         kind = pack.shared.pack_key, len(pack.trials)
         if kind not in steps:
             steps[kind] = _step_seconds(pack, torch.device(device))

@@ -34,6 +34,7 @@ from pipeline.sweep.tuning import Driver, Rungs, fit, make_searcher
 from pipeline.sweep.view import shared_view
 from pipeline.sweep.worker import Trainer, train_pack
 from pipeline.tracking.backend import TrackingError
+from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import computed_features, counted, run_name, short_name
@@ -125,7 +126,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
             check_promises(asked, published_digests(store) if any(t.parts.features.of_file for t in asked) else ())
             folder.make(experiment.name, any(trial.secure for trial in possible), store.artifact_folders())
             digests = folder.feature_digests(possible)
-            for line in scope(experiment, store.certified):
+            for line in (*scope(experiment, store.certified), *edited_trainers(store, possible)):
                 progress.say(line)
             with progress, running_ray(possible, experiment.resources, address, workers, progress) as watch:
                 checkpoints = Checkpoints(folder.checkpoints(experiment.name), experiment.resources.checkpoint_seconds,
@@ -171,6 +172,21 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     return result
 
 
+def edited_trainers(store: Reader, trials: Sequence[TrialConfig]) -> Iterator[str]:
+    """A line on every trainer whose file is another than that which trained trials of the open sweep, while its version
+    is the same."""
+    trainers = {trial.trainer: trial for trial in trials if not trial.parts.trainer.own}
+    for run in store.runs() if trainers and store.is_open else ():
+        trial = trainers.get(run.params.get("trainer", ""))
+        if trial and run.params.get("trainer_version") == str(trial.trainer_version):
+            tag = f"plugin.{trial.parts.trainer.works.__module__}"
+            now, then = LOADED.get(tag.removeprefix("plugin.")), run.tags.get(tag)
+            if now and then and now != then:
+                del trainers[trial.trainer]
+                yield (f"trainer '{trial.trainer}': its file was another when trials of this sweep were trained with "
+                       f"version {trial.trainer_version} ({then}, and now {now}); raise the version if results change")
+
+
 def _training(trials: Sequence[TrialConfig], packs: Sequence[Pack], at_once: int) -> str:
     """What a round of a sweep trains, for people."""
     maps = computed_features(trials)
@@ -201,7 +217,8 @@ def _prepared(experiment: Experiment, possible: Sequence[TrialConfig], checkpoin
     """(packs that train at the same time, their trainer), after a check of data sets."""
     resources = experiment.resources
     if trainer is None:
-        prepare_nodes(possible, resources, data_folder, checkpoints, local, watch, digests)
+        prepare_nodes(possible, resources, data_folder, checkpoints, local, watch, digests,
+                      (experiment.plugins, experiment.source.absolute().parent))
         trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
                                     threads=max(1, int(resources.cpu)), data_folder=data_folder,
                                     checkpoints=checkpoints, stop=experiment.stop, digests=digests)

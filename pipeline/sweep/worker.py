@@ -15,13 +15,16 @@ from types import MappingProxyType
 from typing import Any
 
 from pipeline.experiment.halving import Halving
+from pipeline.experiment.plugins import load_plugins
 from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints
 from pipeline.sweep.private import make_private
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import Draw, EpochRecord
+from pipeline.trials.trainer import check_packages
 
+Plugins = tuple[Sequence[str], Path]  # names of modules, and the folder where they may lie
 Trainer = Callable[[Pack], Iterator[list[EpochRecord] | Draw]]
 
 
@@ -54,11 +57,14 @@ def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints
     Raises:
         DataError: a data set that is not there and cannot be downloaded, or is another than the official one; a file of
             features that is not there, or is another than that of the trials.
+        ConfigError: a trainer that needs a package which is not installed.
         OSError: checkpoints cannot be written.
     """
     from pipeline.learning.data.dataset import load
     from pipeline.learning.data.features import check_file
 
+    for trial in {trial.trainer: trial for trial in trials}.values():
+        check_packages(trial)
     for name in sorted({trial.dataset for trial in trials}):
         load(name, data_folder)
     for trial in trials:
@@ -67,15 +73,17 @@ def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints
     make_private(checkpoints.folder)
 
 
-def prepare_elsewhere(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Checkpoints,
-                      digests: Mapping[str, str]) -> None:
+def prepare_elsewhere(plugins: Plugins, trials: Sequence[TrialConfig], data_folder: Path | None,
+                      checkpoints: Checkpoints, digests: Mapping[str, str]) -> None:
     """`prepare` on another node than the driver's, of which it is not known what is installed there.
 
     Raises:
         ImportError: a library that is not installed.
+        ConfigError: also for a plugin that is not there.
     """
     import pipeline.learning.training  # noqa: F401  and with it all that training imports
 
+    load_plugins(*plugins)  # before anything asks what a trial is
     prepare(trials, data_folder, checkpoints, digests)
 
 

@@ -89,10 +89,10 @@ class TrialConfig:
 
     def _compose(self, values: Mapping[str, Any]) -> None:
         chosen: dict[str, Part] = {}
-        held = PARTS["trainer"][values.get("trainer") or SETTINGS["trainer"].default].held
+        brings = PARTS["trainer"][values.get("trainer") or SETTINGS["trainer"].default].brings
         for slot, attribute in SLOTS.items():
             name = values.get(slot) or SETTINGS[slot].default
-            cls = held.get(slot) or PARTS[slot][name or chosen["feedback"].projectors[0]]
+            cls = brings.get(slot) or PARTS[slot][name or chosen["feedback"].projectors[0]]
             chosen[attribute] = cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
         flat = {f.name: getattr(part, f.name) for part in chosen.values() for f in fields(part)}
         unused = {name: value for name, value in values.items()

@@ -64,10 +64,8 @@ def guarantee(trials: Sequence[TrialConfig]) -> str:
 def method(fields: Mapping[str, Any]) -> str:
     """What a frontier has a curve of, from a trial's canonical fields: its algorithm, or its trainer; `softmax` of
     networks without hidden layers, through which no algorithm has anything to carry back."""
-    if fields["network"] == "trainer":
-        return fields["algorithm"]
-    convolutional = PARTS["network"][fields["network"]].convolutional
-    return fields["algorithm"] if fields["hidden"] or convolutional else "softmax"
+    network = PARTS["network"][fields["network"]]
+    return fields["algorithm"] if network.held or fields["hidden"] or network.convolutional else "softmax"
 
 
 def computed_features(trials: Iterable[TrialConfig]) -> list[str]:

@@ -24,7 +24,27 @@ from pipeline.trials.fields import setting as setting
 
 SETTINGS: dict[str, Field] = {}  # by name, of all slots and parts
 RESERVED: set[str] = set()  # what trials have by themselves, and no setting may be called
-PARTS: dict[str, dict[str, type[Part]]] = {}  # by slot, then by name; slots by the name of the setting that chooses
+
+
+class OfSlot(dict[str, "type[Part]"]):
+    """The parts of a slot, by name. Those that only a trainer brings along are found by their names, and not listed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: dict[str, type[Part]] = {}
+
+    def __missing__(self, name: str) -> type[Part]:
+        return self.held[name]
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or name in self.held
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As of a dict."""
+        return self[name] if name in self else default  # noqa: SIM401  which would call this
+
+
+PARTS: dict[str, OfSlot] = {}  # by slot; slots by the name of the setting that chooses
 
 
 class Need(NamedTuple):
@@ -81,6 +101,7 @@ class Part:
         slot: name of the setting that chooses it.
         name: value of that setting.
         label: in tables and figures.
+        held: whether only a trainer brings it along.
         works: what does the work, or `module:attribute` of it.
         instead: what this part has in place of settings of others, for messages.
     """
@@ -88,6 +109,7 @@ class Part:
     slot: ClassVar[str] = ""
     name: ClassVar[str] = ""
     label: ClassVar[str] = ""
+    held: ClassVar[bool] = False
     works: ClassVar[Any] = None
     instead: ClassVar[Mapping[str, str]] = {}
 
@@ -140,10 +162,13 @@ def uses(part: Part, f: Field, trial: Any) -> bool:
             and all(need.holds(trial) for need in meta["needs"]))
 
 
-def part(slot: str, name: str) -> Callable[[type[Part]], type[Part]]:
+def part(slot: str, name: str, held: bool = False) -> Callable[[type[Part]], type[Part]]:
     """Enter a class as a part: `<slot>: <name>` is accepted from then on.
 
     A name that is taken by the same class, as in a notebook's cell that runs again, is entered anew.
+
+    Args:
+        held: only a trainer brings it along, so that nobody is told to choose it.
 
     Raises:
         ConfigError: for a slot that does not exist, a name that another class has or that is no word of small letters,
@@ -157,8 +182,8 @@ def part(slot: str, name: str) -> Callable[[type[Part]], type[Part]]:
         if name in PARTS[slot] and (there := origin(PARTS[slot][name])) != origin(cls):
             raise ConfigError(f"{slot}: '{name}' is taken by {there}, got {origin(cls)}; choose another name")
         _enter_settings(cls, [other for other in all_parts() if (other.slot, other.name) != (slot, name)])
-        cls.slot, cls.name, cls.label = slot, name, cls.label or name
-        PARTS[slot][name] = cls
+        cls.slot, cls.name, cls.label, cls.held = slot, name, cls.label or name, held
+        (PARTS[slot].held if held else PARTS[slot])[name] = cls
         for forgotten in [known for known in SETTINGS if known not in PARTS and not owners(known)]:
             del SETTINGS[forgotten]
         return cls
@@ -264,7 +289,7 @@ def private() -> Need:
 
 def slot(name: str, attribute: str, default: str, doc: str, **rules: Any) -> str:
     """Open a slot; `attribute` is what `Parts` calls it, `rules` are those of `setting`."""
-    PARTS[name] = {}
+    PARTS[name] = OfSlot()
     f = setting(default, doc, choices=PARTS[name], **rules)
     f.name = name
     SETTINGS[name] = f

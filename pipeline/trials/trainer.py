@@ -10,8 +10,10 @@ name, by which tables and figures call it. There are two kinds.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import math
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field
 from functools import lru_cache
@@ -33,7 +35,7 @@ class Trainer(Part):
     Attributes:
         runs: `module:attribute` of the `pipeline.learning.run.Run` that trains a pack.
         own: whether it trains this package's networks, many trials at once.
-        held: by slot, the part that its trials have, whatever else there is.
+        brings: by slot, the part that its trials have, whatever else there is.
         version: of what it computes.
         requires: packages that must be installed where it trains.
         public: by name, why a metric of its own may be logged where private records are not.
@@ -43,7 +45,7 @@ class Trainer(Part):
 
     runs: ClassVar[str] = ""
     own: ClassVar[bool] = False
-    held: ClassVar[Mapping[str, type[Part]]] = {}
+    brings: ClassVar[Mapping[str, type[Part]]] = {}
     version: ClassVar[int] = 0
     requires: ClassVar[tuple[str, ...]] = ()
     public: ClassVar[Mapping[str, str]] = {}
@@ -78,21 +80,21 @@ class _OfTrainer:
         super().check(trial)
 
 
-@part("network", "trainer")
+@part("network", "by_trainer", held=True)
 class _Network(_OfTrainer, Part):
     """Whatever the trainer trains."""
 
     convolutional = False
 
 
-@part("loss", "trainer")
+@part("loss", "by_trainer", held=True)
 class _Loss(_OfTrainer, loss.Loss):
     """Whatever the trainer minimizes; what its contributions rest on, `per_record` of its algorithm says."""
 
     per_record = ""
 
 
-@part("optimizer", "trainer")
+@part("optimizer", "by_trainer", held=True)
 class _Optimizer(_OfTrainer, Part):
     """However the trainer steps."""
 
@@ -113,13 +115,14 @@ class _Stated(_OfTrainer, mechanism.Mechanism):
         """`epsilon=3` or, by the name of what sets the noise, `z=1.1`; `stated` where nothing does."""
         if target := fields.get("target_epsilon"):
             return f"epsilon={target:g}"
-        calibrates = getattr(PARTS["trainer"].get(fields["trainer"]), "calibrates", "")
+        trainer = PARTS["trainer"].get(fields["trainer"])
+        calibrates = getattr(trainer, "calibrates", "")
         if not calibrates:
-            return "stated"
+            return "stated" if getattr(trainer, "event", True) else "non-private"
         return f"{'z' if calibrates == 'noise_multiplier' else calibrates}={fields.get(calibrates) or 0:g}"
 
 
-@part("mechanism", "stated")
+@part("mechanism", "by_trainer", held=True)
 class Stated(_Stated):
     """As it is stated, with a setting by which a wanted epsilon sets the noise."""
 
@@ -135,7 +138,7 @@ class Stated(_Stated):
                               f"{self.target_epsilon} and {name} {getattr(trial, name)}")
 
 
-@part("sampler", "stated")
+@part("sampler", "by_trainer", held=True)
 class _Sampler(_OfTrainer, sampler.Sampler):
     """However the trainer draws, what it states says how neighbours differ."""
 
@@ -177,7 +180,7 @@ class External(Trainer):
 
     def check(self, trial: Any) -> None:
         """Refuse parts that the trainer holds, and noise that nobody could vouch for."""
-        for slot, cls in self.held.items():
+        for slot, cls in self.brings.items():
             if (given := dict(trial.given).get(slot, cls.name)) != cls.name:
                 raise ConfigError(f"{slot}: is the affair of trainer '{self.name}', got '{given}'; leave it out or, of "
                                   "trials with another trainer, give it in `cases`")
@@ -190,6 +193,22 @@ class External(Trainer):
                               f"contributions have no layers, got '{trial.mechanism}'")
         if self.also:
             self.also(trial)
+
+
+def check_packages(trial: Any) -> None:
+    """Raises:
+        ConfigError: for a trainer that needs a package which is not installed here.
+    """
+    for package in trial.parts.trainer.requires:
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(f"trainer: '{trial.trainer}' needs the package '{package}', which is not installed on "
+                              f"{socket.gethostname()}")
+
+
+def is_stated(algorithm: str) -> bool:
+    """Whether an algorithm is a trainer whose epsilon is what it states."""
+    cls = PARTS["trainer"].get(algorithm)
+    return cls is not None and not cls.own and cls.parameters is None
 
 
 def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = None, per: str = STEP,
@@ -247,15 +266,16 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
         if not inspect.isgeneratorfunction(function):
             raise ConfigError(f"trainer: '{name}' must be a generator function, which yields after each epoch, got "
                               f"{function!r}")
+        shown = (label or name) + ("" if per_record else " (stated)")  # wherever it stands beside what is certified
         algorithm = part("algorithm", name)(type(name, (_OfTrainer, Feedback), dict(
-            works=staticmethod(function), label=label or name, per_record=per_record or None)))
-        held: dict[str, type[Part]] = {"algorithm": algorithm, "network": PARTS["network"]["trainer"],
-                                       "loss": PARTS["loss"]["trainer"], "optimizer": PARTS["optimizer"]["trainer"]}
+            works=staticmethod(function), label=shown, per_record=per_record or None)))
+        brings: dict[str, type[Part]] = {"algorithm": algorithm, **{
+            slot: PARTS[slot]["by_trainer"] for slot in ("network", "loss", "optimizer")}}
         if not per_record:
             of_kind = Stated if calibrates else _named(_Stated, Stated)
             of_relation = type("Sampler", (_Sampler,), dict(relation=relation, independent=relation == "add/remove"))
-            held |= {"mechanism": of_kind, "sampler": _named(of_relation, _Sampler)}
-        extension("trainer", name, External, entries, works=staticmethod(function), label=label or name, held=held,
+            brings |= {"mechanism": of_kind, "sampler": _named(of_relation, _Sampler)}
+        extension("trainer", name, External, entries, works=staticmethod(function), label=shown, brings=brings,
                   version=version,
                   event=event and staticmethod(event), per=per, relation=relation, calibrates=calibrates,
                   requires=tuple(requires), redraws=randomness == OWN, public=dict(public or {}),

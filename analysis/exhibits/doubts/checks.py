@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence
-from analysis.exhibits.frontier.fit import FRONTIER_NOISE
+from analysis.exhibits.frontier.fit import noise_fields
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, setting_label
 from analysis.statistics import accuracy_error, welch_interval
 from pipeline.experiment.search import Domain
@@ -108,7 +108,7 @@ def edge(evidence: Evidence) -> Doubt | None:
             continue
         rivals = evidence.rivals(row["key"])
         own = rivals[rivals["point"] == row["point"]].iloc[0]
-        for field in (field for field in fields if field.name not in FRONTIER_NOISE[row["kind"]]):
+        for field in (field for field in fields if field.name not in noise_fields(row["kind"])):
             value, values = own[field.name], rivals[field.name].dropna()
             domain = search.space.get(field.name) if search else None
             if values.nunique() > 1 and not (domain and domain.kind == "choice"):

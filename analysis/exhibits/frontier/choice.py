@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.exhibits.envelope import SCORE, configs, setting_keys, varied
-from analysis.exhibits.frontier.fit import FRONTIER_NOISE
+from analysis.exhibits.frontier.fit import noise_fields
 from analysis.exhibits.frontier.pareto import pareto_front
 from analysis.exhibits.table import Table
 from analysis.runs import ALGORITHM_LABELS, earlier_epochs, require_accuracy
@@ -19,7 +19,7 @@ from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import method
+from pipeline.trials.naming import COMPOSABLE, method
 
 
 def is_target(setting: str) -> bool:
@@ -36,7 +36,7 @@ def candidates(runs: pd.DataFrame, kind: str) -> pd.DataFrame:
     (`naming.method`).
     """
     runs = runs.assign(algorithm=[method(row) for row in runs.to_dict("records")])
-    fields = varied(runs, ["algorithm"], ("seed", *FRONTIER_NOISE[kind]))
+    fields = varied(runs, ["algorithm"], ("seed", *noise_fields(kind)))
     runs = runs.assign(point=setting_keys(runs), chosen=[settings_text(row, fields) for row in runs.to_dict("records")])
     crowded = runs.groupby(["algorithm", "setting"])["point"].transform("nunique") > 1
     targets = runs["setting"].map(is_target) & (kind != "claimed")
@@ -81,7 +81,7 @@ def price(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     costs = []
     for row in points.itertuples():
         cost = row.epsilon if row.choices == 1 else np.nan
-        if row.choices > 1 and row.kind == "certified":
+        if row.choices > 1 and row.kind in COMPOSABLE:
             setting = row.setting if is_target(row.setting) else ""
             try:
                 compared = runs[choices == f"{row.algorithm} {setting}"]

@@ -16,8 +16,8 @@ from analysis.exhibits.frontier.points import (
     PRICE,
     frontiers,
     hypervolumes,
+    on_axis,
     target_of,
-    tightest,
 )
 from analysis.exhibits.metrics import METRICS, Metric
 from analysis.exhibits.table import Table
@@ -29,7 +29,8 @@ from pipeline.accounting.noise import standing
 from pipeline.experiment.budget import Budget
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.references import Reference
-from pipeline.trials.naming import counted
+from pipeline.trials.naming import COMPOSABLE, counted
+from pipeline.trials.trainer import is_stated
 
 TITLES = {"frontier": "Accuracy against ε", "frontier_worst_class": "Accuracy of the worst class against ε",
           "frontier_alignment": "Alignment against ε",
@@ -96,7 +97,7 @@ def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
 
 def _kept(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """The runs that have the epsilon of these points."""
-    return runs.loc[tightest(runs, points["kind"].iloc[0], points["formula"].iloc[0]).notna()]
+    return runs.loc[on_axis(runs, points["kind"].iloc[0], points["formula"].iloc[0]).notna()]
 
 
 def _what(points: pd.DataFrame) -> str:
@@ -114,13 +115,20 @@ def _notes(points: pd.DataFrame, runs: pd.DataFrame, references: Sequence[Refere
     """What a reader may ask of the points of one kind: sentences."""
     kind, kept = points["kind"].iloc[0], _kept(points, runs)
     epochs = counted(" or ".join(f"{value:g}" for value in sorted(set(kept["epochs"]))), "epoch")
-    return [f"Trained for {epochs}.", _front(points), *_covered(kind, budget), *_cut(points),
+    return [f"Trained for {epochs}.", *_stated(points), _front(points), *_covered(kind, budget), *_cut(points),
             *_unmeasured(METRICS[points["metric"].iloc[0]], kept), *_ended_early(kept), *_left_out(runs, kept, kind),
             *_published(points, references)]
 
 
+def _stated(points: pd.DataFrame) -> list[str]:
+    """A sentence on points whose epsilon a trainer states."""
+    names = [ALGORITHM_LABELS[algorithm] for algorithm in present(points) if is_stated(algorithm)]
+    return [f"With stars: ε is what the {'trainers state' if len(names) > 1 else 'trainer states'}, accounted for here "
+            f"and checked by nobody ({', '.join(names)})."] if names else []
+
+
 def _covered(kind: str, budget: Budget | None) -> list[str]:
-    if budget is None or kind != "certified":
+    if budget is None or kind not in COMPOSABLE:
         return []
     return [f"The sweep's budget, ε = {budget.epsilon:g} at δ = {budget.delta:g}, covers all of these trials together, "
             "and every choice among them by the scores that they released."]

@@ -8,19 +8,27 @@ from typing import Any
 from analysis.exhibits.fit import without_alignment, without_choice
 from pipeline.experiment.factors import find_factors
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import epsilon_kind, method, noise_setting
-from pipeline.trials.sampler import relation_of
+from pipeline.trials.naming import COMPOSABLE, epsilon_kind, method, noise_setting
+from pipeline.trials.part import PARTS
 
 FRONTIERS = {"frontier": "accuracy", "frontier_worst_class": "worst_class", "frontier_alignment": "alignment"}
 MOST_PANELS = 12  # of small multiples
 # What may differ between the points of one algorithm on a frontier: the noise that sets epsilon, by kind of epsilon.
-FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"),
+FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"), "stated": ("target_epsilon", "noise_multiplier"),
                   "label": ("target_label_epsilon", "sigma", "photons"),
                   "claimed": ("target_label_epsilon", "sigma")}
 
 
+def noise_fields(kind: str) -> tuple[str, ...]:
+    """The settings that set epsilon, those by which users' trainers are calibrated included."""
+    if kind not in COMPOSABLE:
+        return FRONTIER_NOISE[kind]
+    calibrated = (getattr(cls, "calibrates", "") for cls in PARTS["trainer"].values())
+    return tuple(dict.fromkeys((*FRONTIER_NOISE[kind], *filter(None, calibrated))))
+
+
 def frontier(configs: Sequence[TrialConfig], metric: str) -> str:
-    kinds = {name: [c for c in configs if epsilon_kind(c) == name] for name in ("certified", "label")}
+    kinds = {name: [c for c in configs if epsilon_kind(c) == name] for name in ("certified", "stated", "label")}
     if not any(kinds.values()):
         return ("needs trials with a certified epsilon (a mechanism such as per_example, and noise) or a label "
                 "epsilon (mechanism photonic with target_label_epsilon, or sigma > 0 and noise on every layer), but "
@@ -43,10 +51,10 @@ def _curves(kind: str, shown: Sequence[TrialConfig]) -> str:
     """Why trials of one kind of epsilon make no curve for each algorithm on one axis."""
     if len({c.delta for c in shown}) > 1:
         return "needs one delta, but the trials have several"
-    samplers = sorted({c.sampler for c in shown})
-    if kind == "certified" and len({relation_of(sampler) for sampler in samplers}) > 1:
+    relations = {c.sampler: c.parts.sampler.relation for c in sorted(shown, key=lambda c: c.sampler)}
+    if kind != "label" and len({c.parts.sampler.relation for c in shown}) > 1:
         return "needs one neighbouring relation, but " + " and ".join(
-            f"sampler {sampler} is of {relation_of(sampler)}" for sampler in samplers)
+            f"sampler {sampler} is of {relation}" for sampler, relation in relations.items())
     return without_choice(shown, lambda f: (method(f), noise_setting(f)), "algorithm and noise")
 
 

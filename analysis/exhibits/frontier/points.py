@@ -16,14 +16,15 @@ from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 
 KINDS = tuple(FRONTIER_NOISE)
-GUARANTEED = ("certified", "label")
+GUARANTEED = ("certified", "stated", "label")  # or would be, if what is stated holds
 COLUMNS = ["algorithm", "epsilon", "metric", *SUMMARY, "kind", "formula", "relation", "sampler", "delta", "setting",
            "chosen", "choices", "on_front", "on_overall_front"]
 PRICE = "selected_epsilon"  # of points that were chosen among several settings
 VOLUME_COLUMNS = ["kind", "formula", "metric", "algorithm", "hypervolume", "points", "reference_epsilon",
                   "reference_value"]
 ALL = "all"  # algorithms together
-PROTECTED = {"certified": "features and labels", "label": "labels only", "claimed": "no guarantee"}
+PROTECTED = {"certified": "features and labels", "stated": "as stated, not checked",
+             "label": "labels only", "claimed": "no guarantee"}
 
 
 def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
@@ -41,7 +42,8 @@ def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accurac
 
     Args:
         runs: from `load_runs`; trials without a finite epsilon of this kind are left out (`caption` names them).
-        kind: 'certified', 'label', or 'claimed', which guarantees nothing; of other kinds there is no frontier.
+        kind: 'certified', with what is stated under the same terms; 'stated' under others; 'label'; or 'claimed', which
+            guarantees nothing. Of other kinds there is no frontier.
         metric: one of `METRICS`; a trial that has none (see `Metric.of`) is left out.
         formula: of a claimed epsilon, `saturating/epochs` for example, since formulas do not bound one quantity.
 
@@ -86,7 +88,7 @@ def shown(runs: pd.DataFrame, kind: str = "certified", metric: str = "accuracy",
     `choices`."""
     if kind not in KINDS:
         raise ReportError(f"kind: must be one of {', '.join(KINDS)}, got {kind!r}")
-    runs = runs.assign(epsilon=tightest(runs, kind, formula)).dropna(subset="epsilon")
+    runs = runs.assign(epsilon=on_axis(runs, kind, formula)).dropna(subset="epsilon")
     if runs.empty:
         raise ReportError(f"frontier: needs trials with a finite {_key(kind, formula).rstrip('/')}, found none")
     runs = runs.assign(relation=LABEL_RELATION if kind == "label" else runs.get("privacy.relation", "not tracked"))
@@ -116,7 +118,7 @@ def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str]
         ReportError: if there is none, and as `frontier`.
     """
     found = [frontier(runs, kind, metric, formula) for kind in kinds for formula in _formulas(runs, kind)]
-    found = [choice.price(points, runs[tightest(runs, points["kind"].iloc[0]).notna()])
+    found = [choice.price(points, runs[on_axis(runs, points["kind"].iloc[0]).notna()])
              if points["choices"].max() > 1 else points for points in found]
     if not found:
         raise ReportError(f"frontier: needs trials with a finite {' or '.join(f'epsilon/{k}' for k in kinds)}, "
@@ -132,6 +134,19 @@ def tightest(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
     """
     logged = [name for name in runs.columns if name.startswith(_key(kind, formula))]
     return runs[logged].astype(float).min(axis=1)
+
+
+def on_axis(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
+    """`tightest`, of the trials whose points one axis has: beside those that are certified stand those that are stated,
+    under the same relation and at the same delta. Others that are stated have an axis of their own."""
+    if kind not in ("certified", "stated"):
+        return tightest(runs, kind, formula)
+    certified, stated = tightest(runs, "certified"), tightest(runs, "stated")
+    named = runs.reindex(columns=["privacy.relation", "delta"])
+    terms = pd.Series([f"{relation} {delta}" for relation, delta in named.itertuples(index=False)], runs.index)
+    own = set(terms[certified.notna()])
+    beside = terms.isin(own) if len(own) == 1 else pd.Series(False, runs.index)
+    return certified.where(certified.notna(), stated.where(beside)) if kind == "certified" else stated.where(~beside)
 
 
 def hypervolumes(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> pd.DataFrame:
@@ -173,7 +188,7 @@ def _key(kind: str, formula: str) -> str:
 def _formulas(runs: pd.DataFrame, kind: str) -> list[str]:
     """The formulas of a claimed epsilon that any trial has, and nothing in place of accountants; [] for no trial."""
     if kind != "claimed":
-        return [""] if tightest(runs, kind).notna().any() else []
+        return [""] if on_axis(runs, kind).notna().any() else []
     logged = [name for name in sorted(runs.columns) if name.startswith(_key(kind, "")) and runs[name].notna().any()]
     return [name.removeprefix(_key(kind, "")) for name in logged]
 

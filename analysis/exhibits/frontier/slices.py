@@ -13,7 +13,7 @@ from analysis.exhibits.envelope import fields_of
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier.figure import draw_curves, front, legend
 from analysis.exhibits.frontier.fit import panel_fields
-from analysis.exhibits.frontier.points import asked, frontier, tightest, title
+from analysis.exhibits.frontier.points import GUARANTEED, asked, frontier, on_axis, title
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import DATASET_LABELS, ReportError, noise_sources
 from analysis.text import epsilon_text, level_order, level_text, means_text
@@ -28,7 +28,7 @@ def draw(runs: pd.DataFrame) -> Exhibit:
     points = tabulate(runs)
     first = points.iloc[0]
     epsilon = epsilon_text(first["kind"], points["relation"], points["sampler"], points["delta"],
-                           standing(noise_sources(runs[tightest(runs, first["kind"]).notna()])))
+                           standing(noise_sources(runs[on_axis(runs, first["kind"]).notna()])))
     caption = (f"Test accuracy (%) against {epsilon}, a panel for every value of one or two more settings: "
                f"{means_text(points['n'])}")
     return Exhibit.of_means("frontier_slices", "Accuracy against ε by further settings", caption,
@@ -43,10 +43,10 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ReportError: without a guaranteed epsilon, without a field that varies, or as `frontier`.
     """
-    kind = next((kind for kind in ("certified", "label") if tightest(runs, kind).notna().any()), None)
+    kind = next((kind for kind in GUARANTEED if on_axis(runs, kind).notna().any()), None)
     if kind is None:
         raise ReportError("frontier_slices: needs trials with a finite epsilon/certified or epsilon/label, found none")
-    runs = runs[tightest(runs, kind).notna()]
+    runs = runs[on_axis(runs, kind).notna()]
     fields = panel_fields(fields_of(runs))
     if not fields:
         raise ReportError("frontier_slices: needs a setting besides algorithm, noise and seed that varies, found none")
