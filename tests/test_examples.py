@@ -45,7 +45,7 @@ def swept(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_public_name_has_an_example_that_runs(name, swept):
+def test_every_public_name_has_an_example_that_runs(name, swept, extensions):
     (example,) = doctest.DocTestFinder(recurse=False).find(NAMES[name], name, globs=dict(NAMES))
     assert example.examples
     assert doctest.DocTestRunner().run(example).failed == 0

@@ -163,7 +163,7 @@ def test_seeds_that_cost_differently_share_the_largest_epsilon(runs):
 
 @pytest.mark.parametrize("kind", ["audited", "column", ""])
 def test_kinds_that_have_no_frontier_are_refused(runs, kind):
-    with pytest.raises(ReportError, match=f"kind: must be one of certified, label, claimed, got '{kind}'"):
+    with pytest.raises(ReportError, match=f"kind: must be one of certified, stated, label, claimed, got '{kind}'"):
         frontiers.frontier(runs, kind)
 
 
@@ -183,7 +183,8 @@ def test_what_may_not_be_mixed(runs, change, message):
 def test_missing_points_and_accuracies_are_named(runs):
     with pytest.raises(ReportError, match="needs trials with a finite epsilon/label, found none"):
         frontiers.frontier(runs[runs["mechanism"] == "per_example"], "label")
-    with pytest.raises(ReportError, match="needs trials with a finite epsilon/certified or epsilon/label"):
+    kinds = "epsilon/certified or epsilon/stated or epsilon/label"
+    with pytest.raises(ReportError, match=f"needs trials with a finite {kinds}"):
         frontiers.frontiers(runs[runs["mechanism"] == "none"])
     with pytest.raises(ReportError, match="test/accuracy: missing for 24 of 24 trials"):
         frontiers.frontier(runs.drop(columns="test/accuracy"), "certified")

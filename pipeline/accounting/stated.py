@@ -11,7 +11,9 @@ import traceback
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import attrs
 import numpy as np
 from dp_accounting import (
     ComposedDpEvent,
@@ -22,13 +24,31 @@ from dp_accounting import (
     RandomizedResponseDpEvent,
     SelfComposedDpEvent,
 )
-from dp_accounting.pld import PLDAccountant
+from dp_accounting.pld import PLDAccountant as _PLDAccountant
+from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
 
 from pipeline.accounting.curves import ORDERS, improved_conversion
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.mechanism import LEAST_DELTA_PER_STEP
 from pipeline.trials.trainer import STEP
+
+
+class PLDAccountant(_PLDAccountant):
+    """That of `dp_accounting`, which composes randomized response once, however often it is repeated (0.6.0)."""
+
+    def _maybe_compose(self, event: DpEvent, count: int, do_compose: bool) -> object:
+        if not (isinstance(event, RandomizedResponseDpEvent) and do_compose and event.noise_parameter):
+            return super()._maybe_compose(event, count, do_compose)
+        if event.noise_parameter == 1 or event.num_buckets == 1:
+            return None  # it tells nothing
+        once = privacy_loss_distribution.from_randomized_response(
+            event.noise_parameter, event.num_buckets,
+            value_discretization_interval=self._value_discretization_interval,
+            neighboring_relation=self.neighboring_relation)
+        self._pld = self._pld.compose(once.self_compose(count))
+        return None
+
 
 RELATIONS = {"add/remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace-one": NeighboringRelation.REPLACE_ONE}
 MAKERS = {"pld": PLDAccountant, "rdp/improved": lambda relation: RdpAccountant(ORDERS, relation)}
@@ -72,6 +92,13 @@ class StatedEvent:
             raise ConfigError("event: must have a Renyi divergence that is known, which a budget and a random number "
                               f"of trials are accounted by, got {self.event}")
         return np.array(RdpAccountant(ORDERS, self.neighbours).compose(self.event, self.steps).rdp)
+
+
+def hashable(event: Any) -> Any:
+    """The same event with tuples in place of lists, such as those that `ComposedDpEvent` is made of."""
+    if isinstance(event, DpEvent):
+        return attrs.evolve(event, **{f.name: hashable(getattr(event, f.name)) for f in attrs.fields(type(event))})
+    return tuple(map(hashable, event)) if isinstance(event, list) else event
 
 
 def _is_pure(event: DpEvent) -> bool:
@@ -118,7 +145,7 @@ def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
         raise ConfigError(f"event: must be a dp_accounting.DpEvent, got {event!r} of trainer '{trainer.name}' "
                           f"({place(trainer)})")
     many = epochs_done * (config.steps_per_epoch if trainer.per == STEP else 1)
-    stated = StatedEvent(trainer.relation, event, many, epochs_done)
+    stated = StatedEvent(trainer.relation, hashable(event), many, epochs_done)
     if not stated.accountants:
         raise ConfigError(f"event: no accountant takes {event} under {trainer.relation}, got it of trainer "
                           f"'{trainer.name}' ({place(trainer)}); Poisson sampled or plain Gaussian and Laplace events, "

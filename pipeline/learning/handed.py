@@ -44,6 +44,10 @@ class Epoch:
             says why they may be known.
         state: from which training can go on (tensors, numbers, texts, and lists and dicts of them): `trial.state` after
             a restart. Without it a trial starts again from its first epoch.
+
+    Example:
+        >>> Epoch(lambda records: records, metrics={"steps": 20}).state is None
+        True
     """
 
     model: Callable[[torch.Tensor], torch.Tensor]

@@ -88,6 +88,10 @@ def setting(
         needs: the same, as conditions (`part.Need`) that a message can name.
         elide: at its default it is no part of the identity, as of a setting that is younger than stored trials.
         identity: false of a path, which says where something lies, while another setting says what it is.
+
+    Example:
+        >>> setting(0.5, "share of the records", low=0, high=1).default
+        0.5
     """
     meta = dict(doc=doc, choices=choices, low=low, high=high, open_low=open_low, open_high=open_high,
                 per_trial=per_trial, applies=applies, needs=tuple(needs), elide=elide, identity=identity)

@@ -48,8 +48,10 @@ def check_noise(c: Any, place: str = "") -> None:
     if not trainer.own and c.trainer_version != trainer.version:
         raise ConfigError(f"trainer_version: must be {trainer.version}, that of trainer '{trainer.name}' as it is "
                           f"loaded, got {c.trainer_version}")
-    if mechanism.certified and not mechanism.kind(c) and "noise_multiplier" not in dict(c.given):
-        raise ConfigError(f"noise_multiplier: must be given with mechanism '{c.mechanism}', got neither that nor "
+    name = "noise_multiplier" if mechanism.certified else getattr(trainer, "calibrates", "")
+    if name and not mechanism.kind(c) and name not in dict(c.given):
+        whose = f"trainer '{c.trainer}'" if mechanism.held else f"mechanism '{c.mechanism}'"
+        raise ConfigError(f"{name}: must be given with {whose}, got neither that nor "
                           "target_epsilon, which leaves epsilon infinite; give one of them, or write 0 for no noise "
                           f"and no guarantee{place and f', at {place}'}")
 

@@ -240,6 +240,15 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
 
     Raises:
         ConfigError: naming what is wrong, and what would be accepted.
+
+    Example:
+        >>> @trainer("constant", version=1, settings={"answer": setting(3.0, "the class that it always gives")})
+        ... def constant(trial, records, labels, device):
+        ...     for epoch in range(trial.epochs):
+        ...         yield lambda records: records.new_tensor(range(10)).sub(trial.answer).abs().neg().repeat(len(records), 1)
+        >>> last = [*train(TrialConfig(dataset="digits", trainer="constant", epochs=1))][-1]
+        >>> round(last.metrics["test/accuracy"], 2)
+        0.08
     """
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise ConfigError(f"version: must be a whole number >= 1, got {version!r}")
