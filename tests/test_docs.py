@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("privacy", "extending", "optics", "trainers")}
+NAMES = ("privacy", "extending", "optics", "trainers")
+PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in NAMES}
 BLOCKS = {name: re.findall(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```$)?", page, re.DOTALL | re.MULTILINE)
           for name, page in PAGES.items()}
 # Extensions as this page has shown them: programs of users look so.

@@ -242,10 +242,12 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
         ConfigError: naming what is wrong, and what would be accepted.
 
     Example:
+        >>> import torch
         >>> @trainer("constant", version=1, settings={"answer": setting(3.0, "the class that it always gives")})
         ... def constant(trial, records, labels, device):
+        ...     logits = -(torch.arange(10) - trial.answer).abs()
         ...     for epoch in range(trial.epochs):
-        ...         yield lambda records: records.new_tensor(range(10)).sub(trial.answer).abs().neg().repeat(len(records), 1)
+        ...         yield lambda records: logits.repeat(len(records), 1)
         >>> last = [*train(TrialConfig(dataset="digits", trainer="constant", epochs=1))][-1]
         >>> round(last.metrics["test/accuracy"], 2)
         0.08
