@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis.exhibits import catalogue, headline, search, selection
 from analysis.exhibits.exhibit import Exhibit, save, to_csv
+from analysis.exhibits.frontier.imported import SHOWN_BY
 from analysis.report.overview import NOISE, compose, file_name, manifest, shown, tracked_runs
 from analysis.report.page import render
 from analysis.report.unfinished import NO_BEST, Progress, part_of
@@ -64,12 +65,15 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         MissingTrials: if no setting of the sweep is complete, or a search or random stopping is not.
         ReportError: if an exhibit lacks what it shows; the message names it.
         ConfigError: for a budget other than that with which the sweep began.
-        TrackingError: if the store has no such sweep.
+        TrackingError: if the store has no such sweep, or not the imported results that the experiment names.
     """
     store.attach(experiment.name)
     require_as_begun(experiment.budget, store.budget())
     if not where:
         experiment = searched(store, experiment)
+    if experiment.imports and not (SHOWN_BY in experiment.report and certified_trials(experiment.trials)):
+        raise ReportError(f"--with: imported results are shown in the exhibit {SHOWN_BY} of certified trials, and the "
+                          f"report of {experiment.name} has none, got {', '.join(experiment.imports)}")
     progress = None
     try:
         runs = load_runs(store, experiment.trials, source=experiment.source)
