@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.exhibits.exhibit import Exhibit
+from analysis.exhibits.frontier.imported import file_name as file_of_import
 from analysis.exhibits.frontier.points import GUARANTEED, tightest
 from analysis.exhibits.metrics import HEADINGS
 from analysis.exhibits.selection import Choice
@@ -169,6 +170,7 @@ def commands(experiment: Experiment, tracked: Sequence[TrackedRun]) -> list[str]
     name = source.name if source.is_absolute() else source.as_posix()
     return [*(f"git checkout {commit}" for commit in commits if len(commits) == 1), "make install",
             f".venv/bin/photonic sweep {name}",
+            *(f".venv/bin/photonic import {file_of_import(other)} --as {other}" for other in experiment.imports),
             " ".join([f".venv/bin/photonic report {name}", *(f"--with {other}" for other in experiment.imports)])]
 
 

@@ -10,7 +10,8 @@ import pandas as pd
 
 from analysis.exhibits import catalogue, headline, search, selection
 from analysis.exhibits.exhibit import Exhibit, save, to_csv
-from analysis.exhibits.frontier.imported import SHOWN_BY
+from analysis.exhibits.frontier.imported import SHOWN_BY, load
+from analysis.exhibits.frontier.imported import file_name as file_of_import
 from analysis.report.overview import NOISE, compose, file_name, manifest, shown, tracked_runs
 from analysis.report.page import render
 from analysis.report.unfinished import NO_BEST, Progress, part_of
@@ -93,6 +94,8 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     contents = {"runs.csv": to_csv(runs.assign(**lists, **_noise(runs, experiment, store))).encode()}
     for exhibit in exhibits:
         contents |= exhibit.files
+    for name in experiment.imports:
+        contents[file_of_import(name)] = to_csv(load(store, [name]).drop(columns="imported")).encode()
     if experiment.public_text and not where:
         contents[file_name(experiment)] = experiment.public_text.encode()
     public = shown(experiment, runs, choice)

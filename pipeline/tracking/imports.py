@@ -156,8 +156,8 @@ CELLS: dict[str, Callable[[str], Any]] = {
 
 
 def tag_of(results: Sequence[Result]) -> str:
-    """The tag `imported` of an experiment: a digest of its results, however their file is written, and their number."""
-    return f"{digest({'results': [asdict(result) for result in results]})} {len(results)}"
+    """The tag `imported` of an experiment: a digest of its results, in whatever order, and their number."""
+    return f"{digest({'results': sorted(map(repr, results))})} {len(results)}"
 
 
 def save(client: Any, number: str, results: Sequence[Result], text: str, replace: bool) -> tuple[int, int]:
@@ -184,7 +184,7 @@ def save(client: Any, number: str, results: Sequence[Result], text: str, replace
     for run in search(client, [number]):
         if PARENT not in run.data.tags:
             parents.append(run.info.run_id)
-        elif (result := _stored(run)) in wanted:
+        elif (result := _stored(run)) in wanted and result not in there:
             there.add(result)
         else:
             gone.append(run.info.run_id)
@@ -225,7 +225,7 @@ def _stored(run: Any) -> Result | None:
 
 
 def stored(client: Any, uri: str, name: str) -> list[Result]:
-    """The results that were imported under a name, in the order of their rows.
+    """The results that were imported under a name, the oldest first.
 
     Raises:
         TrackingError: where there are none of that name, or fewer than were to be imported.

@@ -131,7 +131,9 @@ def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
     for reference, mark in marks.items():
         ax.plot(reference.epsilon, reference.accuracy, marker=mark, zorder=6, **PUBLISHED)
     imported.draw(others, ax, max(style.shifts(points).values()) + style.SHIFT)
-    style.log_axis(ax, [*asked(points), *(reference.epsilon for reference in marks), *others["epsilon"]])
+    ticks = asked(points)
+    beyond = others["epsilon"][~others["epsilon"].between(ticks.min(), ticks.max())]
+    style.log_axis(ax, [*ticks, *(reference.epsilon for reference in marks), *beyond])
     style.within(ax, metric.low, metric.high)
     front(points, ax)
     ax.set_title(title(points))

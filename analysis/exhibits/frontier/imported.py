@@ -18,7 +18,7 @@ from analysis import style
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
 from analysis.runs import DATASET_LABELS
-from analysis.text import NO_VALUE, means_text
+from analysis.text import NO_VALUE, n_seeds
 from pipeline.tracking.reader import Reader
 
 KIND = "imported"
@@ -35,7 +35,13 @@ def load(store: Reader, names: Sequence[str]) -> pd.DataFrame:
     Raises:
         TrackingError: for a name under which nothing was imported.
     """
-    return pd.DataFrame([{"imported": name, **asdict(result)} for name in names for result in store.imported(name)])
+    results = pd.DataFrame([{"imported": name, **asdict(result)} for name in names for result in store.imported(name)])
+    return results.astype({"seed": "Int64"})  # whole numbers, although some have none
+
+
+def file_name(name: str) -> str:
+    """Of the results of an import beside a report: as they were imported, and can be again."""
+    return f"imported-{name}.csv"
 
 
 def against(results: pd.DataFrame, points: Sequence[pd.DataFrame], dataset: str) -> pd.DataFrame:
@@ -81,8 +87,9 @@ def draw(points: pd.DataFrame, ax: Axes, shift: float) -> None:
 
 def handles(points: pd.DataFrame, width: int) -> list[Line2D]:
     """Entries of a legend, one per method, in lines of `width` characters."""
-    return [Line2D([], [], marker=mark, label=fill(f"imported: {method}", width).replace("$", r"\$"), **LOOK)
-            for (method, mark), _ in _marked(points)]
+    return [Line2D([], [], marker=mark, **LOOK,
+                   label="\n".join([fill(f"imported: {method}", width).replace("$", r"\$"), f"({_seeds(own)})"]))
+            for (method, mark), own in _marked(points)]
 
 
 def _marked(points: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]:
@@ -90,13 +97,20 @@ def _marked(points: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]:
     return [((method, MARKS[place % len(MARKS)]), own) for place, ((_, method), own) in enumerate(methods)]
 
 
+def _seeds(points: pd.DataFrame) -> str:
+    """`n = 3 seeds`, `as published` of figures without seeds, or both."""
+    own = points[points["seeds"]]
+    return " or ".join(([n_seeds(own["n"])] if len(own) else []) + ["as published"] * (len(own) < len(points)))
+
+
 def table(points: pd.DataFrame) -> list[str | Table]:
     """A caption and a table of the points that are marked; nothing where none is."""
     if points.empty:
         return []
     first, metric = points.iloc[0], METRICS["accuracy"]
+    interval = ", mean ± 95% t interval" if points["n"].max() > 1 else ""
     caption = (f"Imported, {metric.phrase} on {DATASET_LABELS[first['dataset']]} against the ε that its source states "
-               f"({first['relation']}, δ = {first['delta']:g}): {means_text(points['n'])}.")
+               f"({first['relation']}, δ = {first['delta']:g}): {_seeds(points)}{interval}.")
     rows = [[row.algorithm, f"{row.epsilon:g}", metric.text(row.mean, row.half_width),
              str(row.n) if row.seeds else NO_VALUE, row.source] for row in points.itertuples()]
     return [caption, Table.of(["method", "ε", "test %", "seeds", "source"], rows, texts=(0, 4))]
