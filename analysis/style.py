@@ -104,18 +104,20 @@ def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, 
     Args:
         shift: of the curve to the right, in points (1/72 inch), so that bars at one x do not cover each other.
         hollow: bool by row of `points`: which markers are not filled.
+        algorithm: empty of what is none of ours; `own` is then its whole look.
         own: properties of the line in which it differs from the algorithm's look.
     """
     points = points.sort_values(x)
     at = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
-    (line,) = ax.plot(points[x], points["mean"], zorder=3, transform=at, **{**look(algorithm), **own})
+    given = look(algorithm) if algorithm else {}
+    (line,) = ax.plot(points[x], points["mean"], zorder=3, transform=at, **{**given, **own})
     texts = pd.Series([_text(row, x, line.get_label()) for row in points.to_dict("records")], points.index, dtype=str)
     svg.tag(line, algorithm, list(texts))
     if hollow is not None:
         beaten = points[hollow.reindex(points.index)]
         (open_markers,) = ax.plot(
             beaten[x], beaten["mean"], zorder=4, transform=at,
-            **{**look(algorithm), "linestyle": "none", "label": None, "markerfacecolor": "white"})
+            **{**given, "linestyle": "none", "label": None, "markerfacecolor": "white"})
         svg.tag(open_markers, algorithm, list(texts[beaten.index]))
     known = points[points["n"] > 1]
     for low, high, width in (("low", "high", 0.9), ("bootstrap_low", "bootstrap_high", 2.8)):

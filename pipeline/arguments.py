@@ -1,5 +1,5 @@
-"""The command line: `photonic init | sweep | status | report | account | audit | export | device | fields | ui |
-completion`."""
+"""The command line: `photonic init | sweep | status | report | account | audit | import | export | device |
+fields | ui | completion`."""
 
 from __future__ import annotations
 
@@ -89,6 +89,8 @@ def make_parser() -> argparse.ArgumentParser:
     report.add_argument("--out", type=Path, metavar="DIR",
                         help="folder to write (default: reports/<name> or reports/<name>-and-<name>)")
 
+    report.add_argument("--with", action="append", default=[], dest="imports", metavar="NAME",
+                        help="mark imported results in the frontier; may be repeated")
     report.add_argument("--where", action="append", default=[], metavar="FIELD=VALUE",
                         help="only trials with this value, or one of [A, B]; may be repeated; has its own folder")
 
@@ -109,6 +111,13 @@ def make_parser() -> argparse.ArgumentParser:
                        help="steps of training whose updates are attacked (default: %(default)s)")
     audit.add_argument("--mlruns", type=Path, metavar="DIR",
                        help="tracking store of RUN (default: mlruns); with FILE, also log the table to its sweep there")
+
+    imported = command("import", "take in results that others trained, to show them on frontiers (report --with)")
+    imported.add_argument("file", type=Path, metavar="FILE", help="CSV with the columns dataset, method, epsilon, "
+                          "delta, relation, seed (or empty), accuracy (a fraction) and source")
+    imported.add_argument("--as", dest="name", required=True, metavar="NAME", help="name of their experiment")
+    imported.add_argument("--replace", action="store_true", help="put them in the place of other results of that name")
+    with_store(imported)
 
     export = command("export", "write a trial's weights, settings, metrics and the tags of its epsilon to a new folder")
     export.add_argument("run", metavar="RUN", help="trial_key or MLflow run id of a trial that has ended")

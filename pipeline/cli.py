@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.arguments import completion, make_parser
-from pipeline.experiment.experiment import Experiment, load_experiment, parse_experiment, sliced
+from pipeline.experiment.experiment import Experiment, check_name, load_experiment, parse_experiment, sliced
 from pipeline.experiment.grid import parse_yaml
 from pipeline.terminal import INTERRUPTED, stopping
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.fields import UserError
+from pipeline.trials.naming import counted
 from pipeline.trials.part import having
 from pipeline.trials.unused import check_used
 
@@ -164,6 +165,8 @@ def _report(options: Namespace) -> int:
             raise ConfigError(f"--set: is of one experiment, got it with two: {' '.join(options.set)}")
         if options.where:
             raise ConfigError(f"--where: is of one experiment, got it with two: {' '.join(options.where)}")
+        if options.imports:
+            raise ConfigError(f"--with: is of one experiment, got it with two: {' '.join(options.imports)}")
         from analysis.comparison import report as comparison
 
         folder = options.mlruns_b
@@ -176,6 +179,7 @@ def _report(options: Namespace) -> int:
 
         if options.where:
             experiment = sliced(experiment, _assignments("--where", options.where))
+        experiment = dataclasses.replace(experiment, imports=tuple(dict.fromkeys(options.imports)))
         report = write(experiment, Store(root=options.mlruns, create=False), options.out, ",".join(options.where))
     lines = [*filter(None, [report.notice]), *report.headline]
     page = report.files[-1]
@@ -300,6 +304,18 @@ def _text_file(name: str, text: str) -> Iterator[Path]:
         yield file
 
 
+def _import(options: Namespace) -> int:
+    from pipeline.tracking.imports import read_results
+    from pipeline.tracking.store import Store
+
+    check_name("--as", options.name)
+    results, text = read_results(options.file)
+    added, deleted = Store(root=options.mlruns).import_results(options.name, results, text, options.replace)
+    said = [f"{counted(added, 'result')} imported"] * bool(added) + [f"{deleted} deleted"] * bool(deleted)
+    return _print_lines([f"{options.name}: {', '.join(said) or f'nothing to do, it has all {len(results)} results'}",
+                         f"to show them: photonic report FILE --with {options.name}"])
+
+
 def _export(options: Namespace) -> int:
     from pipeline.tracking.export import export
     from pipeline.tracking.reader import Reader
@@ -341,7 +357,7 @@ def _ui(options: Namespace) -> int:
 
 COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "init": _init, "sweep": _sweep, "status": _status, "report": _report, "account": _account, "audit": _audit,
-    "export": _export, "device": _device, "fields": _fields, "ui": _ui,
+    "import": _import, "export": _export, "device": _device, "fields": _fields, "ui": _ui,
     "completion": lambda options: _print_lines([completion(make_parser(), options.shell)])}
 
 

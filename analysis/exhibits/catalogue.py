@@ -45,7 +45,8 @@ _one, _named = fit.of_one_dataset, ("name",)
 EXHIBITS = {
     "table1": Entry("table1:draw", _one(fit.table1)),
     "figure2": Entry("figure2:draw", _one(fit.figure2), ("store",)),
-    **{name: Entry("frontier.exhibit:of_experiment", _one(frontier_fit.frontier, metric), ("name", "experiment"))
+    **{name: Entry("frontier.exhibit:of_experiment", _one(frontier_fit.frontier, metric),
+                   ("name", "experiment", "store"))
        for name, metric in frontier_fit.FRONTIERS.items()},
     "frontier_slices": Entry("frontier.slices:draw", frontier_fit.slices),
     "frontier_claimed": Entry("frontier.exhibit:of_experiment", _one(frontier_fit.claimed), ("name", "experiment")),

@@ -15,12 +15,13 @@ from typing import Any
 import pandas as pd
 
 from analysis.exhibits.exhibit import Exhibit
+from analysis.exhibits.frontier.imported import file_name as file_of_import
 from analysis.exhibits.frontier.points import GUARANTEED, tightest
 from analysis.exhibits.metrics import HEADINGS
 from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Cell
 from analysis.report.page import Column, Download, Page
-from analysis.report.statements import epsilons, guarantees, kinds_of, notes, short, state
+from analysis.report.statements import epsilons, guarantees, imported, kinds_of, notes, short, state
 from analysis.report.unfinished import Progress
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, by_noise, setting_label
 from analysis.text import NO_VALUE, value_text
@@ -60,8 +61,8 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
     """
     common = {"title": experiment.name, "what": "Experiment report", "notice": notice, "headline": headline,
               "exhibits": exhibits, "left_out": left_out,
-              "privacy": state(runs, choice), "epsilons": epsilons(runs, choice), "notes": notes(runs),
-              "versions": versions(tracked)}
+              "privacy": [*state(runs, choice), *imported(experiment)], "epsilons": epsilons(runs, choice),
+              "notes": notes(runs), "versions": versions(tracked)}
     commits = ("Commit", ", ".join(map(abridged, _counted(tracked, "git_commit"))) or "not recorded")
     if experiment.candidates:
         return Page(**common | {"notice": SECRET}, description=experiment.description, facts=[commits])
@@ -168,7 +169,9 @@ def commands(experiment: Experiment, tracked: Sequence[TrackedRun]) -> list[str]
     source = Path(experiment.source)
     name = source.name if source.is_absolute() else source.as_posix()
     return [*(f"git checkout {commit}" for commit in commits if len(commits) == 1), "make install",
-            f".venv/bin/photonic sweep {name}", f".venv/bin/photonic report {name}"]
+            f".venv/bin/photonic sweep {name}",
+            *(f".venv/bin/photonic import {file_of_import(other)} --as {other}" for other in experiment.imports),
+            " ".join([f".venv/bin/photonic report {name}", *(f"--with {other}" for other in experiment.imports)])]
 
 
 def versions(tracked: Sequence[TrackedRun]) -> list[str]:

@@ -10,6 +10,8 @@ import pandas as pd
 
 from analysis.exhibits import catalogue, headline, search, selection
 from analysis.exhibits.exhibit import Exhibit, save, to_csv
+from analysis.exhibits.frontier.imported import SHOWN_BY, load
+from analysis.exhibits.frontier.imported import file_name as file_of_import
 from analysis.report.overview import NOISE, compose, file_name, manifest, shown, tracked_runs
 from analysis.report.page import render
 from analysis.report.unfinished import NO_BEST, Progress, part_of
@@ -64,12 +66,15 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         MissingTrials: if no setting of the sweep is complete, or a search or random stopping is not.
         ReportError: if an exhibit lacks what it shows; the message names it.
         ConfigError: for a budget other than that with which the sweep began.
-        TrackingError: if the store has no such sweep.
+        TrackingError: if the store has no such sweep, or not the imported results that the experiment names.
     """
     store.attach(experiment.name)
     require_as_begun(experiment.budget, store.budget())
     if not where:
         experiment = searched(store, experiment)
+    if experiment.imports and not (SHOWN_BY in experiment.report and composable(experiment.trials)):
+        raise ReportError(f"--with: imported results are shown in the exhibit {SHOWN_BY} of certified trials, and the "
+                          f"report of {experiment.name} has none, got {', '.join(experiment.imports)}")
     progress = None
     try:
         runs = load_runs(store, experiment.trials, source=experiment.source)
@@ -89,6 +94,8 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     contents = {"runs.csv": to_csv(runs.assign(**lists, **_noise(runs, experiment, store))).encode()}
     for exhibit in exhibits:
         contents |= exhibit.files
+    for name in experiment.imports:
+        contents[file_of_import(name)] = to_csv(load(store, [name]).drop(columns="imported")).encode()
     if experiment.public_text and not where:
         contents[file_name(experiment)] = experiment.public_text.encode()
     public = shown(experiment, runs, choice)

@@ -15,6 +15,7 @@ from analysis.runs import noise_sources
 from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import noise_statement, sentence, standing
+from pipeline.experiment.experiment import Experiment
 from pipeline.trials.naming import counted
 from pipeline.trials.sampler import relation_of
 
@@ -70,6 +71,11 @@ def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Statement]:
     if bare:
         found.append(Statement("no ε", NONE.format(count=f"{bare} of {len(runs)}"), False))
     return found
+
+
+def imported(experiment: Experiment) -> list[Statement]:
+    """What the epsilons of imported results are, where a report shows some."""
+    return [Statement("imported", GUARANTEES["imported"][1], False)] if experiment.imports else []
 
 
 def _neighbours(relations: Iterable[str]) -> str:

@@ -22,6 +22,7 @@ GUARANTEES = {
                "2021). Nothing about the model follows."),
     "claimed": (False, "No guarantee: the value of the formula printed in Ohana et al. 2021. The photonic mechanism "
                 "has no finite ε for features at any σ, as one observed update tells who was in its batch."),
+    "imported": (False, "Said by its source; nothing was trained or accounted for here."),
 }
 
 

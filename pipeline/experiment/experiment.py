@@ -82,6 +82,7 @@ class Experiment:
         chosen: how settings were found, if the file states it.
         preset: version of the preset that filled in what the file leaves open; empty for none.
         advice: what the preset has set or, without one, would set, for people.
+        imports: names of imported results that its report shows; no file has them (`photonic report --with`).
 
     Example:
         >>> grid = [TrialConfig(dataset="digits", batch_size=m, seed=seed) for m in (64, 128) for seed in (0, 1)]
@@ -108,6 +109,7 @@ class Experiment:
     chosen: Chosen | None = None
     preset: str = ""
     advice: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
 
     @property
     def possible(self) -> tuple[TrialConfig, ...]:
@@ -219,9 +221,7 @@ def _frozen(value: Any) -> Any:
 def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
     top = read_mapping(content, "the file", ENTRIES)
     name = top.get("name", path.stem)
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
-        raise ConfigError(f"name: must be letters, digits, '_', '-' and '.', and begin with a letter or digit, "
-                          f"got {name!r}")
+    check_name("name", name)
     plugins = _plugins(top)
     if stored and (absent := set(plugins) - set(LOADED)):
         raise ConfigError(f"plugins: must be none, as nothing that a store names is imported, got "
@@ -252,6 +252,15 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
                       plugins=plugins, references=read_references(top), ignored=ignored(trials), search=search,
                       stop=stop, budget=budget, corners=tuple(configs) if search else (), preset=preset,
                       advice=advice(preset, trials), chosen=read_chosen(top))
+
+
+def check_name(place: str, name: Any) -> None:
+    """Raises:
+        ConfigError: for what can be no experiment's name; `place` is where it stands.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+        raise ConfigError(f"{place}: must be letters, digits, '_', '-' and '.', and begin with a letter or digit, "
+                          f"got {name!r}")
 
 
 def _check_distinct(trials: Sequence[tuple[str, TrialConfig, Mapping[str, str]]]) -> None:

@@ -18,6 +18,7 @@ from pipeline.trials.records import Outcome
 STATUSES = ("running", "finished", "diverged", "stopped", "failed", "interrupted")
 DONE = ("finished", "diverged", "stopped")  # need no more training
 EXPERIMENT = "experiment.yaml"  # of a sweep's parent run: the experiment file as it was swept last
+IMPORTED = "imported"  # tag of what others trained: of its experiment, its parent run and its runs
 BUDGET = "budget"  # its tag with what a privacy budget began with, as JSON
 WEIGHTS = "weights.safetensors"  # of a trial
 CONFIG = "config.json"  # its canonical configuration

@@ -24,7 +24,7 @@ from urllib.request import url2pathname
 
 from filelock import FileLock
 
-from pipeline.tracking.artifacts import TrackedRun
+from pipeline.tracking.artifacts import IMPORTED, TrackedRun
 from pipeline.trials.fields import UserError
 from pipeline.trials.records import CLOCK
 
@@ -161,16 +161,22 @@ def search(client: Any, experiments: Sequence[str], condition: str = "", deleted
             return
 
 
-def find_experiment(client: Any, name: str) -> str | None:
+def find_experiment(client: Any, name: str, imports: bool = False) -> str | None:
     """Id of the experiment `name`, if there is one.
 
+    Args:
+        imports: whether it may hold imported results; no sweep of that name can be run or read.
+
     Raises:
-        TrackingError: if it was deleted.
+        TrackingError: if it was deleted, or is of imported results.
     """
     experiment = client.get_experiment_by_name(name)
     if experiment is not None and experiment.lifecycle_stage != "active":
         raise TrackingError(f"experiment '{name}' was deleted and lies in MLflow's trash; restore it (`mlflow "
                             f"experiments restore -x {experiment.experiment_id}`) or rename the sweep")
+    if experiment is not None and IMPORTED in experiment.tags and not imports:
+        raise TrackingError(f"'{name}': must be a sweep, has imported results, which `report FILE --with {name}` "
+                            "shows; a sweep needs another name")
     return experiment.experiment_id if experiment else None
 
 

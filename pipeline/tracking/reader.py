@@ -27,6 +27,7 @@ from pipeline.tracking.artifacts import (
     DRAW,
     EARLIER,
     EXPERIMENT,
+    IMPORTED,
     LOST,
     SUGGESTIONS,
     WEIGHTS,
@@ -51,6 +52,7 @@ from pipeline.tracking.backend import (
     shown,
     tracked,
 )
+from pipeline.tracking.imports import Result, stored
 from pipeline.trials.records import Release
 
 
@@ -113,11 +115,15 @@ class Reader:
     def sweeps(self) -> list[str]:
         """Names of all sweeps in the store, the oldest first."""
         return [e.name for e in sorted(self._client.search_experiments(), key=lambda e: e.creation_time)
-                if self.find(e.name)]
+                if IMPORTED not in e.tags and self.find(e.name)]
 
     @reports_errors
     def find(self, name: str) -> bool:
-        """Open the sweep `name` to read it, if there is one; nothing is created and no status changes."""
+        """Open the sweep `name` to read it, if there is one; nothing is created and no status changes.
+
+        Raises:
+            TrackingError: for a name of imported results.
+        """
         self._experiment_id = find_experiment(self._client, name)
         parent = self._find_parent() if self._experiment_id else None
         self._parent_id = parent.info.run_id if parent else None
@@ -239,6 +245,11 @@ class Reader:
             kept = experiments[number].tags.get(BUDGET)
             costs[experiments[number].name] = tuple(json.loads(kept)[:2]) if kept else added_up(own)
         return costs
+
+    @reports_errors
+    def imported(self, name: str) -> list[Result]:
+        """Results that others trained, imported under a name; errors as `imports.stored`. No sweep need be open."""
+        return stored(self._client, self.uri, name)
 
     def _text(self, name: str) -> str | None:
         """An artifact of the parent run."""

@@ -25,6 +25,7 @@ from pipeline.tracking.artifacts import (
     DRAWS,
     EARLIER,
     EXPERIMENT,
+    IMPORTED,
     STATUSES,
     SUGGESTIONS,
     Suggestion,
@@ -47,6 +48,7 @@ from pipeline.tracking.backend import (
     tracked,
     write,
 )
+from pipeline.tracking.imports import Result, save, tag_of
 from pipeline.tracking.patience import PatientClient
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig
@@ -125,13 +127,7 @@ class Store(Reader):
             TrackingError: also if an experiment of that name lies in MLflow's trash.
         """
         with self._lock:
-            self._experiment_id = find_experiment(self._client, name)
-            if self._experiment_id is None:
-                folder = self.root / "artifacts" / re.sub(r"[^\w.-]", "_", name)
-                location = folder.as_uri() if self._database else None  # a server has its own
-                with passing("RESOURCE_ALREADY_EXISTS"):  # by another host, or by a call whose answer was lost
-                    self._client.create_experiment(name, artifact_location=location)
-                self._experiment_id = find_experiment(self._client, name)
+            self._experiment_id = find_experiment(self._client, name) or self._create_experiment(name)
             parent = self._find_parent()
             if parent is None:
                 self._client.create_run(self._experiment_id, run_name=name, tags={"sweep": name})
@@ -149,6 +145,22 @@ class Store(Reader):
             self._client.set_experiment_tag(self._experiment_id, key, text)
         self.describe(description or f"Sweep `{name}`.")
         self._client.update_run(self._parent_id, status="RUNNING")
+
+    def _create_experiment(self, name: str, tags: Mapping[str, str] | None = None) -> str:
+        folder = self.root / "artifacts" / re.sub(r"[^\w.-]", "_", name)
+        location = folder.as_uri() if self._database else None  # a server has its own
+        with passing("RESOURCE_ALREADY_EXISTS"):  # by another host, or by a call whose answer was lost
+            self._client.create_experiment(name, artifact_location=location, tags=tags)
+        return find_experiment(self._client, name, imports=bool(tags))
+
+    @reports_errors
+    def import_results(self, name: str, results: Sequence[Result], text: str, replace: bool = False) -> tuple[int, int]:
+        """Write results that others trained as an experiment of their own; arguments, result and errors as
+        `imports.save`. The open sweep stays open."""
+        with self._lock:
+            number = (find_experiment(self._client, name, imports=True)
+                      or self._create_experiment(name, {IMPORTED: tag_of(results)}))
+            return save(self._client, number, results, text, replace)
 
     @reports_errors
     def describe(self, description: str, headline: str = "") -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from analysis.exhibits.exhibit import Exhibit, Texts, to_csv
-from analysis.exhibits.frontier import choice
+from analysis.exhibits.frontier import choice, imported
 from analysis.exhibits.frontier.figure import comparable, plot
 from analysis.exhibits.frontier.fit import FRONTIERS
 from analysis.exhibits.frontier.points import (
@@ -29,6 +29,7 @@ from pipeline.accounting.noise import standing
 from pipeline.experiment.budget import Budget
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.references import Reference
+from pipeline.tracking.reader import Reader
 from pipeline.trials.naming import COMPOSABLE, counted
 from pipeline.trials.trainer import is_stated
 
@@ -38,26 +39,34 @@ TITLES = {"frontier": "Accuracy against ε", "frontier_worst_class": "Accuracy o
 SETTINGS_NAMED = 3  # of an algorithm, in a note
 
 
-def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment) -> Exhibit:
-    """As `draw`, with what the experiment says of references and of a budget."""
+def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment, store: Reader | None = None) -> Exhibit:
+    """As `draw`, with what the experiment says of references, of a budget and of imported results in the store."""
+    shown = name == imported.SHOWN_BY and experiment.imports
+    results = imported.load(store, experiment.imports) if shown else imported.NONE
     adaptive = bool(experiment.search and (experiment.search.adaptive or experiment.budget))
-    return draw(runs, name=name, references=experiment.references, budget=experiment.budget, by_scores=adaptive)
+    return draw(runs, name=name, references=experiment.references, budget=experiment.budget, by_scores=adaptive,
+                results=results)
 
 
 def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = (),
-         budget: Budget | None = None, by_scores: bool = False) -> Exhibit:
+         budget: Budget | None = None, by_scores: bool = False, results: pd.DataFrame = imported.NONE) -> Exhibit:
     """One of `TITLES`, with the areas that its means dominate, and published results where they can be compared; of
     trials under a budget it says what that covers. Errors as `frontiers`.
 
     Args:
         by_scores: whether trials were asked for by the scores of others, of which composition is no price.
+        results: imported ones (`imported.load`), marked where they can be compared.
     """
     claimed = name == "frontier_claimed"
     points = frontiers(runs, *(("accuracy", ["claimed"]) if claimed else (FRONTIERS[name], GUARANTEED)))
     if by_scores:
         points = [frame.drop(columns=PRICE, errors="ignore") for frame in points]
     areas = to_csv(hypervolumes(points, runs).round({"hypervolume": 4}))
-    return Exhibit(name, TITLES[name], texts(points, runs, references, budget), tidy(points), plot(points, references),
+    others = imported.against(results, points, runs["dataset"].iloc[0])
+    marked, told = imported.comparable(others), texts(points, runs, references, budget)
+    told = told._replace(more=(*imported.table(marked), *told.more), notes=(*told.notes, *imported.notes(others)))
+    rows = tidy([*points, marked], ["source"]) if len(marked) else tidy(points)
+    return Exhibit(name, TITLES[name], told, rows, plot(points, references, marked),
                    {f"{name}_hypervolume.csv": areas})
 
 

@@ -16,11 +16,12 @@ from matplotlib.patches import Patch
 from matplotlib.transforms import ScaledTranslation
 
 from analysis import style, svg
-from analysis.exhibits.frontier import choice
+from analysis.exhibits.frontier import choice, imported
 from analysis.exhibits.frontier.points import asked, title
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, ReportError
 from pipeline.experiment.references import Reference
+from pipeline.trials.naming import COMPOSABLE
 
 MARKS = "*PXDv^"  # of published results, in their order
 PUBLISHED = {"color": "black", "linestyle": "none", "markersize": 7, "markeredgewidth": 0.5, "markerfacecolor": "gold"}
@@ -30,23 +31,27 @@ MOST_LETTERS = 8  # that a legend explains
 FRONT = {"facecolor": "0.965", "edgecolor": "0.75", "linewidth": 0.7, "linestyle": ":"}
 
 
-def plot(points: Sequence[pd.DataFrame], references: Sequence[Reference] = ()) -> Figure:
+def plot(points: Sequence[pd.DataFrame], references: Sequence[Reference] = (),
+         others: pd.DataFrame = imported.NONE) -> Figure:
     """One panel per kind of epsilon, 4.2 x 3.8 inches each, up to two in a row, and one legend; kinds never share an
     axis, since they guarantee different things.
 
     Args:
         points: from `analysis.exhibits.frontier.points.frontiers`.
         references: published results, marked in the panels in which they can be compared.
+        others: imported results (`imported.comparable`), marked in the panel of certified epsilons.
     """
     together = pd.concat(points, ignore_index=True)
     with style.theme():
         figure, axes = style.panels(len(points), 2, 4.2, 3.8, beside=(1.8, 0.0))
         figure.get_layout_engine().set(w_pad=0.1)
         letters, marked = choice.letters(together), {}
+        beside = next((frame for frame in points if frame["kind"].iloc[0] in COMPOSABLE), None)
         for frame, ax in zip(points, axes, strict=True):
-            _panel(frame, ax, letters, marks := _marks(frame, references))
+            own = others if frame is beside else imported.NONE
+            _panel(frame, ax, letters, marks := _marks(frame, references), own)
             marked |= marks
-        legend(figure, together, letters=letters, marks=marked)
+        legend(figure, together, letters=letters, marks=marked, others=others)
     return figure
 
 
@@ -90,12 +95,13 @@ def draw_curves(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str] | Non
 
 
 def legend(figure: Figure, points: pd.DataFrame, head: str = "", letters: Mapping[str, str] | None = None,
-           marks: Mapping[Reference, str] = NO_MARKS) -> None:
+           marks: Mapping[Reference, str] = NO_MARKS, others: pd.DataFrame = imported.NONE) -> None:
     """The one legend of a figure, to the right of its panels."""
     text = "\n".join(filter(None, (head, style.seeds(points["n"]))))
     published = [Line2D([], [], marker=mark, **PUBLISHED,
                         label=f"{fill(r.source, LEGEND_WIDTH)}:\n{r.accuracy:g}% at ε = {r.epsilon:g}")
                  for r, mark in marks.items()]
+    published += imported.handles(others, LEGEND_WIDTH)
     figure.legend(handles=[*_handles(points, letters), *published], title=text, loc="outside right center",
                   alignment="left")
 
@@ -113,7 +119,7 @@ def _marks(points: pd.DataFrame, references: Sequence[Reference]) -> dict[Refere
 
 
 def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
-           marks: Mapping[Reference, str] = NO_MARKS) -> None:
+           marks: Mapping[Reference, str] = NO_MARKS, others: pd.DataFrame = imported.NONE) -> None:
     if points.empty or not (points["epsilon"] > 0).all():
         raise ReportError(f"frontier: needs points with epsilon > 0, got {points['epsilon'].tolist()}")
     if unknown := [name for name in points["algorithm"].unique() if name not in ALGORITHM_LABELS]:
@@ -126,7 +132,10 @@ def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
     draw_curves(points, ax, letters)
     for reference, mark in marks.items():
         ax.plot(reference.epsilon, reference.accuracy, marker=mark, zorder=6, **PUBLISHED)
-    style.log_axis(ax, [*asked(points), *(reference.epsilon for reference in marks)])
+    imported.draw(others, ax, max(style.shifts(points).values()) + style.SHIFT)
+    ticks = asked(points)
+    beyond = others["epsilon"][~others["epsilon"].between(ticks.min(), ticks.max())]
+    style.log_axis(ax, [*ticks, *(reference.epsilon for reference in marks), *beyond])
     style.within(ax, metric.low, metric.high)
     front(points, ax)
     ax.set_title(title(points))

@@ -1,0 +1,243 @@
+"""Results that others trained: their CSV file, and how they lie in the tracking store.
+
+An import is an MLflow experiment of its own, tagged `imported`, with a parent run and a nested run for each result. Its
+runs have no `trial_key` and its parent is no sweep's, so whatever looks for trials or sweeps passes them over.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.tracking.artifacts import IMPORTED, param_text
+from pipeline.tracking.backend import TrackingError, find_experiment, search, shown, write
+from pipeline.trials.datasets import DATASETS
+from pipeline.trials.fields import UserError, accepted, digest
+from pipeline.trials.sampler import RELATIONS
+
+ACCURACY, EPSILON = "test/accuracy", "epsilon/imported"  # metrics of a result
+SAID = "imported: said by its source; nothing was trained or accounted for here"
+MOST_CHARACTERS = 500  # of a text: every MLflow server accepts a param of this length
+MOST_NAME = 250  # characters of a run's name in a database
+NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+PARENT = "mlflow.parentRunId"
+NOTE = "mlflow.note.content"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row of a file of results.
+
+    Attributes:
+        dataset, method: what was trained on, and how it was trained, in the source's words.
+        epsilon, delta, relation: of (epsilon, delta)-differential privacy, as the source states it.
+        accuracy: on the test set, a fraction.
+        seed: None of a published figure without one.
+        source: who trained it, or where it was published.
+    """
+
+    dataset: str
+    method: str
+    epsilon: float
+    delta: float
+    relation: str
+    seed: int | None
+    accuracy: float
+    source: str
+
+    @property
+    def point(self) -> tuple[object, ...]:
+        """What results share that are averaged over their seeds."""
+        return self.dataset, self.method, self.epsilon, self.delta, self.relation
+
+
+def read_results(path: Path) -> tuple[list[Result], str]:
+    """The results of a CSV file with a column for each field of `Result`, in any order, and its text.
+
+    Raises:
+        UserError: for a file that cannot be read, has other columns or no result, a cell that is wrong, and a result
+            that is there twice or has no seed beside others of its point. Rows count from 1, as in a spreadsheet.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+        lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+        rows = [(place, row) for place, row in enumerate(lines, start=1) if any(row)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path}: cannot be read as CSV ({error})") from None
+    if len(rows) < 2:
+        raise UserError(f"{path}: must have a row with the names of its columns and one for each result, has "
+                        f"{'one row' if rows else 'nothing'}")
+    (first, header), *rows = rows
+    names = [name.strip() for name in header]
+    for name in names:
+        if name not in CELLS:
+            raise UserError(f"{path}, row {first}: unknown column {name!r}; {accepted(name, CELLS, 'columns')}")
+    if wrong := [name for name in CELLS if names.count(name) != 1]:
+        raise UserError(f"{path}, row {first}: must have every column once, which is not so of {', '.join(wrong)}")
+    seen: dict[tuple[object, ...], dict[int | None, int]] = {}
+    return [_result(f"{path}, row {place}", place, names, row, seen) for place, row in rows], text
+
+
+def _result(where: str, place: int, names: Sequence[str], row: Sequence[str],
+            seen: dict[tuple[object, ...], dict[int | None, int]]) -> Result:
+    """The result of a row, noted in `seen`: by point and seed the row that has it."""
+    if len(row) != len(names):
+        raise UserError(f"{where}: must have {len(names)} cells, one for each column, has {len(row)}")
+    values = {}
+    for name, cell in zip(names, row, strict=True):
+        text = " ".join(cell.split())
+        try:
+            values[name] = CELLS[name](text)
+        except ValueError as error:
+            raise UserError(f"{where}, column {name}: {error}, got {text!r}") from None
+    result = Result(**values)
+    rows = seen.setdefault(result.point, {})
+    if result.seed in rows:
+        raise UserError(f"{where}, column seed: must differ from that of row {rows[result.seed]}, as data set, method, "
+                        f"epsilon, delta and relation are the same, got {_shown(result.seed)} twice")
+    if rows and None in (result.seed, *rows):
+        raise UserError(f"{where}, column seed: must be there for all rows of one data set, method, epsilon, delta and "
+                        f"relation or for a single one without, got {_shown(result.seed)} beside row "
+                        f"{next(iter(rows.values()))}")
+    rows[result.seed] = place
+    return result
+
+
+def _shown(seed: int | None) -> str:
+    return "none" if seed is None else str(seed)
+
+
+def _text(text: str) -> str:
+    if not 1 <= len(text) <= MOST_CHARACTERS:
+        raise ValueError(f"must be a text of at most {MOST_CHARACTERS} characters")
+    return text
+
+
+def _one_of(names: Sequence[str], what: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in names:
+            raise ValueError(f"must be a known one; {accepted(text, names, what)}")
+        return text
+    return read
+
+
+def _number(what: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        value = float(text) if NUMBER.fullmatch(text) else math.nan
+        if not math.isfinite(value) or not fits(value):
+            raise ValueError(f"must be {what}")
+        return value
+    return read
+
+
+def _seed(text: str) -> int | None:
+    if text and not re.fullmatch("[0-9]{1,18}", text):
+        raise ValueError("must be a whole number >= 0, or empty for a single published figure")
+    return int(text) if text else None
+
+
+CELLS: dict[str, Callable[[str], Any]] = {
+    "dataset": _one_of(DATASETS, "data sets"),
+    "method": _text,
+    "epsilon": _number("a finite number > 0", lambda value: value > 0),
+    "delta": _number("a number > 0 and < 1 (a pure epsilon holds at any: give that of the frontier)",
+                     lambda value: 0 < value < 1),
+    "relation": _one_of(RELATIONS, "relations"),
+    "seed": _seed,
+    "accuracy": _number("a fraction of the test set, from 0 to 1 and not in percent", lambda value: 0 <= value <= 1),
+    "source": _text,
+}
+
+
+def tag_of(results: Sequence[Result]) -> str:
+    """The tag `imported` of an experiment: a digest of its results, in whatever order, and their number."""
+    return f"{digest({'results': sorted(map(repr, results))})} {len(results)}"
+
+
+def save(client: Any, number: str, results: Sequence[Result], text: str, replace: bool) -> tuple[int, int]:
+    """Write results to the experiment `number`, and return how many were added and how many deleted.
+
+    Results that it has stay. An import that broke off is so completed: a run that was not closed holds no result.
+
+    Args:
+        text: of their file, which the parent run keeps.
+        replace: whether results that the file does not have are deleted.
+
+    Raises:
+        TrackingError: where the experiment is no import or, without `replace`, one of other results.
+    """
+    experiment, tag = client.get_experiment(number), tag_of(results)
+    if IMPORTED not in experiment.tags:
+        raise TrackingError(f"--as: must be a name that no sweep has, got '{experiment.name}'")
+    if experiment.tags[IMPORTED] != tag:
+        if not replace:
+            raise TrackingError(f"--as: must be a new name or that of the same results, got '{experiment.name}', which "
+                                "has others; --replace puts these in their place")
+        client.set_experiment_tag(number, IMPORTED, tag)
+    parents, there, gone, wanted = [], set(), [], set(results)
+    for run in search(client, [number]):
+        if PARENT not in run.data.tags:
+            parents.append(run.info.run_id)
+        elif (result := _stored(run)) in wanted and result not in there:
+            there.add(result)
+        else:
+            gone.append(run.info.run_id)
+    if len(there) < len(results) or gone or not parents:
+        parent = next(iter(parents), "") or client.create_run(
+            number, run_name=experiment.name, tags={IMPORTED: experiment.name, NOTE: f"{SAID}."}).info.run_id
+        client.log_text(parent, text, "results.csv")
+        for run_id in gone:
+            client.delete_run(run_id)
+        for result in results:
+            if result not in there:
+                _write(client, number, parent, experiment.name, result)
+        client.set_terminated(parent, "FINISHED")
+    return len(results) - len(there), len(gone)
+
+
+def _write(client: Any, number: str, parent: str, name: str, result: Result) -> None:
+    """A nested run; it counts once it is closed."""
+    params = asdict(result)
+    metrics = [(ACCURACY, params.pop("accuracy"), 0), (EPSILON, params.pop("epsilon"), 0)]
+    seed = "" if result.seed is None else f" s{result.seed}"
+    tags = {IMPORTED: name, PARENT: parent, "privacy.certified": "false", "privacy.relation": result.relation,
+            "privacy.delta": f"{result.delta:g}", "privacy.notes": f"{SAID} ({result.source})"}
+    run = client.create_run(number, run_name=f"{result.method[:MOST_NAME - 50]} eps{result.epsilon:g}{seed}", tags=tags)
+    write(client, run.info.run_id, metrics,
+          params={key: param_text(value) for key, value in params.items() if value is not None})
+    client.set_terminated(run.info.run_id, "FINISHED")
+
+
+def _stored(run: Any) -> Result | None:
+    """The result of a nested run; None of one that was not closed."""
+    if run.info.status != "FINISHED":
+        return None
+    params, metrics = dict(run.data.params), run.data.metrics
+    seed = int(params["seed"]) if "seed" in params else None
+    return Result(params["dataset"], params["method"], metrics[EPSILON], float(params["delta"]), params["relation"],
+                  seed, metrics[ACCURACY], params["source"])
+
+
+def stored(client: Any, uri: str, name: str) -> list[Result]:
+    """The results that were imported under a name, the oldest first.
+
+    Raises:
+        TrackingError: where there are none of that name, or fewer than were to be imported.
+    """
+    number = find_experiment(client, name, imports=True)
+    tags = client.get_experiment(number).tags if number else {}
+    if IMPORTED not in tags:
+        names = ", ".join(e.name for e in client.search_experiments() if IMPORTED in e.tags)
+        raise TrackingError(f"tracking store {shown(uri)}: no imported results named '{name}' (`photonic import FILE "
+                            f"--as {name}`); it has {names or 'none'}")
+    found = [result for run in search(client, [number]) if PARENT in run.data.tags and (result := _stored(run))]
+    if len(found) != (planned := int(tags[IMPORTED].split()[1])):
+        raise TrackingError(f"tracking store {shown(uri)}: '{name}' has {len(found)} of the {planned} results of its "
+                            "file; import it again")
+    return found
