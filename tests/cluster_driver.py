@@ -1,4 +1,5 @@
-"""Drivers of the tests of clusters, run as `python cluster_driver.py sweep|prepare ADDRESS HOME [DATA]`."""
+"""Drivers of the tests of clusters, run as
+`python cluster_driver.py sweep|prepare|plugin ADDRESS HOME [DATA|FILE]`."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.cluster import prepare_nodes, running_ray
 from pipeline.sweep.resources import ResourceError
@@ -65,5 +66,10 @@ def prepare(address: str, home: Path, data: str = "") -> None:
                 print(error)
 
 
+def plugin(address: str, home: Path, file: str) -> None:
+    """A file whose plugin lies beside it."""
+    print(run_sweep(load_experiment(Path(file)), address=address, data_folder=Path(file).absolute().parent))
+
+
 if __name__ == "__main__":
-    {"sweep": sweep, "prepare": prepare}[sys.argv[1]](sys.argv[2], Path(sys.argv[3]), *sys.argv[4:])
+    {"sweep": sweep, "prepare": prepare, "plugin": plugin}[sys.argv[1]](sys.argv[2], Path(sys.argv[3]), *sys.argv[4:])

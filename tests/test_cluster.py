@@ -25,6 +25,19 @@ from fault_tools import Damage, damage  # noqa: E402
 from ray_nodes import Nodes, free_port  # noqa: E402
 
 DRIVER = TESTS / "cluster_driver.py"
+BROUGHT = """
+from pipeline.learning.data import load, register_dataset
+from pipeline.trials.datasets import DATASETS
+
+
+def read(spec, folder):
+    digits = load("digits")
+    return tuple((x.numpy(), y.numpy().astype("uint8")) for x, y in (
+        (digits.train_x, digits.train_y), (digits.test_x, digits.test_y)))
+
+
+register_dataset("other_digits", DATASETS["digits"], read)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +80,22 @@ def test_node_that_lacks_a_library_or_data_is_named_before_anything_is_trained(n
     assert without_library.startswith("node optical (") and "No module named 'safetensors'" in without_library
     assert without_data.startswith("node optical (") and f"DataError: {home}/data: must be a folder" in without_data
     assert with_both == ("ready" if data else without_data)
+
+
+@pytest.mark.slow
+def test_nodes_and_a_head_that_know_no_plugin_train_what_it_brings(nodes, tmp_path):
+    """A trainer and a data set; neither the head, which is handed the experiment, nor the nodes have imported them."""
+    (tmp_path / "brought.py").write_text((TESTS / "data" / "trainers.py").read_text() + BROUGHT)
+    (tmp_path / "brought.yaml").write_text("""
+    plugins: [brought]
+    base: {dataset: other_digits, batch_size: 64, epochs: 2, noise_multiplier: 1}
+    cases: [{base: {trainer: plain}, grid: {seed: [0, 1, 2]}}, {base: {mechanism: per_example}}]
+    """)
+    home = nodes.folder / "plain"
+    for address in (f"ray://127.0.0.1:{nodes.client_port}", nodes.address):
+        done = nodes.python(DRIVER, "plugin", address, home, "brought.yaml", cwd=tmp_path,
+                            MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/{len(address)}.db", PHOTONIC_DATA=str(tmp_path))
+        assert done.returncode == 0 and "finished=4" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(("arguments", "uri", "error", "says"), [

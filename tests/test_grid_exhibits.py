@@ -356,15 +356,18 @@ def test_the_headline_says_that_nothing_was_chosen_and_what_the_best_of_the_swee
     declared = [c for c in GRID if c.clipping_norm == 2 and c.batch_size == 64]
     lines = said(tracked(declared), declared)
     assert lines[1].startswith("At certified ε ≤ 1 (nothing was chosen): BP") and "was not paid for" in lines[3]
-    price = SimpleNamespace(value=9.876)
-    best = SimpleNamespace(selected=price, trials=8, alone=SimpleNamespace(value=2.985))
+    price, alone = SimpleNamespace(value=9.876, kind="selected"), SimpleNamespace(value=2.985, kind="certified")
+    best = SimpleNamespace(selected=price, trials=8, alone=alone)
     experiment = Experiment("grid", "", tuple(declared), chosen=Chosen(1, "luck", 1))
     line = headline.compose(tracked(declared), experiment, best)[3]
     assert line == ("Certified ε is of one trial; to publish the best of all 8 certified trials costs selected ε = "
                     "9.88 in the place of 2.98; no ε covers the 1 run that chose the settings.")
-    refused = SimpleNamespace(selected=None, reason="relation: must be one")
+    refused = SimpleNamespace(selected=None, alone=alone, reason="relation: must be one")
     line = headline.compose(tracked(declared), experiment, refused)[3]
     assert "none covers the choice of the best: relation: must be one" in line
+    stated = SimpleNamespace(selected=SimpleNamespace(value=9.876, kind="stated"), trials=8, alone=alone)
+    line = headline.compose(tracked(declared), experiment, stated)[3]
+    assert line.startswith("Stated ε is of one trial; to publish the best of all 8 stated trials costs selected ε = 9.88")
 
 
 def test_a_choice_that_composition_does_not_cover_is_said_to_have_no_price(inner, monkeypatch):

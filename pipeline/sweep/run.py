@@ -9,6 +9,7 @@ and go on from it, so that the same command goes on where it was ended.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import time
@@ -91,16 +92,17 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         (4, 4, 0)
     """
     begin = time.monotonic()
+    plugins = experiment.plugins, experiment.source.absolute().parent
+    load_plugins(*plugins)  # before anything asks what a trial is, on a head, too, which was handed the experiment
     check_used(experiment.possible)
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if address.startswith(CLIENT):
         if workers is not None:
             raise ConfigError(f"workers: {WORKERS_OF_CLUSTER}, got {workers}; leave it out")
+        experiment = dataclasses.replace(experiment, source=experiment.source.absolute())
         return on_head(run_sweep, address, experiment=experiment, root=root, tracking_uri=tracking_uri,
                        data_folder=data_folder, trainer=trainer, quiet=quiet, idle_seconds=idle_seconds,
                        commit=commit or git_commit(), redraw=redraw, private=private)
-    plugins = experiment.plugins, experiment.source.absolute().parent
-    load_plugins(*plugins)
     root = Path(root).absolute()
     failure_log, folder = root / "failures" / f"{experiment.name}.log", PrivateFolder(root, private)
     store = Store(tracking_uri, root)
