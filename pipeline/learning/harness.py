@@ -144,7 +144,27 @@ class Harness(Run):
                 return yielded
         return None
 
-    _line = 0
+    def released(self, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """What the trainer's `step` releases of a batch [d], drawn anew; weights from its stream `init` are the same.
+
+        Raises:
+            TrainerError: for what is no such thing.
+        """
+        for key in [key for key in self.handed.generators if key[0] == "init"]:
+            del self.handed.generators[key]
+        with self._at_its_line(), self.randomness.drawn_from():
+            update = self.trainer.step(self.handed, records, labels, self.device)
+        if not isinstance(update, torch.Tensor) or not update.is_floating_point() or update.shape != (
+                self._d or max(update.numel(), 1),):
+            what = f"{update.dtype} {list(update.shape)}" if isinstance(update, torch.Tensor) else repr(update)[:80]
+            raise self._error(f"gives {what} as a step; must be the released update, floating point "
+                              f"[{self._d or 'd'}]")
+        if not torch.isfinite(update).all():
+            raise self._error(f"gives nan as a step, of a batch of {len(labels)}")
+        self._d = len(update)
+        return update.detach()
+
+    _line = _d = 0
 
     def _error(self, text: str) -> TrainerError:
         line = self._line or self.trainer.works.__code__.co_firstlineno
