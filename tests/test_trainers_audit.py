@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from dp_accounting import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
+from scipy import stats
 
 from pipeline import ConfigError, TrialConfig, load_dataset, trainer
 from pipeline.accounting.audited import auc
@@ -260,6 +263,34 @@ def test_the_command_exits_1_where_a_trainer_states_too_little(audit):
 
 def test_the_command_refuses_what_it_cannot_do_in_one_line(audit):
     code, _, error = audit("far")
-    assert code == 2 and "trainer 'far' needs what is not installed here: No module named 'nowhere_at_all'" in error
+    assert code == 2 and "trainer: 'far' needs the package 'nowhere_at_all'" in error
     code, _, error = audit("seen", options=("--steps", "2"))
     assert code == 2 and "--steps: must be at least 1 and at most the 1 of" in error
+
+
+@pytest.mark.parametrize("n, rate, largest", [(6, 0.5, 4), (20, 0.3, 9)])
+def test_runs_that_large_batches_need_follow_from_how_often_they_are_drawn(n, rate, largest):
+    """Where all that is released is the size of a batch, 0 if it is left out, one run is told apart by tau itself."""
+    honest = stats.binom.pmf(np.arange(n + 1), n, rate)
+    dropped = np.where(np.arange(n + 1) <= largest, honest, 0)
+    dropped[0] += honest[largest + 1:].sum()
+    tau = np.abs(honest - dropped).sum() / 2
+    for steps in (1, 7):
+        needed = audit_trainers.runs_needed(n, rate, largest, steps)
+        assert (1 - tau)**(steps * needed) == pytest.approx(1 - 0.95 + 0.05)
+    assert audit_trainers.runs_needed(n, rate, n, 7) == np.inf
+
+
+def test_the_table_of_audits_counts_bounds_above_what_is_stated():
+    rows = pd.DataFrame([{"fault": "tenth", "audit": "canaries, one run", "seed": seed, "AUC": 0.6, "bound": bound,
+                          "stated": 0.5} for seed, bound in enumerate([0.4, 0.6, 0.9])])
+    assert ("| a tenth of the noise | canaries, one run | 3 | 0.600 | 0.60 (0.40 to 0.90) | 0.500 | 2 of 3 |"
+            in audit_trainers.table(rows))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("PHOTONIC_DATA" not in os.environ, reason="needs Fashion-MNIST in the folder PHOTONIC_DATA names")
+def test_canaries_find_a_tenth_of_the_noise_in_a_whole_run():
+    audit_trainers.enter()
+    honest, tenth = (audit_trainers.of_run(fault, 1003) for fault in ("honest", "tenth"))
+    assert honest["bound"] < honest["stated"] == tenth["stated"] < tenth["bound"]

@@ -157,8 +157,6 @@ def _of_step(name: str, trial: TrialConfig, data: Dataset) -> Finding:
         step = audit_step(trial, data, RUNS)
     except (TrainerError, TrainerFailed) as error:
         raise ConfigError(f"{name}: {error} ({error.place})") from error
-    except ImportError as error:
-        raise ConfigError(f"{name}: trainer '{trial.trainer}' needs what is not installed here: {error}") from error
     mus = ("-", "-") if step.mu is None else (f">= {step.mu_lower:.3f}", f"{step.mu:.3f}")
     verdict = ("EXCEEDS stated" if step.exceeds else "below stated") + (
         "" if step.fresh else "; releases of one batch never differ")
