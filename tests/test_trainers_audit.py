@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from functools import partial
@@ -24,7 +25,9 @@ from pipeline.cli import main
 from pipeline.learning.canary_scores import CanaryScores
 from pipeline.learning.handed import Epoch
 from pipeline.learning.harness import Harness
+from pipeline.tracking.store import Store
 from pipeline.trials.packs import Pack
+from pipeline.trials.part import PARTS
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "docs"))
 import audit_trainers  # noqa: E402
@@ -266,6 +269,31 @@ def test_the_command_refuses_what_it_cannot_do_in_one_line(audit):
     assert code == 2 and "trainer: 'far' needs the package 'nowhere_at_all'" in error
     code, _, error = audit("seen", options=("--steps", "2"))
     assert code == 2 and "--steps: must be at least 1 and at most the 1 of" in error
+
+
+def test_a_tracked_run_of_a_trainer_is_audited_where_it_is_entered_and_refused_elsewhere(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr("pipeline.auditing.audit.RUNS", 400)
+    trial, store = entered("tracked", first_pixels), Store(root=tmp_path)
+    store.open_sweep("one")
+    run_id = store.start(trial)
+    assert main(["audit", run_id, "--mlruns", str(tmp_path)]) == 0
+    assert "below stated" in capsys.readouterr().out
+    run = store.trial(run_id)
+    assert 0 < run.metrics["epsilon/audited/one_step"] < 4.377 and run.metrics["audit/one_step_mu"] < 1
+    assert "audited one_step; delta = 1e-05, relation add/remove" in run.tags["privacy.audited"]
+    for slot in ("trainer", "algorithm"):
+        del PARTS[slot]["tracked"]
+    assert main(["audit", run_id, "--mlruns", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error == (f"error: run {run_id}: must be of a trainer that is entered, got 'tracked'; a plugin of its "
+                     "experiment file enters it\n")
+
+
+def test_canaries_of_a_trainer_need_neighbours_that_they_are():
+    with pytest.raises(ConfigError, match="canaries: are records that take part or not, which is relation add/remove, "
+                                          "got trainer 'replaced', which states replace-one"):
+        dataclasses.replace(entered("replaced", None, relation="replace-one"), canaries=100)
 
 
 @pytest.mark.parametrize("n, rate, largest", [(6, 0.5, 4), (20, 0.3, 9)])
