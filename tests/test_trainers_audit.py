@@ -15,7 +15,7 @@ import torch
 from dp_accounting import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 from scipy import stats
 
-from pipeline import ConfigError, TrialConfig, load_dataset, trainer
+from pipeline import ConfigError, TrialConfig, load_dataset, train, trainer
 from pipeline.accounting.audited import auc
 from pipeline.accounting.curves import gdp_eps
 from pipeline.auditing.audit import findings
@@ -72,6 +72,27 @@ def test_a_restart_knows_what_earlier_models_knew_of_the_canaries():
     (expected,), (found,) = whole.run_epoch(), other.run_epoch()
     assert found.metrics["audit/canary_auc"] == expected.metrics["audit/canary_auc"] > 0.6
     assert np.array_equal(whole.known.total, other.known.total)
+
+
+def rows(trial, device):
+    for _ in trial.epochs_left:
+        for records, _ in trial.batches():
+            trial.release(torch.ones(len(records), 2))
+        yield lambda new: new.flatten(1)[:, :10]
+
+
+def test_the_lower_bound_is_logged_beside_the_epsilon_that_it_bounds():
+    audit_trainers.enter()
+    trainer("rows", version=1, per_record="a test", parameters=lambda trial: 2)(rows)
+    stated = TrialConfig(trainer="audited_honest", width=4, clipping_norm=1.0, noise_multiplier=1.0, epochs=2,
+                         canaries=30, **DIGITS)
+    certified = TrialConfig(trainer="rows", mechanism="per_example", sampler="poisson", noise_multiplier=1.0, epochs=2,
+                            canaries=30, **DIGITS)
+    for trial, kind in ((stated, "stated"), (certified, "certified")):
+        first, last = train(trial)
+        assert "epsilon/audited/one_run" not in first.metrics
+        assert last.metrics["epsilon/audited/one_run"] < last.metrics[f"epsilon/{kind}/pld"]
+        assert "audited by 30 canaries" in first.tags["privacy.notes"]
 
 
 def gaussian(trial):
