@@ -77,7 +77,7 @@ def test_name_version_and_settings_are_in_the_key_and_own_trials_keep_theirs():
     ({"noise": "secure"}, "noise: nobody checked what trainer 'plain' states"),
     ({"target_epsilon": 3.0}, "target_epsilon: sets noise_multiplier; give one of the two, got target_epsilon 3.0"),
     ({"trainer": "rows"}, "mechanism: must be one of per_example, automatic with trainer 'rows', .* got 'none'"),
-    ({"trainer": "answers", "canaries": 30}, "canaries: need sampler 'poisson'"),
+    ({"trainer": "answers", "canaries": 30}, "canaries: are records that take part or not"),
 ])
 def test_what_does_not_go_with_a_trainer_is_refused(settings, message):
     with pytest.raises(ConfigError, match=message):

@@ -17,6 +17,8 @@ import dataclasses
 import math
 from functools import lru_cache
 
+from dp_accounting import GaussianDpEvent
+
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.event import (
@@ -31,8 +33,8 @@ from pipeline.accounting.event import (
 )
 from pipeline.accounting.finite_precision import accounted_delta, within_delta
 from pipeline.accounting.label import with_sigma
-from pipeline.accounting.stated import StatedEvent, poisson_of, stated_event, stated_value
-from pipeline.trials.config import TrialConfig
+from pipeline.accounting.stated import StatedEvent, poisson_of, stated_event, stated_value, unsampled
+from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.mechanism import certified_mechanisms
 
 IN_THE_BATCH = "none (the record is in the batch)"  # of one step, seen by whoever knows that
@@ -112,6 +114,26 @@ def certified_step(config: TrialConfig) -> Epsilon:
     """Certified epsilon of one step, as `step_mu`."""
     return Epsilon(gdp_eps(step_mu(config), config.delta), "certified", "one_step", config.parts.sampler.relation,
                    IN_THE_BATCH, config.delta, "exact", "one release, no amplification")
+
+
+def stated_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
+    """mu, where the event is Gaussian, and epsilon of one step as its trainer states it, without what sampling hides.
+
+    Raises:
+        ConfigError: for an event that no accountant takes.
+    """
+    stated = stated_event(with_noise(config), 1)
+    one = StatedEvent(stated.relation, unsampled(stated.event), 1, 1)
+    if not one.accountants:
+        raise ConfigError(f"event: no accountant takes {one.event}, which is left of it without sampling")
+    mu, conversion = None, CONVERSIONS[one.accountants[0]]
+    if isinstance(one.event, GaussianDpEvent):
+        mu = 1 / one.event.noise_multiplier if one.event.noise_multiplier else math.inf
+        value, conversion = gdp_eps(mu, config.delta) if mu < math.inf else math.inf, "exact"
+    else:
+        value = stated_value(one, config.delta, one.accountants[0])
+    return mu, Epsilon(value, "stated", "one_step", one.relation, IN_THE_BATCH, config.delta, conversion,
+                       f"one release, no amplification: {one.event}")
 
 
 def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:

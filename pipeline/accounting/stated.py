@@ -22,6 +22,8 @@ from dp_accounting import (
     NeighboringRelation,
     PoissonSampledDpEvent,
     RandomizedResponseDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SampledWithReplacementDpEvent,
     SelfComposedDpEvent,
 )
 from dp_accounting.pld import PLDAccountant as _PLDAccountant
@@ -106,6 +108,15 @@ def _is_pure(event: DpEvent) -> bool:
         return all(map(_is_pure, event.events))
     return _is_pure(event.event) if isinstance(event, SelfComposedDpEvent) else isinstance(
         event, RandomizedResponseDpEvent)
+
+
+def unsampled(event: DpEvent) -> DpEvent:
+    """The event for whoever knows which records may be in the batch, to whom sampling hides nothing."""
+    if isinstance(event, PoissonSampledDpEvent | SampledWithoutReplacementDpEvent | SampledWithReplacementDpEvent):
+        return unsampled(event.event)
+    if isinstance(event, SelfComposedDpEvent):
+        return SelfComposedDpEvent(unsampled(event.event), event.count)
+    return ComposedDpEvent([unsampled(e) for e in event.events]) if isinstance(event, ComposedDpEvent) else event
 
 
 def poisson_of(stated: StatedEvent) -> tuple[float, float] | None:

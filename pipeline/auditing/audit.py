@@ -13,8 +13,10 @@ from pipeline.accounting.epsilon import Epsilon
 from pipeline.auditing.low_order_bits import low_order_bit_audit
 from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import RowSpaceAudit, row_space_audit
+from pipeline.auditing.step import audit_step
 from pipeline.experiment.experiment import Experiment
 from pipeline.learning.data.dataset import Dataset, load
+from pipeline.learning.handed import TrainerError, TrainerFailed
 from pipeline.learning.training import Training
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import run_name
@@ -59,7 +61,7 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
     chosen = [(k, t) for k, t in enumerate(trials, start=1) if number in (None, k)]
     _check_steps(steps, [t for _, t in chosen])
     for k, trial in chosen:
-        if not trial.split_sizes[1]:
+        if trial.parts.trainer.own and not trial.split_sizes[1]:
             raise ConfigError(f"validation_fraction: must be > 0, as the row space attack needs records that were held "
                               f"out, got 0.0 (trial {k})")
     loaded: dict[str, Dataset] = {}
@@ -80,7 +82,7 @@ def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int 
 
 
 def _check_steps(steps: int, trials: Sequence[TrialConfig]) -> None:
-    fewest = min(t.steps_per_epoch for t in trials)
+    fewest = min((t.steps_per_epoch for t in trials if t.parts.trainer.own), default=1)
     if not 1 <= steps <= fewest:
         raise ConfigError(f"--steps: must be at least 1 and at most the {fewest} of an epoch, got {steps}")
 
@@ -101,8 +103,11 @@ def trial_name(trial: TrialConfig, also: Sequence[str] = ()) -> str:
 
 def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
     """The row space attack on the first fully connected layers and, where an epsilon is certified, the audit of the
-    mechanism's release; of secure trials also the low-order-bit attack."""
-    for finding in _found(name, with_noise(trial), data, steps):
+    mechanism's release; of secure trials also the low-order-bit attack. What does not apply to a trainer's trial has a
+    row that says why."""
+    noisy = with_noise(trial)
+    found = _found(name, noisy, data, steps) if trial.parts.trainer.own else _of_trainer(name, noisy, data)
+    for finding in found:
         yield dataclasses.replace(finding, public=finding.public or trial.disclosure == "plain")
 
 
@@ -114,15 +119,51 @@ def _found(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator
         yield Finding((name, f"row space, layer {layer}", f"{found.auc:.3f}", f"{found.tpr():.1%}", "-", "-",
                        _verdict(found)), {f"audit/row_space_auc/layer_{layer}": found.auc}, tuple(epsilons))
     if trial.parts.mechanism.certified and trial.noise_multiplier:
-        release = audit_release(trial, RUNS, trial.delta)
-        verdict = "EXCEEDS certified" if release.exceeds else "below certified"
-        yield Finding((name, f"two neighbours, one step ({release.statistic})", f"{release.auc:.3f}",
-                       f"{release.tpr:.1%}", f">= {release.mu_lower:.3f}", f"{release.mu:.3f}", verdict),
-                      {"audit/one_step_auc": release.auc, "audit/one_step_mu": release.mu_lower,
-                       release.audited.metric_name: release.audited.value},
-                      (release.audited, release.certified), release.exceeds, public=True)
+        yield _of_release(name, trial)
     if trial.parts.mechanism.certified and trial.secure:
         yield from _of_low_order_bits(name, trial, data)
+
+
+def _of_release(name: str, trial: TrialConfig) -> Finding:
+    release = audit_release(trial, RUNS, trial.delta)
+    verdict = "EXCEEDS certified" if release.exceeds else "below certified"
+    return Finding((name, f"two neighbours, one step ({release.statistic})", f"{release.auc:.3f}", f"{release.tpr:.1%}",
+                    f">= {release.mu_lower:.3f}", f"{release.mu:.3f}", verdict),
+                   {"audit/one_step_auc": release.auc, "audit/one_step_mu": release.mu_lower,
+                    release.audited.metric_name: release.audited.value},
+                   (release.audited, release.certified), release.exceeds, public=True)
+
+
+def _of_trainer(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
+    def skipped(attack: str, why: str) -> Finding:
+        return Finding((name, attack, "-", "-", "-", "-", why), public=True)
+
+    trainer, kind = trial.parts.trainer, trial.parts.mechanism.kind(trial)
+    yield skipped("row space", "does not apply: layers are the trainer's affair")
+    if not kind:
+        yield skipped("two neighbours, one step", "does not apply: nothing is stated")
+    elif trainer.parameters:
+        yield _of_release(name, trial)
+    elif trainer.step:
+        yield _of_step(name, trial, data)
+    else:
+        yield skipped("two neighbours, one step", f"needs `step` of trainer '{trainer.name}'")
+    if trial.secure:
+        yield skipped("low-order bits", "does not apply: attacks this package's networks")
+
+
+def _of_step(name: str, trial: TrialConfig, data: Dataset) -> Finding:
+    try:
+        step = audit_step(trial, data, RUNS)
+    except (TrainerError, TrainerFailed) as error:
+        raise ConfigError(f"{name}: {error} ({error.place})") from error
+    mus = ("-", "-") if step.mu is None else (f">= {step.mu_lower:.3f}", f"{step.mu:.3f}")
+    verdict = ("EXCEEDS stated" if step.exceeds else "below stated") + (
+        "" if step.fresh else "; releases of one batch never differ")
+    return Finding((name, "two neighbours, one step (projection)", f"{step.auc:.3f}", f"{step.tpr:.1%}", *mus, verdict),
+                   {"audit/one_step_auc": step.auc, step.audited.metric_name: step.audited.value}
+                   | ({} if step.mu is None else {"audit/one_step_mu": step.mu_lower}),
+                   (step.audited, step.stated), step.exceeds, public=True)
 
 
 def _of_low_order_bits(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
@@ -166,6 +207,8 @@ def table(found: Sequence[Finding]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines += ["", "mu of one step whose batch may hold the record; audited: lower bound with 95% confidence"]
+    if any(epsilon.kind == "stated" for finding in found for epsilon in finding.epsilons):
+        lines[-1] += "; of a trainer, 'mu certified' is stated"
     for finding in found:
         lines += [f"{finding.row[0]}: {epsilon}" for epsilon in finding.epsilons]
     return "\n".join(lines)

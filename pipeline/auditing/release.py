@@ -14,6 +14,7 @@ from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.auditing.two_point import TwoPointAudit, gaussian_log_ratio, two_point_step_audit
 from pipeline.learning.feedback.algorithms import make_feedback
+from pipeline.learning.handed import Flat
 from pipeline.learning.mechanisms import make_mechanism, noise_deviation
 from pipeline.learning.mechanisms.base import Mechanism
 from pipeline.learning.network.network import Parameters, make_network
@@ -52,7 +53,8 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
 
     Several statistics are tried, as noise may be missing in one place only: the log-likelihood ratio of all that is
     released, those of every matrix and every bias vector alone, and the energy in a column of the first layer that one
-    neighbour alone reaches, which tells noise apart whose covariance is data. They share the 1 - conf.
+    neighbour alone reaches, which tells noise apart whose covariance is data. They share the 1 - conf. Contributions
+    of a trainer have no layers, and the first alone.
 
     Args:
         config: a trial with a certified mechanism, and noise.
@@ -66,7 +68,8 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     """
     mu, cpu = step_mu(config), torch.device("cpu")
     config = with_noise(dataclasses.replace(config, delta=delta))
-    net = make_network(config, [config.seed])
+    own = config.parts.trainer.own
+    net = make_network(config, [config.seed]) if own else Flat(config)
     matrices = make_feedback(Pack((config,)), net, cpu).matrices if config.denoise else None
     mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu, matrices)
     without_noise = dataclasses.replace(config, noise_multiplier=0.0, noise="research", private_metrics="")
@@ -74,7 +77,8 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     neighbours, (out, *means) = _worst_neighbours(config), (net.blank_parameters(1) for _ in range(3))
 
     def release(by: Mechanism, j: int, to: Parameters) -> None:
-        by.net.forward(neighbours[j][1][0])  # convolutions learn where the maxima of this batch are
+        if own:
+            by.net.forward(neighbours[j][1][0])  # convolutions learn where the maxima of this batch are
         by.update(*neighbours[j], to)
 
     for j, mean in enumerate(means):
@@ -85,11 +89,12 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     def statistics(j: int) -> list[float]:
         release(mechanism, j, out)
         ratios = [gaussian_log_ratio(*block, sigma) for block in zip(*blocks, strict=True)]
-        return [sum(ratios), *ratios, float(np.square(blocks[0][0][:, -1]).sum())]
+        return [sum(ratios), *ratios, float(np.square(blocks[0][0][:, -1]).sum())] if own else [sum(ratios)]
 
     scores = [np.array([statistics(j) for _ in range(trials)]).T for j in (0, 1)]
     layers = range(1, len(net.layers) + 1)
     names = ["all", *(f"weights {layer}" for layer in layers), *(f"biases {layer}" for layer in layers), "support"]
+    names = names if own else ["all"]
     audits = [_audit(zeros, ones, delta, 1 - (1 - conf) / len(names)) for zeros, ones in zip(*scores, strict=True)]
     best = max(range(len(names)), key=lambda k: audits[k].mu_lower)
     zeros, ones = (np.nan_to_num(s[best, trials // 2:]) for s in scores)
@@ -114,12 +119,12 @@ def _worst_neighbours(config: TrialConfig) -> tuple[tuple[list[torch.Tensor], li
     long = 1e4
 
     def flat(n: int) -> torch.Tensor:
-        return torch.full((1, 1, n), long / n**0.5)
+        return torch.full((1, 1, n), long / max(n, 1)**0.5)
 
     deltas, activations = map(flat, config.layer_sizes[1:]), map(flat, config.layer_sizes[:-1])
     one = list(deltas), list(activations)
     if config.parts.sampler.relation == "add/remove":
         return tuple([x[:, :0] for x in factors] for factors in one), one
     without_last = one[1][0].clone()
-    without_last[..., -1] = 0
+    without_last[..., -1:] = 0  # contributions of a trainer have no inputs
     return ([-d for d in one[0]], [without_last, *one[1][1:]]), one

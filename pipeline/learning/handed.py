@@ -104,7 +104,7 @@ class Handed:
         return self._contributions
 
 
-class _Flat(Network):
+class Flat(Network):
     """Layers without weights that start anywhere: what mechanisms ask of a network."""
 
     def __init__(self, config: TrialConfig) -> None:
@@ -128,7 +128,7 @@ class Contributions:
                  fetch: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]], device: torch.device) -> None:
         self.sampler = BatchSampler(config.sampler, [records], [config.seed], config.batch_size,
                                     config.steps_per_epoch, device, secure=config.secure)
-        net = _Flat(config)
+        net = Flat(config)
         self.mechanism = make_mechanism(Pack((config,)), net, device)
         self._out, self._fetch, self._steps = net.blank_parameters(1, device), fetch, config.steps_per_epoch
         self._open: int | None = None  # rows of the batch that waits for its release

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from pipeline.accounting.certified import with_noise
+from pipeline.learning.canary_scores import CanaryScores
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.evaluation import EVALUATION_BATCH
@@ -51,6 +52,8 @@ class Harness(Run):
         self.randomness = GlobalRandomness(self.config.seed, device)
         self.training: Iterator[Any] | None = None
         self.yielded: Epoch | None = None
+        self.known = (CanaryScores(self.canaries, data, self.train_inputs, self.test_inputs) if self.canaries
+                      else None)
         self.net = self
 
     def _fetch(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -85,6 +88,8 @@ class Harness(Run):
             packed = packed_state(content, tensors)
         for k, source in enumerate(self.noise_sources()):
             tensors |= {f"noise_{k}.{name}": value for name, value in source.state().items()}
+        if self.known:
+            tensors["canaries"] = torch.from_numpy(self.known.total)
         sampler = self.contributions.sampler.state() if self.contributions else []
         return ({name: value.detach().cpu().numpy().copy() for name, value in tensors.items()},
                 {"epoch": self.epoch, "active": self.active, "sampler": sampler, "trainer": packed})
@@ -98,6 +103,8 @@ class Harness(Run):
         for k, source in enumerate(self.noise_sources()):
             source.restore({name.removeprefix(f"noise_{k}."): torch.from_numpy(array)
                             for name, array in arrays.items() if name.startswith(f"noise_{k}.")})
+        if self.known:
+            self.known.total = arrays["canaries"].copy()
         if self.contributions:
             self.contributions.sampler.restore(values["sampler"])
         self.epoch = self.handed.epochs_done = values["epoch"]
@@ -117,6 +124,9 @@ class Harness(Run):
             raise self._error(f"yields {self.epoch} times; must yield once for each of {self.config.epochs} epochs")
         self.yielded = yielded if isinstance(yielded, Epoch) else Epoch(yielded)
         self._check_model(self.yielded.model)
+        if self.known and 2 * (self.epoch + 1) > self.config.epochs:  # the later half, where canaries are known best
+            self.known.add(torch.cat([self.forward(self.train_inputs.batch(part))[1] for part in
+                                      self.canaries.indices.split(EVALUATION_BATCH, dim=1)], dim=1))
         if self.contributions:
             with self._at_its_line():
                 self.contributions.end_epoch()
@@ -134,7 +144,27 @@ class Harness(Run):
                 return yielded
         return None
 
-    _line = 0
+    def released(self, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """What the trainer's `step` releases of a batch [d], drawn anew; weights from its stream `init` are the same.
+
+        Raises:
+            TrainerError: for what is no such thing.
+        """
+        for key in [key for key in self.handed.generators if key[0] == "init"]:
+            del self.handed.generators[key]
+        with self._at_its_line(), self.randomness.drawn_from():
+            update = self.trainer.step(self.handed, records, labels, self.device)
+        if not isinstance(update, torch.Tensor) or not update.is_floating_point() or update.shape != (
+                self._d or max(update.numel(), 1),):
+            what = f"{update.dtype} {list(update.shape)}" if isinstance(update, torch.Tensor) else repr(update)[:80]
+            raise self._error(f"gives {what} as a step; must be the released update, floating point "
+                              f"[{self._d or 'd'}]")
+        if not torch.isfinite(update).all():
+            raise self._error(f"gives nan as a step, of a batch of {len(labels)}")
+        self._d = len(update)
+        return update.detach()
+
+    _line = _d = 0
 
     def _error(self, text: str) -> TrainerError:
         line = self._line or self.trainer.works.__code__.co_firstlineno
@@ -226,10 +256,8 @@ class Harness(Run):
         return {name: value.detach().cpu().numpy() for name, value in model.state_dict().items()}
 
     def _canary_scores(self) -> np.ndarray:
-        """Log-probability of every canary's wrong label, at the end [1, k]."""
-        logits = torch.cat([self.forward(self.train_inputs.batch(part))[1]
-                            for part in self.canaries.indices.split(EVALUATION_BATCH, dim=1)], dim=1)
-        return -self.canaries.losses(logits).cpu().numpy()
+        """What is unusual in the log-probabilities of every canary's wrong label [1, k]."""
+        return self.known.scores()[None]
 
 
 def _per_record(module: torch.nn.Module) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from pipeline.trials.config import ConfigError, TrialConfig, settings
+from pipeline.trials.part import PARTS
 from pipeline.trials.records import Outcome
 
 STATUSES = ("running", "finished", "diverged", "stopped", "failed", "interrupted")
@@ -128,8 +129,11 @@ def config_of(run: TrackedRun) -> TrialConfig:
     """The configuration of a tracked trial, from its params.
 
     Raises:
-        ConfigError: for params that are not, or no longer, those of its trial_key.
+        ConfigError: for params that are not, or no longer, those of its trial_key, or a trainer that nobody entered.
     """
+    if (trainer := run.params.get("trainer", "built_in")) not in PARTS["trainer"]:
+        raise ConfigError(f"run {run.run_id}: must be of a trainer that is entered, got '{trainer}'; a plugin of its "
+                          "experiment file enters it")
     try:
         config = TrialConfig.from_mapping({name: param_value(name, text) for name, text in run.params.items()
                                            if is_setting(name)})

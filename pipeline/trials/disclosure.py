@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 ITERATES = "released iterates and the test set, which is public"
+NEIGHBOURS = "runs on neighbours that no data set has, or on test records"
 METRICS = {  # by beginning of the name
     "validation/accuracy": "has Gaussian noise of its own, which epsilon covers",
     "test/accuracy": ITERATES,
@@ -17,8 +18,8 @@ METRICS = {  # by beginning of the name
     "alignment/layer_": "a released update and the gradient of a released iterate on test records",
     **dict.fromkeys(("epsilon/certified/", "epsilon/stated/", "epsilon/label/", "epsilon/claimed/", "epsilon/column/"),
                     "settings alone"),
-    "epsilon/audited/one_step": "runs on neighbours that no data set has",
-    "audit/one_step_": "runs on neighbours that no data set has",
+    "epsilon/audited/one_step": NEIGHBOURS,
+    "audit/one_step_": NEIGHBOURS,
     "time/epoch_seconds": "the machine and the size of batches; what time tells is outside the guarantee",
 }
 SWEEP_METRICS = {  # of a sweep as a whole
@@ -31,7 +32,7 @@ ARTIFACTS = {
     "weights.safetensors": "the last released iterate, or an average of released iterates",
     "per_class.csv": "counts on the test set alone",
     "config.json": "settings alone",
-    "audit.txt": "runs on neighbours that no data set has",
+    "audit.txt": NEIGHBOURS,
 }
 
 

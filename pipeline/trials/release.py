@@ -70,6 +70,9 @@ class Release(Part):
             raise ConfigError(f"canaries: must be 0, or at least {LEAST_CANARIES}, with fewer of which nothing can be "
                               f"bounded, and at most the {n_train} training records, got {self.canaries}")
         if self.canaries and not trial.parts.sampler.independent:
+            if trial.parts.mechanism.composed and not trial.parts.mechanism.certified:
+                raise ConfigError("canaries: are records that take part or not, which is relation add/remove, got "
+                                  f"trainer '{trial.trainer}', which states {trial.parts.sampler.relation}")
             raise ConfigError("canaries: need sampler 'poisson', which never draws a record that is left out and draws "
                               "all others as before; with others another record would take its place, got sampler "
                               f"'{trial.sampler}'")

@@ -154,6 +154,7 @@ class External(Trainer):
         relation: of neighbours, for which the event holds.
         calibrates: the setting that a target sets, more of which is more noise; empty for none.
         parameters: of a certified one, how many numbers a record contributes.
+        step: what one step releases, for its audit.
         also: refuses what does not go with it.
     """
 
@@ -163,6 +164,7 @@ class External(Trainer):
     relation: ClassVar[str] = "add/remove"
     calibrates: ClassVar[str] = ""
     parameters: ClassVar[Callable[[Any], int] | None] = None
+    step: ClassVar[Callable[..., Any] | None] = None
     also: ClassVar[Callable[[Any], None] | None] = None
 
     trainer_version: int = setting(0, "version of a user's trainer; by default that which is loaded", low=0)
@@ -215,7 +217,7 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
             relation: str = "add/remove", calibrates: str = "", settings: Mapping[str, Field | None] | None = None,
             label: str = "", requires: Sequence[str] = (), randomness: str = SEED,
             public: Mapping[str, str] | None = None, per_record: str = "",
-            parameters: Callable[[Any], int] | None = None,
+            parameters: Callable[[Any], int] | None = None, step: Callable[..., Any] | None = None,
             check: Callable[[Any], None] | None = None) -> Callable[[Callable], Callable]:
     """Enter a generator function as a trainer: `trainer: <name>` is accepted from then on (docs/trainers.md).
 
@@ -236,6 +238,9 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
         public: by name of a metric of its own, why it may be logged where private records are not.
         per_record: of a certified one, why row i is computed from record i alone.
         parameters: of a certified one, from a trial to how many numbers a record contributes.
+        step: of a stated one, `step(trial, records, labels, device)` releases the update of one step [d] from a batch
+            of any size, with fresh noise at each call; by it `photonic audit` tells neighbouring batches apart. It has
+            to be what `train` calls: that it is, nobody checks.
         check: refuses with a `ConfigError` what does not go with it.
 
     Raises:
@@ -264,6 +269,10 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
     if parameters and not per_record:
         raise ConfigError(f"per_record: must say why row i is computed from record i alone, got nothing for trainer "
                           f"'{name}' with `parameters`")
+    if step and (not event or per != STEP):
+        raise ConfigError(f"step: is audited against the event of a step, got it for trainer '{name}' "
+                          + ("whose event is of an epoch" if event else "without event"
+                             + (", whose releases are audited without" if per_record else "")))
     if calibrates and not event:
         raise ConfigError(f"event: must be given with calibrates, got only that, '{calibrates}'")
     entries = dict(settings or {})
@@ -290,7 +299,8 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
                   version=version,
                   event=event and staticmethod(event), per=per, relation=relation, calibrates=calibrates,
                   requires=tuple(requires), redraws=randomness == OWN, public=dict(public or {}),
-                  parameters=parameters and staticmethod(parameters), also=check and staticmethod(check),
+                  parameters=parameters and staticmethod(parameters), step=step and staticmethod(step),
+                  also=check and staticmethod(check),
                   source=inspect.getsourcefile(function) or "")
         return function
     return enter

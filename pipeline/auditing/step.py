@@ -1,0 +1,135 @@
+"""The audit of one step of a user's trainer, which states what it releases and lets nobody see more than that."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import torch
+
+from pipeline.accounting.audited import auc, tpr_at_fpr
+from pipeline.accounting.certified import stated_step
+from pipeline.accounting.curves import gdp_eps
+from pipeline.accounting.epsilon import Epsilon
+from pipeline.auditing.two_point import two_point_step_audit
+from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.harness import Harness
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.packs import Pack
+
+BATCH = 8  # records that both neighbours have; the fewer, the more a fault that scales with the batch shows
+CANDIDATES = 8  # for the record by which they differ
+CHOOSING = 20  # runs by which the candidate is chosen
+LEARNING = 200  # runs on each neighbour by which the projection is chosen
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class StepAudit:
+    """How well releases of one step on two neighbouring batches are told apart.
+
+    Attributes:
+        auc, tpr: of the projection, on the runs that count; the latter at a false positive rate of 0.1%.
+        mu_lower, mu: measured lower bound on, and stated value of, mu of the step; None unless it is Gaussian.
+        audited, stated: its epsilon; for whoever knows that the record may be in the batch.
+        fresh: whether releases of one batch ever differ.
+    """
+
+    auc: float
+    tpr: float
+    mu_lower: float | None
+    mu: float | None
+    audited: Epsilon
+    stated: Epsilon
+    fresh: bool
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether more was measured than is stated: the statement is wrong, or one of 20 audits of one that is not."""
+        return self.audited.value > self.stated.value if self.mu is None else self.mu_lower > self.mu
+
+
+def audit_step(config: TrialConfig, data: Dataset, runs: int, conf: float = 0.95) -> StepAudit:
+    """Two-point audit of a step that a trainer lets us run (`step`), against what it states of one.
+
+    Neighbours are batches of test records, one of which has, or has in place of another, a record with a wrong label:
+    of several the one that moves the release furthest. The statistic is the projection on the difference of the means
+    over the variances, both estimated from runs of their own. In each of those the neighbours share their noise, as
+    far as it comes from the trial's generators, so that it cancels.
+
+    Args:
+        config: a trial whose trainer has a `step`, and noise.
+        data: its data set.
+        runs: on each of the neighbours; even.
+        conf: probability that the bound holds.
+
+    Raises:
+        ConfigError: as `stated_step`.
+        TrainerError, TrainerFailed: from the trainer.
+    """
+    mu, stated = stated_step(config)
+    harness = Harness(Pack((dataclasses.replace(config, canaries=0),)), data, data.train_x.device)
+    neighbours = _neighbours(harness, stated.relation)
+    direction = _direction(harness, neighbours)
+    seen: tuple[list[float], list[float]] = ([], [])
+
+    def step(j: int) -> float:
+        seen[j].append(float(harness.released(*neighbours[j]).double() @ direction))
+        return seen[j][-1]
+
+    found = two_point_step_audit(step, config.delta, runs, conf, "epsilon" if mu is None else "mu")
+    zeros, ones = (np.array(values[runs // 2:]) for values in seen)
+    lower = found.epsilon_lower if mu is None else gdp_eps(found.mu_lower, config.delta)
+    audited = dataclasses.replace(stated, value=lower, kind="audited", note=f"lower bound with {conf:.0%} confidence")
+    return StepAudit(auc(ones, zeros), tpr_at_fpr(ones, zeros, 0.001), None if mu is None else found.mu_lower, mu,
+                     audited, stated, len({*seen[0]}) > 1)
+
+
+def _neighbours(harness: Harness, relation: str) -> tuple[Batch, Batch]:
+    """The two batches that are furthest apart."""
+    places = torch.arange(min(BATCH + CANDIDATES, len(harness.data.test_y)), device=harness.device)
+    records, labels = harness.test_inputs.batch(places).view(-1, *harness.shape), harness.data.test_y[places]
+    wrong = (labels + 1) % harness.data.spec.n_classes
+    n = max(len(places) - CANDIDATES, 0)
+    batches = [(records[:n], labels[:n])] if relation == "add/remove" else []
+    batches += [(torch.cat([records[:n], records[k:k + 1]]), torch.cat([labels[:n], wrong[k:k + 1]]))
+                for k in range(n, len(places))]
+    means = sum(torch.stack(_together(harness, batches)) for _ in range(CHOOSING)) / CHOOSING
+    pairs = [(0, k) for k in range(1, len(batches))] if relation == "add/remove" else [
+        *combinations(range(len(batches)), 2)]
+    i, j = max(pairs, key=lambda pair: float(torch.linalg.vector_norm(means[pair[1]] - means[pair[0]])))
+    return batches[i], batches[j]
+
+
+def _direction(harness: Harness, neighbours: tuple[Batch, Batch]) -> torch.Tensor:
+    """Difference of the means over the variances [d], float64; noise that misses a coordinate makes it count most."""
+    first = [release.double() for release in _together(harness, neighbours)]  # taken off, as sums of squares cancel
+    sums, squares = ([torch.zeros_like(release) for release in first] for _ in range(2))
+    for _ in range(LEARNING):
+        for release, origin, total, square in zip(_together(harness, neighbours), first, sums, squares, strict=True):
+            release = release.double() - origin
+            total += release
+            square += release.square()
+    difference = (first[1] - first[0]) + (sums[1] - sums[0]) / LEARNING
+    variance = sum(square / LEARNING - (total / LEARNING).square() for total, square in zip(sums, squares, strict=True))
+    return difference / variance.clamp(min=1e-9 * float(variance.max()) or 1.0)
+
+
+def _together(harness: Harness, batches: Sequence[Batch]) -> list[torch.Tensor]:
+    """A release of each batch, all with the same draws of the trial's generators and of the global ones."""
+    generators, everybody = harness.handed.generators, harness.randomness.state
+    before = {key: own.get_state() for key, own in generators.items()}
+    released = []
+    for batch in batches:
+        harness.randomness.state = everybody
+        for key in [*generators]:
+            if key in before:
+                generators[key].set_state(before[key])
+            else:
+                del generators[key]  # made since: it starts from the trial's seed again
+        released.append(harness.released(*batch))
+    return released

@@ -1,0 +1,56 @@
+"""How well the models that a trainer yields know its canaries: all that an audit from outside can see."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from pipeline.learning.canaries import Canaries
+from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.data.inputs import Inputs
+
+REFERENCE = 2000  # test records, at most, from which the ridge regression learns
+RIDGE = 0.1  # its penalty, over the mean squared length of a record
+
+
+class CanaryScores:
+    """Sums, model by model, the log-probability of every canary's wrong label.
+
+    Some wrong labels are likely by themselves, whether or not the canary took part. What ridge regression on test
+    records gives the canary's wrong and its right label says how likely; a linear fit over all canaries takes it off.
+
+    Args:
+        canaries: of one trial.
+        data: its data set.
+        train_inputs, test_inputs: of the data set's records.
+
+    Attributes:
+        total: of every canary [k], float64.
+    """
+
+    def __init__(self, canaries: Canaries, data: Dataset, train_inputs: Inputs, test_inputs: Inputs) -> None:
+        self._canaries, self._data, self._train, self._test = canaries, data, train_inputs, test_inputs
+        self.total = np.zeros(canaries.indices.shape[1])
+
+    def add(self, logits: torch.Tensor) -> None:
+        """Count one model, by its logits of the canaries [1, k, classes]."""
+        self.total -= self._canaries.losses(logits)[0].double().cpu().numpy()
+
+    def scores(self) -> np.ndarray:
+        """Of every canary [k]: more if it seems to have taken part. Computed without knowing which did."""
+        (chosen,), (wrong,) = self._canaries.indices, self._canaries.labels_of(self._canaries.indices)
+        expected = self._ridge(chosen)
+        columns = [expected.gather(1, labels[:, None])[:, 0].cpu().numpy()
+                   for labels in (wrong, self._data.train_y[chosen])]
+        columns = np.stack([*columns, np.ones_like(self.total)], axis=1)
+        return self.total - columns @ np.linalg.lstsq(columns, self.total, rcond=None)[0]
+
+    def _ridge(self, chosen: torch.Tensor) -> torch.Tensor:
+        """What ridge regression on test records gives every label of these training records [k, classes], float64."""
+        y = self._data.test_y[:REFERENCE]
+        x, canaries = (torch.nn.functional.pad(inputs.batch(places).double(), (0, 1), value=1.0) for inputs, places in (
+            (self._test, torch.arange(len(y), device=y.device)), (self._train, chosen)))
+        kernel = x @ x.T
+        kernel.diagonal().add_(RIDGE * kernel.diagonal().mean())
+        targets = torch.nn.functional.one_hot(y, self._data.spec.n_classes).double()
+        return canaries @ (x.T @ torch.linalg.solve(kernel, targets))
