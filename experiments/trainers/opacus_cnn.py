@@ -84,7 +84,7 @@ def network(trial):
                    "tempered_temperature": setting(2.0, "T of the activation, its inverse temperature", low=0,
                                                    open_low=True),
                    "tempered_offset": setting(1.0, "o of the activation"),
-                   "tempered_kernel": setting(8, "side of the first convolution's filters; the second's is half", low=2),
+                   "tempered_kernel": setting(8, "side of the first filters; the second have half", low=2),
                    "tempered_stride": setting(2, "stride of both convolutions", low=1)})
 def train(trial, records, labels, device):
     from opacus import GradSampleModule
