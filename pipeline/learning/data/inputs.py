@@ -51,7 +51,7 @@ class Inputs:
         rows = max(1, CHUNK_ELEMENTS[inputs.device.type] // inputs.shape[1])
         for part, some in zip(inputs.split(rows), places.split(rows), strict=True):
             self._write(some, part)
-        return inputs.view(*indices.shape, -1)
+        return inputs.view(*indices.shape, inputs.shape[1])
 
     def _write(self, places: torch.Tensor, out: torch.Tensor) -> None:
         out.copy_(self.records.index_select(0, places))
