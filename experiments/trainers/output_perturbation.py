@@ -108,7 +108,7 @@ class Classifier(nn.Module):
 
 def event(trial):
     """With q = 2/(1 + exp(epsilon)) two answers have the probabilities q/2 and 1 - q/2, whose ratio is exp(epsilon)."""
-    share = math.exp(-1 / trial.perturbation)
+    share = math.exp(-1 / trial.perturbation) if trial.perturbation else 0.0
     return SelfComposedDpEvent(RandomizedResponseDpEvent(2 * share / (1 + share), 2), trial.parts.data.spec.n_classes)
 
 
