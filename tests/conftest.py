@@ -82,9 +82,9 @@ def said(monkeypatch):
     return lines
 
 
-@pytest.fixture
-def extensions():
-    """What a test registers, or loads as a plugin, is gone after it."""
+@contextlib.contextmanager
+def forgotten_plugins():
+    """What is registered within, or loaded as a plugin, is gone after it."""
     registries = [*part.PARTS.values(), part.SETTINGS, plugins.LOADED]
     before, path = [dict(registry) for registry in registries], list(sys.path)
     yield
@@ -94,3 +94,10 @@ def extensions():
         registry.clear()
         registry.update(content)
     sys.path[:] = path
+
+
+@pytest.fixture
+def extensions():
+    """What a test registers, or loads as a plugin, is gone after it."""
+    with forgotten_plugins():
+        yield

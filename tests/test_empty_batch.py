@@ -24,7 +24,7 @@ def test_a_trainer_is_handed_empty_batches_and_releases_noise_for_them(extension
                 sizes.append(len(records))
                 assert records.shape == (len(labels), 1, 8, 8)
                 biases += trial.release(torch.zeros(len(records), 10))
-            yield lambda records: biases.expand(len(records), 10)
+            yield lambda records, biases=biases: biases.expand(len(records), 10)
 
     trial = TrialConfig(trainer="noise_only", dataset="digits", mechanism="per_example", sampler="poisson",
                         batch_size=1, noise_multiplier=1.0, epochs=1)

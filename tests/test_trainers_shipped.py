@@ -162,7 +162,8 @@ def test_minimisers_of_neighbours_are_within_the_sensitivity(modules):
             assert distance(module, records, labels, 3, strength, trial.tolerance).max() <= stated / strength
     # Many records agree on a direction in which each has little weight: one record against it counts nearly in full.
     side = torch.tensor([0.03, math.sqrt(1 - 0.03**2)], dtype=torch.float64)
-    records = torch.cat([side.expand(388, 2), (side * torch.tensor([1, -1])).expand(388, 2), torch.tensor([[1.0, 0.0]])])
+    mirrored = side * torch.tensor([1, -1])
+    records = torch.stack([*[side] * 388, *[mirrored] * 388, torch.tensor([1, 0])])
     labels = torch.tensor([0] * 776 + [1])
     worst = distance(module, records, labels, 2, 1.0, trial.tolerance).max()
     assert stated / 2 < 0.75 < worst <= stated
