@@ -20,7 +20,7 @@ def load_plugins(names: Sequence[str], folder: Path) -> None:
     """Import modules, each once in a process.
 
     Args:
-        names: of modules, without `.py`.
+        names: of modules, without `.py`; a dot is a folder.
         folder: where they may lie if they are not installed: that of the experiment file. Other hosts of a cluster
             need them at the same place, or installed.
 
