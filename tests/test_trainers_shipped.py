@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from dp_accounting import PoissonSampledDpEvent
 from pipeline import TrialConfig, account, privacy_tags
 from pipeline import train as trained
 from pipeline.accounting.certified import with_noise
-from pipeline.experiment.plugins import load_plugins
+from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import load
 from pipeline.learning.handed import Handed, TrainerError, TrainerFailed
 from pipeline.learning.harness import Harness
+from pipeline.sweep.run import edited_trainers
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.packs import Pack
 
@@ -223,3 +225,13 @@ def test_tanh_is_a_tempered_sigmoid(modules):
     make = modules["opacus_cnn"].TemperedSigmoid
     assert torch.allclose(make(2.0, 2.0, 1.0)(x), 2 * torch.sigmoid(2 * x) - 1, atol=1e-15)
     assert torch.allclose(make(1.5, 3.0, 0.5)(x), 1.5 / (1 + torch.exp(-3 * x)) - 0.5, atol=1e-15)
+
+
+def test_a_sweep_tells_of_an_edited_trainer_where_its_runs_have_a_digest():
+    def told(tag):
+        run = SimpleNamespace(params={"trainer": "ghost", "trainer_version": "1"}, tags={"plugin.trainers.ghost": tag})
+        return list(edited_trainers(SimpleNamespace(is_open=True, runs=lambda: [run]), [trial_of("ghost")]))
+
+    assert told(LOADED["trainers.ghost"]) == told("not recorded") == []  # of trials with noisy metrics
+    (line,) = told("0" * 16)
+    assert line.startswith("trainer 'ghost': its file was another")

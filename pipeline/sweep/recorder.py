@@ -26,6 +26,7 @@ from pipeline.trials.packs import Pack
 from pipeline.trials.records import DESCRIPTION, Draw, EpochRecord
 
 WRITE_SECONDS = 1.0
+NOT_RECORDED = "not recorded"
 DRAWN = ("this is draw {number} of its noise, as {earlier} epochs of earlier draws were released; epsilon composes all "
          "of them")
 
@@ -137,7 +138,7 @@ class Recorder:
         """Of a trial whose private records nothing but noise tells of: of a plugin that it was there, and not its
         digest, as a plugin may have records in it."""
         plain = config.disclosure == "plain"
-        return {name: text if plain or not name.startswith("plugin.") else "not recorded"
+        return {name: text if plain or not name.startswith("plugin.") else NOT_RECORDED
                 for name, text in self._tags.items()}
 
     def left(self, trials: Iterable[TrialConfig]) -> list[TrialConfig]:

@@ -28,7 +28,7 @@ from pipeline.sweep.nodes import Overdue, Watch
 from pipeline.sweep.outcome import closed, contents
 from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.progress import SweepProgress
-from pipeline.sweep.recorder import WRITE_SECONDS, Recorder, SweepResult, git_commit, versions
+from pipeline.sweep.recorder import NOT_RECORDED, WRITE_SECONDS, Recorder, SweepResult, git_commit, versions
 from pipeline.sweep.resources import ResourceError, Watchdog, bundle, check_resources, slots
 from pipeline.sweep.search import Odometer, Rounds, filter_of, published_digests
 from pipeline.sweep.tuning import Driver, Rungs, fit, make_searcher
@@ -183,7 +183,7 @@ def edited_trainers(store: Reader, trials: Sequence[TrialConfig]) -> Iterator[st
         if trial and run.params.get("trainer_version") == str(trial.trainer_version):
             tag = f"plugin.{trial.parts.trainer.works.__module__}"
             now, then = LOADED.get(tag.removeprefix("plugin.")), run.tags.get(tag)
-            if now and then and now != then:
+            if now and then and then not in (now, NOT_RECORDED):
                 del trainers[trial.trainer]
                 yield (f"trainer '{trial.trainer}': its file was another when trials of this sweep were trained with "
                        f"version {trial.trainer_version} ({then}, and now {now}); raise the version if results change")
