@@ -103,6 +103,14 @@ def test_a_record_moves_an_update_by_at_most_the_clipping_norm(name):
         assert 0.98 * bound < moved <= 1.001 * bound
 
 
+def test_both_ways_to_clip_lead_to_the_same_model(modules, monkeypatch):
+    settings = dict(noise_multiplier=1.0, learning_rate=1.0, clipping_norm=0.2)
+    by_rows, by_weights = trial_of("opacus_cnn", **settings), trial_of("ghost", **settings)
+    monkeypatch.setattr(modules["ghost"], "small", lambda shape, classes: modules["opacus_cnn"].network(by_rows))
+    records, labels = records_of(by_rows)
+    torch.testing.assert_close(last(by_weights, records, labels), last(by_rows, records, labels), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(("name", "makes"), [("opacus_cnn", "network"), ("ghost", "small")])
 def test_batches_are_drawn_at_the_rate_of_the_public_number_of_records(name, makes, modules, monkeypatch):
     make, sizes = getattr(modules[name], makes), []
