@@ -10,13 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.exhibits.exhibit import Exhibit, Texts
-from analysis.exhibits.selection import SCORE
+from analysis.exhibits.selection import SCORE, stands
 from analysis.exhibits.table import Table
 from analysis.style import look, theme
 from analysis.text import NO_VALUE
 from pipeline.accounting.budget import Filter, begun, scope
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.noise import standing
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.reader import Reader
 from pipeline.trials.naming import counted, run_name
@@ -82,9 +81,8 @@ def caption(experiment: Experiment, filter: Filter | None) -> str:
             f"{experiment.search.algorithm} search asked for, in its order; the line is the best so far")
     if filter is None:
         return f"{text}. No budget covers the search."
-    stands = standing(trial.noise for trial in experiment.trials)
     return (f"{text}. Below, ε spent of the budget, {filter.budget.epsilon:g} at δ = {filter.budget.delta:g} "
-            f"({stands}).")
+            f"({stands(experiment.trials)}).")
 
 
 def _notes(experiment: Experiment, rows: pd.DataFrame, filter: Filter | None) -> list[str]:

@@ -18,7 +18,7 @@ from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import COMPOSABLE, composable, run_name
+from pipeline.trials.naming import COMPOSABLE, composable, guarantee, run_name
 
 ALONE = "price of this one trial, had it been the only one"
 SCORE = "validation/accuracy"
@@ -41,7 +41,7 @@ class Choice:
         trials: certified trials of a fixed grid, all looked at; None of random stopping, where the number is secret.
         others: trials of the file that have no certified epsilon.
         noise: sentences on where the noise of all that is paid for comes from, and what follows.
-        standing: of the guarantee with that noise: `certified`, `simulated` or `partly simulated`.
+        standing: of the guarantee with that noise, as `stands` has it.
         scores: a sentence on whether the scores are covered by which the trial was chosen.
     """
 
@@ -104,7 +104,14 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     return Choice(run_name(trial, experiment.varied), trial.trial_key, float(best[SCORE]),
                   float(best["test/accuracy"]), alone, epsilon, reason,
                   None if experiment.candidates else len(trials), len(experiment.trials) - len(trials), noise,
-                  standing(other.noise for other in composable(looked_at)), scores)
+                  stands(looked_at), scores)
+
+
+def stands(trials: Sequence[TrialConfig]) -> str:
+    """How an epsilon that covers these trials stands with their noise: `simulated`, say, or `stated, simulated` where a
+    trainer states what one of them costs."""
+    noise = standing(trial.noise for trial in composable(trials))
+    return f"stated, {noise}" if guarantee(composable(trials)) == "stated" else noise
 
 
 def _price(experiment: Experiment, looked_at: Sequence[TrialConfig], earlier: Mapping[str, int]) -> Epsilon:
