@@ -113,7 +113,7 @@ def first_pixels(trial, records, labels, device, noise=(1.0, 1.0)):
     return torch.nn.functional.one_hot(labels % 2, 2).float().sum(0) + draws
 
 
-def audited(trial, runs=600):
+def audited(trial, runs=400):
     return audit_step(trial, load_dataset("digits"), runs)
 
 
@@ -181,9 +181,9 @@ def test_a_step_that_is_not_gaussian_is_bounded_by_its_errors():
     def laplace(trial):
         return PoissonSampledDpEvent(trial.sampling_rate, LaplaceDpEvent(trial.noise_multiplier))
 
-    found = audited(entered("laplace", step, laplace), runs=2000)
+    found = audited(entered("laplace", step, laplace), runs=1000)
     assert found.mu is None and 0.5 < found.audited.value < found.stated.value == pytest.approx(1, abs=1e-3)
-    assert audited(entered("less", partial(step, scale=0.2), laplace), runs=2000).exceeds
+    assert audited(entered("less", partial(step, scale=0.2), laplace), runs=1000).exceeds
 
 
 @pytest.mark.parametrize("inner", ["replace-one", "add/remove"])
