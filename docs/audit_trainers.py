@@ -1,16 +1,18 @@
 """The test set of audits: an honest trainer and three with a fault, attacked from outside.
 
-    PHOTONIC_DATA=/my/datasets python docs/audit_trainers.py --out reports/audit_trainers
+    PHOTONIC_DATA=/my/datasets python docs/audit_trainers.py --out reports/audit_trainers [--opacus]
 
 The protocol is what stands in capitals below, and was fixed before anything was run: trainers, settings, seeds,
 canaries, guesses (a fifth of the canaries), runs and thresholds. An audit finds a fault where its lower bound exceeds
-what is stated. Scores and settings were chosen on seeds 1000 to 1004. Data: 6000 records of Fashion-MNIST.
+what is stated. Scores and settings were chosen on seeds 1000 to 1004. Data: 6000 records of Fashion-MNIST. With `--opacus`
+the trainer in experiments/trainers/opacus_cnn.py is audited instead, an honest one by Opacus.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,23 +26,28 @@ from scipy import stats
 from pipeline import TrialConfig, account, load_dataset, setting, train, trainer
 from pipeline.auditing.audit import RUNS
 from pipeline.auditing.step import audit_step
+from pipeline.experiment.plugins import load_plugins
+from pipeline.trials.part import PARTS, SETTINGS
 
 LARGEST = 1.15  # records in a batch, over the m that are expected
 FAULTS = {"honest": "none", "tenth": "a tenth of the noise", "batch": "clips the batch's mean, not each record",
-          "drop": f"leaves out batches above {LARGEST} m"}
+          "drop": f"leaves out batches above {LARGEST} m", "opacus": "none, by Opacus"}
+NAMES = "honest", "tenth", "batch", "drop"  # of the four
 COMMON = dict(dataset="fashion_mnist", train_records=6000, batch_size=600, clipping_norm=1.0)
 # Audit of a whole run: 5000 of the 5400 training records are canaries, 1000 are guessed.
 RUN = dict(**COMMON, canaries=5000, width=256, epochs=30, learning_rate=4.0, target_epsilon=0.5)
 # Audit of one step: RUNS on each of two neighbours, 1000 of them to choose the threshold.
 STEP = dict(**COMMON, width=16, epochs=1, noise_multiplier=1.0)
-SEEDS = {"honest": range(20), "tenth": range(5), "batch": range(5), "drop": range(5)}
+# Opacus trains a network of its own, for fewer epochs, as it takes longer.
+OPACUS = {"canaries": {"width": None, "epochs": 10, "learning_rate": 1.0}, "one step": {"width": None}}
+SEEDS = {"honest": range(20), "tenth": range(5), "batch": range(5), "drop": range(5), "opacus": range(6)}
 ALPHA, POWER = 0.05, 0.95  # of the audits whose number is calculated: false alarms, faults found
 BOUNDS = (1.1, 1.15, 1.2, 1.25)  # LARGEST, for which it is
 
 
 def enter() -> None:
     """Enter the four trainers: `audited_honest` and so on."""
-    for fault in FAULTS:
+    for fault in NAMES:
         def trains(trial: Any, records: torch.Tensor, labels: torch.Tensor, device: torch.device, fault: str = fault
                    ) -> Iterator[torch.nn.Module]:
             model, sampling = _network(trial, records, device), trial.generator("sampling")
@@ -63,6 +70,41 @@ def enter() -> None:
             "learning_rate": None, "clipping_norm": None, "width": setting(256, "hidden units", low=1)},
             event=lambda trial: PoissonSampledDpEvent(trial.sampling_rate, GaussianDpEvent(trial.noise_multiplier))
                 )(trains)
+
+
+class _OneStep:
+    """A trial whose only epoch is one step on all records, with the update as it is."""
+
+    sampling_rate, learning_rate, momentum = 1.0, 1.0, 0.0
+    steps_per_epoch, epochs_left, state = 1, range(1), None
+
+    def __init__(self, trial: Any) -> None:
+        self._trial = trial
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trial, name)
+
+
+def enter_opacus() -> None:
+    """Enter `audited_opacus`: the shipped trainer's own function, of which a step is a run of one step."""
+    load_plugins(["trainers.opacus_cnn"], Path(__file__).parent.parent / "experiments")
+    shipped = PARTS["trainer"]["opacus_cnn"]
+    opacus = sys.modules[shipped.works.__module__]
+
+    def step(trial: Any, records: torch.Tensor, labels: torch.Tensor, device: torch.device) -> torch.Tensor:
+        def flat(model: torch.nn.Module) -> torch.Tensor:
+            return torch.nn.utils.parameters_to_vector(model.parameters())
+
+        torch.manual_seed(0)  # of the weights; the noise has a generator of its own
+        before = flat(opacus.network(trial).to(device))
+        torch.manual_seed(0)
+        (end,) = opacus.train(_OneStep(trial), records, labels, device)
+        return before - flat(end.model)
+
+    trainer("audited_opacus", version=1, calibrates="noise_multiplier", event=shipped.event, check=opacus.check,
+            step=step, requires=shipped.requires, settings=dict.fromkeys((
+                "learning_rate", "momentum", "clipping_norm", *(n for n in SETTINGS if n.startswith("tempered_")))))(
+        opacus.train)
 
 
 def _network(trial: Any, records: torch.Tensor, device: torch.device) -> torch.nn.Module:
@@ -96,9 +138,16 @@ def _update(model: torch.nn.Module, records: torch.Tensor, labels: torch.Tensor,
     return mean + (0.1 if fault == "tenth" else 1) * z * c / m * noise
 
 
+def trial_of(fault: str, seed: int, audit: str) -> TrialConfig:
+    """What is audited."""
+    settings = {**(RUN if audit == "canaries" else STEP), **(OPACUS[audit] if fault == "opacus" else {})}
+    return TrialConfig(trainer=f"audited_{fault}", seed=seed,
+                       **{name: value for name, value in settings.items() if value is not None})
+
+
 def of_run(fault: str, seed: int) -> dict[str, float]:
     """Canaries in a whole run."""
-    trial = TrialConfig(trainer=f"audited_{fault}", seed=seed, **RUN)
+    trial = trial_of(fault, seed, "canaries")
     *_, last = train(trial)
     return {"AUC": last.metrics["audit/canary_auc"], "bound": last.metrics["epsilon/audited/one_run"],
             "stated": min(e.value for e in account(trial)), "test %": 100 * last.metrics["test/accuracy"]}
@@ -106,7 +155,7 @@ def of_run(fault: str, seed: int) -> dict[str, float]:
 
 def of_step(fault: str, seed: int) -> dict[str, float]:
     """Two neighbours of a step; epsilon."""
-    trial = TrialConfig(trainer=f"audited_{fault}", seed=seed, **STEP)
+    trial = trial_of(fault, seed, "one step")
     found = audit_step(trial, load_dataset(COMMON["dataset"]), RUNS)
     return {"AUC": found.auc, "bound": found.audited.value, "stated": found.stated.value}
 
@@ -148,7 +197,7 @@ def table(rows: pd.DataFrame) -> str:
 
 def calculated() -> str:
     """Runs that any audit from outside needs for the third fault, in Markdown."""
-    trial = TrialConfig(trainer="audited_drop", **RUN)
+    trial = trial_of("drop", 0, "canaries")
     n, m = trial.split_sizes[0], trial.batch_size
     lines = ["| left out above | P[batch is larger] | runs |", "|---|---:|---:|"]
     for bound in BOUNDS:
@@ -162,18 +211,19 @@ def calculated() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("reports/audit_trainers"))
+    parser.add_argument("--opacus", action="store_true", help="audit the trainer by Opacus instead")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    enter()
+    enter_opacus() if given.opacus else enter()
     began, rows = time.process_time(), []
-    for fault, seeds in SEEDS.items():
+    for fault in ["opacus"] if given.opacus else NAMES:
         for audit, of in AUDITS.items():
             if (fault, of) != ("drop", of_step):  # its step is an honest one
-                rows += [{"fault": fault, "audit": audit, "seed": seed, **of(fault, seed)} for seed in seeds]
+                rows += [{"fault": fault, "audit": audit, "seed": seed, **of(fault, seed)} for seed in SEEDS[fault]]
                 print(table(pd.DataFrame(rows)), flush=True)
     given.out.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(rows).to_csv(given.out / "audits.csv", index=False, float_format="%.6g")
-    text = f"{table(pd.DataFrame(rows))}\n{calculated()}"
+    text = table(pd.DataFrame(rows)) + ("" if given.opacus else f"\n{calculated()}")
     (given.out / "audits.md").write_text(text, encoding="utf-8")
     print(f"{text}\n{time.process_time() - began:.0f} core seconds")
 
