@@ -4,8 +4,8 @@
 
 The protocol is what stands in capitals below, and was fixed before anything was run: trainers, settings, seeds,
 canaries, guesses (a fifth of the canaries), runs and thresholds. An audit finds a fault where its lower bound exceeds
-what is stated. Scores and settings were chosen on seeds 1000 to 1004. Data: 6000 records of Fashion-MNIST. With `--opacus`
-the trainer in experiments/trainers/opacus_cnn.py is audited instead, an honest one by Opacus.
+what is stated. Scores and settings were chosen on seeds 1000 to 1004. Data: 6000 records of Fashion-MNIST. With
+`--opacus` the trainer in experiments/trainers/opacus_cnn.py is audited instead, an honest one by Opacus.
 """
 
 from __future__ import annotations
