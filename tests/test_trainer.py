@@ -233,6 +233,14 @@ def test_global_generators_are_put_back():
         random.getstate(), np.random.get_state()[1].tolist())
 
 
+@pytest.mark.parametrize(("trial", "stream"), [(PLAIN, "evaluation"), (PLAIN, "split"), (PLAIN, "mine"),
+                                               ({**PLAIN, "trainer": "rows", "mechanism": "per_example"}, "release")])
+def test_a_trainer_draws_from_no_stream_that_the_noise_here_comes_from(trial, stream):
+    harness = Harness(Pack((TrialConfig(**trial),)), load("digits"), torch.device("cpu"))
+    with pytest.raises(TrainerError, match=f"generator: must be one of .*init, feedback, got '{stream}'"):
+        harness.handed.generator(stream)
+
+
 def test_own_metrics_are_logged_and_withheld_where_nothing_says_why_not():
     assert last(of(PLAIN)).metrics["trainer/norm"] > 0
     noisy = last(of(PLAIN, private_metrics="noisy"))

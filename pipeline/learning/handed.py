@@ -19,7 +19,7 @@ from pipeline.learning.randomness import Noise, torch_generator
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError
 from pipeline.trials.packs import Pack
-from pipeline.trials.streams import STREAMS, integer_seed
+from pipeline.trials.streams import integer_seed
 
 
 class TrainerError(UserError, RuntimeError):
@@ -77,13 +77,15 @@ class Handed:
         return range(self.epochs_done, self._config.epochs)
 
     def generator(self, stream: str = "noise", device: torch.device | str = "cpu") -> torch.Generator:
-        """The trial's own generator of this name, always the same one: `noise`, `sampling`, `init` and so on.
+        """The trial's own generator of this name, always the same one: `noise`, `sampling`, `init` or `feedback`.
 
         Raises:
-            TrainerError: for a stream that does not exist.
+            TrainerError: for another stream, also one of those that are drawn from here: whoever could repeat that
+                noise could take it away.
         """
-        if stream not in STREAMS:
-            raise TrainerError(f"generator: must be one of {', '.join(STREAMS)}, got '{stream}'")
+        accepted = ("init", "feedback") if self._contributions else ("noise", "sampling", "init", "feedback")
+        if stream not in accepted:
+            raise TrainerError(f"generator: must be one of {', '.join(accepted)}, got '{stream}'")
         key = stream, str(device)
         if key not in self.generators:
             self.generators[key] = torch_generator(self._config.seed, stream, device)
