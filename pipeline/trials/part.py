@@ -277,8 +277,10 @@ def owners(name: str) -> dict[str, list[str]]:
 
 def having(name: str) -> str:
     """`; of mechanism 'photonic'`: the parts that have a setting; empty where all of a slot have it."""
-    found = {slot: names for slot, names in owners(name).items() if len(names) < len(PARTS[slot])}
-    return "; of " + ", ".join(f"{slot} {listed_or(names)}" for slot, names in found.items()) if found else ""
+    found = owners(name)
+    if not found or any(len(names) == len(PARTS[slot]) for slot, names in found.items()):
+        return ""
+    return "; of " + ", ".join(f"{slot} {listed_or(names)}" for slot, names in found.items())
 
 
 def private() -> Need:
