@@ -49,7 +49,8 @@ EXHIBITS = {
                    ("name", "experiment", "store"))
        for name, metric in frontier_fit.FRONTIERS.items()},
     "frontier_slices": Entry("frontier.slices:draw", frontier_fit.slices),
-    "frontier_claimed": Entry("frontier.exhibit:of_experiment", _one(frontier_fit.claimed), ("name", "experiment")),
+    "frontier_claimed": Entry("frontier.exhibit:of_experiment", _one(frontier_fit.claimed),
+                              ("name", "experiment", "store")),
     **{name: Entry("heatmaps:draw", _one(fit.heatmap, metric), _named) for name, metric in fit.HEATMAPS.items()},
     **{name: Entry("sweeps:draw", _one(fit.sweep, field), _named) for name, field in fit.SWEPT.items()},
     **{name: Entry("light:draw", _one(fit.light), _named) for name in ("light", "effective_sigma")},

@@ -39,7 +39,7 @@ TITLES = {"frontier": "Accuracy against ε", "frontier_worst_class": "Accuracy o
 SETTINGS_NAMED = 3  # of an algorithm, in a note
 
 
-def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment, store: Reader | None = None) -> Exhibit:
+def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment, store: Reader | None) -> Exhibit:
     """As `draw`, with what the experiment says of references, of a budget and of imported results in the store."""
     shown = name == imported.SHOWN_BY and experiment.imports
     results = imported.load(store, experiment.imports) if shown else imported.NONE
