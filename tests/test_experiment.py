@@ -7,6 +7,7 @@ from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.trials.config import ConfigError
 from pipeline.trials.naming import run_name
 
+pytestmark = pytest.mark.usefixtures("extensions")  # files with trainers enter them
 SHIPPED = sorted((Path(__file__).parent.parent / "experiments").glob("*.yaml"))
 
 

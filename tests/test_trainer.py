@@ -12,15 +12,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from dp_accounting import GaussianDpEvent, LaplaceDpEvent, NoOpDpEvent, UnsupportedDpEvent
+from dp_accounting import (
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+    UnsupportedDpEvent,
+    ZCDpEvent,
+)
 from flat import train
 
-from pipeline import account, load_model, privacy_tags
+from pipeline import Epoch, account, load_model, privacy_tags
 from pipeline.accounting.budget import epoch_cost
 from pipeline.accounting.certified import event_of, with_noise
-from pipeline.accounting.curves import ORDERS
+from pipeline.accounting.curves import ORDERS, gdp_eps
 from pipeline.accounting.evaluations import selected_epsilon
-from pipeline.accounting.stated import StatedEvent
+from pipeline.accounting.stated import StatedEvent, stated_value
 from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.experiment.stopping import Selection
@@ -152,6 +160,7 @@ def test_events_are_accounted_for_by_every_accountant_that_takes_them():
 
 @pytest.mark.parametrize(("event", "message"), [
     (lambda trial: 3, r"event: must be a dp_accounting.DpEvent, got 3 of trainer 'odd' \(test_trainer.py:\d+\)"),
+    (lambda trial: ZCDpEvent(math.nan), "event: must be made of numbers, got ZCDpEvent"),
     (lambda trial: UnsupportedDpEvent(), "event: no accountant takes UnsupportedDpEvent"),
     (lambda trial: GaussianDpEvent(1 / 0), r"event: of trainer 'odd' fails with ZeroDivision.*test_trainer.py:\d+"),
 ])
@@ -162,6 +171,17 @@ def test_an_event_that_nothing_can_be_made_of_is_refused_before_training(event, 
 
     with pytest.raises(ConfigError, match=message):
         account(TrialConfig(**SMALL, trainer="odd"))
+
+
+def test_what_transforms_round_is_taken_from_delta_also_for_counts_within_an_event():
+    repeated = SelfComposedDpEvent(PoissonSampledDpEvent(1.0, GaussianDpEvent(100.0)), 10**4)
+    inside = StatedEvent("add/remove", repeated, 1, 1)
+    assert stated_value(inside, 1e-9, "pld") >= gdp_eps(1.0, 1e-9) and stated_value(inside, 1e-13, "pld") == math.inf
+
+
+def test_a_trial_of_another_version_is_not_accounted_for_by_the_one_that_is_loaded():
+    with pytest.raises(ConfigError, match="trainer_version: version 2 of trainer 'plain' states what its trials cost"):
+        event_of(of(PLAIN, trainer_version=2), 1)
 
 
 def test_without_an_event_or_noise_there_is_no_epsilon():
@@ -221,6 +241,16 @@ def test_results_follow_from_the_seed_whatever_draws_in_between():
     assert len({record.outcome.weights["1.weight"].tobytes() for record in first}) == 4
 
 
+def test_global_generators_are_independent_and_one_device_has_one_generator():
+    with GlobalRandomness(0, torch.device("cpu")).drawn_from():
+        drawn = (torch.randint(0, 1024, (500,)).numpy(), np.random.randint(0, 1024, 500),
+                 np.array([random.randrange(1024) for _ in range(500)]))
+    for one, other in itertools.combinations(drawn, 2):
+        assert np.mean(one == other) < 0.02
+    handed = Harness(Pack((of(PLAIN),)), load("digits"), torch.device("cpu")).handed
+    assert handed.generator("noise") is handed.generator("noise", "cpu:0")
+
+
 def test_global_generators_are_put_back():
     torch.manual_seed(1), random.seed(1), np.random.seed(1)
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
@@ -243,6 +273,11 @@ def test_a_trainer_draws_from_no_stream_that_the_noise_here_comes_from(trial, st
 
 def test_own_metrics_are_logged_and_withheld_where_nothing_says_why_not():
     assert last(of(PLAIN)).metrics["trainer/norm"] > 0
+    shown = type(PARTS["trainer"]["plain"])("shown", (PARTS["trainer"]["plain"],), {"public": {"norm": "of weights"}})
+    PARTS["trainer"]["plain"], before = shown, PARTS["trainer"]["plain"]
+    shown.slot, shown.name = before.slot, before.name
+    assert last(of(PLAIN, private_metrics="noisy")).metrics["trainer/norm"] > 0
+    PARTS["trainer"]["plain"] = before
     noisy = last(of(PLAIN, private_metrics="noisy"))
     assert "trainer/norm" not in noisy.metrics and 0 < noisy.metrics["validation/accuracy"]
     assert noisy.metrics["epsilon/stated/pld"] == account(of(PLAIN, private_metrics="noisy"))[0].value
@@ -293,7 +328,8 @@ def test_contributions_are_bounded_summed_and_released_with_the_noise_that_is_ac
 
 
 @pytest.mark.parametrize(("misuse", "message"), [
-    ("twice", "release: once for each batch"), ("shape", r"release: must be floating point \[\d+, 650\]"),
+    ("twice", "release: once for each batch"),
+    ("shape", r"release: must be floating point \[n, 650\], .* got torch.float32 \[\d+, 649\] for"),
     ("skip", "batches: every batch must be released"), ("part", "yields after 1 of 20 batches were released"),
     ("again", "batches: once in an epoch"), ("records", "batches and release are of trainers that hand in"),
 ])
@@ -324,11 +360,25 @@ def test_releases_that_are_not_accounted_for_are_refused(misuse, message):
     assert "test_trainer.py:" in raised.value.place
 
 
+def test_nothing_is_released_after_the_last_epoch():
+    @trainer("late", version=1, parameters=lambda trial: 650, per_record="so")
+    def late(trial, device):
+        for _ in (0, 1, 2):
+            for x, _ in trial.batches():
+                trial.release(torch.zeros(len(x), 650))
+            yield lambda x: x.new_zeros(len(x), 10)
+        for x, _ in trial.batches():
+            trial.release(torch.zeros(len(x), 650))
+
+    with pytest.raises(TrainerError, match="batches: once in an epoch, .* or one after the last"):
+        last(TrialConfig(**SMALL, trainer="late", mechanism="per_example", sampler="poisson", noise_multiplier=1.0))
+
+
 # what is refused of what it yields
 
 @pytest.mark.parametrize(("how", "message"), {
     "nan": "yields nan: logits of records are not finite", "infinite": "yields nan",
-    "classes": r"gives \[16, 7\] for 16 records; must be logits \[16, 10\]", "none": "yields None; must be a model",
+    "classes": r"must give logits \[n, 10\] for n records, got \[16, 7\] for 16", "none": "yields None; must be a model",
     "few": "yields 1 times; must yield once for each of 3 epochs", "many": "yields more than once for each of 3 epochs",
     "statistics": r"layer '1' \(BatchNorm1d\) has statistics of whole batches", "batch": "change by .* with the batch",
     "metric": "yields metric 'loss' that is no finite number, got nan",
@@ -339,6 +389,23 @@ def test_what_a_trainer_yields_is_refused_with_its_file_and_line(how, message):
     line = one_line(raised.value)
     number = int(line.rpartition("trainers.py:")[2].rstrip(")"))
     assert (DATA / "trainers.py").read_text().splitlines()[number - 1].strip().startswith("yield")
+
+
+def test_what_an_error_has_of_records_is_not_said_of_trials_that_withhold_it():
+    @trainer("telling", version=1, calibrates="noise_multiplier",
+             event=lambda trial: GaussianDpEvent(trial.noise_multiplier))
+    def telling(trial, records, labels, device):
+        if trial.seed:
+            raise ValueError(f"the first record is {records[0].sum()}")
+        yield Epoch(lambda x: x.new_zeros(len(x), 10), {"loss": torch.tensor(3.25)})
+
+    for seed, public in ((0, "TrainerError: trainer 'telling' yields metric 'loss' that is no finite number (test_"),
+                         (1, "TrainerFailed (test_trainer.py:")):
+        for disclosure, said in (("noisy", False), ("plain", True)):
+            trial = TrialConfig(**SMALL, trainer="telling", noise_multiplier=9.0, private_metrics=disclosure, seed=seed)
+            (result,) = epochs(Pack((trial,)), _packs)
+            assert ("3.25" in result["error"] or "first record" in result["error"]) == said
+            assert said or result["error"].startswith(public)
 
 
 def test_an_exception_names_the_trainers_line_and_no_line_of_a_library():
@@ -381,7 +448,8 @@ def test_packages_that_are_missing_are_told_before_training(tmp_path):
 # going on
 
 def test_a_state_comes_back_as_it_was():
-    state = {"model": {"w": torch.arange(3.0)}, "optimizer": {0: [torch.eye(2), (1, None, True)]}, "n": 2.5, "of": "x"}
+    state = {"model": {"w": torch.arange(3.0), "half": torch.ones(2, dtype=torch.bfloat16)}, "n": 2.5, "of": "x",
+             "optimizer": {0: [torch.eye(2), (1, None, True)]}}
     tensors = {}
     back = unpacked_state(packed_state(state, tensors), {name: value.numpy() for name, value in tensors.items()})
     assert str(back) == str(state)
@@ -390,7 +458,7 @@ def test_a_state_comes_back_as_it_was():
 
 
 @pytest.mark.parametrize(("settings", "kept"), [
-    ({}, True), ({"trainer": "by_globals"}, False),
+    ({}, True), ({"trainer": "prelude"}, True), ({"trainer": "by_globals"}, False),
     ({"trainer": "rows", "mechanism": "per_example", "sampler": "poisson"}, False)])
 def test_a_trial_goes_on_from_its_state_with_the_same_bits_or_starts_again(tmp_path, settings, kept):
     pack, checkpoints = Pack((of(PLAIN, **settings),)), Checkpoints(tmp_path, 0.0)
@@ -458,9 +526,17 @@ def test_a_sweep_of_trainers_tracks_fails_alone_reports_and_tells_of_edits(tmp_p
     table = Path("reports/mine/frontier.csv").read_text()
     assert "mine," in table and "softmax," in table and "stated" not in {line.split(",")[9] for line in table.split()}
     from pipeline.experiment.plugins import LOADED
-    from pipeline.sweep.run import edited_trainers
+    from pipeline.sweep.run import check_statements, edited_trainers
 
     assert list(edited_trainers(reader, done.trials)) == []
+    check_statements(reader, done.trials)
+    with monkeypatch.context() as patch:
+        patch.setattr(PARTS["trainer"]["mine"], "event", staticmethod(
+            lambda trial: PoissonSampledDpEvent(trial.sampling_rate / 2, GaussianDpEvent(trial.noise_multiplier))))
+        with_noise.cache_clear()
+        with pytest.raises(ConfigError, match="event: of every step .*, and when trial .* was trained it was"):
+            check_statements(reader, done.trials)
+    with_noise.cache_clear()
     LOADED["mine"] = "0" * 16
     (line,) = edited_trainers(reader, done.trials)
     assert "trainer 'mine': its file was another" in line and "raise the version" in line

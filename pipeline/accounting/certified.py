@@ -153,15 +153,22 @@ def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     return [e if within_delta(config, e.value, runs) else dataclasses.replace(e, value=math.inf) for e in found]
 
 
+def stated_of(config: TrialConfig) -> str:
+    """What a trainer states of a trial with its noise."""
+    trainer = config.parts.trainer
+    return f"of every {trainer.per} trainer '{trainer.name}' states {trainer.event(config)}"
+
+
 def _stated_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     noisy = with_noise(config)
-    event, trainer = event_of(noisy, epochs_done), config.parts.trainer
-    what = f"of every {trainer.per} trainer '{trainer.name}' states {trainer.event(noisy)}, and nobody here checked it"
+    event = event_of(noisy, epochs_done)
+    what = f"{stated_of(noisy)}, and nobody here checked it"
     if isinstance(event, PrivacyEvent):
         return [dataclasses.replace(e, kind="stated", sampler="by_trainer", note=what)
                 for e in (epsilon(event, config.delta, accountant) for accountant in accountants(event))]
-    return [Epsilon(stated_value(event, config.delta, accountant), "stated", accountant, event.relation, "by_trainer",
-                    config.delta, CONVERSIONS[accountant], what) for accountant in event.accountants]
+    found = [Epsilon(stated_value(event, config.delta, accountant), "stated", accountant, event.relation, "by_trainer",
+                     config.delta, CONVERSIONS[accountant], what) for accountant in event.accountants]
+    return sorted(found, key=lambda e: e.value)
 
 
 def _value_of(config: TrialConfig) -> float:

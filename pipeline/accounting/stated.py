@@ -103,6 +103,27 @@ def hashable(event: Any) -> Any:
     return tuple(map(hashable, event)) if isinstance(event, list) else event
 
 
+def repetitions(event: Any) -> int:
+    """How often mechanisms are composed in an event."""
+    if isinstance(event, SelfComposedDpEvent):
+        return event.count * repetitions(event.event)
+    return sum(map(repetitions, event.events)) if isinstance(event, ComposedDpEvent) else 1
+
+
+def _numbers(event: Any) -> list[float]:
+    """All numbers in an event."""
+    if isinstance(event, DpEvent):
+        return [number for f in attrs.fields(type(event)) for number in _numbers(getattr(event, f.name))]
+    return [number for own in event for number in _numbers(own)] if isinstance(event, tuple) else [event]
+
+
+def _by_losses(made: PLDAccountant, steps: int, delta: float) -> float:
+    """Epsilon of a composed privacy-loss distribution, infinite where what its transforms may round counts (see
+    `accounting.event.pld_epsilon`)."""
+    least = steps * LEAST_DELTA_PER_STEP
+    return float(made.get_epsilon(delta - least / 10)) if delta >= least else math.inf
+
+
 def _is_pure(event: DpEvent) -> bool:
     if isinstance(event, ComposedDpEvent):
         return all(map(_is_pure, event.events))
@@ -130,12 +151,11 @@ def poisson_of(stated: StatedEvent) -> tuple[float, float] | None:
 
 @lru_cache(maxsize=4096)
 def stated_value(event: StatedEvent, delta: float, accountant: str) -> float:
-    """Epsilon at delta by one of the event's accountants; what transforms may round is taken from delta, as of
-    `accounting.event.pld_epsilon`."""
+    """Epsilon at delta by one of the event's accountants."""
     if accountant != "pld":
         return improved_conversion(ORDERS, event.renyi(), delta)[0]
     made = PLDAccountant(event.neighbours).compose(event.event, event.steps)
-    return float(made.get_epsilon(delta - event.steps * LEAST_DELTA_PER_STEP / 10))
+    return _by_losses(made, event.steps * repetitions(event.event), delta)
 
 
 def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
@@ -145,6 +165,9 @@ def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
         ConfigError: for what is no event, or one that no accountant takes, with the trainer's file and line.
     """
     trainer = config.parts.trainer
+    if config.trainer_version != trainer.version:  # whose event may be another
+        raise ConfigError(f"trainer_version: version {config.trainer_version} of trainer '{trainer.name}' states what "
+                          f"its trials cost, and version {trainer.version} is loaded; load that file")
     try:
         event = trainer.event(config)
     except Exception as error:
@@ -155,6 +178,8 @@ def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
     if not isinstance(event, DpEvent):
         raise ConfigError(f"event: must be a dp_accounting.DpEvent, got {event!r} of trainer '{trainer.name}' "
                           f"({place(trainer)})")
+    if any(math.isnan(number) for number in _numbers(hashable(event))):
+        raise ConfigError(f"event: must be made of numbers, got {event} of trainer '{trainer.name}' ({place(trainer)})")
     many = epochs_done * (config.steps_per_epoch if trainer.per == STEP else 1)
     stated = StatedEvent(trainer.relation, hashable(event), many, epochs_done)
     if not stated.accountants:
@@ -184,8 +209,7 @@ def composed_epsilon(parts: list[tuple[DpEvent, NeighboringRelation]], mus: list
         made = PLDAccountant(*relations)
         for event in events:
             made.compose(event)
-        steps = sum(event.count if isinstance(event, SelfComposedDpEvent) else 1 for event in events)
-        return float(made.get_epsilon(delta - steps * LEAST_DELTA_PER_STEP / 10))
+        return _by_losses(made, sum(map(repetitions, events)), delta)
     curve = sum(alpha * mu**2 / 2 for mu in mus for alpha in [np.array(ORDERS)]) + np.zeros(len(ORDERS))
     for event, relation in parts:
         made = RdpAccountant(ORDERS, relation)

@@ -213,8 +213,9 @@ def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
         note += f"; {_source(config)}; {_numbers(config, enlargement)}; {_disclosed(config)}"
         for what, name, why in (("contributions are bounded", mechanism.name, mechanism.guarantee),
                                 ("errors depend on one record each", config.loss, config.parts.loss.per_record),
-                                ("learning signals depend on one record each", config.algorithm,
-                                 config.parts.feedback.per_record)):
+                                ("learning signals depend on one record each" if config.parts.trainer.own else
+                                 "rows depend on one record each, and models on what was released of them alone",
+                                 config.algorithm, config.parts.feedback.per_record)):
             note += f"; that {what} is stated by the extension '{name}': {why}" if why else ""
         if config.parts.projector.hardware:
             note += "; presupposes that the device projects every record without crosstalk from others"

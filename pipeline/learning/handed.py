@@ -19,13 +19,25 @@ from pipeline.learning.randomness import Noise, torch_generator
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError
 from pipeline.trials.packs import Pack
-from pipeline.trials.streams import integer_seed
+from pipeline.trials.streams import sequence
 
 
 class TrainerError(UserError, RuntimeError):
-    """What a trainer yields cannot be used; `place` is where it stands."""
+    """What a trainer does or yields cannot be used.
+
+    Args:
+        public: what may be said of any trial.
+        got: values, which may be of private records.
+
+    Attributes:
+        place: where it stands.
+    """
 
     place = ""
+
+    def __init__(self, public: str, got: str = "") -> None:
+        super().__init__(f"{public}, got {got}" if got else public)
+        self.public, self.got = public, got
 
 
 class TrainerFailed(RuntimeError):
@@ -67,13 +79,18 @@ class Handed:
         self._config, self._contributions = config, contributions
         self.epochs_done, self.state = 0, None
         self.generators: dict[tuple[str, str], torch.Generator] = {}
+        self.going_on: Callable[[], None] | None = None  # puts generators where they were
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_config"], name)
 
     @property
     def epochs_left(self) -> range:
-        """Numbers of the epochs that are still to be trained, from `epochs_done` on."""
+        """Numbers of the epochs that are still to be trained, from `epochs_done` on. After a restart, generators go on
+        from here: what is drawn before, such as weights to start from, is drawn as it was."""
+        if self.going_on:
+            self.going_on()
+            self.going_on = None
         return range(self.epochs_done, self._config.epochs)
 
     def generator(self, stream: str = "noise", device: torch.device | str = "cpu") -> torch.Generator:
@@ -86,7 +103,8 @@ class Handed:
         accepted = ("init", "feedback") if self._contributions else ("noise", "sampling", "init", "feedback")
         if stream not in accepted:
             raise TrainerError(f"generator: must be one of {', '.join(accepted)}, got '{stream}'")
-        key = stream, str(device)
+        device = torch.device(device)
+        key = stream, f"{device.type}:{device.index or 0}"
         if key not in self.generators:
             self.generators[key] = torch_generator(self._config.seed, stream, device)
         return self.generators[key]
@@ -135,6 +153,7 @@ class Contributions:
         self._out, self._fetch, self._steps = net.blank_parameters(1, device), fetch, config.steps_per_epoch
         self._open: int | None = None  # rows of the batch that waits for its release
         self.released = 0  # batches of this epoch
+        self.over = False  # no epoch is left
 
     def noise_sources(self) -> list[Noise]:
         """As of a mechanism."""
@@ -142,8 +161,8 @@ class Contributions:
 
     def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """As `Handed.batches`."""
-        if self._open is not None or self.released:
-            raise TrainerError("batches: once in an epoch, got a second call before the yield")
+        if self._open is not None or self.released or self.over:
+            raise TrainerError("batches: once in an epoch, got a second call before the yield, or one after the last")
         for indices in self.sampler.epoch()[:, 0]:
             if self._open is not None:
                 raise TrainerError("batches: every batch must be released, got the next one asked for without")
@@ -157,9 +176,9 @@ class Contributions:
         if n is None:
             raise TrainerError("release: once for each batch, got it without one")
         if not isinstance(rows, torch.Tensor) or not rows.is_floating_point() or rows.shape != (n, d):
-            what = f"{rows.dtype} {list(rows.shape)}" if isinstance(rows, torch.Tensor) else repr(rows)
-            raise TrainerError(f"release: must be floating point [{n}, {d}], a row for each record of the batch, got "
-                               f"{what}")
+            what = f"{rows.dtype} {list(rows.shape)}" if isinstance(rows, torch.Tensor) else f"a {type(rows).__name__}"
+            raise TrainerError(f"release: must be floating point [n, {d}], a row for each of the batch's n records",
+                               f"{what} for {n} records")
         rows = rows.detach().to(self._out.flat.dtype)[None]
         self.mechanism.update([rows], [rows.new_zeros(1, n, 0)], self._out)
         self._open, self.released = None, self.released + 1
@@ -182,9 +201,10 @@ def packed_state(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
         TrainerError: for what is neither tensor, number, text nor None, nor a list or dict of them.
     """
     if isinstance(value, torch.Tensor | np.ndarray):
-        name = f"state_{len(tensors)}"
-        tensors[name] = torch.as_tensor(value)
-        return {"tensor": name}
+        name, tensor = f"state_{len(tensors)}", torch.as_tensor(value)
+        kind = str(tensor.dtype).removeprefix("torch.")
+        tensors[name] = tensor.float() if kind == "bfloat16" else tensor  # which NumPy does not have
+        return {"tensor": [name, kind]}
     if isinstance(value, Mapping):
         return {"dict": [[packed_state(key, tensors), packed_state(own, tensors)] for key, own in value.items()]}
     if isinstance(value, tuple | list):
@@ -200,7 +220,8 @@ def unpacked_state(packed: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         return packed
     ((kind, content),) = packed.items()
     if kind == "tensor":
-        return torch.from_numpy(np.array(arrays[content]))
+        name, kind = content
+        return torch.from_numpy(np.array(arrays[name])).to(getattr(torch, kind))
     if kind == "dict":
         return {unpacked_state(key, arrays): unpacked_state(own, arrays) for key, own in content}
     values = [unpacked_state(own, arrays) for own in content]
@@ -213,10 +234,10 @@ class GlobalRandomness:
     def __init__(self, seed: int, device: torch.device) -> None:
         self._device = device
         with self._kept():
-            number = integer_seed(seed, "trainer")
-            torch.manual_seed(number)
-            np.random.seed(number)
-            random.seed(number)
+            of_torch, of_numpy, of_python = (int(sequence(seed, "trainer", k).generate_state(1)[0]) for k in range(3))
+            torch.manual_seed(of_torch)
+            np.random.seed(of_numpy)
+            random.seed(of_python)
             self.state = self._now()
 
     def _now(self) -> dict[str, Any]:
@@ -224,7 +245,8 @@ class GlobalRandomness:
         return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": [name, keys.tolist(), *rest],
                 "cuda": torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None}
 
-    def _set(self, state: Mapping[str, Any]) -> None:
+    def put(self, state: Mapping[str, Any]) -> None:
+        """Let the global generators go on from a state."""
         torch.set_rng_state(state["torch"])
         version, keys, gauss = state["python"]
         random.setstate((version, tuple(keys), gauss))
@@ -239,13 +261,13 @@ class GlobalRandomness:
         try:
             yield
         finally:
-            self._set(outside)
+            self.put(outside)
 
     @contextlib.contextmanager
     def drawn_from(self) -> Iterator[None]:
         """Within, the global generators are this trial's."""
         with self._kept():
-            self._set(self.state)
+            self.put(self.state)
             try:
                 yield
             finally:

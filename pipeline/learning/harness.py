@@ -97,9 +97,14 @@ class Harness(Run):
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         """As `Run.restore`."""
         content = unpacked_state(values["trainer"], arrays)
-        self.handed.state, self.randomness.state = content["state"], content["global"]
-        for stream, device, state in content["generators"]:
-            self.handed.generator(stream, device).set_state(state)
+        self.handed.state = content["state"]
+
+        def go_on() -> None:
+            self.randomness.put(content["global"])
+            for stream, device, state in content["generators"]:
+                self.handed.generator(stream, device).set_state(state)
+
+        self.handed.going_on = go_on
         for k, source in enumerate(self.noise_sources()):
             source.restore({name.removeprefix(f"noise_{k}."): torch.from_numpy(array)
                             for name, array in arrays.items() if name.startswith(f"noise_{k}.")})
@@ -130,9 +135,18 @@ class Harness(Run):
         if self.contributions:
             with self._at_its_line():
                 self.contributions.end_epoch()
-        if self.epoch + 1 == self.config.epochs and self._next() is not None:
-            raise self._error(f"yields more than once for each of {self.config.epochs} epochs; must end after the last")
+        if self.handed.going_on:
+            raise self._error("goes on from a state without `trial.epochs_left`, from which generators go on")
+        if self.epoch + 1 == self.config.epochs:
+            self._end()
         return self._own_metrics(self.yielded.metrics)
+
+    def _end(self) -> None:
+        """Let the trainer end after its last epoch; nothing of what it does then is accounted for."""
+        if self.contributions:
+            self.contributions.over = True
+        if self._next() is not None:
+            raise self._error(f"yields more than once for each of {self.config.epochs} epochs; must end after the last")
 
     def _next(self) -> Any:
         """What the trainer yields next; None where it ends."""
@@ -166,9 +180,9 @@ class Harness(Run):
 
     _line = _d = 0
 
-    def _error(self, text: str) -> TrainerError:
+    def _error(self, text: str, got: str = "") -> TrainerError:
         line = self._line or self.trainer.works.__code__.co_firstlineno
-        error = TrainerError(f"trainer '{self.trainer.name}' {text}")
+        error = TrainerError(f"trainer '{self.trainer.name}' {text}", got)
         error.place = f"{Path(self.trainer.source).name}:{line}"
         return error
 
@@ -184,7 +198,7 @@ class Harness(Run):
                      if frame.filename == self.trainer.source]
             self._line = lines[-1] if lines else self._line
             if isinstance(error, TrainerError):
-                raise self._error(str(error)) from error
+                raise self._error(error.public, error.got) from error
             failed = TrainerFailed(f"{type(error).__name__}: {error}")
             failed.place = self._error("").place
             raise failed from error
@@ -192,7 +206,7 @@ class Harness(Run):
     def _check_model(self, model: Any) -> None:
         """Refuse what is not a function of one record at a time."""
         if not callable(model):
-            raise self._error(f"yields {model!r}; must be a model: what maps records to logits")
+            raise self._error("yields no model, which maps records to logits", f"a {type(model).__name__}")
         for name, module in model.named_modules() if isinstance(model, torch.nn.Module) else ():
             if isinstance(module, _STATISTICS) and (module.track_running_stats or not _per_record(module)):
                 raise self._error(f"yields a module whose layer '{name}' ({type(module).__name__}) has statistics of "
@@ -225,9 +239,9 @@ class Harness(Run):
             if learning:
                 model.train()
         if not isinstance(logits, torch.Tensor) or logits.shape != (x.shape[1], classes):
-            got = list(logits.shape) if isinstance(logits, torch.Tensor) else repr(logits)[:80]
-            raise self._error(f"yields a model that gives {got} for {x.shape[1]} records; must be logits "
-                              f"[{x.shape[1]}, {classes}]")
+            got = list(logits.shape) if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
+            raise self._error(f"yields a model that must give logits [n, {classes}] for n records", f"{got} for "
+                              f"{x.shape[1]} records")
         if not torch.isfinite(logits).all():
             raise self._error("yields nan: logits of records are not finite")
         return None, logits.detach().float()[None]
@@ -236,7 +250,7 @@ class Harness(Run):
         """`trainer/<name>`, of what may be logged."""
         for name, value in metrics.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise self._error(f"yields metric '{name}' that is no finite number, got {value!r}")
+                raise self._error(f"yields metric '{name}' that is no finite number", f"{value!r}"[:80])
         open_to_all = self.config.disclosure == "plain"
         return {f"trainer/{name}": float(value) for name, value in metrics.items()
                 if open_to_all or name in self.trainer.public}

@@ -194,7 +194,7 @@ class Recorder:
             for record in records:
                 self._store.check(record)
         except ValueError as error:  # a metric that cannot be stored is the pack's failure, not the sweep's
-            self.fail(pack, (public_line if pack.shared.secure else one_line)(error), traceback.format_exc())
+            self.fail(pack, (public_line if pack.shared.discreet else one_line)(error), traceback.format_exc())
             return
         self._waiting.setdefault(pack, []).extend(records)
         if pack.shared.redrawn or any(record.outcome for record in records):
@@ -262,11 +262,11 @@ class Recorder:
         if self._odometer and tags:
             self._odometer.read_again()
         # Only now, as a failure that is seen has to be paid for, does anybody see it.
-        secure = pack.shared.secure
+        discreet = pack.shared.discreet
         with contextlib.suppress(OSError):  # a full disk; the store has the reason
             mode = "a" if self._result.failed else "w"
-            for path, said in ((self._failure_log, reason if secure else text), (self._private_log, text)):
-                if said and (path == self._failure_log or secure):
+            for path, said in ((self._failure_log, reason if discreet else text), (self._private_log, text)):
+                if said and (path == self._failure_log or discreet):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     with path.open(mode, encoding="utf-8") as log:
                         log.write(f"{names}\n{said}\n")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pipeline.accounting.budget import scope
+from pipeline.accounting.certified import stated_of, with_noise
 from pipeline.accounting.evaluations import check_evaluations
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.plugins import LOADED, load_plugins
@@ -121,12 +122,13 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                              passed_over=rounds.passed_over)
         progress.skip(result.skipped)
         progress.add(missing, rounds.later)
+        check_statements(store, (*experiment.possible, *rounds.trials))
         if missing:
             check_evaluations(missing)
             possible = experiment.corners or missing
             asked = possible if experiment.corners else missing
             check_promises(asked, published_digests(store) if any(t.parts.features.of_file for t in asked) else ())
-            folder.make(experiment.name, any(trial.secure for trial in possible), store.artifact_folders())
+            folder.make(experiment.name, any(trial.discreet for trial in possible), store.artifact_folders())
             digests = folder.feature_digests(possible)
             for line in (*scope(experiment, store.certified), *edited_trainers(store, possible)):
                 progress.say(line)
@@ -172,6 +174,25 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     result.wall_seconds = time.monotonic() - begin
     progress.say(result.summary(failure_log))
     return result
+
+
+def check_statements(store: Reader, trials: Sequence[TrialConfig]) -> None:
+    """Make sure that trainers state of the open sweep's trials what they stated when these were trained.
+
+    Raises:
+        ConfigError: naming the trainer, and what it stated.
+    """
+    known = {trial.trial_key: trial for trial in trials if not trial.parts.trainer.own}
+    for run in store.runs() if known and store.is_open else ():
+        if (trial := known.get(run.trial_key)) and run.tags.get("privacy.certified") == "stated":
+            then = run.tags.get("privacy.notes", "")
+            try:
+                now = stated_of(with_noise(trial))
+            except ValueError as error:  # no noise attains the target any more
+                now = str(error)
+            if not then.startswith(now):
+                raise ConfigError(f"event: {now}, and when trial {trial.trial_key} was trained it was something else "
+                                  f"('{then.partition(', and nobody')[0]}'); restore the file, or raise the version")
 
 
 def edited_trainers(store: Reader, trials: Sequence[TrialConfig]) -> Iterator[str]:

@@ -43,7 +43,7 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
         if live:
             raise RuntimeError(f"training ended without an outcome of {', '.join(sorted(live))}")
     except Exception as error:
-        said = public_line(error) if pack.shared.secure else one_line(error)
+        said = public_line(error) if pack.shared.discreet else one_line(error)
         yield {"records": [], "error": said, "traceback": traceback.format_exc()}
 
 
@@ -207,6 +207,8 @@ def one_line(error: BaseException) -> str:
 def public_line(error: BaseException) -> str:
     """As `one_line`, of a trial with secret noise: what was not written for users may have numbers of its records or
     its noise in it, and only its kind and place are said."""
+    if public := getattr(error, "public", ""):
+        return f"{type(error).__name__}: {public}{_place(error)}"
     return one_line(error) if isinstance(error, UserError) else f"{type(error).__name__}{_place(error)}"
 
 

@@ -161,6 +161,11 @@ class TrialConfig:
         return self.private_metrics or self.parts.release.in_effect(self)
 
     @property
+    def discreet(self) -> bool:
+        """Whether what an exception says is kept in the private folder: texts of a user's trainer may be of records."""
+        return self.secure or not self.parts.trainer.own and self.disclosure != "plain"
+
+    @property
     def redrawn(self) -> bool:
         """Whether a second run of the trial draws other noise, and so is a second release."""
         return self.secure or self.parts.trainer.redraws

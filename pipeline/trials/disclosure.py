@@ -20,6 +20,7 @@ METRICS = {  # by beginning of the name
                     "settings alone"),
     "epsilon/audited/one_step": NEIGHBOURS,
     "audit/one_step_": NEIGHBOURS,
+    "trainer/": "its trainer says why it may be known (`public`)",
     "time/epoch_seconds": "the machine and the size of batches; what time tells is outside the guarantee",
 }
 SWEEP_METRICS = {  # of a sweep as a whole

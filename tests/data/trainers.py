@@ -59,6 +59,13 @@ def by_globals(trial, records, labels, device):
     yield from by_poisson(trial, records, labels, device, torch.default_generator)
 
 
+@trainer("prelude", version=1, calibrates="noise_multiplier", settings={"learning_rate": None}, event=poisson)
+def prelude(trial, records, labels, device):
+    """Draws noise from the global generator, by which its weights are drawn, too, and gives its state."""
+    for model in by_poisson(trial, records, labels, device, torch.default_generator):
+        yield Epoch(model, state=model.state_dict())
+
+
 @trainer("elsewhere", version=1, calibrates="noise_multiplier", settings={"learning_rate": None}, event=poisson,
          randomness="own")
 def elsewhere(trial, records, labels, device):
