@@ -378,7 +378,8 @@ def test_nothing_is_released_after_the_last_epoch():
 
 @pytest.mark.parametrize(("how", "message"), {
     "nan": "yields nan: logits of records are not finite", "infinite": "yields nan",
-    "classes": r"must give logits \[n, 10\] for n records, got \[16, 7\] for 16", "none": "yields None; must be a model",
+    "classes": r"must give logits \[n, 10\] for n records, got \[16, 7\] for 16",
+    "none": "yields None; must be a model",
     "few": "yields 1 times; must yield once for each of 3 epochs", "many": "yields more than once for each of 3 epochs",
     "statistics": r"layer '1' \(BatchNorm1d\) has statistics of whole batches", "batch": "change by .* with the batch",
     "metric": "yields metric 'loss' that is no finite number, got nan",
