@@ -85,7 +85,7 @@ def test_node_that_lacks_a_library_or_data_is_named_before_anything_is_trained(n
 @pytest.mark.slow
 def test_nodes_and_a_head_that_know_no_plugin_train_what_it_brings(nodes, tmp_path):
     """A trainer and a data set; neither the head, which is handed the experiment, nor the nodes have imported them."""
-    (tmp_path / "brought.py").write_text((TESTS / "data" / "trainers.py").read_text() + BROUGHT)
+    (tmp_path / "brought.py").write_text((TESTS / "data" / "some_trainers.py").read_text() + BROUGHT)
     (tmp_path / "brought.yaml").write_text("""
     plugins: [brought]
     base: {dataset: other_digits, batch_size: 64, epochs: 2, noise_multiplier: 1}

@@ -54,8 +54,8 @@ PLAIN = dict(**SMALL, trainer="plain", learning_rate=0.5, noise_multiplier=1.0)
 @pytest.fixture(autouse=True)
 def trainers(extensions, monkeypatch):
     monkeypatch.syspath_prepend(DATA)
-    sys.modules.pop("trainers", None)  # what it entered was gone after the test before
-    importlib.import_module("trainers")
+    sys.modules.pop("some_trainers", None)  # what it entered was gone after the test before
+    importlib.import_module("some_trainers")
 
 
 def of(keys, **settings):
@@ -388,8 +388,8 @@ def test_what_a_trainer_yields_is_refused_with_its_file_and_line(how, message):
     with pytest.raises(TrainerError, match=f"trainer 'wrong' .*{message}") as raised:
         last(TrialConfig(**SMALL, trainer="wrong", how=how))
     line = one_line(raised.value)
-    number = int(line.rpartition("trainers.py:")[2].rstrip(")"))
-    assert (DATA / "trainers.py").read_text().splitlines()[number - 1].strip().startswith("yield")
+    number = int(line.rpartition("some_trainers.py:")[2].rstrip(")"))
+    assert (DATA / "some_trainers.py").read_text().splitlines()[number - 1].strip().startswith("yield")
 
 
 def test_what_an_error_has_of_records_is_not_said_of_trials_that_withhold_it():
@@ -410,11 +410,26 @@ def test_what_an_error_has_of_records_is_not_said_of_trials_that_withhold_it():
 
 
 def test_an_exception_names_the_trainers_line_and_no_line_of_a_library():
-    with pytest.raises(TrainerFailed, match="ValueError: no batch today") as raised:
+    with pytest.raises(TrainerFailed, match="trainer 'wrong': ValueError: no batch today") as raised:
         last(TrialConfig(**SMALL, trainer="wrong", how="raise"))
-    lines = (DATA / "trainers.py").read_text().splitlines()
+    lines = (DATA / "some_trainers.py").read_text().splitlines()
     number = next(n for n, text in enumerate(lines, 1) if "no batch today" in text)
-    assert one_line(raised.value) == f"TrainerFailed: ValueError: no batch today (trainers.py:{number})"
+    assert one_line(raised.value) == (f"TrainerFailed: trainer 'wrong': ValueError: no batch today "
+                                      f"(some_trainers.py:{number})")
+
+
+def test_an_exit_ends_the_trial_alone_and_settings_of_torch_are_put_back():
+    @trainer("rude", version=1)
+    def rude(trial, records, labels, device):
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        yield lambda x: x.new_zeros(len(x), 10)
+        assert torch.get_default_dtype() == torch.float64 and not torch.is_grad_enabled(), "it finds what it set"
+        sys.exit(0)
+
+    with pytest.raises(TrainerFailed, match="trainer 'rude': SystemExit: 0"):
+        last(TrialConfig(**SMALL, trainer="rude"))
+    assert torch.get_default_dtype() == torch.float32 and torch.is_grad_enabled()
 
 
 def test_the_trainer_is_closed_where_it_stands():
@@ -488,7 +503,7 @@ def test_a_trainer_that_draws_from_elsewhere_asks_before_it_draws_again(tmp_path
 def test_a_sweep_of_trainers_tracks_fails_alone_reports_and_tells_of_edits(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
-    source = (DATA / "trainers.py").read_text()
+    source = (DATA / "some_trainers.py").read_text()
     kept = source.split('@trainer("by_globals"')[0] + '@trainer("wrong"' + source.split('@trainer("wrong"')[1]
     Path("mine.py").write_text(kept.replace('@trainer("plain"', '@trainer("mine"').replace('@trainer("wrong"',
                                                                                           '@trainer("bad"'))
@@ -546,7 +561,7 @@ def test_a_sweep_of_trainers_tracks_fails_alone_reports_and_tells_of_edits(tmp_p
 def test_a_stopped_generator_of_epochs_hands_out_the_failure_and_no_more():
     (said,) = epochs(Pack((TrialConfig(**SMALL, trainer="wrong", how="none"),)),
                      lambda pack: (records for records in _packs(pack)))
-    assert said["records"] == [] and "yields None" in said["error"] and "trainers.py:" in said["error"]
+    assert said["records"] == [] and "yields None" in said["error"] and "some_trainers.py:" in said["error"]
 
 
 def _packs(pack):

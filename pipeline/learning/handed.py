@@ -229,7 +229,8 @@ def unpacked_state(packed: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 
 class GlobalRandomness:
-    """The global generators of torch, numpy and Python as one trial draws from them, whoever draws in between."""
+    """The global generators of torch, numpy and Python as one trial draws from them, whoever draws in between; and the
+    global settings of torch that trainers change: default type, threads, whether gradients are computed."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._device = device
@@ -238,7 +239,7 @@ class GlobalRandomness:
             torch.manual_seed(of_torch)
             np.random.seed(of_numpy)
             random.seed(of_python)
-            self.state = self._now()
+            self.state, self._settings = self._now(), _torch_settings()
 
     def _now(self) -> dict[str, Any]:
         name, keys, *rest = np.random.get_state()
@@ -266,9 +267,23 @@ class GlobalRandomness:
     @contextlib.contextmanager
     def drawn_from(self) -> Iterator[None]:
         """Within, the global generators are this trial's."""
+        settings = _torch_settings()
         with self._kept():
             self.put(self.state)
+            _set_torch(*self._settings)
             try:
                 yield
             finally:
-                self.state = self._now()
+                self.state, self._settings = self._now(), _torch_settings()
+                _set_torch(*settings)
+
+
+def _torch_settings() -> tuple[torch.dtype, int, bool]:
+    return torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()
+
+
+def _set_torch(dtype: torch.dtype, threads: int, gradients: bool) -> None:
+    torch.set_default_dtype(dtype)
+    torch.set_grad_enabled(gradients)
+    if threads != torch.get_num_threads():
+        torch.set_num_threads(threads)

@@ -191,7 +191,7 @@ class Harness(Run):
         """Errors from within say where in the trainer's file they come from."""
         try:
             yield
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if getattr(error, "place", ""):
                 raise
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
@@ -199,7 +199,7 @@ class Harness(Run):
             self._line = lines[-1] if lines else self._line
             if isinstance(error, TrainerError):
                 raise self._error(error.public, error.got) from error
-            failed = TrainerFailed(f"{type(error).__name__}: {error}")
+            failed = TrainerFailed(f"trainer '{self.trainer.name}': {type(error).__name__}: {error}")
             failed.place = self._error("").place
             raise failed from error
 
