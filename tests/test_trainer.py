@@ -494,6 +494,7 @@ def test_a_trial_goes_on_from_its_state_with_the_same_bits_or_starts_again(tmp_p
 def test_a_trainer_that_draws_from_elsewhere_asks_before_it_draws_again(tmp_path):
     pack = Pack((of(PLAIN, trainer="elsewhere"),))
     options = dict(device="cpu", threads=1, data_folder=None, checkpoints=Checkpoints(tmp_path, 0.0))
+    assert "nothing of it is recorded here" in privacy_tags(pack.shared)["privacy.notes"]
     first, second = (next(train_pack(pack, **options)) for _ in range(2))
     assert isinstance(first, Draw) and isinstance(second, Draw) and first.name != second.name and first.epoch == 0
 
@@ -542,19 +543,18 @@ def test_a_sweep_of_trainers_tracks_fails_alone_reports_and_tells_of_edits(tmp_p
     table = Path("reports/mine/frontier.csv").read_text()
     assert "mine," in table and "softmax," in table and "stated" not in {line.split(",")[9] for line in table.split()}
     from pipeline.experiment.plugins import LOADED
-    from pipeline.sweep.run import check_statements, edited_trainers
+    from pipeline.sweep.run import check_trainers
 
-    assert list(edited_trainers(reader, done.trials)) == []
-    check_statements(reader, done.trials)
+    assert check_trainers(reader, done.trials) == []
     with monkeypatch.context() as patch:
         patch.setattr(PARTS["trainer"]["mine"], "event", staticmethod(
             lambda trial: PoissonSampledDpEvent(trial.sampling_rate / 2, GaussianDpEvent(trial.noise_multiplier))))
         with_noise.cache_clear()
         with pytest.raises(ConfigError, match="event: of every step .*, and when trial .* was trained it was"):
-            check_statements(reader, done.trials)
+            check_trainers(reader, done.trials)
     with_noise.cache_clear()
     LOADED["mine"] = "0" * 16
-    (line,) = edited_trainers(reader, done.trials)
+    (line,) = check_trainers(reader, done.trials)
     assert "trainer 'mine': its file was another" in line and "raise the version" in line
 
 

@@ -21,7 +21,7 @@ from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import load
 from pipeline.learning.handed import Handed, TrainerError, TrainerFailed
 from pipeline.learning.harness import Harness
-from pipeline.sweep.run import edited_trainers
+from pipeline.sweep.run import check_trainers
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.packs import Pack
 
@@ -238,8 +238,9 @@ def test_tanh_is_a_tempered_sigmoid(modules):
 
 def test_a_sweep_tells_of_an_edited_trainer_where_its_runs_have_a_digest():
     def told(tag):
-        run = SimpleNamespace(params={"trainer": "ghost", "trainer_version": "1"}, tags={"plugin.trainers.ghost": tag})
-        return list(edited_trainers(SimpleNamespace(is_open=True, runs=lambda: [run]), [trial_of("ghost")]))
+        run = SimpleNamespace(trial_key="", params={"trainer": "ghost", "trainer_version": "1"},
+                              tags={"plugin.trainers.ghost": tag})
+        return check_trainers(SimpleNamespace(is_open=True, runs=lambda: [run]), [trial_of("ghost")])
 
     assert told(LOADED["trainers.ghost"]) == told("not recorded") == []  # of trials with noisy metrics
     (line,) = told("0" * 16)

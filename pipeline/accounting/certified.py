@@ -92,7 +92,7 @@ def calibrated(config: TrialConfig) -> dict[str, str]:
 
     The settings of such a trial, and its key, have the target in their place.
     """
-    names = {"target_epsilon": getattr(config.parts.trainer, "calibrates", "") or "noise_multiplier",
+    names = {"target_epsilon": config.parts.trainer.calibrates or "noise_multiplier",
              "target_label_epsilon": "sigma"}
     return {f"calibrated.{name}": repr(float(getattr(with_noise(config), name)))
             for target, name in names.items() if config.canonical().get(target)}

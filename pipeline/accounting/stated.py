@@ -210,7 +210,7 @@ def composed_epsilon(parts: list[tuple[DpEvent, NeighboringRelation]], mus: list
         for event in events:
             made.compose(event)
         return _by_losses(made, sum(map(repetitions, events)), delta)
-    curve = sum(alpha * mu**2 / 2 for mu in mus for alpha in [np.array(ORDERS)]) + np.zeros(len(ORDERS))
+    curve = np.array(ORDERS) * sum(mu**2 for mu in mus) / 2
     for event, relation in parts:
         made = RdpAccountant(ORDERS, relation)
         if not made.supports(event):

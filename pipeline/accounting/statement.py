@@ -33,6 +33,7 @@ SECRET = "noise and batches come from the operating system's entropy, and nothin
 PUBLISHED = ("inputs are shifted and scaled by published constants, which are means and deviations of the training "
              "records and count as public")
 STATISTICS = "not covered: inputs are shifted and scaled by means and deviations of the training records"
+ELSEWHERE = "the noise comes from where the trainer draws it, as it states, and nothing of it is recorded here"
 RECORDED = "the noise comes from a recorded seed, and whoever knows that can subtract it"
 
 __all__ = ["Epsilon", "account", "describe", "price_lines", "privacy_tags", "selected_epsilon"]
@@ -137,7 +138,7 @@ def _standing(config: TrialConfig, epsilons: list[Epsilon]) -> list[str]:
         return ["**No guarantee**: nothing is stated of this trial's privacy."]
     finite = {epsilon.kind for epsilon in epsilons if epsilon.is_metric}
     if "stated" in finite:
-        return [f"**Stated** by the trainer, and **not checked**: {RECORDED}."]
+        return [f"**Stated** by the trainer, and **not checked**: {_drawn(config)}."]
     if not finite & {"certified", "label"}:
         return []
     what = "features and labels" if "certified" in finite else "labels alone"
@@ -228,6 +229,10 @@ def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
     }
 
 
+def _drawn(config: TrialConfig) -> str:
+    return ELSEWHERE if config.parts.trainer.redraws else RECORDED
+
+
 def _tags_of_stated(config: TrialConfig) -> dict[str, str]:
     first = certified_epsilons(config, config.epochs)[0]
     reads = ("what else than the records that it is handed the trainer reads, and that it does as it states, is its "
@@ -237,7 +242,7 @@ def _tags_of_stated(config: TrialConfig) -> dict[str, str]:
         "privacy.relation": first.relation,
         "privacy.sampler": config.sampler,
         "privacy.delta": f"{config.delta:g}",
-        "privacy.notes": f"{first.note}; {reads}; {RECORDED}; {REAL_NUMBERS}; {_disclosed(config)}",
+        "privacy.notes": f"{first.note}; {reads}; {_drawn(config)}; {REAL_NUMBERS}; {_disclosed(config)}",
     }
 
 

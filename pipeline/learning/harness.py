@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from pipeline.accounting.certified import with_noise
 from pipeline.learning.canary_scores import CanaryScores
@@ -35,7 +36,6 @@ from pipeline.trials.trainer import check_packages
 
 ALIKE = 1e-3  # by how much, of its largest, a logit may change with the batch, as sums are rounded otherwise
 LOOKED_AT = 16  # test records whose logits are compared
-_STATISTICS = (torch.nn.modules.batchnorm._NormBase,)  # they keep, or use, means over records
 
 
 class Harness(Run):
@@ -208,7 +208,7 @@ class Harness(Run):
         if not callable(model):
             raise self._error("yields no model, which maps records to logits", f"a {type(model).__name__}")
         for name, module in model.named_modules() if isinstance(model, torch.nn.Module) else ():
-            if isinstance(module, _STATISTICS) and (module.track_running_stats or not _per_record(module)):
+            if isinstance(module, _BatchNorm) or isinstance(module, _NormBase) and module.track_running_stats:
                 raise self._error(f"yields a module whose layer '{name}' ({type(module).__name__}) has statistics of "
                                   "whole batches of private records; use GroupNorm or LayerNorm")
         places = torch.arange(min(LOOKED_AT, len(self.data.test_y)), device=self.device)
@@ -272,8 +272,3 @@ class Harness(Run):
     def _canary_scores(self) -> np.ndarray:
         """What is unusual in the log-probabilities of every canary's wrong label [1, k]."""
         return self.known.scores()[None]
-
-
-def _per_record(module: torch.nn.Module) -> bool:
-    """Whether a layer that keeps no statistics takes them over one record alone."""
-    return isinstance(module, torch.nn.modules.instancenorm._InstanceNorm)

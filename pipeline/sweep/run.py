@@ -34,7 +34,7 @@ from pipeline.sweep.resources import ResourceError, Watchdog, bundle, check_reso
 from pipeline.sweep.search import Odometer, Rounds, filter_of, published_digests
 from pipeline.sweep.tuning import Driver, Rungs, fit, make_searcher
 from pipeline.sweep.view import shared_view
-from pipeline.sweep.worker import Trainer, train_pack
+from pipeline.sweep.worker import Plugins, Trainer, train_pack
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
@@ -122,7 +122,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                              passed_over=rounds.passed_over)
         progress.skip(result.skipped)
         progress.add(missing, rounds.later)
-        check_statements(store, (*experiment.possible, *rounds.trials))
+        edited = check_trainers(store, (*experiment.possible, *rounds.trials))
         if missing:
             check_evaluations(missing)
             possible = experiment.corners or missing
@@ -130,15 +130,15 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
             check_promises(asked, published_digests(store) if any(t.parts.features.of_file for t in asked) else ())
             folder.make(experiment.name, any(trial.discreet for trial in possible), store.artifact_folders())
             digests = folder.feature_digests(possible)
-            for line in (*scope(experiment, store.certified), *edited_trainers(store, possible)):
+            for line in (*scope(experiment, store.certified), *edited):
                 progress.say(line)
             with progress, running_ray(possible, experiment.resources, address, workers, progress) as watch:
                 checkpoints = Checkpoints(folder.checkpoints(experiment.name), experiment.resources.checkpoint_seconds,
                                           known(store, done) if any(t.redrawn for t in possible) else {})
                 check_resources(possible, experiment.resources, offers())
                 progress.phase(f"looking for data sets: {', '.join(sorted({t.dataset for t in possible}))}")
-                at_once, trainer = _prepared(experiment, possible, checkpoints, digests, data_folder, trainer,
-                                             address == "local", watch)
+                at_once, trainer = _prepared(experiment, plugins, possible, checkpoints, digests, data_folder,
+                                             trainer, address == "local", watch)
                 lease.require_as_found(done)
                 tags = {"git_commit": commit or git_commit(), "versions": versions(),
                         **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
@@ -176,38 +176,39 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     return result
 
 
-def check_statements(store: Reader, trials: Sequence[TrialConfig]) -> None:
+def check_trainers(store: Reader, trials: Sequence[TrialConfig]) -> list[str]:
     """Make sure that trainers state of the open sweep's trials what they stated when these were trained.
+
+    Returns:
+        A line on every trainer whose file is another than that which trained trials, while its version is the same.
 
     Raises:
         ConfigError: naming the trainer, and what it stated.
     """
     known = {trial.trial_key: trial for trial in trials if not trial.parts.trainer.own}
+    trainers, edited = {trial.trainer: trial for trial in known.values()}, {}
     for run in store.runs() if known and store.is_open else ():
         if (trial := known.get(run.trial_key)) and run.tags.get("privacy.certified") == "stated":
-            then = run.tags.get("privacy.notes", "")
-            try:
-                now = stated_of(with_noise(trial))
-            except ValueError as error:  # no noise attains the target any more
-                now = str(error)
-            if not then.startswith(now):
-                raise ConfigError(f"event: {now}, and when trial {trial.trial_key} was trained it was something else "
-                                  f"('{then.partition(', and nobody')[0]}'); restore the file, or raise the version")
-
-
-def edited_trainers(store: Reader, trials: Sequence[TrialConfig]) -> Iterator[str]:
-    """A line on every trainer whose file is another than that which trained trials of the open sweep, while its version
-    is the same."""
-    trainers = {trial.trainer: trial for trial in trials if not trial.parts.trainer.own}
-    for run in store.runs() if trainers and store.is_open else ():
+            _check_statement(trial, run.tags.get("privacy.notes", ""))
         trial = trainers.get(run.params.get("trainer", ""))
         if trial and run.params.get("trainer_version") == str(trial.trainer_version):
-            tag = f"plugin.{trial.parts.trainer.works.__module__}"
-            now, then = LOADED.get(tag.removeprefix("plugin.")), run.tags.get(tag)
+            module = trial.parts.trainer.works.__module__
+            now, then = LOADED.get(module), run.tags.get(f"plugin.{module}")
             if now and then and then not in (now, NOT_RECORDED):
-                del trainers[trial.trainer]
-                yield (f"trainer '{trial.trainer}': its file was another when trials of this sweep were trained with "
-                       f"version {trial.trainer_version} ({then}, and now {now}); raise the version if results change")
+                edited.setdefault(trial.trainer, (
+                    f"trainer '{trial.trainer}': its file was another when trials of this sweep were trained with "
+                    f"version {trial.trainer_version} ({then}, and now {now}); raise the version if results change"))
+    return [*edited.values()]
+
+
+def _check_statement(trial: TrialConfig, then: str) -> None:
+    try:
+        now = stated_of(with_noise(trial))
+    except ValueError as error:  # no noise attains the target any more
+        now = str(error)
+    if not then.startswith(now):
+        raise ConfigError(f"event: {now}, and when trial {trial.trial_key} was trained it was something else "
+                          f"('{then.partition(', and nobody')[0]}'); restore the file, or raise the version")
 
 
 def _training(trials: Sequence[TrialConfig], packs: Sequence[Pack], at_once: int) -> str:
@@ -234,14 +235,13 @@ def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:
     return rungs
 
 
-def _prepared(experiment: Experiment, possible: Sequence[TrialConfig], checkpoints: Checkpoints,
+def _prepared(experiment: Experiment, plugins: Plugins, possible: Sequence[TrialConfig], checkpoints: Checkpoints,
               digests: Mapping[str, str], data_folder: Path | None, trainer: Trainer | None,
               local: bool, watch: Watch) -> tuple[int, Trainer]:
     """(packs that train at the same time, their trainer), after a check of data sets."""
     resources = experiment.resources
     if trainer is None:
-        prepare_nodes(possible, resources, data_folder, checkpoints, local, watch, digests,
-                      (experiment.plugins, experiment.source.absolute().parent))
+        prepare_nodes(possible, resources, data_folder, checkpoints, local, watch, digests, plugins)
         trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
                                     threads=max(1, int(resources.cpu)), data_folder=data_folder,
                                     checkpoints=checkpoints, stop=experiment.stop, digests=digests)

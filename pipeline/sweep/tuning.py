@@ -28,7 +28,7 @@ from pipeline.sweep.nodes import Overdue
 from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.resources import Watchdog, bundle
 from pipeline.sweep.search import Searcher
-from pipeline.sweep.worker import Trainer, epochs
+from pipeline.sweep.worker import Plugins, Trainer, epochs
 from pipeline.trials.packs import Pack, Resources
 from pipeline.trials.records import Draw, EpochRecord
 
@@ -36,7 +36,7 @@ MAX_WORKER_DEATHS = 2  # of one pack; an exception in training is not tried agai
 
 
 def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trainer,
-        plugins: tuple[Sequence[str], Path], driver: Driver, folder: Path, rungs: Rungs | None = None) -> None:
+        plugins: Plugins, driver: Driver, folder: Path, rungs: Rungs | None = None) -> None:
     """Train all packs with Ray Tune; what they hand in goes to `driver`.
 
     Args:
@@ -162,7 +162,7 @@ class PackTrainable(tune.Trainable):
     """Trains one pack after the other in a worker process; a step is an epoch of all trials of a pack."""
 
     def setup(self, config: dict[str, Any], packs: Sequence[Pack], trainer: Trainer,
-              plugins: tuple[Sequence[str], Path], code: str) -> None:
+              plugins: Plugins, code: str) -> None:
         load_plugins(*plugins)  # before anything asks what a trial is
         self._packs, self._trainer = packs, trainer if code == PROGRAM else other_code
         self.reset_config(config)

@@ -48,7 +48,7 @@ def check_noise(c: Any, place: str = "") -> None:
     if not trainer.own and c.trainer_version != trainer.version:
         raise ConfigError(f"trainer_version: must be {trainer.version}, that of trainer '{trainer.name}' as it is "
                           f"loaded, got {c.trainer_version}")
-    name = "noise_multiplier" if mechanism.certified else getattr(trainer, "calibrates", "")
+    name = "noise_multiplier" if mechanism.certified else trainer.calibrates
     if name and not mechanism.kind(c) and name not in dict(c.given):
         whose = f"trainer '{c.trainer}'" if mechanism.held else f"mechanism '{c.mechanism}'"
         raise ConfigError(f"{name}: must be given with {whose}, got neither that nor "

@@ -37,6 +37,7 @@ class Trainer(Part):
         own: whether it trains this package's networks, many trials at once.
         brings: by slot, the part that its trials have, whatever else there is.
         version: of what it computes.
+        calibrates: the setting that a target sets, more of which is more noise; empty for none.
         requires: packages that must be installed where it trains.
         public: by name, why a metric of its own may be logged where private records are not.
         redraws: whether its noise comes from elsewhere than the trial's seed, so that a second run is a second draw.
@@ -47,6 +48,7 @@ class Trainer(Part):
     own: ClassVar[bool] = False
     brings: ClassVar[Mapping[str, type[Part]]] = {}
     version: ClassVar[int] = 0
+    calibrates: ClassVar[str] = ""
     requires: ClassVar[tuple[str, ...]] = ()
     public: ClassVar[Mapping[str, str]] = {}
     redraws: ClassVar[bool] = False
@@ -115,9 +117,8 @@ class _Stated(_OfTrainer, mechanism.Mechanism):
         """`epsilon=3` or, by the name of what sets the noise, `z=1.1`; `stated` where nothing does."""
         if target := fields.get("target_epsilon"):
             return f"epsilon={target:g}"
-        trainer = PARTS["trainer"].get(fields["trainer"])
-        calibrates = getattr(trainer, "calibrates", "")
-        if not calibrates:
+        trainer = PARTS["trainer"].get(fields["trainer"], Trainer)  # or one that is not loaded
+        if not (calibrates := trainer.calibrates):
             return "stated" if getattr(trainer, "event", True) else "non-private"
         return f"{'z' if calibrates == 'noise_multiplier' else calibrates}={fields.get(calibrates) or 0:g}"
 
@@ -152,7 +153,6 @@ class External(Trainer):
         event: of a trial with its noise, the `dp_accounting.DpEvent` of a step or an epoch.
         per: which of the two it is of.
         relation: of neighbours, for which the event holds.
-        calibrates: the setting that a target sets, more of which is more noise; empty for none.
         parameters: of a certified one, how many numbers a record contributes.
         step: what one step releases, for its audit.
         also: refuses what does not go with it.
@@ -162,7 +162,6 @@ class External(Trainer):
     event: ClassVar[Callable[[Any], Any] | None] = None
     per: ClassVar[str] = STEP
     relation: ClassVar[str] = "add/remove"
-    calibrates: ClassVar[str] = ""
     parameters: ClassVar[Callable[[Any], int] | None] = None
     step: ClassVar[Callable[..., Any] | None] = None
     also: ClassVar[Callable[[Any], None] | None] = None
@@ -296,9 +295,8 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
             of_relation = type("Sampler", (_Sampler,), dict(relation=relation, independent=relation == "add/remove"))
             brings |= {"mechanism": of_kind, "sampler": _named(of_relation, _Sampler)}
         extension("trainer", name, External, entries, works=staticmethod(function), label=shown, brings=brings,
-                  version=version,
-                  event=event and staticmethod(event), per=per, relation=relation, calibrates=calibrates,
-                  requires=tuple(requires), redraws=randomness == OWN, public=dict(public or {}),
+                  version=version, event=event and staticmethod(event), per=per, relation=relation,
+                  calibrates=calibrates, requires=tuple(requires), redraws=randomness == OWN, public=dict(public or {}),
                   parameters=parameters and staticmethod(parameters), step=step and staticmethod(step),
                   also=check and staticmethod(check),
                   source=inspect.getsourcefile(function) or "")

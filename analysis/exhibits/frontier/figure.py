@@ -21,7 +21,6 @@ from analysis.exhibits.frontier.points import asked, title
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, ReportError
 from pipeline.experiment.references import Reference
-from pipeline.trials.naming import COMPOSABLE
 
 MARKS = "*PXDv^"  # of published results, in their order
 PUBLISHED = {"color": "black", "linestyle": "none", "markersize": 7, "markeredgewidth": 0.5, "markerfacecolor": "gold"}
@@ -46,7 +45,7 @@ def plot(points: Sequence[pd.DataFrame], references: Sequence[Reference] = (),
         figure, axes = style.panels(len(points), 2, 4.2, 3.8, beside=(1.8, 0.0))
         figure.get_layout_engine().set(w_pad=0.1)
         letters, marked = choice.letters(together), {}
-        beside = next((frame for frame in points if frame["kind"].iloc[0] in COMPOSABLE), None)
+        beside = imported.beside(points)
         for frame, ax in zip(points, axes, strict=True):
             own = others if frame is beside else imported.NONE
             _panel(frame, ax, letters, marks := _marks(frame, references), own)

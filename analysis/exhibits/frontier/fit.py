@@ -23,7 +23,7 @@ def noise_fields(kind: str) -> tuple[str, ...]:
     """The settings that set epsilon, those by which users' trainers are calibrated included."""
     if kind not in COMPOSABLE:
         return FRONTIER_NOISE[kind]
-    calibrated = (getattr(cls, "calibrates", "") for cls in PARTS["trainer"].values())
+    calibrated = (cls.calibrates for cls in PARTS["trainer"].values())
     return tuple(dict.fromkeys((*FRONTIER_NOISE[kind], *filter(None, calibrated))))
 
 

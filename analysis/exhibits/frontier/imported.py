@@ -51,9 +51,10 @@ def against(results: pd.DataFrame, points: Sequence[pd.DataFrame], dataset: str)
     Three columns are added: `imported`, `source` (all of a point's), and `reason`, why the point is not comparable with
     the certified ones among `points`; empty where it is.
     """
-    certified = next((frame.iloc[0] for frame in points if frame["kind"].iloc[0] in COMPOSABLE), None)
-    if results.empty or certified is None:
+    frame = beside(points)
+    if results.empty or frame is None:
         return NONE
+    certified = frame.iloc[0]
     metric, rows = METRICS["accuracy"], []
     for key, cell in results.groupby(BY, sort=False):
         first = dict(zip(BY, key, strict=True))
@@ -61,6 +62,11 @@ def against(results: pd.DataFrame, points: Sequence[pd.DataFrame], dataset: str)
                      **metric.summarize(cell["accuracy"] * metric.factor), "seeds": cell["seed"].notna().all(),
                      "source": "; ".join(dict.fromkeys(cell["source"])), "reason": _reason(first, certified, dataset)})
     return pd.DataFrame(rows).sort_values(["imported", "algorithm", "epsilon"], ignore_index=True)
+
+
+def beside(points: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
+    """Of the points of all kinds those that imported ones are compared with, if there are any."""
+    return next((frame for frame in points if frame["kind"].iloc[0] in COMPOSABLE), None)
 
 
 def _reason(point: dict[str, object], certified: pd.Series, dataset: str) -> str:
