@@ -1,14 +1,13 @@
-"""What finite precision costs a secure trial: noise (1 + eta) times as large, and a thousandth of its delta.
+"""What finite precision costs a secure trial: a thousandth of its delta and, on signals and counts, a little noise.
 
-What is released is gamma (K + R), with integers K = round(S/gamma) of the sum S that was computed, and R, rounded
-Gaussian noise of standard deviation sigma/gamma. K is a vector of integers, so rounding the noise is post-processing of
-a Gaussian mechanism on gamma K, whose sensitivity in place of C is at most
+What is released is gamma (K + R), with integers K, and R, rounded Gaussian noise of standard deviation sigma/gamma. K
+is a vector of integers, so rounding the noise is post-processing of a Gaussian mechanism on gamma K. With arithmetic
+`integer` gamma K is the sum of the contributions, whose sensitivity is C. Optical signals and counts are rounded to the
+grid, K = round(S/gamma), so that their sensitivity is at most
 
-    C' = C (1 + eta_1) + 2 N C eta_1 + 2 E + gamma sqrt(d),   sigma = z C',   gamma = sigma/2^40.
+    C' = C (1 + eta) = C (1 + eta_1) + gamma sqrt(d),   sigma = z C',   gamma = sigma/2^40
 
-eta_1 is what rounding may add to a contribution that was shortened to C, 2 N C eta_1 by how much those of the N other
-records may be rounded otherwise, E how far the computed sum may be from the sum of the contributions, and gamma sqrt(d)
-what rounding S to the grid may add. docs/privacy.md, section 9, has the proof.
+eta_1 is what float64 adds to a signal that was shortened to C. docs/privacy.md, section 9, has the proof.
 """
 
 from __future__ import annotations
@@ -16,43 +15,17 @@ from __future__ import annotations
 import math
 
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.mechanism import rounding_of_norms
-from pipeline.trials.shapes import ConvShape, n_parameters
+from pipeline.trials.shapes import n_parameters
 
 STEPS_PER_SIGMA = 2**40  # of `rounded_gaussian.draw`: its standard deviation
 TOTAL_VARIATION = 2.0**-256  # of `rounded_gaussian.draw`: of one draw, from the rounded Gaussian
 UNIT = 2.0**-53  # half a unit in the last place of float64
-FORMED = 2.0**-19  # of the norm of a record's part in a convolution (`layers.Conv.squared_norms`, in float64)
 COARSEST = 2.0**-10  # of gamma sqrt(d), over the sensitivity
 DELTA_SHARE = 1e-3  # of delta, which the sampler of the noise may take
 
 
-def enlargement(config: TrialConfig) -> float:
-    """eta of a trial with a Gaussian mechanism: the sensitivity is C (1 + eta) under add/remove, twice that under
-    replace-one, and the noise z C (1 + eta).
-
-    Args:
-        config: with its noise multiplier z > 0, as `certified.with_noise` gives it.
-
-    Raises:
-        ValueError: where z is so large that the grid of the noise is too coarse.
-    """
-    records = config.split_sizes[0]  # at least the rows of any batch
-    widest = max(n_parameters([layer]) if isinstance(layer, ConvShape) else layer.n_in + layer.n_out
-                 for layer in config.layers)
-    rounding = config.parts.mechanism.rounding or rounding_of_norms  # of stored trials that stated none
-    contribution = rounding(widest, len(config.layers))
-    others = 2 * records * contribution
-    if any(isinstance(layer, ConvShape) for layer in config.layers):
-        contribution += FORMED
-    total = 2 * records * (records + 4) * UNIT
-    noise = config.noise_multiplier / config.parts.mechanism.excess(config)
-    return _on_the_grid((1 + contribution + others) * (1 + total), noise, n_parameters(config.layers),
-                        "noise_multiplier")
-
-
 def optical_enlargement(config: TrialConfig) -> float:
-    """As `enlargement`, of the photonic mechanism: the noise on every optical signal is sigma (1 + eta), in place of
+    """eta of the photonic mechanism: the noise on every optical signal is sigma (1 + eta), in place of
     sigma on signals of norm tau_f.
 
     Args:
@@ -63,7 +36,7 @@ def optical_enlargement(config: TrialConfig) -> float:
 
 
 def count_enlargement(noise: float) -> float:
-    """As `enlargement`, of one count to which noise of this standard deviation is added."""
+    """eta of one count to which noise of this standard deviation is added."""
     return _on_the_grid(1.0, noise, 1, "the noise of a count")
 
 

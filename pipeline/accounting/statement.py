@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from pipeline.accounting.audited import guesses, one_run
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
@@ -18,7 +18,7 @@ from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.epsilon import GUARANTEES, Epsilon
 from pipeline.accounting.evaluations import cover, is_noisy, selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
-from pipeline.accounting.finite_precision import DELTA_SHARE, enlargement, optical_enlargement
+from pipeline.accounting.finite_precision import DELTA_SHARE, optical_enlargement
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.noise import choice_statement
 from pipeline.experiment.experiment import Experiment
@@ -184,12 +184,14 @@ def _source(config: TrialConfig) -> str:
     return SECRET if config.secure else f"simulated: {RECORDED}"
 
 
-def _numbers(config: TrialConfig, enlarged: Callable[[TrialConfig], float]) -> str:
+def _numbers(config: TrialConfig) -> str:
     """For which numbers the guarantee holds."""
-    if not config.secure:
+    if not (config.secure or config.exact):
         return REAL_NUMBERS
-    return ("holds for the numbers that are released: on a grid, with integer noise "
-            f"1 + {enlarged(config):.1e} times as large, and {DELTA_SHARE:g} of delta for its sampler")
+    note = "holds for the numbers that are released: "
+    note += ("sums of integers and integer noise, without rounding" if config.parts.mechanism.certified else
+             f"on a grid, with integer noise 1 + {optical_enlargement(config):.1e} times as large")
+    return note + (f", and {DELTA_SHARE:g} of delta for its sampler" if config.secure else "")
 
 
 def _disclosed(config: TrialConfig) -> str:
@@ -211,7 +213,7 @@ def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
         if (longer := mechanism.excess(config)) != 1:
             note += (f"; noise is measured by {mechanism.stated_norm(config):.4g}, a record contributes up to "
                      f"{longer:.4g} times that, and epsilon is of what it contributes")
-        note += f"; {_source(config)}; {_numbers(config, enlargement)}; {_disclosed(config)}"
+        note += f"; {_source(config)}; {_numbers(config)}; {_disclosed(config)}"
         for what, name, why in (("contributions are bounded", mechanism.name, mechanism.guarantee),
                                 ("errors depend on one record each", config.loss, config.parts.loss.per_record),
                                 ("learning signals depend on one record each" if config.parts.trainer.own else
@@ -248,7 +250,7 @@ def _tags_of_stated(config: TrialConfig) -> dict[str, str]:
 
 def _notes(config: TrialConfig) -> list[str]:
     noisy = config.sigma or config.physical
-    source = [_source(config), _numbers(config, optical_enlargement), _disclosed(config)] if noisy else []
+    source = [_source(config), _numbers(config), _disclosed(config)] if noisy else []
     return [_why_not_certified(config), *_why_infinite(config), *source]
 
 

@@ -14,7 +14,7 @@ import yaml
 from pipeline.experiment.preset import by_preset, filled
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import located
-from pipeline.trials.fields import accepted, known_fields
+from pipeline.trials.fields import SYNONYMS, accepted, known_fields, renamed
 
 PARTS = ("selection", "search", "stop", "budget")  # of a file, of which single entries can be changed
 
@@ -104,7 +104,8 @@ def line_of(text: str, message: str) -> str:
     def walk(node: yaml.Node | None, place: str) -> None:
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
-                inner = f"{place}.{key.value}" if place else str(key.value)
+                name = SYNONYMS.get(key.value, str(key.value))
+                inner = f"{place}.{name}" if place else name
                 lines[inner] = key.start_mark.line + 1
                 walk(value, inner)
         elif isinstance(node, yaml.SequenceNode):
@@ -114,6 +115,7 @@ def line_of(text: str, message: str) -> str:
 
     walk(yaml.compose(text, ExperimentLoader), "")
     first = message.partition(":")[0].removeprefix("the file")
+    first = SYNONYMS.get(first, first)
     unknown = re.search(r"unknown entry '(\w+)'", message)
     named = [f"{first}.{unknown[1]}".lstrip(".")] if unknown else []
     named += [*re.findall(r", at ([\w.\[\]]+)", message), first]
@@ -124,8 +126,9 @@ def entries(top: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of the file, by their place."""
     parts = [("", top), *((f"cases[{number}].", case) for number, case in enumerate(top.get("cases") or ()))]
     found = {f"{prefix}{key}.{field}": value for prefix, part in parts for key in ("base", "grid")
-             for field, value in part.get(key, {}).items()}
-    return found | {f"search.space.{field}": value for field, value in top.get("search", {}).get("space", {}).items()}
+             for field, value in renamed(part.get(key, {})).items()}
+    return found | {f"search.space.{field}": value
+                    for field, value in renamed(top.get("search", {}).get("space", {})).items()}
 
 
 def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple[str, TrialConfig, dict[str, str]]]:
@@ -152,7 +155,7 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple
         for fixed in _settings(case, "base", prefix):
             case_grid.pop(fixed, None)
         places = {field: f"{where}{key}.{field}" for where, part in (("", top), (prefix, case))
-                  for key in ("base", "grid") for field in part.get(key, {})}
+                  for key in ("base", "grid") for field in renamed(part.get(key, {}))}
         for choice in itertools.product(*(list(enumerate(values)) for values in case_grid.values())):
             values = dict(zip(case_grid, (value for _, value in choice), strict=True))
             indices = dict(zip(case_grid, (index for index, _ in choice), strict=True))
@@ -167,6 +170,7 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple
 def _locate(message: str, prefix: str, case: Mapping, top: Mapping, indices: Mapping[str, int]) -> str:
     """The error, with the place in the file that set the field it names, or the preset that did."""
     field = message.split(":", 1)[0]
+    field = SYNONYMS.get(field, field)
     for part, where in ((case, prefix), (top, "")):
         if field in (part.get("grid") or {}):
             return f"{message}, at {where}grid.{field}[{indices.get(field, 0)}]"
@@ -197,7 +201,7 @@ def _settings(part: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, 
         raise ConfigError(f"{prefix}{key}: is blank; give it at least one field, or leave it out")
     if not isinstance(value, Mapping):
         raise ConfigError(f"{prefix}{key}: must be a mapping from field to value, got {value!r}")
-    return dict(value)
+    return renamed(value)
 
 
 def _grid(part: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, list[Any]]:

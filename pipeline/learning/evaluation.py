@@ -57,9 +57,10 @@ class Evaluation:
         self._release: FixedPointRelease | None = None
         if is_noisy(c):
             deviations = [evaluation_noise(t) for t in trials]
-            if c.secure:
+            if c.secure or c.exact:
                 enlarged = [s * (1 + count_enlargement(s)) for s in deviations]
-                self._release = FixedPointRelease(enlarged, (1,), torch.device("cpu"))
+                seeds = None if c.secure else [t.seed for t in trials]
+                self._release = FixedPointRelease(enlarged, (1,), torch.device("cpu"), seeds, "evaluation")
                 self.noise = self._release.noise
             else:
                 self.noise = GaussianNoise([t.seed for t in trials], deviations, (1,), torch.device("cpu"),

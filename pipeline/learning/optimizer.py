@@ -52,11 +52,23 @@ class Sgd(Optimizer):
 
     def step(self) -> None:
         """w <- w - eta (mu b + u)."""
+        if self.config.exact:
+            return self._rounded_alike()
         buffers = [self.state.get("momentum_buffer")]
         sgd([self.parameters], [self.update], buffers, fused=True, lr=self.learning_rate,
             momentum=self.config.momentum, dampening=0.0, nesterov=self.nesterov, weight_decay=0.0, maximize=False)
         if buffers[0] is not None:
             self.state["momentum_buffer"] = buffers[0]
+
+    def _rounded_alike(self) -> None:
+        """The same, one operation after the other: fused ones round in several ways, by the processor."""
+        direction = self.update
+        if momentum := self.config.momentum:
+            buffer = self.state.get("momentum_buffer")
+            buffer = self.update.clone() if buffer is None else buffer.mul_(momentum).add_(self.update)
+            self.state["momentum_buffer"] = buffer
+            direction = buffer.mul(momentum).add_(self.update) if self.nesterov else buffer
+        self.parameters.sub_(direction.mul(self.learning_rate))
 
 
 class Nesterov(Sgd):
@@ -77,10 +89,24 @@ class Adam(Optimizer):
 
     def step(self) -> None:
         """w <- w - eta m/(sqrt(v) + 1e-8), m and v without bias."""
+        if self.config.exact:
+            return self._rounded_alike()
         mean, mean_square, steps = ([self.state[name]] for name in ("exp_avg", "exp_avg_sq", "step"))
         adam([self.parameters], [self.update], mean, mean_square, [], steps, fused=True, lr=self.learning_rate,
              beta1=0.9, beta2=0.999, eps=1e-8, amsgrad=False, weight_decay=self.weight_decay, maximize=False,
              decoupled_weight_decay=self.decoupled)
+
+
+    def _rounded_alike(self) -> None:
+        """The same, one operation after the other."""
+        mean, square, steps = (self.state[name] for name in ("exp_avg", "exp_avg_sq", "step"))
+        done = int(steps.add_(1))
+        mean.mul_(0.9).add_(self.update.mul(1 - 0.9))
+        square.mul_(0.999).add_(self.update.square().mul_(1 - 0.999))
+        length = square.div(1 - 0.999**done).sqrt_().add_(1e-8)
+        if self.decoupled:
+            self.parameters.mul_(1 - self.learning_rate * self.weight_decay)
+        self.parameters.sub_(mean.div(1 - 0.9**done).div_(length).mul_(self.learning_rate))
 
 
 class AdamW(Adam):
@@ -113,16 +139,21 @@ class MovingAverage:
     Args:
         iterate: w_t, which the optimizer changes in place.
         decay: d.
+        exact: whether it must have the same bits on every processor.
     """
 
-    def __init__(self, iterate: torch.Tensor, decay: float) -> None:
-        self.iterate, self.decay, self.steps = iterate, decay, 0
+    def __init__(self, iterate: torch.Tensor, decay: float, exact: bool = False) -> None:
+        self.iterate, self.decay, self.exact, self.steps = iterate, decay, exact, 0
         self.mean = iterate.clone()
 
     def update(self) -> None:
         """Take in the iterate of the step just made."""
         self.steps += 1
-        self.mean.lerp_(self.iterate, 1 - min(self.decay, self.steps / (self.steps + 9)))
+        decay = min(self.decay, self.steps / (self.steps + 9))
+        if self.exact:
+            self.mean.mul_(decay).add_(self.iterate.mul(1 - decay))
+        else:
+            self.mean.lerp_(self.iterate, 1 - decay)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ import torch
 
 from pipeline.trials.streams import STREAMS, integer_seed, sequence
 
-__all__ = ["STREAMS", "GaussianNoise", "Noise", "SecretNoise", "StepGenerators", "integer_seed", "numpy_generator",
+__all__ = ["STREAMS", "GaussianNoise", "Noise", "RoundedNoise", "StepGenerators", "integer_seed", "numpy_generator",
            "secret_integers", "torch_generator"]
 
 
@@ -93,32 +93,47 @@ class GaussianNoise:
         self.block[:, self.position:] = state["unread"].to(self.block.device)
 
 
-class SecretNoise:
-    """As `GaussianNoise`, from the operating system's entropy: integers round(2^40 x), x ~ N(0, 1), of which nothing is
-    kept (`rounded_gaussian`). Drawn on the CPU, for any device.
+class RoundedNoise:
+    """Integers round(2^40 x), x ~ N(0, 1) (`rounded_gaussian`), for R trials: the same on every processor where they
+    are drawn by seed. Drawn on the CPU, for any device.
 
     Args:
-        replicas: R.
+        seeds: of R trials, whose stream gives a key for every step; or, of trials whose noise is secret, how many there
+            are: keys then come from the operating system, and nothing of them is kept.
         shape: of one trial's noise in one step.
         device: where the noise is handed out.
+        stream: name of the stream.
+        active: of every trial, whether it has noise; the others get zeros. By default all.
     """
 
-    def __init__(self, replicas: int, shape: tuple[int, ...], device: torch.device) -> None:
-        self.shape, self.device = (replicas, *shape), device
+    def __init__(self, seeds: Sequence[int] | int, shape: tuple[int, ...], device: torch.device, stream: str = "noise",
+                 active: Sequence[bool] = ()) -> None:
+        self.seeds = [None] * seeds if isinstance(seeds, int) else list(seeds)
+        self.active = list(active) or [True] * len(self.seeds)
+        self.shape, self.device, self.stream, self.step = shape, device, stream, 0
 
     def next(self) -> torch.Tensor:
         """Noise of the next step [R, *shape], float64; it may be overwritten by the caller."""
         from pipeline.learning import rounded_gaussian
 
-        drawn = rounded_gaussian.draw(math.prod(self.shape))
-        return torch.from_numpy(drawn).view(self.shape).to(self.device)
+        self.step += 1
+        drawn = np.zeros((len(self.seeds), math.prod(self.shape)))
+        for own, seed, active in zip(drawn, self.seeds, self.active, strict=True):
+            if active:
+                bits = rounded_gaussian.secret_bits() if seed is None else rounded_gaussian.keyed_bits(
+                    sequence(seed, self.stream, self.step).generate_state(8, np.uint32).tobytes())
+                rounded_gaussian.fill(own, bits)
+        return torch.from_numpy(drawn).view(len(drawn), *self.shape).to(self.device)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Nothing: secret noise goes on with fresh noise."""
-        return {}
+        """What goes on with the same values: how many steps were taken. Nothing of secret noise, which goes on with
+        fresh noise."""
+        return {} if None in self.seeds else {"step": torch.tensor([self.step])}
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Nothing to restore."""
+        """Go on where `state` was taken."""
+        if state:
+            self.step = int(state["step"])
 
 
 class StepGenerators:
@@ -151,4 +166,4 @@ class StepGenerators:
         self.step = int(state["step"])
 
 
-Noise = GaussianNoise | SecretNoise | StepGenerators
+Noise = GaussianNoise | RoundedNoise | StepGenerators

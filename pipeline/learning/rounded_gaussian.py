@@ -56,9 +56,13 @@ class _Table(NamedTuple):
 
 
 def secret_bits() -> Bits:
-    """Bytes of AES-256 in counter mode, under a key from the operating system that is used for one `draw` and not
-    kept."""
-    encryptor = Cipher(AES(os.urandom(32)), CTR(bytes(16))).encryptor()
+    """`keyed_bits` under a key from the operating system that is used for one `draw` and not kept."""
+    return keyed_bits(os.urandom(32))
+
+
+def keyed_bits(key: bytes) -> Bits:
+    """Bytes of AES-256 in counter mode, under a key of 32 bytes."""
+    encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
 
     def bits(n: int) -> bytearray:
         out = bytearray(n + 15)
@@ -74,17 +78,22 @@ def draw(n: int, bits: Bits | None = None) -> np.ndarray:
     Args:
         bits: gives at least as many bytes as asked for, anew with every call; by default `secret_bits()`.
     """
-    bits = bits or secret_bits()
-    out, doubtful = np.empty(n), []
-    for begin in range(0, n, CHUNK):
+    out = np.empty(n)
+    fill(out, bits or secret_bits())
+    return out
+
+
+def fill(out: np.ndarray, bits: Bits) -> None:
+    """Fill float64 `out` [n] with independent integers, as `draw`."""
+    doubtful = []
+    for begin in range(0, len(out), CHUNK):
         part = out[begin: begin + CHUNK]
         doubtful.append(_fill(part, bits))
         doubtful[-1][0] += begin
-    if n:
+    if doubtful:
         places, *rest = np.concatenate(doubtful, axis=1)
         again = places[~_accepted(*rest, bits)]
         out[again] = draw(len(again), bits)
-    return out
 
 
 def _fill(out: np.ndarray, bits: Bits) -> np.ndarray:

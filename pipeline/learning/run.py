@@ -61,7 +61,8 @@ def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu", keeper:
         outcome; a trial whose weights stop being finite ends there as `diverged`, and the others go on. Whatever else
         the keeper has to hand out comes first.
     """
-    keeper, training = keeper or Keeper(), load(pack.shared.parts.trainer.runs)(pack, data, torch.device(device), rungs)
+    run = load(pack.shared.parts.trainer.run(pack.shared))
+    keeper, training = keeper or Keeper(), run(pack, data, torch.device(device), rungs)
     try:
         yield from keeper.resume(training)
         while not training.ended:
@@ -92,6 +93,7 @@ class Run(ABC):
     """
 
     net: Net
+    inputs: type[Inputs] = Inputs
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
         self.pack, self.data, self.device, self.rungs = pack, data, device, rungs
@@ -99,7 +101,7 @@ class Run(ABC):
         c, trials = pack.shared, pack.trials
         parts = [split(data.spec.n_train, c.split_sizes[1], t.seed, sum(c.split_sizes)) for t in trials]
         self.validation = torch.from_numpy(np.stack([part[1] for part in parts])).to(device)
-        self.train_inputs, self.test_inputs = (Inputs(records, c, data) for records in features(data, c))
+        self.train_inputs, self.test_inputs = (self.inputs(records, c, data) for records in features(data, c))
         self.evaluation = Evaluation(tuple(with_noise(t) for t in trials), data, self.train_inputs, self.test_inputs,
                                      self.validation)
         self.records = [part[0] for part in parts]
@@ -179,6 +181,10 @@ class Run(ABC):
     def _weights(self, r: int) -> dict[str, np.ndarray]:
         """Final weights of trial r, by name."""
 
+    def _tags(self) -> dict[str, str]:
+        """What the first epoch of every trial says of how it is computed."""
+        return {}
+
     def _evaluated(self) -> contextlib.AbstractContextManager[Any]:
         """Around an evaluation."""
         return contextlib.nullcontext()
@@ -192,8 +198,8 @@ class Run(ABC):
         """What trial r has to report: what was measured, and the cost of `paid` epochs."""
         trial, tags = self.pack.trials[r], {}
         if self.epoch == 1:
-            tags = {**privacy_tags(trial), **calibrated(trial), **_optical_tags(trial), DESCRIPTION: describe(trial),
-                    "device": _device_name(self.device)}
+            tags = {**privacy_tags(trial), **calibrated(trial), **_optical_tags(trial), **self._tags(),
+                    DESCRIPTION: describe(trial), "device": _device_name(self.device)}
         metrics = measured | {e.metric_name: e.value for e in account(trial, paid)}
         if scores is not None:
             epsilon, metrics["audit/canary_auc"] = self.canaries.audit(r, scores[r])

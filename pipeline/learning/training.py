@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,12 @@ from pipeline.learning.alignment import cosines, true_gradient
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.sampling import ABSENT, BatchSampler
 from pipeline.learning.evaluation import EVALUATION_BATCH
-from pipeline.learning.feedback.algorithms import make_feedback
-from pipeline.learning.feedback.losses import make_loss
+from pipeline.learning.feedback.algorithms import Feedback, make_feedback
+from pipeline.learning.feedback.losses import Loss, make_loss
 from pipeline.learning.mechanisms import make_mechanism
-from pipeline.learning.network.network import make_network, start_output
+from pipeline.learning.network.network import Network, make_network, start_output
 from pipeline.learning.optimizer import MovingAverage, learning_rate, make_optimizer
 from pipeline.learning.randomness import Noise
-from pipeline.learning.rows import check_rows
 from pipeline.learning.run import Run
 from pipeline.learning.state import capture, restore
 from pipeline.trials.packs import Pack
@@ -36,19 +35,26 @@ class Training(Run):
         seeds = [t.seed for t in trials]
         self.sampler = BatchSampler(c.sampler, self.records, seeds, c.batch_size, c.steps_per_epoch, device,
                                     secure=c.secure)
-        self.net = make_network(c, seeds, device)
-        self.loss = make_loss(c)
-        self.feedback = make_feedback(pack, self.net, device)
+        self.net = self._network(seeds)
+        self.loss = self._loss()
+        self.feedback = self._feedback()
         start_output(self.net, c, self.feedback.matrices)
         self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, device,
                                         self.feedback.matrices)
         self.update, self.gradient = (self.net.blank_parameters(len(trials), device) for _ in range(2))
         self.optimizer = make_optimizer(c, self.net.parameters.flat, self.update.flat)
-        self.average = MovingAverage(self.net.parameters.flat, c.averaging) if c.averaging else None
+        self.average = MovingAverage(self.net.parameters.flat, c.averaging, c.exact) if c.averaging else None
         self.untrained_losses = self._canary_losses() if self.canaries else None
-        if c.secure:
-            check_rows(self)
         self._measured = 0  # batches on which alignment was measured
+
+    def _network(self, seeds: Sequence[int]) -> Network:
+        return make_network(self.pack.shared, seeds, self.device)
+
+    def _loss(self) -> Loss:
+        return make_loss(self.pack.shared)
+
+    def _feedback(self) -> Feedback:
+        return make_feedback(self.pack, self.net, self.device)
 
     def noise_sources(self) -> list[Noise]:
         """All that draws noise, always in the same order."""
@@ -106,7 +112,7 @@ class Training(Run):
             the batch or, where `private_metrics` is not plain, of as many test records.
         """
         present, usable = None, self.train_inputs.usable
-        if self.pack.shared.secure or not self.pack.shared.parts.sampler.full or usable is not None:
+        if not self.pack.shared.parts.sampler.full or usable is not None:
             there = indices != ABSENT
             indices = indices.clamp(min=0)
             present = (there if usable is None else there & usable[indices]).unsqueeze(-1).to(torch.float32)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pipeline.trials.fields import ConfigError
-from pipeline.trials.mechanism import Gaussian, rounding_of_norms
+from pipeline.trials.mechanism import Gaussian
 from pipeline.trials.network import ACTIVATION_SLOPES, ACTIVATION_SUPREMA
 from pipeline.trials.part import again, chosen, part, positive, setting, zero
 
@@ -30,7 +30,7 @@ _CLIPS = chosen("bounding", "clip")
 class Component(Gaussian):
     """The factors of a record's contribution are clipped one by one (Lee & Kifer 2020, Algorithm 1)."""
 
-    rounding = staticmethod(rounding_of_norms)
+    not_integer = "it bounds the factors of contributions, and not their norm"
     works = "pipeline.learning.mechanisms.gaussian:Component"
     instead = {"sigma": "noise_multiplier or target_epsilon", "clipping_norm": "target_norm", "tau_f": "tau_e"}
 
@@ -82,7 +82,6 @@ class Component(Gaussian):
         yield self._check_matrix
         yield self._check_target_norm
         yield self._check_excess
-        yield self._check_secure
         yield from super().checks()
 
     def _check_matrix(self, trial: Any) -> None:
@@ -100,14 +99,6 @@ class Component(Gaussian):
                               f"record contributes up to {longer:.4g} times the norm that noise is measured by "
                               "(error_clip, tau_h_rule), or nothing is accounted for, got "
                               f"{self.noise_multiplier}")
-
-    def _check_secure(self, trial: Any) -> None:
-        if trial.secure and self.bounding == "scale":
-            raise ConfigError("bounding: the proof of noise 'secure' is of contributions that are shortened, got "
-                              "'scale'; use 'clip', or noise 'research'")
-        if trial.secure and self.conv_clip == "apart":
-            raise ConfigError("conv_clip: the proof of noise 'secure' is of a convolution's weights and bias under one "
-                              "factor, got 'apart'; use 'together', or noise 'research'")
 
     def _check_target_norm(self, trial: Any) -> None:
         if not self.target_norm:

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.trials.arithmetic import Arithmetic
 from pipeline.trials.component import Component as Component
 from pipeline.trials.datasets import Data
 from pipeline.trials.features import Features
 from pipeline.trials.feedback import Feedback, Projector
-from pipeline.trials.fields import ConfigError, check, coerce, digest, known_fields, plain
+from pipeline.trials.fields import SYNONYMS, ConfigError, check, coerce, digest, known_fields, plain, renamed
 from pipeline.trials.loss import Loss
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.network import Network
@@ -40,6 +41,7 @@ class Parts:
     release: Release
     sampler: Sampler
     optimizer: Optimizer
+    arithmetic: Arithmetic
     trainer: Trainer
 
     def __iter__(self):
@@ -72,7 +74,7 @@ class TrialConfig:
     unused: tuple[tuple[str, Any], ...] = field(init=False)
 
     def __init__(self, given: tuple[tuple[str, Any], ...] = (), **values: Any) -> None:
-        values = {**dict(given), **values}
+        values = {**dict(given), **renamed(values)}
         for name, value in values.items():
             if name not in SETTINGS:
                 raise ConfigError(f"{name}: unknown field, got {value!r}; {known_fields(name, SETTINGS)}")
@@ -106,6 +108,7 @@ class TrialConfig:
         if name in ("parts", "unused", "_flat") and "given" in self.__dict__:  # of one from another process
             self._compose(dict(self.given))
             return self.__dict__[name]
+        name = SYNONYMS.get(name, name)
         if not name.startswith("_"):
             if name in (flat := self._flat):
                 return flat[name]
@@ -149,6 +152,11 @@ class TrialConfig:
     def physical(self) -> bool:
         """Whether a camera counts light: the noise of what is projected is the device's own, and not sigma."""
         return self.parts.projector.physical
+
+    @property
+    def exact(self) -> bool:
+        """Whether contributions are integers, whose sum has no rounding error."""
+        return self.parts.arithmetic.exact
 
     @property
     def secure(self) -> bool:

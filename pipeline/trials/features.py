@@ -13,6 +13,7 @@ from pipeline.trials.part import Part, again, chosen, fields, part, setting, use
 
 CROPPED = 2  # rows and columns of scattering coefficients that stand for the padding, and are left out
 MOST_FEATURES = 100_000  # of a record: 14 GB of 70,000
+FEATURE_SIZE = 8.0  # standard deviations of normalised features
 OF_ONE_RECORD = "a map of each record alone that no private record had a part in, which costs nothing"
 
 
@@ -49,6 +50,10 @@ class Features(Part):
     def public_because(self, trial: Any) -> str:
         """What the features are and why they cost no privacy, for `privacy.notes` after `inputs are`."""
         raise NotImplementedError
+
+    def scale(self, trial: Any) -> float:
+        """Largest size of a feature that integer arithmetic tells from others; 0 if nothing is known of their size."""
+        return FEATURE_SIZE if getattr(self, "feature_groups", 0) or self.standardised else 0.0
 
     def room(self, trial: Any) -> None:
         """Raises:
@@ -106,6 +111,13 @@ class Pixels(Features):
     def shape(self, trial: Any) -> tuple[int, ...]:
         """Of a record."""
         return trial.parts.data.spec.shape
+
+    def scale(self, trial: Any) -> float:
+        """Of the largest pixel."""
+        if self.inputs != "standardized":
+            return 1.0
+        spec = trial.parts.data.spec
+        return max(max(mean, 1 - mean) / std for mean, std in zip(spec.mean, spec.std, strict=True))
 
     def public_because(self, trial: Any) -> str:
         """They are no features."""

@@ -32,6 +32,7 @@ class Feedback(Part):
     convolutional: ClassVar[bool] = False
     described: ClassVar[bool] = False
     optical: ClassVar[bool] = False
+    not_integer = "nothing is known of how its products round"
 
     def check(self, trial: Any) -> None:
         """Refuse projectors that the algorithm does not have."""
@@ -43,7 +44,7 @@ class Feedback(Part):
 class _BuiltIn(Feedback):
     """A path of this package: a record's signals depend on that record alone."""
 
-    per_record = ""
+    per_record, not_integer = "", ""
     described = True
 
 
@@ -105,6 +106,7 @@ class Hybrid(_Direct):
     """DFA in fully connected layers, back-propagation through convolutions (Lee & Kifer 2020, section 4.2)."""
 
     label, convolutional, described = "BP/DFA", True, False
+    not_integer = "it back-propagates through convolutions"
 
 
 class Projector(Part):
@@ -152,6 +154,7 @@ class HardwareOpu(SimulatedOpu):
     """A real OPU."""
 
     hardware, known = True, False
+    not_integer = "nobody has shown that a real OPU projects a record without a trace of others"
     works = "pipeline.learning.feedback.projection:HardwareOpuProjector"
 
     def check(self, trial: Any) -> None:
@@ -167,6 +170,7 @@ class PhysicalOpu(Gaussian):
     """An OPU as a device: light, a reference beam and a camera."""
 
     on_opu = physical = True
+    not_integer = "expected counts of its light are products that round"
     works = "pipeline.learning.feedback.physical:PhysicalOpuProjector"
     photons: float = setting(
         1000.0, "light of opu_physical: mean photo-electrons of a pixel in one exposure with reference and all mirrors "

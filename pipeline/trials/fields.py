@@ -39,6 +39,22 @@ ELSEWHERE = {
 }
 
 
+SYNONYMS = {"arithmetic": "matmul_precision"}  # settings with another name in files than in keys and parameters
+
+
+def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by their names in keys.
+
+    Raises:
+        ConfigError: for one that is given by both names.
+    """
+    for name, known in SYNONYMS.items():
+        if name in values and known in values:
+            raise ConfigError(f"{name}: is another name of {known}; give it once, got {values[name]!r} and "
+                              f"{values[known]!r}")
+    return {SYNONYMS.get(name, name): value for name, value in values.items()}
+
+
 def meant(name: Any, names: Collection[str]) -> str:
     """`did you mean 'sigma'? `, of the one among `names` that a wrong name may have meant; or empty."""
     bare = {re.sub("[^a-z0-9]", "", known.lower()): known for known in names}
@@ -76,6 +92,7 @@ def setting(
     needs: Sequence[Any] = (),
     elide: bool = False,
     identity: bool = True,
+    called: str = "",
 ) -> Any:
     """A documented setting of a part.
 
@@ -88,13 +105,15 @@ def setting(
         needs: the same, as conditions (`part.Need`) that a message can name.
         elide: at its default it is no part of the identity, as of a setting that is younger than stored trials.
         identity: false of a path, which says where something lies, while another setting says what it is.
+        called: its name in messages, if it is another than in keys.
 
     Example:
         >>> setting(0.5, "share of the records", low=0, high=1).default
         0.5
     """
     meta = dict(doc=doc, choices=choices, low=low, high=high, open_low=open_low, open_high=open_high,
-                per_trial=per_trial, applies=applies, needs=tuple(needs), elide=elide, identity=identity)
+                per_trial=per_trial, applies=applies, needs=tuple(needs), elide=elide, identity=identity,
+                called=called)
     return dataclasses.field(default=default, metadata=meta)
 
 
@@ -128,7 +147,7 @@ def coerce(f: dataclasses.Field, value: Any) -> Any:
     Raises:
         ConfigError: for a value of another type.
     """
-    kind = type(f.default)
+    kind, name = type(f.default), f.metadata["called"] or f.name
     if kind is bool and isinstance(value, bool):
         return value
     if kind is str and isinstance(value, str):
@@ -139,7 +158,7 @@ def coerce(f: dataclasses.Field, value: Any) -> Any:
         if kind is float and isinstance(value, int | float) and math.isfinite(value):
             return float(value) + 0.0  # -0.0 is 0.0
         if kind is float and isinstance(value, str):
-            raise ConfigError(f"{f.name}: must be a number, got the text {value!r}")
+            raise ConfigError(f"{name}: must be a number, got the text {value!r}")
         if kind is tuple and isinstance(value, list | tuple):
             return tuple(value)
     wanted = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text",
@@ -147,27 +166,27 @@ def coerce(f: dataclasses.Field, value: Any) -> Any:
     hint = "; several values go to grid" if isinstance(value, list) else ""
     if f.name == "noise" and not hint:
         hint = "; how much noise there is, noise_multiplier says, or sigma of the photonic mechanism"
-    raise ConfigError(f"{f.name}: must be {wanted}, got {value!r}{hint}")
+    raise ConfigError(f"{name}: must be {wanted}, got {value!r}{hint}")
 
 
 def check(f: dataclasses.Field, value: Any) -> None:
     """Raises:
         ConfigError: for a value outside what the field accepts.
     """
-    meta = f.metadata
+    meta, name = f.metadata, f.metadata["called"] or f.name
     if meta["choices"] and value not in meta["choices"]:
         hint = meant(value, meta["choices"]).strip()
         if not hint and f.name == "algorithm" and re.sub("[^a-z]", "", value.lower()) == "dpsgd":
             hint = "DP-SGD is algorithm 'bp' with mechanism 'per_example'"
-        raise ConfigError(f"{f.name}: must be one of {', '.join(meta['choices'])}, got {value!r}"
+        raise ConfigError(f"{name}: must be one of {', '.join(meta['choices'])}, got {value!r}"
                           + (f"; {hint}" if hint else ""))
     if isinstance(value, tuple):
         widths = all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in value)
         if not widths or not value and f.name != "hidden":  # no hidden layer: softmax regression
-            raise ConfigError(f"{f.name}: must be a list of at least one positive width, got {list(value)!r}")
+            raise ConfigError(f"{name}: must be a list of at least one positive width, got {list(value)!r}")
         return
     low, high = meta["low"], meta["high"]
     if low is not None and (value < low or (meta["open_low"] and value == low)):
-        raise ConfigError(f"{f.name}: must be {'>' if meta['open_low'] else '>='} {low:g}, got {value}")
+        raise ConfigError(f"{name}: must be {'>' if meta['open_low'] else '>='} {low:g}, got {value}")
     if high is not None and (value > high or (meta["open_high"] and value == high)):
-        raise ConfigError(f"{f.name}: must be {'<' if meta['open_high'] else '<='} {high:g}, got {value}")
+        raise ConfigError(f"{name}: must be {'<' if meta['open_high'] else '<='} {high:g}, got {value}")

@@ -17,14 +17,14 @@ class Loss(Part):
     """
 
     per_record: ClassVar[str | None] = None
+    not_integer = "its error is not softmax minus a target that it states"
 
 
 @part("loss", "cross_entropy")
 class CrossEntropy(Loss):
     """q is 1 for the label."""
 
-    per_record = ""
-
+    per_record, not_integer = "", ""
     works = "pipeline.learning.feedback.losses:CrossEntropy"
 
 
@@ -32,7 +32,7 @@ class CrossEntropy(Loss):
 class LabelSmoothing(Loss):
     """A share of q is spread over all classes (Szegedy et al. 2016, section 7)."""
 
-    per_record = ""
+    per_record, not_integer = "", ""
     works = "pipeline.learning.feedback.losses:LabelSmoothing"
     smoothing: float = setting(
         0.1, "share of a target that is spread equally over all classes", low=0, high=1, open_high=True)

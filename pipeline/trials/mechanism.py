@@ -15,12 +15,6 @@ LEAST_DELTA_PER_STEP = 1e-14
 LEAST_LABEL_EPSILON = 1e-3  # of target_label_epsilon, where there is one
 
 
-def rounding_of_norms(widest: int, layers: int) -> float:
-    """By how much rounding in float64 can lengthen a contribution that `per_example` or `component` has bounded,
-    relative to the bound: of the widest layer's inputs and outputs, and the number of layers."""
-    return (2 * widest + layers + 16) * 2.0**-53
-
-
 class Mechanism(Part):
     """What the configuration knows of a mechanism.
 
@@ -30,8 +24,6 @@ class Mechanism(Part):
         composed: whether its runs are privacy events, which compose to budgets and selections.
         flat: whether it bounds contributions that have no layers.
         guarantee: why no record contributes more than its bound, where an extension says so.
-        rounding: by how much rounding in float64 can lengthen a contribution; None is not stated, and noise `secure`
-            refuses it.
         optical: whether it is noise on optical signals, which labels or columns have an epsilon from.
         target: the setting that says which epsilon a run may cost; empty for none.
     """
@@ -41,9 +33,9 @@ class Mechanism(Part):
     composed: ClassVar[bool] = False
     flat: ClassVar[bool] = False
     guarantee: ClassVar[str] = ""
-    rounding: ClassVar[Callable[[int, int], float] | None] = None
     optical: ClassVar[bool] = False
     target: ClassVar[str] = ""
+    not_integer = "contributions in integers need a bound on their norm, which only Gaussian mechanisms have"
     feedback_norm = 0.0  # spectral norm to which feedback matrices are scaled; 0 leaves them
 
     def check(self, trial: Any) -> None:
@@ -224,6 +216,8 @@ class Photonic(Mechanism):
 class Gaussian(Mechanism):
     """Gaussian noise on the sum of contributions that are bounded by C, one of each record."""
 
+    not_integer = "how it bounds contributions is not stated as a factor of their norms"
+
     certified = composed = True
     target = "target_epsilon"
     noise_multiplier: float = setting(
@@ -287,17 +281,17 @@ class Gaussian(Mechanism):
                 raise ConfigError(f"delta: must be at least {least:.3g} with sampler '{trial.sampler}' and {steps} "
                                   "steps, below which rounding errors of the privacy-loss distribution count, got "
                                   f"{trial.delta:g}; use a larger one, or sampler 'shuffled', whose epsilon is exact")
-        if trial.matmul_precision != "float32":
+        if trial.parts.arithmetic.factors != "float32":
             raise ConfigError(f"matmul_precision: must be 'float32' with mechanism '{self.name}', whose bound on "
-                              f"contributions does not cover rounding, got '{trial.matmul_precision}'")
+                              f"contributions does not cover rounding, got '{trial.matmul_precision}'; 'integer' is "
+                              "faster, too")
 
 
 @part("mechanism", "per_example")
 class PerExample(Gaussian):
     """DP-SGD: each record's contribution is shortened to C (Abadi et al. 2016)."""
 
-    flat = True
-    rounding = staticmethod(rounding_of_norms)
+    flat, not_integer = True, ""
     works = "pipeline.learning.mechanisms.gaussian:PerExample"
     instead = {"sigma": "noise_multiplier or target_epsilon", "tau_f": "clipping_norm", "tau_h": "clipping_norm",
                "tau_e": "clipping_norm", "target_norm": "clipping_norm"}

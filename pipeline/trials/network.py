@@ -81,6 +81,7 @@ class Convnet(Network):
     """Convolutions with 2 x 2 max pools before fully connected layers."""
 
     convolutional = True
+    not_integer = "truncating at every position can lengthen a convolution's sum over positions"
     channels: tuple[int, ...] = setting((64, 64), "filters of the convolutions")
     kernel: int = setting(5, "rows and columns of a filter, odd", low=1)
     conv_activation: str = setting("tanh", "activation phi of the convolutions", choices=ACTIVATIONS)

@@ -104,6 +104,7 @@ class Part:
         held: whether only a trainer brings it along.
         works: what does the work, or `module:attribute` of it.
         instead: what this part has in place of settings of others, for messages.
+        not_integer: why it does not go with integer arithmetic; empty if it does.
     """
 
     slot: ClassVar[str] = ""
@@ -112,6 +113,7 @@ class Part:
     held: ClassVar[bool] = False
     works: ClassVar[Any] = None
     instead: ClassVar[Mapping[str, str]] = {}
+    not_integer: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True)(cls)
@@ -289,6 +291,11 @@ def private() -> Need:
                 lambda c: c.parts.mechanism.private)
 
 
+def own() -> Need:
+    """The trial trains this package's networks."""
+    return Need("trainer 'built_in'", lambda c: f"trainer '{c.trainer}'", lambda c: c.parts.trainer.own)
+
+
 def slot(name: str, attribute: str, default: str, doc: str, **rules: Any) -> str:
     """Open a slot; `attribute` is what `Parts` calls it, `rules` are those of `setting`."""
     PARTS[name] = OfSlot()
@@ -321,6 +328,11 @@ SLOTS: Mapping[str, str] = {name: slot(name, *rest[:3], **rest[3]) for name, *re
      "can subtract the noise, or from the operating system, recorded nowhere (`secure`)", {"needs": [private()]}),
     ("sampler", "sampler", "shuffled", "how batches are drawn", {}),
     ("optimizer", "optimizer", "sgd", "how an update moves the weights", {}),
+    ("matmul_precision", "arithmetic", "float32",
+     "numbers that a trial is computed in, called `arithmetic` in files: `float32`; products of factors rounded to "
+     "`bfloat16`, fast where the processor has it (AVX512-BF16, AMX, GPUs) and slow elsewhere; or `integer`, for "
+     "Gaussian mechanisms, whose sums are exact, with the same bits on every processor",
+     {"needs": [own()], "called": "arithmetic"}),
     ("trainer", "trainer", "built_in",
      "who trains: this package's own networks, or a trainer of a plugin, which brings along all but data, features and "
      "what is released", {"elide": True}),

@@ -61,10 +61,20 @@ def _check_secure(c: Any) -> None:
         raise ConfigError(f"inputs: 'standardized' takes means and deviations of the training records of {c.dataset}, "
                           "which no epsilon covers, got it with noise 'secure'; use 'centered'")
     if c.parts.network.convolutional:
-        raise ConfigError("network: what float64 rounds in the sum of a record's gradient over the positions of a "
-                          "convolution is not covered by the proof of noise 'secure', got 'convnet'; use 'mlp', or "
-                          "noise 'research'")
-    if c.parts.mechanism.certified and c.parts.mechanism.rounding is None:
-        raise ConfigError(f"mechanism: '{c.mechanism}' must say by how much rounding in float64 can lengthen a "
-                          "contribution (rounding of register_mechanism) for noise 'secure', got nothing; use noise "
-                          "'research'")
+        raise ConfigError("network: the proof of noise 'secure' is of integers, which convolutions are not "
+                          "computed in, got 'convnet'; use 'mlp', or noise 'research'")
+    check_exact(c)
+
+
+def check_exact(c: Any) -> None:
+    """Make sure that the contributions of a trial with secret noise are integers, where a Gaussian mechanism sums them.
+
+    Raises:
+        ConfigError: for a trial of this package's networks in floating point. Stores of earlier versions have such
+            trials.
+    """
+    if c.secure and c.parts.mechanism.certified and c.parts.trainer.own and not c.exact:
+        why_not = c.parts.mechanism.not_integer
+        raise ConfigError(f"arithmetic: must be 'integer' with noise 'secure' and mechanism '{c.mechanism}', whose "
+                          f"guarantee is of sums without rounding, got '{c.matmul_precision}'; use that"
+                          + (f" with mechanism 'per_example' ({why_not})" if why_not else "") + ", or noise 'research'")

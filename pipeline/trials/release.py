@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pipeline.trials.fields import ConfigError, listed_or
 from pipeline.trials.mechanism import certified_mechanisms
-from pipeline.trials.part import Need, Part, part, private, setting
+from pipeline.trials.part import Need, Part, own, part, private, setting
 from pipeline.trials.shapes import n_parameters
 
 DISCLOSURES = ("plain", "noisy", "withheld")  # what is logged of private records
@@ -20,8 +20,6 @@ def _needs_delta() -> Need:
     return Need(f"{of_mechanism.wanted}, or canaries > 0", of_mechanism.now,
                 lambda c: of_mechanism.holds(c) or c.canaries > 0)
 
-
-_OWN = Need("trainer 'built_in'", lambda c: f"trainer '{c.trainer}'", lambda c: c.parts.trainer.own)
 
 
 class Release(Part):
@@ -45,12 +43,9 @@ class Release(Part):
     canaries: int = setting(
         0, "training records that get a wrong label and take part with probability 1/2, to audit the run; 0 audits "
         "nothing", low=0, elide=True)
-    matmul_precision: str = setting(
-        "float32", "type to which the factors of matrix products are rounded; bfloat16 is faster where the processor "
-        "has it (AVX512-BF16, AMX, GPUs) and slow elsewhere", choices=("float32", "bfloat16"), needs=[_OWN])
     alignment_batches: int = setting(
         4, "batches per epoch on which the update is compared with the true gradient; 0 measures none", low=0,
-        needs=[_OWN])
+        needs=[own()])
     seed: int = setting(0, "seed of split, initialisation and feedback and, in research, of sampling and noise",
                         low=0, high=2**63 - 1, per_trial=True)
 

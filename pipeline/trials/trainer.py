@@ -33,7 +33,7 @@ class Trainer(Part):
     """What the configuration knows of a trainer.
 
     Attributes:
-        runs: `module:attribute` of the `pipeline.learning.run.Run` that trains a pack.
+        runs: `module:attribute` of the `pipeline.learning.run.Run` that trains a pack; `run` says which of a trial's.
         own: whether it trains this package's networks, many trials at once.
         brings: by slot, the part that its trials have, whatever else there is.
         version: of what it computes.
@@ -54,6 +54,10 @@ class Trainer(Part):
     redraws: ClassVar[bool] = False
     source: ClassVar[str] = ""
 
+    def run(self, trial: Any) -> str:
+        """`module:attribute` of what trains a trial."""
+        return self.runs
+
     def layers(self, trial: Any) -> tuple[LayerShape, ...]:
         """Shapes of what is trained, as far as they are known."""
         raise NotImplementedError
@@ -63,7 +67,11 @@ class Trainer(Part):
 class BuiltIn(Trainer):
     """This package's networks, with everything else that a trial has parts for."""
 
-    runs, own = "pipeline.learning.training:Training", True
+    own = True
+
+    def run(self, trial: Any) -> str:
+        """That of the trial's arithmetic."""
+        return trial.parts.arithmetic.works
 
     def layers(self, trial: Any) -> tuple[LayerShape, ...]:
         """Those of the network."""

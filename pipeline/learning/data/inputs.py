@@ -19,6 +19,7 @@ class Inputs:
     Attributes:
         usable: [N], false for records whose features are not finite, which are handed out as zeros and must contribute
             nothing; None where all can be used.
+        of_channels: of pixels, means and deviations by which channels are shifted and scaled.
     """
 
     def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
@@ -29,7 +30,7 @@ class Inputs:
         self._room = torch.empty(0, records.shape[1], device=records.device)
         if not self.scaled:
             return
-        mean, std = {"unit": ((0.0,), (1.0,)), "centered": ((0.5,), (0.5,)),
+        mean, std = self.of_channels = {"unit": ((0.0,), (1.0,)), "centered": ((0.5,), (0.5,)),
                      "standardized": (data.spec.mean, data.spec.std)}[config.inputs]
         per_channel = data.spec.n_features // len(mean)
         columns = [torch.tensor(v, device=records.device).repeat_interleave(per_channel) for v in (mean, std)]

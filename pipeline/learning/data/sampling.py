@@ -8,8 +8,7 @@ The public numbers of a schedule are the same for all three: rate q = m/N, expec
 
 Secure trials draw from integers of 64 secret bits, one for every place of a record: exactly with
 these laws, and poisson with a rate that is m/N rounded down to 64 bits. Which places a batch takes, and in which order,
-does not depend on what the records are, or whether a place has one. Their batches are filled up to multiples of `ROWS`:
-then the bits of a row of a product do not depend on where it stands.
+does not depend on what the records are, or whether a place has one.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ def _capacity(n: int, m: int) -> int:
     return min(n, math.ceil((m + 6 * math.sqrt(m * (1 - m / n)) + 8) / 16) * 16)
 
 
-ROWS = 16
 ABSENT = -1  # where a batch is smaller than the tensor that holds it
 
 def _secret_order(n: int) -> np.ndarray:
@@ -122,13 +120,6 @@ class BatchSampler:
         self.generators = [None if secure else numpy_generator(seed, "sampling") for seed in seeds]
         self.batch_size, self.steps, self.device = batch_size, steps, device
 
-    @property
-    def capacity(self) -> int:
-        """Places that a batch of secret places has, records or not; more only for a Poisson batch beyond six standard
-        deviations."""
-        n, m = min(map(len, self.records)), self.batch_size
-        return -(-self.drawing.places(n, m) // ROWS) * ROWS
-
     def epoch(self) -> torch.Tensor:
         """Record indices of the next epoch [steps, R, m], int64; `ABSENT` where a poisson batch has no record."""
         per_trial = []
@@ -137,7 +128,6 @@ class BatchSampler:
             drawn = self.drawing.by_seed(rng, *schedule) if rng else self.drawing.secret(*schedule)
             per_trial.append(np.where(drawn == ABSENT, ABSENT, records[drawn]))
         width = max(drawn.shape[1] for drawn in per_trial)
-        width = -(-width // ROWS) * ROWS if None in self.generators else width
         padded = [np.pad(drawn, ((0, 0), (0, width - drawn.shape[1])), constant_values=ABSENT) for drawn in per_trial]
         return torch.from_numpy(np.stack(padded, axis=1).astype(np.int64)).to(self.device)
 

@@ -32,6 +32,10 @@ class Loss(ABC):
             the losses [R, m, 1].
         """
 
+    def targets(self, labels: torch.Tensor, classes: int) -> torch.Tensor:
+        """q of every record [R, m, n_L], float64, of labels [R, m]; e is softmax(z^L) - q."""
+        raise NotImplementedError
+
     def __call__(self, logits: torch.Tensor, labels: torch.Tensor,
                  present: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Error of every record and mean loss of a batch.
@@ -63,7 +67,12 @@ class CrossEntropy(Loss):
         return error, losses
 
 
-class LabelSmoothing(Loss):
+    def targets(self, labels: torch.Tensor, classes: int) -> torch.Tensor:
+        """1 for the label."""
+        return torch.nn.functional.one_hot(labels, classes).double()
+
+
+class LabelSmoothing(CrossEntropy):
     """-sum q log p, q = (1 - s) onehot + s/K: e = p - q (Szegedy et al. 2016, section 7)."""
 
     def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,6 +83,11 @@ class LabelSmoothing(Loss):
         error = log_p.exp_().sub_(share / logits.shape[-1])
         error.scatter_add_(-1, labels, torch.full_like(labels, share - 1, dtype=error.dtype))
         return error, losses
+
+    def targets(self, labels: torch.Tensor, classes: int) -> torch.Tensor:
+        """A share is spread over all classes."""
+        share = self.config.smoothing
+        return super().targets(labels, classes).mul_(1 - share).add_(share / classes)
 
 
 def make_loss(config: TrialConfig) -> Loss:

@@ -13,9 +13,13 @@ from collections.abc import Sequence
 
 import torch
 
+from pipeline.learning.integers.products import quantised
 from pipeline.learning.network.layers import Dense, matmul
 from pipeline.learning.network.network import Network, Parameters
 from pipeline.trials.config import TrialConfig
+
+BASIS_STEPS = 2**12  # in integer arithmetic: of 1, in an orthonormal basis
+RELEASED_STEPS = 2**24  # of the largest number that was released
 
 
 class FeedbackSpace:
@@ -43,6 +47,9 @@ class FeedbackSpace:
         widths = [layer.shape.n_out for layer in net.layers[:-1] if isinstance(layer, Dense)]
         bases = [torch.linalg.svd(block.mT, full_matrices=False)[0][..., :rank].float()
                  for block in matrices.split(widths, dim=2)]
+        self.matmul = matmul
+        if shared.exact:
+            self.matmul, bases = _exact_matmul, [basis.mul(BASIS_STEPS).round_().div_(BASIS_STEPS) for basis in bases]
         self.net = net
         self.bases = [*[None] * (len(net.layers) - 1 - len(bases)), *bases, None]  # convolutions come first
 
@@ -56,7 +63,6 @@ class FeedbackSpace:
     def coordinates(self, deltas: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Q^T delta [R, m, r_l] of the layers that have a basis; delta [R, m, n_l] itself of the others.
 
-        In secure trials these float32 numbers are the factors that count (docs/privacy.md, section 9).
         """
         return [d if basis is None else matmul(d, basis) for d, basis in zip(deltas, self.bases, strict=True)]
 
@@ -68,5 +74,15 @@ class FeedbackSpace:
                 out_weight.copy_(weight)
                 out_bias.copy_(bias)
             else:
-                matmul(basis, weight, out=out_weight)
-                out_bias.copy_(matmul(basis, bias.unsqueeze(2)).squeeze(2))
+                out_weight.copy_(self.matmul(basis, weight))
+                out_bias.copy_(self.matmul(basis, bias.unsqueeze(2)).squeeze(2))
+
+
+def _exact_matmul(basis: torch.Tensor, released: torch.Tensor) -> torch.Tensor:
+    """basis [R, n, r], in steps of 1/4096, times what was released [R, r, k], rounded to 24 bits of its largest entry:
+    float64 [R, n, k], exact."""
+    products = []
+    for q, x in zip(basis, released, strict=True):
+        whole, step = quantised(x, RELEASED_STEPS)
+        products.append(torch.mm(q.double(), whole.double()).mul_(step))
+    return torch.stack(products)

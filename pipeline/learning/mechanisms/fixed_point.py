@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 
 from pipeline.accounting.finite_precision import STEPS_PER_SIGMA
-from pipeline.learning.randomness import SecretNoise
+from pipeline.learning.randomness import RoundedNoise
 from pipeline.trials.fields import ConfigError, listed_or
 
 LEAST_STEP = 1e-60  # and 1/LEAST_STEP: far from where numbers divided by it leave float64
@@ -28,6 +28,8 @@ class FixedPointRelease:
         deviations: sigma of every trial, > 0.
         shape: of one trial's numbers in one step.
         device: where they live.
+        seeds: of trials whose noise is drawn by seed; None for secret noise.
+        stream: of such noise.
 
     Raises:
         ConfigError: for a device or a step for which the proof may not hold.
@@ -37,7 +39,8 @@ class FixedPointRelease:
         noise: what the integers R are drawn from.
     """
 
-    def __init__(self, deviations: Sequence[float], shape: tuple[int, ...], device: torch.device) -> None:
+    def __init__(self, deviations: Sequence[float], shape: tuple[int, ...], device: torch.device,
+                 seeds: Sequence[int] | None = None, stream: str = "noise") -> None:
         if device.type not in CHUNK_ELEMENTS:
             raise ConfigError("noise: 'secure' adds up in float64, for which nothing is known of this device, got "
                               f"'{device.type}'; use {listed_or(CHUNK_ELEMENTS)}, or noise 'research'")
@@ -46,7 +49,7 @@ class FixedPointRelease:
             if not LEAST_STEP <= step <= 1 / LEAST_STEP:
                 raise ConfigError(f"noise: 'secure' has a grid for noise of standard deviation {LEAST_STEP:.0e} to "
                                   f"{1 / LEAST_STEP:.0e} steps, got {deviation:g}")
-        self.noise = SecretNoise(len(self.steps), shape, device)
+        self.noise = RoundedNoise(len(self.steps) if seeds is None else seeds, shape, device, stream)
 
     def __call__(self, numbers: torch.Tensor, divisor: float = 1.0) -> torch.Tensor:
         """gamma (K + R)/divisor.

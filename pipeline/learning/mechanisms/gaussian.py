@@ -5,8 +5,8 @@
 u_i is all that record i contributes to the weights and biases of all layers. It is bounded after every randomness of
 the record's own, optical noise included, and divided by the public m (for Poisson batches the expected size), never by
 the realised size; an empty batch still releases noise. Adding or removing a record moves the sum by at most C,
-replacing one by at most 2C. In secure trials the sum is a `FixedPointRelease`, and what is bounded and summed is in
-float64.
+replacing one by at most 2C. With arithmetic `integer` contributions and noise are integers (`IntegerSum`), and then
+this holds for the bits that are released.
 
     per_example   u_i is shortened to C as a whole (DP-SGD; Abadi et al. 2016). In a linear layer it is an outer
                   product, so its norm is that of its factors; in a convolution, `layers.Conv` measures it.
@@ -31,13 +31,12 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
-from pipeline.accounting.finite_precision import enlargement
 from pipeline.learning.mechanisms.base import Mechanism, sum_outer_products
 from pipeline.learning.mechanisms.feedback_space import FeedbackSpace
-from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
 from pipeline.learning.mechanisms.optics import OpticalNoise, column, scale, scale_factor
 from pipeline.learning.network.layers import Conv, Layer
 from pipeline.learning.network.network import Network, Parameters
@@ -53,6 +52,10 @@ from pipeline.trials.component import (
     part_norm,
 )
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.promises import check_exact
+
+if TYPE_CHECKING:
+    from pipeline.learning.integers.contributions import IntegerSum, RowSum
 
 
 def contribution_norms(net: Network, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor]
@@ -90,14 +93,17 @@ class GaussianMechanism(Mechanism):
         self.space = FeedbackSpace(trials[0], net, matrices) if trials[0].denoise else None
         blank = self.space.blank_parameters if self.space else net.blank_parameters
         self.inside = self.space.blank_parameters(len(trials), device, torch.float32) if self.space else None
-        self.release: FixedPointRelease | None = None
-        if trials[0].secure:
-            self.total = blank(len(trials), device, torch.float64)
-            enlarged = [sigma * (1 + enlargement(t)) for sigma, t in zip(self.deviations, trials, strict=True)]
-            self.release = FixedPointRelease(enlarged, self.total.flat.shape[1:], device)
-            self.source: Noise = self.release.noise
+        shape = blank(len(trials), "meta", torch.float32).flat.shape[1:]
+        self.integers: IntegerSum | RowSum | None = None
+        check_exact(trials[0])
+        if trials[0].exact or trials[0].secure:
+            from pipeline.learning.integers import contributions
+
+            of_all = trials, self.bounds, self.deviations, shape
+            self.integers = (contributions.IntegerSum(*of_all, self.space, device) if trials[0].exact else
+                             contributions.RowSum(*of_all, device))
+            self.source: Noise = self.integers.noise
         else:
-            shape = blank(len(trials), "meta", torch.float32).flat.shape[1:]
             self.source = GaussianNoise([t.seed for t in trials], self.deviations, shape, device, stream="release")
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -123,19 +129,22 @@ class GaussianMechanism(Mechanism):
         exceeds what the noise is measured by (`trials.bounds.excess`)."""
         return trial.noise_multiplier * cls.bound(trial) / excess(trial)
 
-    @abstractmethod
+    def factor(self, norms: torch.Tensor) -> torch.Tensor:
+        """By what contributions of these norms [R, m, 1] are multiplied, so that ||u_i|| <= C; in integer arithmetic
+        of float64 norms, and 0 or more."""
+        raise NotImplementedError
+
     def bounded(self, deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The factors delta_i^l, h_i^{l-1} of the contributions, so bounded that ||u_i|| <= C."""
+        factor = self.factor(contribution_norms(self.net, deltas, activations))
+        return [d * factor for d in deltas], activations
 
     def update(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
         """Write the released update to `out`: bounded contributions, summed, with noise, over the public m."""
         released = self.inside or out
-        if self.release:
-            self.add_up(deltas, activations, self.total)
-            self.release(self.total.flat, self.batch_size)
-            for block, number in zip(_blocks(released), _blocks(self.total), strict=True):
-                block.copy_(number)
+        if self.integers:
+            self.integers.release(self.factor, deltas, activations, released)
         else:
             self.add_up(deltas, activations, released)
             weights, biases = released.views(self.source.next())
@@ -145,14 +154,9 @@ class GaussianMechanism(Mechanism):
             self.space.write_outside(released, out)
 
     def add_up(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
-        """Write the sum of the bounded contributions to `out`, of float64 in secure trials; with `denoise`, in the
-        coordinates of the feedback space."""
-        deltas = self.factors(deltas)
-        if self.release:
-            deltas, activations = [d.double() for d in deltas], [h.double() for h in activations]
-        deltas, activations = self.bounded(deltas, activations)
-        if self.release and any(x.dtype != torch.float64 for x in (*deltas, *activations)):
-            raise TypeError(f"{type(self).__name__}.bounded: must return float64 for factors of float64")
+        """Write the sum of the bounded contributions to `out`; with `denoise`, in the coordinates of the feedback
+        space."""
+        deltas, activations = self.bounded(self.factors(deltas), activations)
         sum_outer_products(self.net, *only_finite(deltas, activations), out)
 
 
@@ -185,10 +189,8 @@ class PerExample(GaussianMechanism):
     def bound(trial: TrialConfig) -> float:
         return trial.clipping_norm
 
-    def bounded(self, deltas: list[torch.Tensor],
-                activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        factor = (self.clipping_norm / contribution_norms(self.net, deltas, activations)).clamp_(max=1.0)
-        return [d * factor for d in deltas], activations
+    def factor(self, norms: torch.Tensor) -> torch.Tensor:
+        return (self.clipping_norm / norms).clamp_(max=1.0)
 
 
 class Automatic(PerExample):
@@ -199,10 +201,8 @@ class Automatic(PerExample):
         super().__init__(trials, net, device, matrices)
         self.gamma = column(trials, "clipping_gamma", device)
 
-    def bounded(self, deltas: list[torch.Tensor],
-                activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        factor = self.clipping_norm / (contribution_norms(self.net, deltas, activations) + self.gamma)
-        return [d * factor for d in deltas], activations
+    def factor(self, norms: torch.Tensor) -> torch.Tensor:
+        return self.clipping_norm / (norms + self.gamma)
 
 
 class Component(GaussianMechanism):

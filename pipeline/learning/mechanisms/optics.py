@@ -7,16 +7,15 @@ from collections.abc import Sequence
 import torch
 
 from pipeline.accounting.finite_precision import STEPS_PER_SIGMA, optical_enlargement
-from pipeline.learning.data.sampling import ROWS
 from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
 from pipeline.learning.network.layers import matmul
-from pipeline.learning.randomness import GaussianNoise, Noise, SecretNoise
+from pipeline.learning.randomness import GaussianNoise, Noise, RoundedNoise
 from pipeline.trials.config import TrialConfig
 
 
 def precision(trials: Sequence[TrialConfig]) -> torch.dtype:
-    """Of what is bounded and summed: float64 in secure trials, as their proof needs it."""
-    return torch.float64 if trials[0].secure else torch.float32
+    """Of bounds: float64 in secure trials and with integer arithmetic, as their proofs need it."""
+    return torch.float64 if trials[0].secure or trials[0].exact else torch.float32
 
 
 def column(trials: Sequence[TrialConfig], field: str, device: torch.device) -> torch.Tensor:
@@ -37,14 +36,14 @@ def scale(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
 
 def scale_factor(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
     """min(1, s/||v||) for every row [R, m, 1]; 1 for a row of zeros."""
-    return (s / torch.linalg.vector_norm(v, dim=-1, keepdim=True)).clamp_(max=1.0)
+    return (s / torch.linalg.vector_norm(v, dim=-1, keepdim=True, dtype=s.dtype)).clamp_(max=1.0)
 
 
 class OpticalNoise:
     """scale_{tau_f}(v) + g, g ~ N(0, sigma^2 I), on the first of the signals that feedback carries.
 
     In secure trials of the photonic mechanism it is a `FixedPointRelease`, as labels are protected by nothing else.
-    Gaussian mechanisms bound and perturb what comes after it; there g is secret, and no guarantee rests on it.
+    Gaussian mechanisms bound and perturb what comes after it, and no guarantee rests on it.
 
     Args:
         trials: with their own tau_f and sigma.
@@ -60,15 +59,14 @@ class OpticalNoise:
         self.release, shape = None, (rows, sum(self.widths))
         if not any(t.sigma for t in trials):
             return
-        if not trials[0].secure:
-            self.noise = GaussianNoise([t.seed for t in trials], [t.sigma for t in trials], shape, device)
-        elif trials[0].parts.mechanism.optical:
-            shape = (-(-rows // ROWS) * ROWS, sum(self.widths))
+        if trials[0].secure and trials[0].parts.mechanism.optical:
             self.release = FixedPointRelease([t.sigma * (1 + optical_enlargement(t)) for t in trials], shape, device)
             self.noise = self.release.noise
-        else:
-            self.noise = SecretNoise(len(trials), shape, device)
+        elif trials[0].exact:
+            self.noise = RoundedNoise(len(trials) if trials[0].secure else [t.seed for t in trials], shape, device)
             self.step = column(trials, "sigma", device) / STEPS_PER_SIGMA
+        else:
+            self.noise = GaussianNoise([t.seed for t in trials], [t.sigma for t in trials], shape, device)
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
         """The signals [R, m, n_l] as the device hands them out."""
@@ -80,8 +78,11 @@ class OpticalNoise:
             released = [v.to(signals[0].dtype) for v in self.release(scaled).split(self.widths, dim=-1)]
         else:
             noise = self._noise(signals[0].shape[1]).split(self.widths, dim=-1)
-            released = [g.addcmul_(v, scale_factor(v, self.tau_f).to(v.dtype))
-                        for g, v in zip(noise, perturbed, strict=True)]
+            factors = [scale_factor(v, self.tau_f).to(v.dtype) for v in perturbed]
+            if isinstance(self.noise, GaussianNoise):
+                released = [g.addcmul_(v, f) for g, v, f in zip(noise, perturbed, factors, strict=True)]
+            else:  # some processors round addcmul once, others twice
+                released = [(v * f).add_(g) for g, v, f in zip(noise, perturbed, factors, strict=True)]
         return [*released, *signals[len(self.widths):]]
 
     def noise_sources(self) -> list[Noise]:

@@ -9,14 +9,12 @@ from operator import attrgetter
 import torch
 
 from pipeline.learning.mechanisms.base import Mechanism
-from pipeline.learning.mechanisms.gaussian import Component, GaussianMechanism, PerExample
+from pipeline.learning.mechanisms.gaussian import GaussianMechanism
 from pipeline.learning.network.network import Network
 from pipeline.trials import mechanism as parts
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import extension
-
-MOST_ROUNDING = 1e-6  # of a contribution, relative to its bound: more is no rounding in float64
 
 
 def make_mechanism(pack: Pack, net: Network, device: torch.device, matrices: torch.Tensor | None = None) -> Mechanism:
@@ -67,8 +65,8 @@ def register_mechanism(name: str, mechanism: type[Mechanism], *,
             part of its trials' identity.
         guarantee: of a `GaussianMechanism`, why no record contributes more than its `bound`. Its trials are then
             certified, and this sentence stands in their tag `privacy.notes`. Without it they have no epsilon.
-        rounding: by how much, at most, rounding in float64 can lengthen what its `bounded` returns, over `bound`. Noise
-            `secure` needs it; a mechanism with the `bounded` of `per_example` or `component` has theirs.
+        rounding: is not asked for any more, and changes nothing. Noise `secure` needs integers, for which a mechanism
+            says with `factor` what contributions are multiplied by, and has no `bounded` of its own.
 
     Raises:
         ConfigError: for a name that is taken, a field that does not exist, or a guarantee of what is not accounted for.
@@ -80,11 +78,8 @@ def register_mechanism(name: str, mechanism: type[Mechanism], *,
                           f"is accounted for, got {mechanism.__qualname__}; leave it out, and there is no epsilon")
     if "target_epsilon" in settings and not guarantee:
         raise ConfigError("settings: target_epsilon needs a guarantee, or nothing can be accounted for, got none")
-    if rounding is not None and not (guarantee and 0 <= rounding <= MOST_ROUNDING):
-        raise ConfigError(f"rounding: must be at least 0 and at most {MOST_ROUNDING:g}, and of a mechanism with a "
-                          f"guarantee, got {rounding!r}")
-    stated = None if rounding is None else staticmethod(lambda widest, layers: rounding)
-    if stated is None and inherits and mechanism.bounded in (PerExample.bounded, Component.bounded):
-        stated = staticmethod(parts.rounding_of_norms)
+    by_factor = inherits and mechanism.bounded is GaussianMechanism.bounded
+    attributes = {"not_integer": ""} if by_factor and guarantee else {}
     base = parts.Gaussian if guarantee else parts.Mechanism
-    extension("mechanism", name, base, settings, works=mechanism, guarantee=guarantee, rounding=stated)
+    extension("mechanism", name, base, settings, works=mechanism, guarantee=guarantee,
+              **attributes)

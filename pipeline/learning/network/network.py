@@ -161,7 +161,7 @@ def make_network(config: TrialConfig, seeds: Sequence[int], device: torch.device
     """The network of a trial's settings, for R seeds."""
     convolutions = len(config.layers) - len(config.hidden) - 1
     activations = [config.conv_activation] * convolutions + [config.activation] * len(config.hidden)
-    return Network(config.layers, activations, seeds, device, precision=getattr(torch, config.matmul_precision),
+    return Network(config.layers, activations, seeds, device, precision=getattr(torch, config.parts.arithmetic.factors),
                    init=config.init, gain=config.init_gain)
 
 

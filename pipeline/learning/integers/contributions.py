@@ -1,0 +1,153 @@
+"""Contributions as integers: bounded, summed without error, and released with noise on the same grid.
+
+    D = round(delta/s),   N = ||s D (outer) (b H, 1)|| over all layers,   c = factor(N),   c N <= C
+    K = trunc(c s D/a),   S = sum_i K_i (outer) (H_i, 1),   released: gamma (2^j S + R)/m,   gamma = sigma/2^40
+
+Truncation and clamping make no component longer, so no record contributes more than c N <= C, whatever was rounded
+before. S is exact. a b = 2^j gamma, so that the sum lies on the noise's grid and the guarantee is that of the Gaussian
+mechanism with sensitivity C (docs/privacy.md, section 9).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+from pipeline.learning.integers.inputs import Rows, exact_norm
+from pipeline.learning.integers.products import digits, joined, power_of_two_above, product, signals
+from pipeline.learning.mechanisms.feedback_space import FeedbackSpace
+from pipeline.learning.network.network import Parameters
+from pipeline.learning.randomness import RoundedNoise
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.steps import GRID_BITS, LARGEST, grid_exponent, signal_steps, steps
+
+# A factor is this much smaller, so that rounding it and its products to float32 lengthens nothing.
+HAIR = 1 - 2.0**-20
+CHUNK_ELEMENTS = {"cpu": 2**15, "cuda": 2**28}  # several passes over one chunk find it in a CPU's cache
+
+ROW_BITS = 30  # of C, in contributions that are handed in as rows
+
+Factor = Callable[[torch.Tensor], torch.Tensor]  # from norms [R, m, 1] to what contributions are multiplied by
+
+
+class IntegerSum:
+    """Sums contributions of a pack's trials and releases the sums.
+
+    Args:
+        trials: of the pack.
+        bounds: C of every trial.
+        deviations: standard deviation of the noise on every trial's sum; 0 without noise.
+        shape: of one trial's numbers in one step, as a `Parameters` lays them out.
+        space: with `denoise`, where contributions live.
+        device: of all tensors.
+
+    Attributes:
+        noise: what the integers R are drawn from.
+    """
+
+    def __init__(self, trials: Sequence[TrialConfig], bounds: Sequence[float], deviations: Sequence[float],
+                 shape: tuple[int, ...], space: FeedbackSpace | None, device: torch.device) -> None:
+        self.space, self.batch_size, self.device = space, trials[0].batch_size, device
+        self.steps = [steps(*of_trial) for of_trial in zip(trials, bounds, deviations, strict=True)]
+        self.signal_steps = [self._column(of_layer) for of_layer in zip(*map(signal_steps, trials), strict=True)]
+        self.deviations = tuple(deviations)
+        self.noise = RoundedNoise(len(trials) if trials[0].secure else [t.seed for t in trials], shape, device,
+                                  stream="release", active=[bool(s) for s in deviations])
+
+    def _column(self, values: Sequence[float]) -> torch.Tensor:
+        """One number of every trial [R, 1, 1], float64."""
+        return torch.tensor(values, dtype=torch.float64, device=self.device).view(-1, 1, 1)
+
+    def signals(self, deltas: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """D of every layer [R, m, n_l] or, in the feedback space, [R, m, r_l]: whole numbers, float32."""
+        found = [signals(delta, step.float()) for delta, step in zip(deltas, self.signal_steps, strict=True)]
+        if not self.space:
+            return found
+        ratios = [self._column([of_trial[layer].signal for of_trial in self.steps]) / step
+                  for layer, step in enumerate(self.signal_steps)]
+        return [d if basis is None else signals(torch.matmul(d.double(), basis.double()), ratio).float()
+                for d, basis, ratio in zip(found, self.space.bases, ratios, strict=True)]
+
+    def norms(self, whole: Sequence[torch.Tensor], activations: Sequence[Rows]) -> torch.Tensor:
+        """N of every record [R, m, 1], float64: functions of its integers alone."""
+        total = torch.zeros(1, dtype=torch.float64, device=self.device)
+        for layer, (d, h) in enumerate(zip(whole, activations, strict=True)):
+            step = self._column([of_trial[layer].signal for of_trial in self.steps])
+            total = total + exact_norm(d).mul_(step).square_() * (h.squares * h.step**2 + 1)
+        return total.sqrt_()
+
+    def contributions(self, factor: Factor, deltas: Sequence[torch.Tensor],
+                      activations: Sequence[Rows]) -> list[torch.Tensor]:
+        """K of every layer [R, m, n_l]: whole numbers, float32, which `steps` say what stand for."""
+        whole = self.signals(deltas)
+        shortened = factor(self.norms(whole, activations)).mul_(HAIR)
+        found = []
+        for layer, d in enumerate(whole):
+            ratio = self._column([of_trial[layer].signal / of_trial[layer].contribution for of_trial in self.steps])
+            found.append(d.mul_((shortened * ratio).float()).trunc_().clamp_(-LARGEST, LARGEST))
+        return found
+
+    def sums(self, contributions: Sequence[torch.Tensor], activations: Sequence[Rows], r: int,
+             layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """S of a layer of trial r: of weights, int32 [n_{l-1}, 2 n_l] in two digits, and of biases [n_l], float64."""
+        k = contributions[layer][r]
+        return product(activations[layer].values[r].t(), digits(k)), k.sum(dim=0, dtype=torch.float64)
+
+    def release(self, factor: Factor, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
+                out: Parameters) -> None:
+        """Write the mean of the contributions, with noise, to `out`."""
+        contributions = self.contributions(factor, deltas, activations)
+        weights, biases = out.views(self.noise.next())
+        for r, (of_trial, deviation) in enumerate(zip(self.steps, self.deviations, strict=True)):
+            for layer, step in enumerate(of_trial):
+                of_weights, of_biases = self.sums(contributions, activations, r, layer)
+                if deviation:
+                    unit = deviation / 2**GRID_BITS / self.batch_size
+                    scale = 2.0 ** grid_exponent(step, deviation)
+                    of_bias = scale / step.input
+                else:
+                    unit, scale = step.contribution * step.input / self.batch_size, 1.0
+                    of_bias = 1 / step.input
+                noise = weights[layer][r].reshape(of_weights.shape[0], -1)
+                target = out.weights[layer][r].t()
+                rows = max(1, CHUNK_ELEMENTS[self.device.type] // noise.shape[1])
+                for some, own, into in zip(of_weights.split(rows), noise.split(rows), target.split(rows), strict=True):
+                    into.copy_(joined(some).mul_(scale).add_(own).mul_(unit))
+                out.biases[layer][r].copy_(of_biases.mul_(of_bias).add_(biases[layer][r]).mul_(unit))
+
+
+class RowSum:
+    """As `IntegerSum`, of contributions that a trainer hands in as rows of floating-point numbers.
+
+    A row is rounded to 15 bits of its own largest number, so that its norm is exact, then bounded and truncated to
+    multiples of about C/2^30 that the noise's grid has too. Sums of such integers are exact in float64.
+
+    Args:
+        trials: one trial.
+        bounds, deviations: its C and the standard deviation of its noise, which is secret.
+        shape: of the noise in one step.
+        device: of all tensors.
+
+    Attributes:
+        noise: what the integers R are drawn from.
+    """
+
+    def __init__(self, trials: Sequence[TrialConfig], bounds: Sequence[float], deviations: Sequence[float],
+                 shape: tuple[int, ...], device: torch.device) -> None:
+        self.batch_size, self.unit = trials[0].batch_size, deviations[0] / 2**GRID_BITS
+        self.scale = 2.0 ** max(0, math.floor(math.log2(bounds[0] / 2**ROW_BITS / self.unit)))
+        self.noise = RoundedNoise(len(trials), shape, device)
+
+    def release(self, factor: Factor, rows: Sequence[torch.Tensor], activations: Sequence[torch.Tensor],
+                out: Parameters) -> None:
+        """Write the mean of the rows [1, n, d], with noise, to `out`; a row that is not finite contributes nothing."""
+        rows = rows[0].double()
+        rows = torch.where(rows.isfinite().all(dim=-1, keepdim=True), rows, 0.0)
+        step = power_of_two_above(rows.abs().amax(dim=-1, keepdim=True) if rows.shape[1] else rows.sum()) / 2**15
+        whole = (rows / step).round_()
+        factors = factor(exact_norm(whole) * step).mul_(HAIR) * step / (self.unit * self.scale)
+        total = (whole * factors).trunc_().sum(dim=1)
+        _, (noise,) = out.views(self.noise.next())
+        out.biases[0].copy_(total.mul_(self.scale).add_(noise).mul_(self.unit / self.batch_size))

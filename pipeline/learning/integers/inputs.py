@@ -1,0 +1,91 @@
+"""Inputs and activations as 8-bit integers."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import torch
+
+from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.data.inputs import CHUNK_ELEMENTS, LEAST_NORM, Inputs
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.steps import LARGEST_FIRST, input_step
+
+FINE = 2.0**-16  # of a feature or pixel before it is normalised: sums of squares of such numbers are exact in float64
+LARGEST_FINE = 2.0**6
+
+
+class Rows:
+    """What a layer takes in.
+
+    Attributes:
+        values: int8 [R, m, n], in [-127, 127].
+        step: what 1 stands for.
+    """
+
+    def __init__(self, values: torch.Tensor, step: float, squares: torch.Tensor | None = None) -> None:
+        self.values, self.step = values, step
+        if squares is not None:
+            self.squares = squares
+
+    @functools.cached_property
+    def squares(self) -> torch.Tensor:
+        """Squared norms of the rows of `values` [R, m, 1], float64, exact."""
+        return exact_norm(self.values.float()).square_().round_()
+
+    def real(self) -> torch.Tensor:
+        """What the integers stand for [R, m, n], float32, exact."""
+        return self.values.float().mul_(self.step)
+
+
+def exact_norm(x: torch.Tensor) -> torch.Tensor:
+    """Norms of rows [..., 1], float64. Of integers (times a power of two) whose squares sum to less than 2^53, they
+    are the same in any order of summation."""
+    return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)
+
+
+class IntegerInputs(Inputs):
+    """Records as int8, each quantised once, by itself, after scaling and normalisation."""
+
+    def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
+        super().__init__(records, config, data)
+        self.step = input_step(config)
+        self.values = torch.empty(records.shape, dtype=torch.int8, device=records.device)
+        self.squares = torch.empty(len(records), 1, dtype=torch.float64, device=records.device)
+        rows = max(1, CHUNK_ELEMENTS[records.device.type] // records.shape[1])
+        table = self._of_pixels(int(data.spec.scale)) if self.scaled else None
+        parts = (records, self.values, self.squares, *([] if self.usable is None else [self.usable]))
+        for some, values, squares, *usable in zip(*(part.split(rows) for part in parts), strict=True):
+            x = self._looked_up(table, some) if table is not None else some.float().div_(FINE)
+            if usable:
+                x[~usable[0]] = 0.0
+            x.round_().clamp_(-LARGEST_FINE / FINE, LARGEST_FINE / FINE)
+            if self.norm:
+                x.mul_((self.norm / (exact_norm(x) * FINE).clamp_(min=LEAST_NORM)).float())
+            x.mul_(FINE / self.step).round_().clamp_(-LARGEST_FIRST, LARGEST_FIRST)
+            values.copy_(x)
+            squares.copy_(exact_norm(x).square_().round_())
+
+    def batch(self, indices: torch.Tensor, passing: bool = False) -> Rows:
+        """The records at `indices` [R, m]."""
+        places = indices.flatten()
+        values = self.values.index_select(0, places).view(*indices.shape, -1)
+        return Rows(values, self.step, self.squares.index_select(0, places).view(*indices.shape, 1))
+
+    def _of_pixels(self, scale: int) -> torch.Tensor:
+        """What pixels 0, ..., scale of every channel are in units of `FINE` [channels, scale + 1], as Python rounds."""
+        mean, std = self.of_channels
+        return torch.tensor([[round((pixel / scale - m) / s / FINE) for pixel in range(scale + 1)]
+                             for m, s in zip(mean, std, strict=True)], dtype=torch.float32)
+
+    def _looked_up(self, table: torch.Tensor, records: torch.Tensor) -> torch.Tensor:
+        channels, table = len(table), table.to(records.device)
+        places = records.view(len(records), channels, -1).int()
+        places += table.shape[1] * torch.arange(channels, dtype=torch.int32, device=records.device).view(-1, 1)
+        return table.flatten().index_select(0, places.flatten()).view(records.shape)
+
+
+def function_table(values: list[float], device: torch.device) -> torch.Tensor:
+    """A table of float64 numbers, made by Python and not by a kernel."""
+    return torch.from_numpy(np.array(values)).to(device)

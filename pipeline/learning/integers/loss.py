@@ -1,0 +1,40 @@
+"""Errors e = softmax(z) - q as multiples of 2^-12, from a table of exponentials."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from pipeline.learning.feedback.losses import Loss
+from pipeline.learning.integers.inputs import function_table
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.steps import ERROR_BITS
+
+PER_UNIT, REACH = 512, 32  # places of the table for one unit of z, and how far below the largest z it goes
+EXPONENTIAL_BITS = 40  # sums of such exponentials are exact
+
+
+class IntegerLoss(Loss):
+    """The error and the loss of a `Loss` that states its targets.
+
+    Args:
+        config: shared settings of the pack.
+        device: of logits.
+    """
+
+    def __init__(self, config: TrialConfig, device: torch.device) -> None:
+        super().__init__(config)
+        self.of = config.parts.loss.load()(config)
+        exponentials = [round(2**EXPONENTIAL_BITS * math.exp(-k / PER_UNIT)) for k in range(REACH * PER_UNIT)]
+        self.table = function_table(exponentials, device)
+
+    def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """e [R, m, n_L] and losses -sum q log p [R, m, 1], float32."""
+        below = logits.amax(dim=-1, keepdim=True) - logits
+        places = below.mul_(PER_UNIT).nan_to_num_(0.0).round_().clamp_(0, len(self.table) - 1).to(torch.int32)
+        exponentials = self.table.index_select(0, places.flatten()).view(logits.shape)
+        p = exponentials / exponentials.sum(dim=-1, keepdim=True)
+        q = self.of.targets(labels.squeeze(-1), logits.shape[-1])
+        losses = -(q * p.clamp(min=2.0**-EXPONENTIAL_BITS).log()).sum(dim=-1, keepdim=True)
+        return (p - q).mul_(2**ERROR_BITS).round_().mul_(2.0**-ERROR_BITS).float(), losses.float()

@@ -1,0 +1,130 @@
+"""Networks whose forward and backward products are exact: a record's outputs do not depend on its batch.
+
+    z = (H W_q^T) b w + bias,   W_q = round(W/w),   h = table(z)
+
+H are integers of 8 bits, W_q of 7 (of 14 in the output layer). w is a power of two that follows from the layer's
+largest weight, and weights are released, so that rounding them costs no privacy. What is not a product is computed
+element by element, by operations that IEEE 754 rounds in one way, or looked up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from pipeline.learning.integers.inputs import Rows, function_table
+from pipeline.learning.integers.products import digits, joined, product, quantised, signals
+from pipeline.learning.network.layers import Dense
+from pipeline.learning.network.network import Network, start_bound
+from pipeline.learning.randomness import torch_generator
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.shapes import DenseShape
+from pipeline.trials.steps import BACK_STEP, BASE, HIDDEN_STEPS, LARGEST, LARGEST_FIRST, LARGEST_SECOND
+
+PLACES, REACH = 4096, 8.0  # of a table of phi, and z up to which it goes
+
+
+class IntegerDense(Dense):
+    """z = W h + b with exact products.
+
+    Args:
+        shape: of the layer.
+        fine: whether weights have two digits in forward products.
+    """
+
+    def __init__(self, shape: DenseShape, fine: bool) -> None:
+        super().__init__(shape)
+        self.fine = fine
+
+    def forward(self, h: Rows, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        """z [R, m, n_l], float32."""
+        found = torch.empty(*h.values.shape[:2], self.shape.n_out, device=bias.device)
+        for z, values, w, b in zip(found, h.values, weight, bias, strict=True):
+            whole, step = quantised(w, LARGEST if self.fine else LARGEST_SECOND)
+            if self.fine:
+                z.copy_(joined(product(values, digits(whole.t()))))
+            else:
+                z.copy_(product(values, whole.to(torch.int8).t()))
+            z.mul_(step * h.step).add_(b)
+        return found
+
+    def back(self, delta: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """W^T delta [R, m, n_{l-1}], float32, of deltas rounded to multiples of `BACK_STEP`."""
+        found = torch.empty(*delta.shape[:2], self.shape.n_in, device=delta.device)
+        for out, d, w in zip(found, delta, weight, strict=True):
+            whole, step = quantised(w, LARGEST_SECOND)
+            parts = digits(signals(d, BACK_STEP)).chunk(2, dim=1)
+            higher, lower = (product(part, whole.to(torch.int8)) for part in parts)
+            out.copy_(higher.double().mul_(BASE).add_(lower)).mul_(step * BACK_STEP)
+        return found
+
+    def write_sum(self, delta: torch.Tensor, h: Rows, out_weight: torch.Tensor, out_bias: torch.Tensor) -> None:
+        """sum_i delta_i h_i^T and sum_i delta_i, of deltas that are rounded to 14 bits of the largest."""
+        for d, values, weight, bias in zip(delta, h.values, out_weight, out_bias, strict=True):
+            whole, step = quantised(d, LARGEST)
+            weight.copy_(joined(product(values.t(), digits(whole))).t()).mul_(step * h.step)
+            bias.copy_(whole.sum(dim=0, dtype=torch.float64)).mul_(step)
+
+    def squared_norms(self, delta: torch.Tensor, h: Rows) -> torch.Tensor:
+        """||delta_i||^2 (||h_i||^2 + 1) [R, m, 1], float64."""
+        return delta.double().square().sum(dim=-1, keepdim=True) * (h.squares * h.step**2 + 1)
+
+
+class IntegerNetwork(Network):
+    """R fully connected networks.
+
+    Args:
+        config: shared settings of the pack.
+        seeds: R seeds of trials.
+        device: of all tensors.
+    """
+
+    def __init__(self, config: TrialConfig, seeds: Sequence[int], device: torch.device) -> None:
+        super().__init__(config.layers, [config.activation] * len(config.hidden), seeds, device)
+        self.layers = [IntegerDense(shape, fine=k == len(config.hidden)) for k, shape in enumerate(config.layers)]
+        self.hidden_step = HIDDEN_STEPS[config.activation]
+        self.table = self._table(config.activation, device)
+        self._start(config, seeds)
+
+    def _start(self, config: TrialConfig, seeds: Sequence[int]) -> None:
+        """Weights as `Network` draws them, scaled by operations that round alike on every processor."""
+        for r, seed in enumerate(seeds):
+            generator = torch_generator(seed, "init")
+            for shape, *blocks in zip(config.layers, self.parameters.weights, self.parameters.biases, strict=True):
+                bound = config.init_gain * start_bound(shape, config.init)
+                for block in blocks[:1] if config.init == "glorot" else blocks:
+                    drawn = torch.rand(block[r].shape, generator=generator).mul_(2).sub_(1)  # both exact
+                    block[r].copy_(drawn.mul_(bound))
+
+    def forward(self, x: Rows) -> tuple[list[Rows], torch.Tensor]:
+        """(h^0, ..., h^{L-1}), and logits [R, m, n_L], float32."""
+        activations = [x]
+        *hidden, output = zip(self.layers, self.parameters.weights, self.parameters.biases, strict=True)
+        for layer, weight, bias in hidden:
+            z = layer.forward(activations[-1], weight, bias)
+            activations.append(Rows(self._activated(z), self.hidden_step))
+        layer, weight, bias = output
+        return activations, layer.forward(activations[-1], weight, bias)
+
+    def _activated(self, z: torch.Tensor) -> torch.Tensor:
+        """H [R, m, n], int8, of z, which is overwritten."""
+        if self.table is None:
+            return z.div_(self.hidden_step).round_().nan_to_num_(0.0).clamp_(0, LARGEST_FIRST).to(torch.int8)
+        places = z.mul_(PLACES / (2 * REACH)).nan_to_num_(0.0).round_().clamp_(-PLACES / 2, PLACES / 2 - 1)
+        places = places.add_(PLACES / 2).to(torch.int32)
+        return self.table.index_select(0, places.flatten()).view(z.shape)
+
+    def _table(self, activation: str, device: torch.device) -> torch.Tensor | None:
+        """phi(z)/b at z = -8, ..., 8, int8 [4096]; None for relu, which needs none."""
+        if activation == "relu":
+            return None
+        phi = {"tanh": math.tanh, "sigmoid": lambda z: 1 / (1 + math.exp(-z))}[activation]
+        at = [(k - PLACES / 2) * 2 * REACH / PLACES for k in range(PLACES)]
+        values = [max(-LARGEST_FIRST, min(LARGEST_FIRST, round(phi(z) / HIDDEN_STEPS[activation]))) for z in at]
+        return function_table(values, device).to(torch.int8)
+
+    def derivative(self, h: Rows, layer: int) -> torch.Tensor:
+        """phi'(z^l) [R, m, n_l], from h^l; exact."""
+        return super().derivative(h.real(), layer)

@@ -1,0 +1,95 @@
+"""Exact products of small integers.
+
+The entries of first factors are at most 127 in size, those of second factors 64. `torch._int_mm` gives wrong sums for
+larger second factors, without saying so, on processors without VNNI. It is tried with the largest entries before it is
+used; where it fails, chunks of float32 products take its place, whose sums stay below 2^24 and so are exact.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+import torch.nn.functional as F
+
+from pipeline.trials.steps import BASE, LARGEST_FIRST, LARGEST_SECOND, LARGEST_SIGNAL
+
+FLOAT32_TERMS = 2**24 // (LARGEST_FIRST * LARGEST_SECOND)
+TRIED = ((17, 4_103, 24), (2_048, 784, 128), (33, 8, 8))  # rows, terms, columns
+CUDA_ROWS, CUDA_MULTIPLE = 17, 8  # least rows, and a divisor of terms and columns, of `_int_mm` on a GPU
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a b [m, n], int32, of int8 factors a [m, k] with entries in [-127, 127] and b [k, n] in [-64, 64]; k at most
+    `steps.most_terms()`."""
+    return (_by_int8 if kernel(a.device) == "int8" else _by_float32)(a, b)
+
+
+@functools.cache
+def kernel(device: torch.device) -> str:
+    """What computes products there: `int8`, or `float32` where the processor's int8 products are wrong."""
+    return "int8" if all(_is_right(device, *shape) for shape in TRIED) else "float32"
+
+
+def _is_right(device: torch.device, m: int, k: int, n: int) -> bool:
+    """Whether int8 products of the largest entries are right, with all signs, and with factors of both layouts."""
+    signs = [(torch.arange(count, device=device) % period < period // 2).to(torch.int8) * 2 - 1
+             for count, period in ((m, 2), (k, 6), (n, 4))]
+    a = LARGEST_FIRST * signs[0][:, None] * signs[1]
+    b = LARGEST_SECOND * signs[1][:, None] * signs[2]
+    expected = LARGEST_FIRST * LARGEST_SECOND * k * signs[0].int()[:, None] * signs[2]
+    return all(torch.equal(_by_int8(first, second), expected) for first in (a, a.t().contiguous().t())
+               for second in (b, b.t().contiguous().t()))
+
+
+def _by_int8(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if a.device.type != "cuda":
+        return torch._int_mm(a, b)
+    m, n = a.shape[0], b.shape[1]
+    more_terms, more_columns = (-size % CUDA_MULTIPLE for size in b.shape)
+    a = F.pad(a, (0, more_terms, 0, max(0, CUDA_ROWS - m)))
+    return torch._int_mm(a, F.pad(b, (0, more_columns, 0, more_terms)))[:m, :n]
+
+
+def _by_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.int32, device=a.device)
+    for first, second in zip(a.split(FLOAT32_TERMS, dim=1), b.split(FLOAT32_TERMS), strict=True):
+        total += torch.mm(first.float(), second.float()).to(torch.int32)
+    return total
+
+
+def digits(x: torch.Tensor) -> torch.Tensor:
+    """Two digits of base 128, side by side: int8 [m, 2 n], the first n columns the higher ones.
+
+    Args:
+        x: whole numbers [m, n], float32, at most 128 times 127 in size (64 times 128, if the digits are to be a second
+            factor).
+    """
+    higher = ((x + BASE // 2) / BASE).floor_()
+    lower = torch.addcmul(x, higher, torch.tensor(float(BASE), device=x.device), value=-1)  # exact
+    return torch.cat([higher, lower], dim=1).to(torch.int8)
+
+
+def joined(products: torch.Tensor) -> torch.Tensor:
+    """What products with `digits` as second factor, int32 [m, 2 n], are together: float64 [m, n]."""
+    higher, lower = products.chunk(2, dim=1)
+    return higher.double().mul_(BASE).add_(lower)
+
+
+def power_of_two_above(x: torch.Tensor) -> torch.Tensor:
+    """Least power of two above finite x >= 0, element by element; 1 where x is 0."""
+    mantissa, _ = torch.frexp(x)
+    return torch.where(x > 0, x / mantissa, 1.0)  # exact
+
+
+def quantised(weight: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whole numbers of at most this size, float32, and the power of two that 1 stands for, of a tensor."""
+    weight = weight.nan_to_num(0.0, 2.0**60, -(2.0**60)).clamp_(-(2.0**60), 2.0**60)  # of a trial that diverged
+    step = power_of_two_above(torch.linalg.vector_norm(weight, ord=math.inf)) / largest
+    return (weight / step).round_(), step
+
+
+def signals(delta: torch.Tensor, step: torch.Tensor | float) -> torch.Tensor:
+    """delta/step as whole numbers of at most `LARGEST_SIGNAL`; 0 where it is not a number."""
+    return (delta / step).nan_to_num_(0.0).round_().clamp_(-LARGEST_SIGNAL, LARGEST_SIGNAL)

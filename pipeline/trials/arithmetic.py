@@ -1,0 +1,80 @@
+"""In which numbers a trial is computed: float32, bfloat16, or integers whose sums are exact.
+
+The setting is called `arithmetic` in files. Keys and parameters of trials call it `matmul_precision`, its older name.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pipeline.trials import steps
+from pipeline.trials.fields import ConfigError, listed_or
+from pipeline.trials.part import PARTS, Part, part
+
+
+class Arithmetic(Part):
+    """What the configuration knows of an arithmetic.
+
+    Attributes:
+        exact: whether contributions are vectors of integers, so that their sum has no rounding error.
+        factors: torch's type to which the factors of floating-point products are rounded.
+    """
+
+    exact: ClassVar[bool] = False
+    factors: ClassVar[str] = "float32"
+    works = "pipeline.learning.training:Training"
+
+
+@part("matmul_precision", "float32")
+class Float32(Arithmetic):
+    """Everything in float32."""
+
+
+@part("matmul_precision", "bfloat16")
+class BFloat16(Arithmetic):
+    """The factors of products are rounded to bfloat16."""
+
+    factors = "bfloat16"
+
+
+@part("matmul_precision", "integer")
+class Integer(Arithmetic):
+    """Inputs, weights and contributions are small integers times public powers of two (docs/privacy.md, section 9)."""
+
+    exact = True
+    works = "pipeline.learning.integers.training:IntegerTraining"
+
+    def check(self, trial: Any) -> None:
+        """Refuse what is not computed in integers, and sizes whose sums exceed 32 bits."""
+        if not trial.parts.trainer.own:
+            return
+        self._check_parts(trial)
+        self._check_inputs(trial)
+        self._check_sizes(trial)
+
+    def _check_parts(self, trial: Any) -> None:
+        for slot, attribute in (("mechanism", "mechanism"), ("network", "network"), ("algorithm", "feedback"),
+                                ("projector", "projector"), ("loss", "loss")):
+            chosen = getattr(trial.parts, attribute)
+            if chosen.not_integer:
+                others = [name for name, cls in PARTS[slot].items() if not cls.not_integer and name != "none"]
+                raise ConfigError(f"arithmetic: 'integer' does not go with {slot} '{chosen.name}': "
+                                  f"{chosen.not_integer}; use {slot} {listed_or(others)}, or arithmetic 'float32'")
+
+    def _check_inputs(self, trial: Any) -> None:
+        if not trial.input_norm and not trial.parts.features.scale(trial):
+            raise ConfigError("input_norm: must be > 0 with arithmetic 'integer' and features "
+                              f"'{trial.features}' of unknown size, whose step follows from it, got 0.0")
+
+    def _check_sizes(self, trial: Any) -> None:
+        most = steps.most_terms()
+        if trial.batch_size > most // 2:
+            raise ConfigError(f"batch_size: must be at most {most // 2} with arithmetic 'integer', whose sums have 32 "
+                              f"bits, got {trial.batch_size}")
+        if max(trial.layer_sizes) > most:
+            raise ConfigError(f"hidden: layers must have at most {most} inputs with arithmetic 'integer', whose sums "
+                              f"have 32 bits, got {max(trial.layer_sizes)}")
+        largest = steps.largest_noise(trial)
+        if trial.noise_multiplier / trial.parts.mechanism.excess(trial) > largest:
+            raise ConfigError(f"noise_multiplier: must be at most {largest:.3g} with arithmetic 'integer', or the grid "
+                              f"of the noise is coarser than the contributions, got {trial.noise_multiplier}")

@@ -1,0 +1,99 @@
+"""Steps of integer arithmetic: how much 1 stands for, in every layer of a trial (no torch).
+
+    H = round(h/b)       input of a layer, 8 bits
+    D = round(delta/s)   learning signal of a layer before it is bounded, 15 bits
+    K = trunc(c delta/a) the same after it was bounded, 14 bits
+
+b and s are powers of two, and a is a power of two times the standard deviation of the noise, or times C where there is
+no noise. All of them follow from settings alone. A step that is too coarse or too fine for the records costs accuracy,
+not privacy: a number beyond the range is clamped, which makes no contribution longer.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+LARGEST_FIRST, LARGEST_SECOND = 127, 64  # entries of the factors of a product in 8 bits
+BASE = 128  # two digits of 8 bits make a number of 14
+LARGEST = BASE * LARGEST_SECOND  # of weights and contributions, which have two such digits
+LARGEST_SIGNAL = BASE * LARGEST_FIRST  # of D, which is a first factor where it is back-propagated
+GRID_BITS = 40  # the noise is a multiple of its standard deviation over 2^40
+ERROR_BITS = 12  # e is a multiple of 2^-12
+BACK_STEP = 2.0**-13  # of what is multiplied by W^T
+HIDDEN_STEPS = {"tanh": 2.0**-7, "sigmoid": 2.0**-7, "relu": 2.0**-4}  # b of a hidden layer's outputs
+PEAK = 8  # a component of a vector of norm r, of n components, is at most 8 r/sqrt(n), or clamped
+
+
+class Steps(NamedTuple):
+    """Of one layer; `signal` is of what is bounded, in the coordinates of the feedback space with `denoise`."""
+
+    input: float
+    signal: float
+    contribution: float
+
+
+def power_of_two(x: float) -> float:
+    """The least power of two >= x > 0."""
+    mantissa, exponent = math.frexp(x)
+    return math.ldexp(1.0, exponent - (mantissa == 0.5))
+
+
+def most_terms() -> int:
+    """Most terms of a product of 8-bit factors whose sum has 32 bits."""
+    return (2**31 - 1) // (LARGEST_FIRST * LARGEST_SECOND)
+
+
+def input_step(trial: Any) -> float:
+    """b of the inputs: of `input_norm`, or of the size of the features."""
+    largest = trial.parts.features.scale(trial)
+    if trial.input_norm:
+        largest = min(trial.input_norm, PEAK * trial.input_norm / math.sqrt(trial.layer_sizes[0]))
+    return power_of_two(largest / LARGEST_FIRST)
+
+
+def signal_steps(trial: Any) -> tuple[float, ...]:
+    """s of every layer's learning signal, before any projection on the feedback space."""
+    hidden = len(trial.layer_sizes) - 2
+    if trial.parts.feedback.exact:
+        step = BACK_STEP
+    else:
+        size = trial.feedback_std
+        if trial.sigma:
+            size = min(size, trial.tau_f / math.sqrt(sum(trial.hidden))) + trial.sigma
+        step = power_of_two(PEAK * size / LARGEST_SIGNAL)
+    return (*[step] * hidden, 2.0 ** -(ERROR_BITS + 1))
+
+
+def steps(trial: Any, bound: float, deviation: float) -> list[Steps]:
+    """Steps of every layer.
+
+    Args:
+        trial: a `TrialConfig`.
+        bound: C.
+        deviation: standard deviation of the noise on the sum; 0 without.
+    """
+    sizes, unit = trial.layer_sizes, deviation or bound
+    inputs = (input_step(trial), *[HIDDEN_STEPS[trial.activation]] * (len(sizes) - 2))
+    typical = (trial.input_norm or trial.parts.features.scale(trial) / 2 * math.sqrt(sizes[0]),
+               *(LARGEST_FIRST / 2 * HIDDEN_STEPS[trial.activation] * math.sqrt(n) for n in sizes[1:-1]))
+    found = []
+    for layer, (b, s, norm) in enumerate(zip(inputs, signal_steps(trial), typical, strict=True), start=1):
+        width, is_hidden = sizes[layer], layer < len(sizes) - 1
+        if trial.denoise and is_hidden:
+            s *= power_of_two(math.sqrt(width / sizes[-1]))
+            width = sizes[-1]
+        # A component of what is bounded is at most C/||(h, 1)||, and PEAK times smaller signals are typical.
+        largest = bound * min(1.0, PEAK / math.sqrt(width)) / math.hypot(norm, 1)
+        found.append(Steps(b, s, unit * power_of_two(largest / (LARGEST * unit))))
+    return found
+
+
+def grid_exponent(step: Steps, deviation: float) -> int:
+    """j of a b = 2^j sigma/2^40: of which multiple of the noise's grid a sum of K H is."""
+    return round(math.log2(step.contribution * step.input / deviation)) + GRID_BITS
+
+
+def largest_noise(trial: Any) -> float:
+    """Largest noise over C whose grid divides a b in every layer."""
+    return 2.0 ** min(grid_exponent(step, 1.0) for step in steps(trial, 1.0, 1.0))
