@@ -25,7 +25,7 @@ from pipeline.trials.steps import GRID_BITS, LARGEST, grid_exponent, signal_step
 
 # A factor is this much smaller, so that rounding it and its products to float32 lengthens nothing.
 HAIR = 1 - 2.0**-20
-CHUNK_ELEMENTS = {"cpu": 2**15, "cuda": 2**28}  # several passes over one chunk find it in a CPU's cache
+CHUNK_ELEMENTS = {"cpu": 2**16, "cuda": 2**28}  # several passes over one chunk find it in a CPU's cache
 
 ROW_BITS = 30  # of C, in contributions that are handed in as rows
 
@@ -80,20 +80,15 @@ class IntegerSum:
 
     def contributions(self, factor: Factor, deltas: Sequence[torch.Tensor],
                       activations: Sequence[Rows]) -> list[torch.Tensor]:
-        """K of every layer [R, m, n_l]: whole numbers, float32, which `steps` say what stand for."""
+        """K of every layer, int16 [R, m, n_l]; `steps` say what 1 stands for."""
         whole = self.signals(deltas)
         shortened = factor(self.norms(whole, activations)).mul_(HAIR)
         found = []
         for layer, d in enumerate(whole):
             ratio = self._column([of_trial[layer].signal / of_trial[layer].contribution for of_trial in self.steps])
-            found.append(d.mul_((shortened * ratio).float()).trunc_().clamp_(-LARGEST, LARGEST))
+            d.mul_((shortened * ratio).float()).clamp_(-LARGEST, LARGEST)
+            found.append(d.to(torch.int16))  # toward zero
         return found
-
-    def sums(self, contributions: Sequence[torch.Tensor], activations: Sequence[Rows], r: int,
-             layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """S of a layer of trial r: of weights, int32 [n_{l-1}, 2 n_l] in two digits, and of biases [n_l], float64."""
-        k = contributions[layer][r]
-        return product(activations[layer].values[r].t(), digits(k)), k.sum(dim=0, dtype=torch.float64)
 
     def release(self, factor: Factor, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
                 out: Parameters) -> None:
@@ -102,20 +97,19 @@ class IntegerSum:
         weights, biases = out.views(self.noise.next())
         for r, (of_trial, deviation) in enumerate(zip(self.steps, self.deviations, strict=True)):
             for layer, step in enumerate(of_trial):
-                of_weights, of_biases = self.sums(contributions, activations, r, layer)
-                if deviation:
-                    unit = deviation / 2**GRID_BITS / self.batch_size
-                    scale = 2.0 ** grid_exponent(step, deviation)
-                    of_bias = scale / step.input
-                else:
-                    unit, scale = step.contribution * step.input / self.batch_size, 1.0
-                    of_bias = 1 / step.input
-                noise = weights[layer][r].reshape(of_weights.shape[0], -1)
-                target = out.weights[layer][r].t()
-                rows = max(1, CHUNK_ELEMENTS[self.device.type] // noise.shape[1])
-                for some, own, into in zip(of_weights.split(rows), noise.split(rows), target.split(rows), strict=True):
-                    into.copy_(joined(some).mul_(scale).add_(own).mul_(unit))
-                out.biases[layer][r].copy_(of_biases.mul_(of_bias).add_(biases[layer][r]).mul_(unit))
+                k, h = contributions[layer][r], activations[layer].values[r]
+                # In units of the noise's grid a sum counts 2^j; without noise, 1.
+                scale = 2.0 ** grid_exponent(step, deviation) if deviation else 1.0
+                unit = step.contribution * step.input / scale / self.batch_size
+                of_biases = k.sum(dim=0, dtype=torch.int64).double().mul_(scale / step.input)
+                out.biases[layer][r].copy_(of_biases.add_(biases[layer][r]).mul_(unit))
+                self._write(product(h.t(), digits(k)), weights[layer][r].t(), scale, unit, out.weights[layer][r].t())
+
+    def _write(self, sums: torch.Tensor, noise: torch.Tensor, scale: float, unit: float, out: torch.Tensor) -> None:
+        """unit (scale S + R) to `out` [n_{l-1}, n_l], of S in two digits, int32 [n_{l-1}, 2 n_l], and R [n_{l-1}, n_l]."""
+        rows = max(1, CHUNK_ELEMENTS[self.device.type] // out.shape[1])
+        for some, own, into in zip(sums.split(rows), noise.split(rows), out.split(rows), strict=True):
+            torch.mul(own.add_(joined(some), alpha=scale), unit, out=into)
 
 
 class RowSum:

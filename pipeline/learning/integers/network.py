@@ -17,7 +17,7 @@ import torch
 from pipeline.learning.integers.inputs import Rows, function_table
 from pipeline.learning.integers.products import digits, joined, product, quantised, signals
 from pipeline.learning.network.layers import Dense
-from pipeline.learning.network.network import Network, start_bound
+from pipeline.learning.network.network import Network, Parameters, start_bound
 from pipeline.learning.randomness import torch_generator
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.shapes import DenseShape
@@ -44,7 +44,7 @@ class IntegerDense(Dense):
         for z, values, w, b in zip(found, h.values, weight, bias, strict=True):
             whole, step = quantised(w, LARGEST if self.fine else LARGEST_SECOND)
             if self.fine:
-                z.copy_(joined(product(values, digits(whole.t()))))
+                z.copy_(joined(product(values, digits(whole.t().to(torch.int16)))))
             else:
                 z.copy_(product(values, whole.to(torch.int8).t()))
             z.mul_(step * h.step).add_(b)
@@ -55,7 +55,7 @@ class IntegerDense(Dense):
         found = torch.empty(*delta.shape[:2], self.shape.n_in, device=delta.device)
         for out, d, w in zip(found, delta, weight, strict=True):
             whole, step = quantised(w, LARGEST_SECOND)
-            parts = digits(signals(d, BACK_STEP)).chunk(2, dim=1)
+            parts = digits(signals(d, BACK_STEP).to(torch.int16)).chunk(2, dim=1)
             higher, lower = (product(part, whole.to(torch.int8)) for part in parts)
             out.copy_(higher.double().mul_(BASE).add_(lower)).mul_(step * BACK_STEP)
         return found
@@ -64,12 +64,20 @@ class IntegerDense(Dense):
         """sum_i delta_i h_i^T and sum_i delta_i, of deltas that are rounded to 14 bits of the largest."""
         for d, values, weight, bias in zip(delta, h.values, out_weight, out_bias, strict=True):
             whole, step = quantised(d, LARGEST)
-            weight.copy_(joined(product(values.t(), digits(whole))).t()).mul_(step * h.step)
+            weight.copy_(joined(product(values.t(), digits(whole.to(torch.int16)))).t()).mul_(step * h.step)
             bias.copy_(whole.sum(dim=0, dtype=torch.float64)).mul_(step)
 
     def squared_norms(self, delta: torch.Tensor, h: Rows) -> torch.Tensor:
         """||delta_i||^2 (||h_i||^2 + 1) [R, m, 1], float64."""
         return delta.double().square().sum(dim=-1, keepdim=True) * (h.squares * h.step**2 + 1)
+
+
+class ByInput(Parameters):
+    """Weights that lie in memory input by input, as exact products of inputs with contributions are."""
+
+    @staticmethod
+    def _matrix(numbers: torch.Tensor, n_out: int, n_in: int) -> torch.Tensor:
+        return numbers.unflatten(1, (n_in, n_out)).transpose(1, 2)
 
 
 class IntegerNetwork(Network):
@@ -80,6 +88,8 @@ class IntegerNetwork(Network):
         seeds: R seeds of trials.
         device: of all tensors.
     """
+
+    layout = ByInput
 
     def __init__(self, config: TrialConfig, seeds: Sequence[int], device: torch.device) -> None:
         super().__init__(config.layers, [config.activation] * len(config.hidden), seeds, device)
@@ -112,8 +122,8 @@ class IntegerNetwork(Network):
         """H [R, m, n], int8, of z, which is overwritten."""
         if self.table is None:
             return z.div_(self.hidden_step).round_().nan_to_num_(0.0).clamp_(0, LARGEST_FIRST).to(torch.int8)
-        places = z.mul_(PLACES / (2 * REACH)).nan_to_num_(0.0).round_().clamp_(-PLACES / 2, PLACES / 2 - 1)
-        places = places.add_(PLACES / 2).to(torch.int32)
+        places = z.mul_(PLACES / (2 * REACH)).add_(PLACES / 2 + 0.5).nan_to_num_(0.0).clamp_(0, PLACES - 1)
+        places = places.to(torch.int32)
         return self.table.index_select(0, places.flatten()).view(z.shape)
 
     def _table(self, activation: str, device: torch.device) -> torch.Tensor | None:

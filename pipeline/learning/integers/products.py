@@ -8,7 +8,6 @@ used; where it fails, chunks of float32 products take its place, whose sums stay
 from __future__ import annotations
 
 import functools
-import math
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +16,7 @@ from pipeline.trials.steps import BASE, LARGEST_FIRST, LARGEST_SECOND, LARGEST_S
 
 FLOAT32_TERMS = 2**24 // (LARGEST_FIRST * LARGEST_SECOND)
 TRIED = ((17, 4_103, 24), (2_048, 784, 128), (33, 8, 8))  # rows, terms, columns
+LARGEST_WEIGHT = 2.0**100  # in place of infinity
 CUDA_ROWS, CUDA_MULTIPLE = 17, 8  # least rows, and a divisor of terms and columns, of `_int_mm` on a GPU
 
 
@@ -63,18 +63,20 @@ def digits(x: torch.Tensor) -> torch.Tensor:
     """Two digits of base 128, side by side: int8 [m, 2 n], the first n columns the higher ones.
 
     Args:
-        x: whole numbers [m, n], float32, at most 128 times 127 in size (64 times 128, if the digits are to be a second
-            factor).
+        x: int16 [m, n], at most 128 times 127 in size (64 times 128, if the digits are to be a second factor).
     """
-    higher = ((x + BASE // 2) / BASE).floor_()
-    lower = torch.addcmul(x, higher, torch.tensor(float(BASE), device=x.device), value=-1)  # exact
-    return torch.cat([higher, lower], dim=1).to(torch.int8)
+    columns = x.shape[1]
+    found = torch.empty(len(x), 2 * columns, dtype=torch.int8, device=x.device)
+    higher = (x + BASE // 2).bitwise_right_shift_(BASE.bit_length() - 1)
+    found[:, :columns].copy_(higher)
+    found[:, columns:].copy_(torch.sub(x, higher, alpha=BASE))
+    return found
 
 
 def joined(products: torch.Tensor) -> torch.Tensor:
     """What products with `digits` as second factor, int32 [m, 2 n], are together: float64 [m, n]."""
     higher, lower = products.chunk(2, dim=1)
-    return higher.double().mul_(BASE).add_(lower)
+    return lower.double().add_(higher, alpha=BASE)  # exact
 
 
 def power_of_two_above(x: torch.Tensor) -> torch.Tensor:
@@ -84,12 +86,13 @@ def power_of_two_above(x: torch.Tensor) -> torch.Tensor:
 
 
 def quantised(weight: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Whole numbers of at most this size, float32, and the power of two that 1 stands for, of a tensor."""
-    weight = weight.nan_to_num(0.0, 2.0**60, -(2.0**60)).clamp_(-(2.0**60), 2.0**60)  # of a trial that diverged
-    step = power_of_two_above(torch.linalg.vector_norm(weight, ord=math.inf)) / largest
-    return (weight / step).round_(), step
+    """Whole numbers of at most this size, float32, and the power of two that 1 stands for, of a tensor's numbers."""
+    weight = weight.nan_to_num(0.0, LARGEST_WEIGHT, -LARGEST_WEIGHT)  # of a trial that diverged
+    least, most = torch.aminmax(weight)
+    step = power_of_two_above(torch.maximum(-least, most)) / largest
+    return weight.mul_(1 / step).round_(), step
 
 
 def signals(delta: torch.Tensor, step: torch.Tensor | float) -> torch.Tensor:
-    """delta/step as whole numbers of at most `LARGEST_SIGNAL`; 0 where it is not a number."""
+    """delta/step as whole numbers of at most `LARGEST_SIGNAL`, float32; 0 where it is not a number."""
     return (delta / step).nan_to_num_(0.0).round_().clamp_(-LARGEST_SIGNAL, LARGEST_SIGNAL)

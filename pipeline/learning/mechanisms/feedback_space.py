@@ -58,7 +58,7 @@ class FeedbackSpace:
         whole = self.net.blank_parameters(replicas, "meta").weights
         shapes = [(w.shape[1] if basis is None else basis.shape[2], w.shape[2])
                   for w, basis in zip(whole, self.bases, strict=True)]
-        return Parameters(self.net.sizes, replicas, device, dtype, shapes)
+        return self.net.layout(self.net.sizes, replicas, device, dtype, shapes)
 
     def coordinates(self, deltas: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Q^T delta [R, m, r_l] of the layers that have a basis; delta [R, m, n_l] itself of the others.

@@ -44,8 +44,13 @@ class Parameters:
     def views(self, flat: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Weights and biases as they lie in a tensor [R, P] that is laid out as `flat` is."""
         layers = list(zip(flat.split(self._lengths, dim=1), self.shapes, strict=True))
-        weights = [layer[:, : n_out * n_in].unflatten(1, (n_out, n_in)) for layer, (n_out, n_in) in layers]
+        weights = [self._matrix(layer[:, : n_out * n_in], n_out, n_in) for layer, (n_out, n_in) in layers]
         return weights, [layer[:, (start := _padded(n_out * n_in)): start + n_out] for layer, (n_out, n_in) in layers]
+
+
+    @staticmethod
+    def _matrix(numbers: torch.Tensor, n_out: int, n_in: int) -> torch.Tensor:
+        return numbers.unflatten(1, (n_out, n_in))
 
 
 def _padded(n: int) -> int:
@@ -96,7 +101,10 @@ class Network:
         layers: 1..L.
         sizes: (n_0, ..., n_L).
         parameters: all weights and biases.
+        layout: how numbers of the shapes of weights and biases lie in memory.
     """
+
+    layout = Parameters
 
     def __init__(self, shapes: Sequence[LayerShape], activations: Sequence[str], seeds: Sequence[int],
                  device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
@@ -116,7 +124,7 @@ class Network:
                          dtype: torch.dtype = torch.float32) -> Parameters:
         """Zeros in the shapes of the weights and biases: for updates, gradients and noise."""
         matrices = [(shape[0], math.prod(shape[1:])) for shape in (layer.shape.weight_shape for layer in self.layers)]
-        return Parameters(self.sizes, replicas, device, dtype, matrices)
+        return self.layout(self.sizes, replicas, device, dtype, matrices)
 
     def forward(self, x: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Run the networks.
