@@ -17,7 +17,7 @@ from pipeline.auditing.step import audit_step
 from pipeline.experiment.experiment import Experiment
 from pipeline.learning.data.dataset import Dataset, load
 from pipeline.learning.handed import TrainerError, TrainerFailed
-from pipeline.learning.training import Training
+from pipeline.learning.run import prepare
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import run_name
 from pipeline.trials.packs import Pack
@@ -167,7 +167,7 @@ def _of_step(name: str, trial: TrialConfig, data: Dataset) -> Finding:
 
 
 def _of_low_order_bits(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
-    training = Training(Pack((trial,)), data, data.train_x.device)
+    training = prepare(Pack((trial,)), data, data.train_x.device)
     try:
         found = low_order_bit_audit(training, BIT_RUNS)
     finally:

@@ -16,6 +16,7 @@ from pipeline.accounting.audited import auc, tpr_at_fpr
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.mechanisms.photonic import Photonic
+from pipeline.learning.run import prepare
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
@@ -114,7 +115,7 @@ def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: i
         raise ValueError("validation_fraction: must be > 0, as the attack needs records that were held out, got 0.0")
     if not 1 <= steps <= config.steps_per_epoch:
         raise ValueError(f"steps: must be at least 1 and at most the {config.steps_per_epoch} of an epoch, got {steps}")
-    training = Training(Pack((config,)), data, data.train_x.device)
+    training = prepare(Pack((config,)), data, data.train_x.device)
     members, non_members = [], []
     try:
         for indices in training.sampler.epoch()[:steps]:

@@ -61,8 +61,7 @@ def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu", keeper:
         outcome; a trial whose weights stop being finite ends there as `diverged`, and the others go on. Whatever else
         the keeper has to hand out comes first.
     """
-    run = load(pack.shared.parts.trainer.run(pack.shared))
-    keeper, training = keeper or Keeper(), run(pack, data, torch.device(device), rungs)
+    keeper, training = keeper or Keeper(), prepare(pack, data, torch.device(device), rungs)
     try:
         yield from keeper.resume(training)
         while not training.ended:
@@ -70,6 +69,11 @@ def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu", keeper:
         keeper.end()
     finally:
         training.close()
+
+
+def prepare(pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> Any:
+    """What trains a pack (arguments as `Run`'s), before its first epoch; of this package's networks a `Training`."""
+    return load(pack.shared.parts.trainer.run(pack.shared))(pack, data, device, rungs)
 
 
 class Run(ABC):

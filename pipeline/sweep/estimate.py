@@ -12,7 +12,7 @@ import torch
 
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.evaluation import EVALUATION_BATCH
-from pipeline.learning.training import Training
+from pipeline.learning.run import prepare
 from pipeline.trials.packs import Pack
 
 TIMED_STEPS = 5
@@ -45,7 +45,7 @@ def estimate_seconds(packs: Sequence[Pack], workers: int, opus: int, threads: in
 def _step_seconds(pack: Pack, device: torch.device) -> float:
     if pack.shared.parts.projector.hardware:
         pack = Pack(tuple(dataclasses.replace(trial, projector="opu_simulated") for trial in pack.trials))
-    training = Training(pack, _made_up(pack, device), device)
+    training = prepare(pack, _made_up(pack, device), device)
     try:
         indices = training.sampler.epoch()
         training.step(indices[0])

@@ -106,7 +106,7 @@ class IntegerSum:
                 self._write(product(h.t(), digits(k)), weights[layer][r].t(), scale, unit, out.weights[layer][r].t())
 
     def _write(self, sums: torch.Tensor, noise: torch.Tensor, scale: float, unit: float, out: torch.Tensor) -> None:
-        """unit (scale S + R) to `out` [n_{l-1}, n_l], of S in two digits, int32 [n_{l-1}, 2 n_l], and R [n_{l-1}, n_l]."""
+        """unit (scale S + R) to `out` [n_{l-1}, n_l], with S in two digits, int32 [n_{l-1}, 2 n_l]."""
         rows = max(1, CHUNK_ELEMENTS[self.device.type] // out.shape[1])
         for some, own, into in zip(sums.split(rows), noise.split(rows), out.split(rows), strict=True):
             torch.mul(own.add_(joined(some), alpha=scale), unit, out=into)
