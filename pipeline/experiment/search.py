@@ -177,9 +177,10 @@ def _space(given: Any, base: Mapping[str, Any]) -> dict[str, Domain]:
 
 
 def _domain(place: str, given: Any) -> Domain:
-    kind, values = next(iter(given.items())) if isinstance(given, Mapping) and len(given) == 1 else (None, None)
-    if kind not in (*RANGES, "choice"):
-        raise ConfigError(f"{place}: must be one of {', '.join((*RANGES, 'choice'))} with its values, got {given!r}")
+    kinds = (*RANGES, "choice")
+    if not isinstance(given, Mapping) or len(given) != 1 or not given.keys() <= set(kinds):
+        raise ConfigError(f"{place}: must be one of {', '.join(kinds)} with its values, got {given!r}")
+    ((kind, values),) = given.items()
     if kind == "choice":
         if not isinstance(values, list) or not values:
             raise ConfigError(f"{place}.choice: must be a list of at least one value, got {values!r}")

@@ -34,13 +34,16 @@ class Features(Part):
         raw: whether they are the records themselves.
         of_file: whether they are read from a file.
         groups: in which the features are normalised where `feature_groups` does not say.
-        hardware: whether it takes a real OPU.
     """
 
     raw: ClassVar[bool] = False
     of_file: ClassVar[bool] = False
     groups: ClassVar[int] = 0
-    hardware = False
+
+    @property
+    def hardware(self) -> bool:
+        """Whether it takes a real OPU."""
+        return False
 
     def shape(self, trial: Any) -> tuple[int, ...]:
         """Of one record's features, channels first."""

@@ -50,7 +50,7 @@ class _BuiltIn(Feedback):
 class _Direct(_BuiltIn):
     """A path with a matrix B."""
 
-    projectors = ("gaussian",)
+    projectors: ClassVar[tuple[str, ...]] = ("gaussian",)
     matrix = True
     works = "pipeline.learning.feedback.algorithms:direct_feedback"
 

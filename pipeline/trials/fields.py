@@ -122,7 +122,7 @@ def listed_or(choices: Collection[str]) -> str:
     return " or ".join(f"'{c}'" for c in choices)
 
 
-def coerce(f: dataclasses.Field, value: Any) -> Any:
+def coerce(f: dataclasses.Field[Any], value: Any) -> Any:
     """`value` as the type of the field's default; only conversions that lose nothing.
 
     Raises:
@@ -150,7 +150,7 @@ def coerce(f: dataclasses.Field, value: Any) -> Any:
     raise ConfigError(f"{f.name}: must be {wanted}, got {value!r}{hint}")
 
 
-def check(f: dataclasses.Field, value: Any) -> None:
+def check(f: dataclasses.Field[Any], value: Any) -> None:
     """Raises:
         ConfigError: for a value outside what the field accepts.
     """

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
+from pipeline.trials.feedback import Feedback
 from pipeline.trials.feedback import Projector as Projector  # whose settings are declared before
 from pipeline.trials.fields import ConfigError, listed_or
-from pipeline.trials.part import PARTS, Part, again, not_chosen, part, positive, setting
+from pipeline.trials.part import Part, again, not_chosen, part, parts_of, positive, setting
 
 LEAST_NOISE_OVER_C = 0.2  # noise_multiplier, where there is noise
 # Of delta, for every step of which a privacy-loss distribution is composed: ten times what rounding may take from it.
@@ -41,7 +42,7 @@ class Mechanism(Part):
     composed: ClassVar[bool] = False
     flat: ClassVar[bool] = False
     guarantee: ClassVar[str] = ""
-    rounding: ClassVar[Callable[[int, int], float] | None] = None
+    rounding: ClassVar[staticmethod[[int, int], float] | None] = None
     optical: ClassVar[bool] = False
     target: ClassVar[str] = ""
     feedback_norm = 0.0  # spectral norm to which feedback matrices are scaled; 0 leaves them
@@ -60,6 +61,10 @@ class Mechanism(Part):
         """The most that a record contributes, over the norm by which its noise is measured."""
         return 1.0
 
+    def stated_norm(self, trial: Any) -> float:
+        """The norm by which noise is measured."""
+        return self.update_norm(trial.canonical())
+
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
         """How much noise a trial gets, from its canonical settings: `<mechanism>=<noise>` without any guarantee."""
@@ -74,14 +79,14 @@ class Mechanism(Part):
 
 def certified_mechanisms() -> list[str]:
     """Names of the mechanisms with a certified epsilon."""
-    return [name for name, cls in PARTS["mechanism"].items() if cls.certified]
+    return [name for name, cls in parts_of("mechanism", Mechanism).items() if cls.certified]
 
 
 def check_denoise(trial: Any) -> None:
     """Refuse `denoise` where there is no column space of B to project on."""
     feedback, network = trial.parts.feedback, trial.parts.network
     if not (feedback.exact or feedback.matrix):
-        direct = [name for name, cls in PARTS["algorithm"].items() if cls.matrix]
+        direct = [name for name, cls in parts_of("algorithm", Feedback).items() if cls.matrix]
         raise ConfigError(f"denoise: needs the feedback matrix B of {listed_or(direct)}, got true with algorithm "
                           f"'{trial.algorithm}'")
     if network.convolutional and not feedback.convolutional:
@@ -163,7 +168,7 @@ class Photonic(Mechanism):
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
         """`photons=100`, `label_epsilon=3` or `sigma=0.1`."""
-        if PARTS["projector"][fields.get("projector") or "none"].physical:
+        if parts_of("projector", Projector)[fields.get("projector") or "none"].physical:
             return f"photons={fields['photons']:g}"
         target = fields.get("target_label_epsilon") or 0.0  # a setting only where it sets the noise
         return f"label_epsilon={target:g}" if target > 0 else f"sigma={fields['sigma']:g}"
@@ -187,7 +192,7 @@ class Photonic(Mechanism):
     def _check_described(self, trial: Any) -> None:
         feedback = trial.parts.feedback
         if not feedback.described:
-            described = [name for name, cls in PARTS["algorithm"].items() if cls.described]
+            described = [name for name, cls in parts_of("algorithm", Feedback).items() if cls.described]
             raise ConfigError(f"mechanism: 'photonic' is described for {listed_or(described)}, and nothing is known of "
                               f"it with algorithm '{trial.algorithm}', got 'photonic'; use 'none' or "
                               f"{listed_or(certified_mechanisms())}")

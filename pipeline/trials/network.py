@@ -87,7 +87,8 @@ class Convnet(Network):
 
     def convolutions(self, shape: tuple[int, ...]) -> tuple[LayerShape, ...]:
         """One for each of `channels`."""
-        return conv_shapes(shape, self.channels, self.kernel)
+        channels, rows, columns = shape
+        return conv_shapes((channels, rows, columns), self.channels, self.kernel)
 
     def check(self, trial: Any) -> None:
         """Images that are large enough, and what is described of convolutions."""

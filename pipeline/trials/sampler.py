@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 from pipeline.trials.fields import ConfigError
-from pipeline.trials.part import PARTS, Part, part, setting
+from pipeline.trials.part import Part, part, parts_of, setting
 
 RELATIONS = ("add/remove", "replace-one")
+
+
+class Rates(TypedDict, total=False):
+    """What a privacy event says of a record's part in a step: q, or m out of N."""
+
+    sampling_rate: float
+    N: int
+    m: int
 
 
 class Sampler(Part):
@@ -44,7 +51,7 @@ class Sampler(Part):
     batch_size: int = setting(256, "m, records per step", low=1)
     epochs: int = setting(15, "passes over the training records", low=1)
 
-    def rates(self, n: int) -> Mapping[str, float | int]:
+    def rates(self, n: int) -> Rates:
         """What a privacy event says of a record's part in a step, of n training records."""
         raise NotImplementedError
 
@@ -71,7 +78,7 @@ class Shuffled(Sampler):
     other_relation = "one record more or less moves all others between the batches of an epoch; use replace-one"
     part_in_step = "a record takes part once per epoch, no amplification"
 
-    def rates(self, n: int) -> Mapping[str, float | int]:
+    def rates(self, n: int) -> Rates:
         """None: participations alone are known."""
         return {}
 
@@ -92,7 +99,7 @@ class WithoutReplacement(Sampler):
     rate_names = ("N", "m")
     part_in_step = "batches of m out of N records, drawn anew for every step"
 
-    def rates(self, n: int) -> Mapping[str, float | int]:
+    def rates(self, n: int) -> Rates:
         """N and m."""
         return {"N": n, "m": self.batch_size}
 
@@ -115,11 +122,11 @@ class Poisson(Sampler):
     rate_names = ("sampling_rate",)
     part_in_step = "a record takes part in a step with probability q"
 
-    def rates(self, n: int) -> Mapping[str, float | int]:
+    def rates(self, n: int) -> Rates:
         """q."""
         return {"sampling_rate": self.batch_size / n}
 
 
 def relation_of(sampler: str) -> str:
     """The neighbouring relation of a sampler's batches."""
-    return PARTS["sampler"][sampler].relation
+    return parts_of("sampler", Sampler)[sampler].relation

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pipeline.trials.feedback import Feedback
 from pipeline.trials.fields import ConfigError, listed_or, plain
 from pipeline.trials.naming import counted
-from pipeline.trials.part import PARTS, SETTINGS, SLOTS, Need, Part, declares, owners, settings
+from pipeline.trials.part import PARTS, SETTINGS, SLOTS, Need, Part, declares, owners, parts_of, settings
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
@@ -129,7 +130,7 @@ def _elsewhere(field: str, trial: TrialConfig) -> Iterator[tuple[str, list[str],
         names = [name for name in having if name != getattr(trial, slot)]
         reached = [name for name in names if name in trial.parts.feedback.projectors]
         if slot == "projector" and names and not reached:
-            takes = {name: cls.projectors[0] in names for name, cls in PARTS["algorithm"].items()
+            takes = {name: cls.projectors[0] in names for name, cls in parts_of("algorithm", Feedback).items()
                      if set(cls.projectors) & set(names)}
             yield "algorithm", list(takes), "" if any(takes.values()) else f" with projector {listed_or(names)}"
         elif names:
