@@ -171,7 +171,8 @@ class CheckpointKeeper:
         """Save a checkpoint; one that cannot be written, on a full disk for example, ends no training."""
         self._saved_at = time.monotonic()
         try:
-            self._checkpoints.save(self._pack, Checkpoint(self._device, *training.capture(), self._history, self._draw))
+            arrays, values = training.capture()
+            self._checkpoints.save(self._pack, Checkpoint(self._device, arrays, values, self._history, self._draw))
         except OSError as error:
             if not self._warned:
                 problem = (f"no checkpoint could be written ({one_line(error)}), the one before is kept, training goes "
