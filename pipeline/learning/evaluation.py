@@ -15,7 +15,7 @@ from pipeline.accounting.finite_precision import count_enlargement
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
-from pipeline.learning.randomness import GaussianNoise, Noise
+from pipeline.learning.randomness import GaussianNoise, SecretNoise
 from pipeline.trials.config import TrialConfig
 
 EVALUATION_BATCH = 1_000
@@ -53,7 +53,7 @@ class Evaluation:
         else:
             self.followed = "test"
         self.published = ("validation", "test") if c.disclosure == "plain" else ("test",)
-        self.noise: Noise | None = None
+        self.noise: GaussianNoise | SecretNoise | None = None
         self._release: FixedPointRelease | None = None
         if is_noisy(c):
             deviations = [evaluation_noise(t) for t in trials]

@@ -41,7 +41,7 @@ from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
 from pipeline.learning.mechanisms.optics import OpticalNoise, column, scale, scale_factor
 from pipeline.learning.network.layers import Conv, Layer
 from pipeline.learning.network.network import Network, Parameters
-from pipeline.learning.randomness import GaussianNoise, Noise
+from pipeline.learning.randomness import GaussianNoise, Noise, SecretNoise
 from pipeline.trials.component import (
     activation_bounds,
     contribution_norm,
@@ -95,7 +95,7 @@ class GaussianMechanism(Mechanism):
             self.total = blank(len(trials), device, torch.float64)
             enlarged = [sigma * (1 + enlargement(t)) for sigma, t in zip(self.deviations, trials, strict=True)]
             self.release = FixedPointRelease(enlarged, self.total.flat.shape[1:], device)
-            self.source: Noise = self.release.noise
+            self.source: GaussianNoise | SecretNoise = self.release.noise
         else:
             shape = blank(len(trials), "meta", torch.float32).flat.shape[1:]
             self.source = GaussianNoise([t.seed for t in trials], self.deviations, shape, device, stream="release")
@@ -283,10 +283,12 @@ class Component(GaussianMechanism):
         return delta * (self.part / layer.squared_norms(delta, h).sqrt_())
 
     @staticmethod
-    def _clipped_apart(layer: Conv, delta: torch.Tensor, h: torch.Tensor,
+    def _clipped_apart(layer: Layer, delta: torch.Tensor, h: torch.Tensor,
                        bound: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """delta and h with which a record's part in a convolution has weights and bias of norm bound/sqrt(2) at most.
         The bias learns from delta alone, the weights from its products with h."""
+        if not isinstance(layer, Conv):
+            raise TypeError(f"layer: must be a convolution, got {type(layer).__name__}")
         of_weights, of_bias = ((bound / math.sqrt(2) / squares.sqrt_()).clamp_(max=1.0)
                                for squares in layer.squared_norms_apart(delta, h))
         return delta * of_bias, h * (of_weights / of_bias)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import Field
 from operator import attrgetter
+from typing import Any
 
 import torch
 
@@ -56,7 +57,7 @@ def noise_deviation(trial: TrialConfig) -> float:
 
 
 def register_mechanism(name: str, mechanism: type[Mechanism], *,
-                       settings: Sequence[str] | Mapping[str, Field | None] = (), guarantee: str = "",
+                       settings: Sequence[str] | Mapping[str, Field[Any] | None] = (), guarantee: str = "",
                        rounding: float | None = None) -> None:
     """Add a mechanism: `mechanism: <name>` is accepted from then on (docs/extending.md).
 
@@ -84,7 +85,8 @@ def register_mechanism(name: str, mechanism: type[Mechanism], *,
         raise ConfigError(f"rounding: must be at least 0 and at most {MOST_ROUNDING:g}, and of a mechanism with a "
                           f"guarantee, got {rounding!r}")
     stated = None if rounding is None else staticmethod(lambda widest, layers: rounding)
-    if stated is None and inherits and mechanism.bounded in (PerExample.bounded, Component.bounded):
+    if (stated is None and inherits and issubclass(mechanism, GaussianMechanism)
+            and mechanism.bounded in (PerExample.bounded, Component.bounded)):
         stated = staticmethod(parts.rounding_of_norms)
     base = parts.Gaussian if guarantee else parts.Mechanism
     extension("mechanism", name, base, settings, works=mechanism, guarantee=guarantee, rounding=stated)

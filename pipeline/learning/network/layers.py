@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from torch.nn.grad import conv2d_weight
 
 from pipeline.trials.shapes import POOL, ConvShape, DenseShape, LayerShape
 
@@ -177,7 +178,7 @@ class Conv:
 
     def _sum(self, delta: torch.Tensor, image: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
         replicas, (filters, *filter_shape) = delta.shape[0], self.shape.weight_shape
-        total = torch.nn.grad.conv2d_weight(
+        total = conv2d_weight(
             _side_by_side(self._rounded(image)), (replicas * filters, *filter_shape),
             _side_by_side(self._rounded(self._unpool(delta, places))), padding=self.shape.kernel // 2,
             groups=replicas)
@@ -187,8 +188,9 @@ class Conv:
         totals = []
         for of_replica in zip(delta, image, places, strict=True):
             chunks = zip(*(x.split(self._chunk(delta.device)) for x in of_replica), strict=True)
-            totals.append(sum(torch.bmm(self._unpool(d, p).flatten(2), self._patches(h).transpose(1, 2)).sum(dim=0)
-                              for d, h, p in chunks))
+            totals.append(torch.as_tensor(sum(
+                torch.bmm(self._unpool(d, p).flatten(2), self._patches(h).transpose(1, 2)).sum(dim=0)
+                for d, h, p in chunks)))
         return torch.stack(totals),
 
     def _unpool(self, delta: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
@@ -260,7 +262,7 @@ Layer = Dense | Conv
 
 def make_layer(shape: LayerShape, precision: torch.dtype | None = None) -> Layer:
     """The layer of a shape."""
-    return (Conv if isinstance(shape, ConvShape) else Dense)(shape, precision)
+    return Conv(shape, precision) if isinstance(shape, ConvShape) else Dense(shape, precision)
 
 
 def pool(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -277,7 +279,8 @@ def pool(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     left, right = windows.unbind(-1)
     upper, lower = torch.maximum(left, right).unbind(-2)
     is_lower = lower > upper
-    is_right = torch.where(is_lower, *(right > left).unbind(-2)[::-1])
+    is_right_above, is_right_below = (right > left).unbind(-2)
+    is_right = torch.where(is_lower, is_right_below, is_right_above)
     corners = torch.arange(z.shape[-2] * z.shape[-1], device=z.device).view(z.shape[-2:])[:: POOL, :: POOL]
     places = (corners[:height, :width] + is_right).add_(is_lower, alpha=z.shape[-1])
     return torch.maximum(upper, lower), places

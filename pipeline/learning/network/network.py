@@ -35,7 +35,7 @@ class Parameters:
 
     def __init__(self, sizes: Sequence[int], replicas: int, device: torch.device | str = "cpu",
                  dtype: torch.dtype = torch.float32, shapes: Sequence[tuple[int, int]] | None = None) -> None:
-        self.shapes = shapes or [shape.weight_shape for shape in dense_shapes(sizes)]
+        self.shapes = shapes or [(shape.n_out, shape.n_in) for shape in dense_shapes(sizes)]
         self._lengths = [_padded(n_out * n_in) + _padded(n_out) for n_out, n_in in self.shapes]
         self.flat = torch.zeros(replicas, sum(self._lengths), device=device, dtype=dtype)
         self.layers = list(self.flat.split(self._lengths, dim=1))
