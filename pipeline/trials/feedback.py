@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.trials.fields import ConfigError, listed_or
 from pipeline.trials.part import Need, Part, View, again, part, positive, setting
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 
 class Feedback(Part):
@@ -33,7 +36,7 @@ class Feedback(Part):
     described: ClassVar[bool] = False
     optical: ClassVar[bool] = False
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """Refuse projectors that the algorithm does not have."""
         if trial.projector not in self.projectors:
             raise ConfigError(f"projector: {self.name} takes {listed_or(self.projectors)}, got '{trial.projector}' "
@@ -154,7 +157,7 @@ class HardwareOpu(SimulatedOpu):
     hardware, known = True, False
     works = "pipeline.learning.feedback.projection:HardwareOpuProjector"
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """Refuse what nobody has shown of a real device."""
         if trial.secure:
             raise ConfigError("projector: nobody has shown that a real OPU projects a record without a trace of "
@@ -182,7 +185,7 @@ class PhysicalOpu(Gaussian):
     adc_bits: int = setting(
         0, "the camera rounds to 2^bits levels from 0 to the full well; 0 does not round", low=0, high=24)
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """It has the noise of its light and its camera, on what it projects and on nothing else."""
         for name in ("sigma", "target_label_epsilon"):
             if value := getattr(trial, name):

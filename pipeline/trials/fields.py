@@ -9,7 +9,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 
 class UserError(Exception):
@@ -58,7 +61,7 @@ def accepted(name: str, names: Collection[str], what: str) -> str:
     return f"{meant(name, names)}{what} are {', '.join(names)}"
 
 
-def always(trial: Any) -> bool:
+def always(trial: TrialConfig) -> bool:
     return True
 
 
@@ -72,7 +75,7 @@ def setting(
     open_low: bool = False,
     open_high: bool = False,
     per_trial: bool = False,
-    applies: Callable[[Any], bool] = always,
+    applies: Callable[[TrialConfig], bool] = always,
     needs: Sequence[Any] = (),
     elide: bool = False,
     identity: bool = True,

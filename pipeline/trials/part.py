@@ -17,10 +17,13 @@ import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field
-from typing import Any, ClassVar, NamedTuple, TypeVar, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast, dataclass_transform
 
 from pipeline.trials.fields import ConfigError, always, check, coerce, listed_or
 from pipeline.trials.fields import setting as setting
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 SETTINGS: dict[str, Field[Any]] = {}  # by name, of all slots and parts
 RESERVED: set[str] = set()  # what trials have by themselves, and no setting may be called
@@ -51,8 +54,8 @@ class Need(NamedTuple):
     """A condition under which a part uses a setting, in the words of a message: `tau_h_min > 0`."""
 
     wanted: str
-    now: Callable[[Any], str]  # what a trial has instead
-    holds: Callable[[Any], bool]
+    now: Callable[[TrialConfig], str]  # what a trial has instead
+    holds: Callable[[TrialConfig], bool]
 
     @property
     def slot(self) -> bool:
@@ -118,14 +121,14 @@ class Part:
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True)(cls)
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """Refuse what does not go with this part.
 
         Raises:
             ConfigError: naming a setting of the trial, its value, the reason, and what would be accepted.
         """
 
-    def settled(self, trial: Any) -> dict[str, Any]:
+    def settled(self, trial: TrialConfig) -> dict[str, Any]:
         """Settings whose values follow from others.
 
         Raises:
@@ -165,7 +168,7 @@ def declares(part: Part | type[Part], name: str) -> bool:
     return name in getattr(part, "__dataclass_fields__", ())
 
 
-def uses(part: Part, f: Field[Any], trial: Any) -> bool:
+def uses(part: Part, f: Field[Any], trial: TrialConfig) -> bool:
     """Whether a setting of a part affects the result of a trial that has the part."""
     meta = f.metadata
     return (not (meta["elide"] and getattr(part, f.name) == f.default) and meta["applies"](trial)

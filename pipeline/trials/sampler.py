@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypedDict
+from typing import TYPE_CHECKING, ClassVar, TypedDict
 
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.part import Part, part, parts_of, setting
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 RELATIONS = ("add/remove", "replace-one")
 
@@ -55,11 +58,11 @@ class Sampler(Part):
         """What a privacy event says of a record's part in a step, of n training records."""
         raise NotImplementedError
 
-    def participations(self, trial: Any, epochs: int) -> tuple[int, float, str]:
+    def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
         """(draws, q, in words): a record takes part Bin(draws, q) times in so many epochs."""
         raise ValueError(f"sampler: participations are known of shuffled and without_replacement, got {self.name}")
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """A batch is no larger than the training records."""
         n_train = trial.split_sizes[0]
         if self.batch_size > n_train:
@@ -82,7 +85,7 @@ class Shuffled(Sampler):
         """None: participations alone are known."""
         return {}
 
-    def participations(self, trial: Any, epochs: int) -> tuple[int, float, str]:
+    def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
         """One in an epoch."""
         return epochs, 1.0, "a record takes part once per epoch"
 
@@ -103,7 +106,7 @@ class WithoutReplacement(Sampler):
         """N and m."""
         return {"N": n, "m": self.batch_size}
 
-    def participations(self, trial: Any, epochs: int) -> tuple[int, float, str]:
+    def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
         """Binomial."""
         draws, q = epochs * trial.steps_per_epoch, self.batch_size / trial.split_sizes[0]
         return draws, q, f"participations are binomial ({draws} draws, q = {q:.4g})"

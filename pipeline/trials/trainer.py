@@ -17,13 +17,16 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field
 from functools import lru_cache
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pipeline.trials import loss, mechanism, sampler
 from pipeline.trials.feedback import Feedback
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.part import PARTS, SETTINGS, Part, again, extension, part, parts_of, setting
 from pipeline.trials.shapes import LayerShape, dense_shapes
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 Train = TypeVar("Train", bound=Callable[..., Iterator[Any]])  # what it yields, `harness` reads
 STEP, EPOCH = "step", "epoch"
@@ -65,7 +68,7 @@ class Trainer(Part):
     parameters: ClassVar[staticmethod[[Any], int] | None] = None
     step: ClassVar[staticmethod[..., Any] | None] = None
 
-    def states(self, trial: Any) -> Any:
+    def states(self, trial: TrialConfig) -> Any:
         """The event of a trial with its noise, as the trainer gives it.
 
         Raises:
@@ -75,7 +78,7 @@ class Trainer(Part):
             raise ConfigError(f"event: trainer '{self.name}' states none, so nothing can be accounted for")
         return self.event(trial)
 
-    def layers(self, trial: Any) -> tuple[LayerShape, ...]:
+    def layers(self, trial: TrialConfig) -> tuple[LayerShape, ...]:
         """Shapes of what is trained, as far as they are known."""
         raise NotImplementedError
 
@@ -86,7 +89,7 @@ class BuiltIn(Trainer):
 
     runs, own = "pipeline.learning.training:Training", True
 
-    def layers(self, trial: Any) -> tuple[LayerShape, ...]:
+    def layers(self, trial: TrialConfig) -> tuple[LayerShape, ...]:
         """Those of the network."""
         return trial.parts.network.layers(trial.parts.features.shape(trial), trial.parts.data.spec.n_classes)
 
@@ -94,7 +97,7 @@ class BuiltIn(Trainer):
 class _OfTrainer(Part):
     """A part that trials of a trainer have, and others cannot."""
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """Refuse it without its trainer."""
         if trial.parts.trainer.own:
             wanted = self.name if self.slot == "algorithm" else "NAME"
@@ -127,7 +130,7 @@ class _Stated(_OfTrainer, mechanism.Mechanism):
 
     composed = True
 
-    def kind(self, trial: Any) -> str:
+    def kind(self, trial: TrialConfig) -> str:
         """`stated`, where there is an event, and noise."""
         trainer = trial.parts.trainer
         noisy = not trainer.calibrates or trial.target_epsilon or getattr(trial, trainer.calibrates)
@@ -151,7 +154,7 @@ class Stated(_Stated):
     target = "target_epsilon"
     target_epsilon: float = again("target_epsilon")
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """One of target and noise."""
         super().check(trial)
         name = trial.parts.trainer.calibrates
@@ -179,18 +182,18 @@ class External(Trainer):
 
     trainer_version: int = setting(0, "version of a user's trainer; by default that which is loaded", low=0)
 
-    def settled(self, trial: Any) -> dict[str, Any]:
+    def settled(self, trial: TrialConfig) -> dict[str, Any]:
         """The version that is loaded, where none is given."""
         return {} if self.trainer_version else {"trainer_version": self.version}
 
-    def layers(self, trial: Any) -> tuple[LayerShape, ...]:
+    def layers(self, trial: TrialConfig) -> tuple[LayerShape, ...]:
         """Of a certified one a layer of so many units without inputs, whose biases a record contributes to; of others
         as if it were softmax regression, for the order in which trials start."""
         if self.parameters:
             return dense_shapes((0, _whole(self.name, self.parameters, trial)))
         return dense_shapes((math.prod(trial.parts.features.shape(trial)), trial.parts.data.spec.n_classes))
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """Refuse parts that the trainer holds, and noise that nobody could vouch for."""
         for slot, cls in self.brings.items():
             if (given := dict(trial.given).get(slot, cls.name)) != cls.name:
@@ -207,7 +210,7 @@ class External(Trainer):
             self.also(trial)
 
 
-def check_packages(trial: Any) -> None:
+def check_packages(trial: TrialConfig) -> None:
     """Raises:
         ConfigError: for a trainer that needs a package which is not installed here.
     """
@@ -227,8 +230,8 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
             relation: str = "add/remove", calibrates: str = "", settings: Mapping[str, Field[Any] | None] | None = None,
             label: str = "", requires: Sequence[str] = (), randomness: str = SEED,
             public: Mapping[str, str] | None = None, per_record: str = "",
-            parameters: Callable[[Any], int] | None = None, step: Callable[..., Any] | None = None,
-            check: Callable[[Any], None] | None = None) -> Callable[[Train], Train]:
+            parameters: Callable[[TrialConfig], int] | None = None, step: Callable[..., Any] | None = None,
+            check: Callable[[TrialConfig], None] | None = None) -> Callable[[Train], Train]:
     """Enter a generator function as a trainer: `trainer: <name>` is accepted from then on (docs/trainers.md).
 
     A stated one is called as `train(trial, records, labels, device)`, a certified one as `train(trial, device)`
@@ -323,7 +326,7 @@ def _named(cls: type[Part], entered: type[Part]) -> type[Part]:
 
 
 @lru_cache(maxsize=1024)
-def _whole(name: str, parameters: Callable[[Any], int], trial: Any) -> int:
+def _whole(name: str, parameters: Callable[[TrialConfig], int], trial: TrialConfig) -> int:
     """How many numbers a record contributes.
 
     Raises:
