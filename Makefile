@@ -28,7 +28,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# torch first and by its exact pin: that is what selects a CPU build where an index offers one.
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@# Without its dependencies: it pins a numexpr that does not build on current Pythons.
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps "$$(grep '^lightonml==' constraints.txt)"
 	@touch $@
@@ -77,10 +77,11 @@ lab: $(READY) ## hosts on this machine whose links are cut: the cluster files, a
 gpu: ## checks and times a GPU with the packages at hand, nothing installed; writes reports/gpu.json
 	@PYTHONPATH=. $(PYTHON) tests/benchmarks/gpu.py
 
-lint: $(READY) ## style, common errors, and known vulnerabilities of the pinned packages
+lint: $(READY) ## style, common errors, types, and known vulnerabilities of the pinned packages
 	@$(BIN)/ruff check .
+	@$(BIN)/mypy
 	@$(BIN)/python tests/audit_dependencies.py constraints.txt
 
 clean: ## remove the virtual environment and caches; the tracking store and reports stay
-	rm -rf $(VENV) *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -not -path './mlruns/*' -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""The built wheel has every module and the page's template, and a sweep and its report run from it alone.
+"""The built wheel has every module, the page's template and `py.typed`, and a sweep and its report run from it alone.
 
 An editable install hides what a wheel leaves out. The wheel is unpacked into an empty folder that stands first on the
 path; the libraries that it needs are those of this environment.
@@ -41,12 +41,13 @@ def site(tmp_path_factory):
 
 def files(folder):
     return {path.relative_to(folder) for package in ("pipeline", "analysis") for path in (folder / package).rglob("*")
-            if path.is_file() and path.suffix in (".py", ".html", ".css", ".js")}
+            if path.is_file() and path.suffix in (".py", ".html", ".css", ".js", ".typed")}
 
 
 def test_the_wheel_has_every_module_and_the_template(site):
     expected = {path for path in files(ROOT) if path.parts[:2] != ("analysis", "results")}
     assert files(site) == expected and any(path.suffix == ".html" for path in expected)
+    assert {Path("pipeline/py.typed"), Path("analysis/py.typed")} <= files(site)
 
 
 @pytest.mark.slow
