@@ -184,7 +184,7 @@ def within(ax: Axes, low: float, high: float) -> None:
 
 
 def _tick(value: float) -> str:
-    """`0.5`, `1024`, or `$2 \\times 10^{6}$` where digits would not fit."""
+    r"""`0.5`, `1024`, or `$2 \times 10^{6}$` where digits would not fit."""
     if value < 1e5:
         return f"{value:g}"
     digits, exponent = f"{value:.1e}".split("e")

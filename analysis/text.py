@@ -21,7 +21,7 @@ def value_text(value: object) -> str:
     """A setting as a person writes it; a dash where it does not apply."""
     if isinstance(value, tuple):
         return " × ".join(map(str, value))
-    if value is None or isinstance(value, float) and math.isnan(value):
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return NO_VALUE
     return f"{value:g}" if isinstance(value, float) else str(value)
 

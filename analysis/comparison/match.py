@@ -215,4 +215,4 @@ def _values(column: pd.Series) -> str:
 
 def _key(value: object) -> object:
     """A value that equals itself and can be grouped by, also where the field does not apply."""
-    return NO_VALUE if value is None or isinstance(value, float) and math.isnan(value) else value
+    return NO_VALUE if value is None or (isinstance(value, float) and math.isnan(value)) else value

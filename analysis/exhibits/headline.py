@@ -120,7 +120,7 @@ def _lead(group: pd.DataFrame, epsilon: float, behind: pd.DataFrame, runs: pd.Da
         interval = f"95% interval {low} to {high}, n = {difference.n} seeds, {how}; "
     if reasons:
         verdict = f"no verdict: {', '.join(reasons)}"
-    elif not difference.low > 0 or np.isclose(difference.low, difference.high) and difference.mean <= resolved:
+    elif not difference.low > 0 or (np.isclose(difference.low, difference.high) and difference.mean <= resolved):
         verdict = "within what seeds explain"
     else:
         verdict = "seeds do not explain it, the settings may" if unknown else "beyond what seeds explain"

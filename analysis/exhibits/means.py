@@ -28,7 +28,7 @@ from pipeline.experiment.factors import find_factors
 
 SHOWN = ("mean", "half_width", "low", "high")  # of a score
 KINDS = tuple(kind for kind, (guarantees, _) in GUARANTEES.items()
-              if kind == "stated" or guarantees and kind != "selected")
+              if kind == "stated" or (guarantees and kind != "selected"))
 
 
 def draw(runs: pd.DataFrame) -> Exhibit:

@@ -156,7 +156,7 @@ def _not_shown(runs: pd.DataFrame, shown: Sequence[str]) -> list[Column]:
             values = values.mask(runs[NOISE[name]] > 0)
         elif noise:
             values = values.where(values > 0)
-        if values.map(value_text).nunique() > 1 or noise and values.notna().any():
+        if values.map(value_text).nunique() > 1 or (noise and values.notna().any()):
             columns.append(_setting(name, values, shown=False))
     return columns
 

@@ -92,7 +92,7 @@ def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, 
 def _placed(content: Any, keys: Sequence[str], value: Any) -> dict[str, Any] | None:
     """A mapping with another value below these keys; None where it lacks one of them but the last."""
     first, *rest = keys
-    if not isinstance(content, Mapping) or rest and (value := _placed(content.get(first), rest, value)) is None:
+    if not isinstance(content, Mapping) or (rest and (value := _placed(content.get(first), rest, value)) is None):
         return None
     return {**content, first: value}
 

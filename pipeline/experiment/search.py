@@ -188,7 +188,7 @@ def _domain(place: str, given: Any) -> Domain:
     whole = kind == "randint"
     numbers = isinstance(values, list) and len(values) == 2 and all(
         isinstance(v, int if whole else int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
-    if not numbers or not values[0] < values[1] or kind == "loguniform" and values[0] <= 0:
+    if not numbers or not values[0] < values[1] or (kind == "loguniform" and values[0] <= 0):
         wanted = ("[start, stop], whole, stop excluded" if whole else "[low, high]") + ", the first below the second"
         raise ConfigError(f"{place}.{kind}: must be {wanted}{' and above 0' if kind == 'loguniform' else ''}, got "
                           f"{values!r}")

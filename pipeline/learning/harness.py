@@ -229,7 +229,7 @@ class Harness(Run):
         if not callable(model):
             raise self._error("yields no model, which maps records to logits", f"a {type(model).__name__}")
         for name, module in model.named_modules() if isinstance(model, torch.nn.Module) else ():
-            if isinstance(module, _BatchNorm) or isinstance(module, _NormBase) and module.track_running_stats:
+            if isinstance(module, _BatchNorm) or (isinstance(module, _NormBase) and module.track_running_stats):
                 raise self._error(f"yields a module whose layer '{name}' ({type(module).__name__}) has statistics of "
                                   "whole batches of private records; use GroupNorm or LayerNorm")
         places = torch.arange(min(LOOKED_AT, len(self.data.test_y)), device=self.device)

@@ -164,7 +164,7 @@ class TrialConfig:
     @property
     def discreet(self) -> bool:
         """Whether what an exception says is kept in the private folder: texts of a user's trainer may be of records."""
-        return self.secure or not self.parts.trainer.own and self.disclosure != "plain"
+        return self.secure or (not self.parts.trainer.own and self.disclosure != "plain")
 
     @property
     def redrawn(self) -> bool:

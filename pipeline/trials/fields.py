@@ -62,6 +62,7 @@ def accepted(name: str, names: Collection[str], what: str) -> str:
 
 
 def always(trial: TrialConfig) -> bool:
+    """True: a setting without a condition applies to every trial that has it."""
     return True
 
 
@@ -166,7 +167,7 @@ def check(f: dataclasses.Field[Any], value: Any) -> None:
                           + (f"; {hint}" if hint else ""))
     if isinstance(value, tuple):
         widths = all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in value)
-        if not widths or not value and f.name != "hidden":  # no hidden layer: softmax regression
+        if not widths or (not value and f.name != "hidden"):  # no hidden layer: softmax regression
             raise ConfigError(f"{f.name}: must be a list of at least one positive width, got {list(value)!r}")
         return
     low, high = meta["low"], meta["high"]

@@ -49,7 +49,7 @@ def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None
         uses_them = trial.used()
         for field, place in places.items():
             reached[place].append(trial)
-            if field in uses_them or not place.startswith("search.") and _neutral(trial, field):
+            if field in uses_them or (not place.startswith("search.") and _neutral(trial, field)):
                 fine.add(place)
     for place, value in entries.items():
         field = place.rpartition(".")[2]

@@ -207,7 +207,7 @@ def _at_end(value: float, ends: tuple[float, float], field: Field[Any], domain: 
     low, high = map(scale, ends)
     width = NEAR_END * (high - low) if domain else 0.0
     least, most = (field.metadata[side] if not field.metadata[f"open_{side}"] else None for side in ("low", "high"))
-    return scale(value) <= low + width and ends[0] != least or scale(value) >= high - width and ends[1] != most
+    return (scale(value) <= low + width and ends[0] != least) or (scale(value) >= high - width and ends[1] != most)
 
 
 def _doubt(check: str, points: Iterable[Key], evidence: Evidence, say: Callable[[str], str]) -> Doubt | None:

@@ -52,6 +52,7 @@ Reader = Callable[[DatasetSpec, Path | None], tuple[Arrays, Arrays]]  # of the f
 
 
 def cache_folder() -> Path:
+    """PHOTONIC_CACHE, by default ~/.cache/photonic: where downloads and computed features are kept."""
     return Path(os.environ.get("PHOTONIC_CACHE") or "~/.cache/photonic").expanduser()
 
 
