@@ -50,6 +50,18 @@ def test_the_wheel_has_every_module_and_the_template(site):
     assert {Path("pipeline/py.typed"), Path("analysis/py.typed")} <= files(site)
 
 
+def test_the_version_is_that_of_the_tag_or_without_git_that_of_the_citation(tmp_path):
+    def version(*commands):
+        for command in commands:
+            subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a", *command], cwd=tmp_path, check=True)
+        return subprocess.run([sys.executable, "-m", "setuptools_scm"], cwd=tmp_path, capture_output=True, text=True,
+                              check=True).stdout.strip()
+
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    assert f"\nversion: {version()}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert version(["init", "-q"], ["add", "."], ["commit", "-qm", "first"], ["tag", "v9.8.7"]) == "9.8.7"
+
+
 @pytest.mark.slow
 def test_a_sweep_and_its_report_run_from_the_wheel(site, tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
