@@ -31,6 +31,10 @@ def site(tmp_path_factory):
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("results", "__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
+    (source / "analysis" / "results").mkdir()
+    (source / "analysis" / "results" / "tiny.csv").write_text("n\n3\n")
+    for command in (["init", "-q"], ["add", "."]):  # of what git tracks in packages, only what is listed is packed
+        subprocess.run(["git", *command], cwd=source, check=True)
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w",
              str(source / "wheel"), str(source)]
     subprocess.run(build, check=True, capture_output=True)
@@ -48,6 +52,7 @@ def test_the_wheel_has_every_module_and_the_template(site):
     expected = {path for path in files(ROOT) if path.parts[:2] != ("analysis", "results")}
     assert files(site) == expected and any(path.suffix == ".html" for path in expected)
     assert {Path("pipeline/py.typed"), Path("analysis/py.typed")} <= files(site)
+    assert not (site / "analysis" / "results").exists()
 
 
 def test_the_version_is_that_of_the_tag_or_without_git_that_of_the_citation(tmp_path):
