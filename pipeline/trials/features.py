@@ -292,7 +292,7 @@ class File(Features):
         return {**known_of_file(trial), **super().settled(trial)}
 
 
-def stated(shape: Callable[[Any], tuple[int, ...]] | tuple[int, ...], public_because: str) -> type[Features]:
+def stated(shape: Callable[[TrialConfig], tuple[int, ...]] | tuple[int, ...], public_because: str) -> type[Features]:
     """What an extension says of its features: a shape, and a sentence."""
     class Stated(Features):
         def shape(self, trial: TrialConfig) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ and counted as they are. Nothing more is trained of them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.trials.fields import ConfigError
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
 
-def check_promises(trials: Iterable[Any], published: Collection[str] | None = ()) -> None:
+def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | None = ()) -> None:
     """Make sure that these trials may be trained.
 
     Args:

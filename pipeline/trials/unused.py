@@ -17,7 +17,7 @@ from pipeline.trials.part import PARTS, SETTINGS, SLOTS, Need, Part, declares, o
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
-Written = tuple[Any, Mapping[str, str]]  # a trial, and the place in the file of every field that was given
+Written = tuple["TrialConfig", Mapping[str, str]]  # a trial, and the place in the file of every field that was given
 
 
 def check_used(trials: Sequence[TrialConfig]) -> None:
