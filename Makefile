@@ -14,7 +14,7 @@ endif
 SWEEP_OPTIONS := $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep table1 report results ui test test-slow faults bench growth gpu lab lint clean
+.PHONY: help install sweep table1 report results ui test test-slow faults bench growth gpu lab hooks release lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,7 +28,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# torch first and by its exact pin: that is what selects a CPU build where an index offers one.
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@# Without its dependencies: it pins a numexpr that does not build on current Pythons.
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps "$$(grep '^lightonml==' constraints.txt)"
 	@touch $@
@@ -77,10 +77,21 @@ lab: $(READY) ## hosts on this machine whose links are cut: the cluster files, a
 gpu: ## checks and times a GPU with the packages at hand, nothing installed; writes reports/gpu.json
 	@PYTHONPATH=. $(PYTHON) tests/benchmarks/gpu.py
 
-lint: $(READY) ## style, common errors, and known vulnerabilities of the pinned packages
+hooks: $(READY) ## check style before every commit and types before every push (git hooks)
+	@$(BIN)/pre-commit install
+
+release: $(READY) ## wheel and sdist of the version whose tag HEAD has, in dist/
+	@git describe --exact-match --tags --match 'v*' > /dev/null 2>&1 || \
+	  { echo "HEAD has no tag of a version: git tag -a v0.1.0 -m 'Version 0.1.0'"; exit 1; }
+	@test -z "$$(git status --porcelain)" || { echo "files differ from the tag: commit them or put them away"; exit 1; }
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation --outdir dist .
+
+lint: $(READY) ## style, common errors, types, and known vulnerabilities of the pinned packages
 	@$(BIN)/ruff check .
+	@$(BIN)/mypy
 	@$(BIN)/python tests/audit_dependencies.py constraints.txt
 
 clean: ## remove the virtual environment and caches; the tracking store and reports stay
-	rm -rf $(VENV) *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -not -path './mlruns/*' -prune -exec rm -rf {} +

@@ -52,7 +52,7 @@ def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = 
         3       dfa  epsilon=8            0.8
     """
     store = Reader.of(store)
-    if isinstance(experiment, Path) or isinstance(experiment, str) and experiment.endswith((".yaml", ".yml")):
+    if isinstance(experiment, Path) or (isinstance(experiment, str) and experiment.endswith((".yaml", ".yml"))):
         experiment = load_experiment(experiment)
     if isinstance(experiment, str):
         store.attach(experiment)

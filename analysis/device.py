@@ -38,7 +38,8 @@ def _z(q: Quantity) -> float:
 def as_text(found: Characterisation) -> str:
     """The report in Markdown."""
     rows = list(table(found).itertuples(index=False))
-    parts = [f"# Projector `{found.trial.projector}`",
+    parts: list[str | Table] = [
+             f"# Projector `{found.trial.projector}`",
              f"{found.repeats} batches of {found.records} ternary errors with one +1 and one -1, on {found.pixels} "
              f"pixels; the matrix is {'known' if found.known else 'estimated from as many batches before'}.",
              Table.of(["quantity", "value", "standard error", "ideal", "z"],
@@ -70,7 +71,7 @@ def figure(found: Characterisation) -> Figure:
         axes[-1].set(xlabel="batch", ylabel="gain")
         if noisy:
             edges = np.linspace(-5, 5, 61)
-            axes[1].hist(found.residuals, bins=edges, density=True, color=colour, alpha=0.5)
+            axes[1].hist(found.residuals, bins=edges.tolist(), density=True, color=colour, alpha=0.5)
             axes[1].plot(edges, stats.norm.pdf(edges), color="0.2", linewidth=0.8)
             axes[1].set(xlabel="noise over its standard deviation", ylabel="density", yscale="log", ylim=(1e-5, 1))
     return drawn

@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from pipeline.experiment.experiment import Experiment
-from pipeline.tracking.artifacts import DONE, DRAWS, EARLIER, FIELDS, TrackedRun, param_value
+from pipeline.tracking.artifacts import DONE, DRAWS, EARLIER, TrackedRun, param_value
+from pipeline.tracking.artifacts import FIELDS as FIELDS
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASET_LABELS as DATASET_LABELS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 from matplotlib.transforms import ScaledTranslation
@@ -23,14 +25,14 @@ from analysis.text import n_seeds
 from pipeline.trials.trainer import is_stated
 
 
-class _Looks(dict):
+class _Looks(dict[str, Any]):  # Any: a colour, a marker or a line, as matplotlib takes it
     """By algorithm; those of extensions get the spare ones, in the order in which they were registered."""
 
-    def __init__(self, own: Mapping[str, object], spare: Sequence[object]) -> None:
+    def __init__(self, own: Mapping[str, Any], spare: Sequence[Any]) -> None:
         super().__init__(own)
         self.spare = spare
 
-    def __missing__(self, algorithm: str) -> object:
+    def __missing__(self, algorithm: str) -> Any:
         return self.spare[(list(ALGORITHM_LABELS).index(algorithm) - len(self)) % len(self.spare)]
 
 
@@ -44,19 +46,20 @@ LINES = _Looks({"softmax": (0, (3, 1, 1, 1)), "bp": "-", "dfa": (0, (6, 1.5)), "
 FORMATS = ("svg", "pdf", "png")
 SHIFT = 3.0  # points (1/72 inch) between the curves of two algorithms
 INTERVALS = "mean, 95% intervals:\nthick bootstrap, thin t"
-_NO_DATE = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}  # equal runs give equal files
+# Equal runs give equal files.
+_NO_DATE: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 
 
 @contextmanager
 def theme() -> Iterator[None]:
     """The look of all figures: ticks, paper-sized text that stays text in SVG and PDF."""
-    text = {"svg.fonttype": "none", "svg.hashsalt": "photonic", "pdf.fonttype": 42, "savefig.dpi": 300}
+    text: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "photonic", "pdf.fonttype": 42, "savefig.dpi": 300}
     with rc_context({**sns.axes_style("ticks"), **sns.plotting_context("paper"), "legend.frameon": False, **text}):
         yield
 
 
 def panels(count: int, per_row: int, width: float, height: float, beside: tuple[float, float] = (0.0, 0.0),
-           **shared: object) -> tuple[Figure, list[Axes]]:
+           **shared: Any) -> tuple[Figure, list[Axes]]:
     """A figure with `count` axes, row by row, at most `per_row` in one.
 
     Args:
@@ -73,6 +76,14 @@ def panels(count: int, per_row: int, width: float, height: float, beside: tuple[
     return figure, axes[:count]
 
 
+def apart(figure: Figure) -> None:
+    """Leave room between the columns of a figure whose layout is constrained."""
+    engine = figure.get_layout_engine()
+    if not isinstance(engine, ConstrainedLayoutEngine):
+        raise TypeError(f"layout: must be constrained, got {engine!r}")
+    engine.set(w_pad=0.1)
+
+
 def draw(figure: Figure) -> dict[str, bytes]:
     """The figure as `svg`, `pdf` and `png` (300 dpi) file; the SVG has annotations for a page (`analysis.svg`)."""
     names, files = svg.name(figure), {}
@@ -84,7 +95,7 @@ def draw(figure: Figure) -> dict[str, bytes]:
         return files | {"svg": svg.annotate(files["svg"], figure, names)}
 
 
-def look(algorithm: str) -> dict[str, object]:
+def look(algorithm: str) -> dict[str, Any]:
     """Colour, marker, line and label of an algorithm, as `Axes.plot` takes them."""
     stars = {"marker": "*", "markersize": 7.5} if is_stated(algorithm) else {}  # an epsilon that nobody checked
     return {"color": PALETTE[algorithm], "marker": MARKERS[algorithm], "linestyle": LINES[algorithm],
@@ -98,7 +109,7 @@ def present(table: pd.DataFrame) -> list[str]:
 
 
 def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, *,
-          hollow: pd.Series | None = None, **own: object) -> None:
+          hollow: pd.Series | None = None, **own: Any) -> None:
     """Means over column `x`, and where n > 1 both intervals of `analysis.statistics.summarize` as bars.
 
     Args:
@@ -111,7 +122,8 @@ def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, 
     at = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
     given = look(algorithm) if algorithm else {}
     (line,) = ax.plot(points[x], points["mean"], zorder=3, transform=at, **{**given, **own})
-    texts = pd.Series([_text(row, x, line.get_label()) for row in points.to_dict("records")], points.index, dtype=str)
+    label = str(line.get_label())
+    texts = pd.Series([_text(row, x, label) for row in points.to_dict("records")], points.index, dtype=str)
     svg.tag(line, algorithm, list(texts))
     if hollow is not None:
         beaten = points[hollow.reindex(points.index)]
@@ -122,14 +134,15 @@ def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, 
     known = points[points["n"] > 1]
     for low, high, width in (("low", "high", 0.9), ("bootstrap_low", "bootstrap_high", 2.8)):
         bars = np.stack([known[[x, low]], known[[x, high]]], axis=1)
-        drawn = LineCollection(bars, colors=[line.get_color()], linewidths=width, alpha=0.5, zorder=2, transform=at)
+        drawn = LineCollection(list(bars), colors=[line.get_color()], linewidths=width, alpha=0.5, zorder=2,
+                               transform=at)
         svg.tag(ax.add_collection(drawn), algorithm)
         ax.update_datalim(bars.reshape(-1, 2))
     ax.update_datalim(points[[x, "mean"]].to_numpy())
     ax.autoscale_view()
 
 
-def _text(point: Mapping[str, float], x: str, label: str) -> str:
+def _text(point: Mapping[str, Any], x: str, label: str) -> str:
     """What a marker stands for, in lines: of an envelope also which settings were chosen."""
     interval = f" ± {point['half_width']:.3g} (95% t interval, n = {point['n']})" if point["n"] > 1 else " (n = 1)"
     lines = [label, f"{'ε' if x == 'epsilon' else x} = {point[x]:.4g}", f"{point['mean']:.4g}{interval}"]
@@ -171,7 +184,7 @@ def within(ax: Axes, low: float, high: float) -> None:
 
 
 def _tick(value: float) -> str:
-    """`0.5`, `1024`, or `$2 \\times 10^{6}$` where digits would not fit."""
+    r"""`0.5`, `1024`, or `$2 \times 10^{6}$` where digits would not fit."""
     if value < 1e5:
         return f"{value:g}"
     digits, exponent = f"{value:.1e}".split("e")

@@ -56,7 +56,7 @@ def annotate(drawn: bytes, figure: Figure, names: Mapping[str, Artist]) -> bytes
     boxes = {artist: box for box, members in columns(figure) for artist in members}
     root = ElementTree.fromstring(drawn)
     for group in root.iter(f"{{{SVG}}}g"):
-        artist = names.get(group.get("id"))
+        artist = names.get(group.get("id", ""))
         if artist is None:
             continue
         del group.attrib["id"]
@@ -74,14 +74,19 @@ def annotate(drawn: bytes, figure: Figure, names: Mapping[str, Artist]) -> bytes
 
 def _readings(line: Line2D) -> list[str]:
     """What can be read off the axes at every marker that is drawn."""
-    points = line.get_xydata()
+    points, every = np.asarray(line.get_xydata()), line.get_markevery() or 1
     places = line.get_transform().transform(points)
     drawn = np.isfinite(places).all(axis=1)
-    drawn[np.arange(len(points)) % (line.get_markevery() or 1) > 0] = False
+    if not isinstance(every, int):
+        raise TypeError(f"markevery: must be a whole number or None, got {every!r}")
+    drawn[np.arange(len(points)) % every > 0] = False
     drawn[drawn] = [line.figure.bbox.contains(*place) for place in places[drawn]]
-    label = [] if line.get_label().startswith("_") else [line.get_label()]
-    axes = (line.axes.xaxis, line.axes.yaxis)
-    return ["\n".join([*label, *map(_reading, axes, point)]) for point in points[drawn]]
+    label = str(line.get_label())
+    labels = [] if label.startswith("_") else [label]
+    ax = line.axes
+    if not isinstance(ax, Axes):
+        raise TypeError(f"axes: must be those of a figure, got {ax!r}")
+    return ["\n".join([*labels, *map(_reading, (ax.xaxis, ax.yaxis), point)]) for point in points[drawn]]
 
 
 def _reading(axis: Axis, value: float) -> str:
@@ -102,8 +107,9 @@ def columns(figure: Figure) -> list[tuple[tuple[float, float, float, float], lis
     if figure.texts or not all(shown["labelleft"] or shown["labelright"] for shown in numbered):
         return []
     found: list[tuple[float, float, list[Artist]]] = []
-    extents = {artist: artist.get_tightbbox().transformed(Affine2D().scale(72 / figure.dpi))
-               for artist in (*figure.axes, *figure.legends)}
+    to_points = Affine2D().scale(72 / figure.dpi)
+    extents = {artist: box.transformed(to_points) for artist in (*figure.axes, *figure.legends)
+               if (box := artist.get_tightbbox())}
     for artist, box in sorted(extents.items(), key=lambda item: item[1].x0):
         left, right, members = found.pop() if found and box.x0 < found[-1][1] else (box.x0, box.x1, [])
         found.append((left, max(right, box.x1), [*members, artist]))

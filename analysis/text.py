@@ -21,7 +21,7 @@ def value_text(value: object) -> str:
     """A setting as a person writes it; a dash where it does not apply."""
     if isinstance(value, tuple):
         return " × ".join(map(str, value))
-    if value is None or isinstance(value, float) and math.isnan(value):
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return NO_VALUE
     return f"{value:g}" if isinstance(value, float) else str(value)
 
@@ -57,8 +57,8 @@ def epsilon_text(kind: str, relations: Iterable[str], samplers: Iterable[str], d
         stands: how a guarantee stands with their noise (`pipeline.accounting.noise.standing`).
     """
     protects = ", ".join(filter(None, (PROTECTED.get(kind, ""), "" if stands == "certified" else stands)))
-    relation, sampler, delta = (" or ".join(f"{value:g}" if isinstance(value, Real) else value for value in sorted(set(
-        values))) for values in (relations, samplers, deltas))
+    relation, sampler = (" or ".join(sorted(set(values))) for values in (relations, samplers))
+    delta = " or ".join(f"{value:g}" for value in sorted(set(deltas)))
     reading = f"{relation}, {sampler}, δ = {delta}"
     return f"{kind} ε ({'; '.join(filter(None, (protects, reading)))})"
 
@@ -66,17 +66,17 @@ def epsilon_text(kind: str, relations: Iterable[str], samplers: Iterable[str], d
 def level_text(name: str, level: object) -> str:
     """A level for people: `DFA`, `ε ≤ 3`, `0.5`."""
     if name == "algorithm":
-        return ALGORITHM_LABELS[level]
+        return ALGORITHM_LABELS[str(level)]
     if name == "noise":
         return setting_label(str(level).removeprefix("sigma="))
     return f"{level:g}" if isinstance(level, Real) else str(level)
 
 
-def level_order(level: object) -> tuple:
+def level_order(level: object) -> tuple[int, float, str]:
     """What levels are sorted by: numbers by value, noise by its number, algorithms as in all figures."""
     if isinstance(level, Real):
         return 0, float(level), ""
     if level in ALGORITHM_LABELS:
-        return 0, list(ALGORITHM_LABELS).index(level), ""
+        return 0, list(ALGORITHM_LABELS).index(str(level)), ""
     name, _, number = str(level).rpartition("=")
     return (1, float(number), name) if name else (1, -1.0, str(level))

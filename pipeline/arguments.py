@@ -18,8 +18,8 @@ def make_parser() -> argparse.ArgumentParser:
     def command(name: str, text: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text)
 
-    def with_target(sub: argparse.ArgumentParser, **optional: str) -> None:
-        sub.add_argument("target", metavar="FILE|NAME", **optional, help="experiment file, for example "
+    def with_target(sub: argparse.ArgumentParser, nargs: str | None = None) -> None:
+        sub.add_argument("target", metavar="FILE|NAME", nargs=nargs, help="experiment file, for example "
                          "experiments/quickstart.yaml, or the name of a sweep in the store, as it was swept last")
 
     def with_changes(sub: argparse.ArgumentParser) -> None:

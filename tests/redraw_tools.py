@@ -27,7 +27,7 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDp
 from dp_accounting.rdp import RdpAccountant
 
 sys.path.insert(0, str(Path(__file__).parent))
-from fault_tools import children  # noqa: E402
+from fault_tools import children
 
 INTERCEPTOR = '''
 import json, os, time

@@ -177,7 +177,7 @@ def test_a_tracked_model_predicts_what_was_logged(example):
     for run in load_runs("example").to_dict("records"):
         model = load_model(run)
         assert (model(data.test_x).argmax(1) == data.test_y).float().mean().item() == run["test/accuracy"]
-    assert isinstance(model, torch.nn.Module) and list(model.state_dict())[0] == "layer_1.weight"
+    assert isinstance(model, torch.nn.Module) and next(iter(model.state_dict())) == "layer_1.weight"
     assert torch.equal(model(data.test_x), load_model(run["trial_key"])(data.test_x.view(-1, 1, 8, 8)))
     with pytest.raises(ConfigError, match=r"^records: must be uint8 \[n, 64\], n >= 1, for pixels of digits, got "):
         model(data.test_x.float())

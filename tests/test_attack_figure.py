@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -22,7 +24,7 @@ def share(ax, low, high, filled):
     """Summed heights (%) of the filled (non-members) or outlined (members) histogram between two residuals."""
     patch, = (p for p in ax.patches if bool(p.get_fill()) == filled)
     xy = patch.get_xy()
-    tops = {(a[0], b[0]): a[1] for a, b in zip(xy[:-1], xy[1:], strict=True) if a[1] == b[1] > 0 and b[0] > a[0]}
+    tops = {(a[0], b[0]): a[1] for a, b in itertools.pairwise(xy) if a[1] == b[1] > 0 and b[0] > a[0]}
     return sum(height for (left, right), height in tops.items() if low <= left and right <= high)
 
 

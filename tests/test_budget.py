@@ -24,7 +24,7 @@ from pipeline.trials.config import ConfigError
 from pipeline.trials.records import Release
 
 sys.path.insert(0, str(Path(__file__).parent))
-from search_tools import by_hand, parse, records, rounds, train  # noqa: E402
+from search_tools import by_hand, parse, records, rounds, train
 
 BUDGET = """
 name: search

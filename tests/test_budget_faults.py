@@ -14,9 +14,9 @@ from pipeline.sweep import status
 from pipeline.tracking.reader import Reader
 
 sys.path.insert(0, str(Path(__file__).parent))
-from fault_tools import assert_as_if_undisturbed  # noqa: E402
-from search_tools import by_hand  # noqa: E402
-from test_chaos import Chaos  # noqa: E402
+from fault_tools import assert_as_if_undisturbed
+from search_tools import by_hand
+from test_chaos import Chaos
 
 KILLS = {"worker SIGKILL": 7, "driver SIGKILL": 3}  # weights
 FILE = """

@@ -18,8 +18,8 @@ from pipeline.trials.config import ConfigError
 from pipeline.trials.records import Release
 
 sys.path.insert(0, str(Path(__file__).parent))
-from search_tools import FILE, by_hand, parse, rounds, train  # noqa: E402
-from test_budget import SECURE, budgeted  # noqa: E402
+from search_tools import FILE, by_hand, parse, rounds, train
+from test_budget import SECURE, budgeted
 
 NOISY = "noise_multiplier: 20}", "noise_multiplier: 20, private_metrics: noisy}"
 LONG = (("trials: 12", "trials: 3"), ("[2, 13]", "[2, 80]"))

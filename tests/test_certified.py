@@ -68,7 +68,7 @@ def test_training_logs_the_certified_epsilon_of_every_epoch_and_its_labels(digit
 
 def test_without_noise_nothing_is_certified_and_nothing_is_logged(digits):
     config = dataclasses.replace(BASE, noise_multiplier=0)
-    record = list(train(Pack((config,)), digits))[0]
+    record = next(iter(train(Pack((config,)), digits)))
     assert not [name for name in record.metrics if name.startswith("epsilon/")]
     assert record.tags["privacy.certified"] == "false" and "no noise" in record.tags["privacy.notes"]
 

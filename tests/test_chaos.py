@@ -18,7 +18,7 @@ import pytest
 from pipeline.experiment.experiment import load_experiment
 
 sys.path.insert(0, str(Path(__file__).parent))
-from fault_tools import ROOT, assert_as_if_undisturbed, children, environment, locked  # noqa: E402
+from fault_tools import ROOT, assert_as_if_undisturbed, children, environment, locked
 
 FAULTS = {"worker SIGKILL": 6, "driver SIGKILL": 1, "driver SIGINT": 1, "database locked": 4, "worker SIGSTOP": 4,
           "driver SIGSTOP": 4}  # weights; what does not kill lasts for less than a second

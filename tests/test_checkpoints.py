@@ -190,7 +190,7 @@ def test_a_checkpoint_of_another_device_or_other_trials_is_refused(tmp_path):
 
 
 def test_an_interrupted_save_leaves_the_old_checkpoint(tmp_path, monkeypatch):
-    pack, path = saved_pack(tmp_path)
+    _pack, path = saved_pack(tmp_path)
     before = path.read_bytes()
 
     def no_space(*arguments):

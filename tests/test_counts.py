@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-import counts  # noqa: E402
+import counts
 
 MOST = 12  # comparisons by name outside the module of their part; only falls
 CHOICES = """

@@ -82,4 +82,4 @@ def test_a_line_that_is_no_pin_is_refused(tmp_path):
 
 def test_lint_runs_the_audit():
     lint = subprocess.run(["make", "--dry-run", "lint"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "ruff check" in lint and "audit_dependencies.py constraints.txt" in lint
+    assert "ruff check" in lint and "mypy" in lint and "audit_dependencies.py constraints.txt" in lint

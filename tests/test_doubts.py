@@ -23,7 +23,7 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASETS
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_grid_exhibits import tracked, trial  # noqa: E402
+from test_grid_exhibits import tracked, trial
 
 STATED = Chosen(45, "validation accuracy", (0,))
 NORMS = (0.1, 0.5, 2.0, 9.0)  # of which the best lie inside (`test_grid_exhibits.validation`)

@@ -188,7 +188,7 @@ def test_a_sweep_has_a_row_for_each_noise_and_a_curve_for_each_algorithm():
     for ax in figure.axes:  # no mean is cut off, although an axis is shared by its column
         drawn = np.concatenate([line.get_ydata() for line in ax.lines])
         assert ax.get_ylim()[0] < drawn.min() and drawn.max() < ax.get_ylim()[1]
-    thin = [bars for bars in left.collections if isinstance(bars, LineCollection)][0].get_segments()[0]
+    thin = next(bars for bars in left.collections if isinstance(bars, LineCollection)).get_segments()[0]
     mean = left.lines[0].get_ydata()[0]
     assert thin[:, 1].tolist() == pytest.approx([mean - 12.7062, min(100, mean + 12.7062)], abs=1e-3)
 

@@ -27,7 +27,7 @@ from pipeline.learning.mechanisms.gaussian import PerExample
 from pipeline.learning.mechanisms.none import NoMechanism
 from pipeline.sweep.checkpoints import CheckpointError, Checkpoints
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
-from pipeline.trials import loss, sampler
+from pipeline.trials import loss, mechanism, sampler
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS, DatasetSpec
 from pipeline.trials.fields import setting
@@ -241,6 +241,12 @@ def test_a_loss_or_a_sampler_that_states_nothing_is_not_certified():
     stated = TrialConfig(loss="mine", mechanism="per_example", noise_multiplier=1)
     assert f"errors depend on one record each is stated by the extension 'mine': {WHY}" in (
         privacy_tags(stated)["privacy.notes"])
+
+
+def test_a_mechanism_with_noise_for_less_than_records_contribute_says_so():
+    part("mechanism", "loose")(type("Loose", (mechanism.PerExample,), {"excess": lambda self, trial: 2.0}))
+    trial = TrialConfig(**SMALL, mechanism="loose", clipping_norm=0.7, noise_multiplier=1.0)
+    assert "noise is measured by 0.7, a record contributes up to 2 times that" in privacy_tags(trial)["privacy.notes"]
 
 
 def test_a_part_of_a_slot_that_does_not_exist_is_refused():

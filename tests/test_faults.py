@@ -24,8 +24,8 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Resources
 
 sys.path.insert(0, str(Path(__file__).parent))
-import fault_trainer  # noqa: E402
-from fault_tools import assert_as_if_undisturbed, photonic, saved_epoch  # noqa: E402
+import fault_trainer
+from fault_tools import assert_as_if_undisturbed, photonic, saved_epoch
 
 cloudpickle.register_pickle_by_value(fault_trainer)  # workers cannot import from the folder of the tests
 TRIALS = tuple(TrialConfig(dataset="digits", hidden=(16, 16), batch_size=128, epochs=5, mechanism=mechanism, seed=seed,
@@ -83,9 +83,10 @@ def test_checkpoint_ahead_of_the_log_and_a_trial_that_is_done_already(tmp_path, 
 
 
 def test_a_sweep_that_another_process_runs_is_refused(tmp_path):
-    with sweeping(tmp_path, "faults", "driver"), pytest.raises(SweepRunning, match="sweep 'faults': another process"):
-        with sweeping(tmp_path, "faults", "driver", patience=0.1):
-            pytest.fail("two hold it")
+    with (sweeping(tmp_path, "faults", "driver"),
+          pytest.raises(SweepRunning, match="sweep 'faults': another process"),
+          sweeping(tmp_path, "faults", "driver", patience=0.1)):
+        pytest.fail("two hold it")
     with sweeping(tmp_path, "faults", "driver", patience=0.1):
         pass
 

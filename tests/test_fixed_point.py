@@ -99,7 +99,7 @@ def test_no_record_moves_what_is_released_by_more_than_the_enlarged_bound(trial,
 def test_rounding_to_the_grid_does_break_the_bound_that_real_numbers_would_keep():
     """Why eta is needed: a record of norm C whose every coordinate crosses half a step."""
     trial = dataclasses.replace(BASE, noise_multiplier=LARGEST / math.sqrt(n_parameters(BASE.layers)) * 0.999)
-    net, mechanism = built(trial)
+    _net, mechanism = built(trial)
     gamma, d = mechanism.release.steps[0], n_parameters(trial.layers)
     base = np.full(d, 0.5 - 1e-6) * gamma  # just below half a step, in every coordinate
     step = np.full(d, 1 / math.sqrt(d))
@@ -159,7 +159,7 @@ def test_the_grid_is_that_of_the_enlarged_noise(trial):
 def test_the_norm_of_a_convolutions_part_covers_positions_that_cancel():
     """Two positions of opposite delta on nearly the same patch: the gradient is what rounding leaves of two large
     ones, and forming it again from a scaled delta leaves something else."""
-    net, mechanism = built(CONVOLUTIONAL)
+    net, _mechanism = built(CONVOLUTIONAL)
     layer, shape = net.layers[0], net.layers[0].shape
     image = torch.full((1, 1, shape.n_in), 1 / 3, dtype=torch.float64)
     net.forward(image.float())

@@ -24,7 +24,7 @@ from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.reader import Reader
 
 sys.path.insert(0, str(Path(__file__).parent))
-from fault_tools import environment  # noqa: E402
+from fault_tools import environment
 
 FROZEN = Path(__file__).parent / "data" / "frozen"
 FACTS = json.loads((FROZEN / "trials.json").read_text())

@@ -29,9 +29,9 @@ from pipeline.trials.packs import Pack
 from pipeline.trials.records import ACCURACY
 
 sys.path.insert(0, str(Path(__file__).parent))
-import search_tools  # noqa: E402
-import sweep_stub  # noqa: E402
-from search_tools import parse, rounds, score, train  # noqa: E402
+import search_tools
+import sweep_stub
+from search_tools import parse, rounds, score, train
 
 cloudpickle.register_pickle_by_value(search_tools)
 cloudpickle.register_pickle_by_value(sweep_stub)  # workers cannot import from the folder of the tests

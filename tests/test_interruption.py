@@ -84,7 +84,7 @@ def test_what_does_not_stop_is_ended(tmp_path, seconds, signals, why):
     for _ in range(signals):
         assert command.stdout.readline() == "ready\n"
         os.kill(command.pid, signal.SIGINT)
-    out, err = command.communicate(timeout=60)
+    _out, err = command.communicate(timeout=60)
     assert (command.returncode, err.splitlines()[-1]) == (130, f"ended {why}; run the same command again to go on")
 
 

@@ -126,7 +126,7 @@ def test_light_stands_below_the_sigma_that_it_amounts_to():
 def test_the_published_row_stands_beside_what_the_paper_trained():
     trials = load_experiment(EXPERIMENTS / "optics_table1.yaml").trials
     runs = tracked(trials)
-    caption, grid = table1_light.texts(table1_light.tabulate(runs), runs).body
+    _caption, grid = table1_light.texts(table1_light.tabulate(runs), runs).body
     assert [cell.text for cell in grid.rows[0]][:2] == ["Ohana et al. 2021, Table 1", "83.79"]
     assert len(grid.rows) == 6 and not any(cell.text == "–" for row in grid.rows[:4] for cell in row)
     shorter = [dataclasses.replace(trial, epochs=2) for trial in trials]

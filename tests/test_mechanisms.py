@@ -104,7 +104,7 @@ def test_bounds_that_trials_share_clip_to_the_same_bits_as_bounds_of_their_own(c
 
 def noise_samples(config, draws=40):
     """What perturb adds to signals of zero, per layer."""
-    net, mechanism = make(config)
+    _net, mechanism = make(config)
     widths = SIZES[-1:] if config.algorithm == "bp" else SIZES[1:]
     samples = [[] for _ in widths]
     for _ in range(draws):

@@ -18,9 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
-from steps import random_records, training_of  # noqa: E402
+from steps import random_records, training_of
 
-from pipeline.trials.config import TrialConfig  # noqa: E402
+from pipeline.trials.config import TrialConfig
 
 RECORDED = Path(__file__).parent / "data" / "passes.json"
 BASE = {"dataset": "digits", "hidden": (96, 48), "batch_size": 64, "alignment_batches": 0}

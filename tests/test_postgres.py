@@ -24,7 +24,7 @@ from pipeline.experiment.experiment import load_experiment
 from pipeline.tracking.reader import Reader
 
 sys.path.insert(0, str(Path(__file__).parent))
-from ray_nodes import ROOT, clean, free_port  # noqa: E402
+from ray_nodes import ROOT, clean, free_port
 
 INSTALLED = [str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
 INITDB = shutil.which("initdb", path=os.pathsep.join([*INSTALLED, os.environ.get("PATH", "")]))

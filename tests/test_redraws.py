@@ -29,9 +29,9 @@ from pipeline.trials.packs import Pack
 from pipeline.trials.records import Draw, Release
 
 sys.path.insert(0, str(Path(__file__).parent))
-import fault_trainer  # noqa: E402
-from redraw_tools import attack  # noqa: E402
-from search_tools import FILE, parse, records, rounds  # noqa: E402
+import fault_trainer
+from redraw_tools import attack
+from search_tools import FILE, parse, records, rounds
 
 SECRET = ("noise_multiplier: 20}", "noise_multiplier: 20, noise: secure}")
 BUDGET = FILE + "budget: {epsilon: EPSILON, delta: 1.0e-5}\n"

@@ -18,8 +18,8 @@ from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
 
 sys.path.insert(0, str(Path(__file__).parent))
-import sweep_stub  # noqa: E402
-from search_tools import parse, rounds, score, train  # noqa: E402
+import sweep_stub
+from search_tools import parse, rounds, score, train
 
 cloudpickle.register_pickle_by_value(sweep_stub)  # workers cannot import from the folder of the tests
 OPTUNA = ("algorithm: random", "algorithm: optuna\n  max_concurrent: 3")

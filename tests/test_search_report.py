@@ -23,8 +23,8 @@ from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
 
 sys.path.insert(0, str(Path(__file__).parent))
-from search_tools import rounds, score, train  # noqa: E402
-from test_budget import BUDGET, budgeted  # noqa: E402
+from search_tools import rounds, score, train
+from test_budget import BUDGET, budgeted
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 
@@ -116,14 +116,14 @@ def test_what_fits_is_told_before_anything_is_trained():
 
 
 def test_a_report_is_of_the_budget_with_which_the_sweep_began(swept, tmp_path):
-    _, store, search = swept
+    _, store, _search = swept
     for changes in ([("epsilon: 4", "epsilon: 5")], [("budget: {epsilon: 4, delta: 1.0e-5}\n", "")]):
         with pytest.raises(ConfigError, match="budget: must be that with which the sweep began, epsilon 4 at delta"):
             write(store.as_swept(budgeted(("trials: 12", "trials: 24"), *changes)), store, tmp_path)
 
 
 def test_frontiers_of_trials_that_were_asked_for_by_scores_state_no_price_by_composition(swept, tmp_path):
-    experiment, store, search = swept
+    experiment, store, _search = swept
     runs = load_trials(store, store.as_swept(experiment).trials)
     for by_scores in (False, True):
         found = frontier.draw(runs, name="frontier", budget=experiment.budget, by_scores=by_scores)

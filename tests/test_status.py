@@ -145,7 +145,7 @@ def test_of_a_driver_elsewhere_the_shared_store_tells(mixed, tmp_path, capsys, m
 
 
 def test_what_is_in_use_of_each_node_is_shown_as_its_driver_noted_it(mixed, tmp_path, capsys):
-    file, _, driver = mixed
+    file, _, _driver = mixed
     store = Store(root=tmp_path / "mlruns")
     store.open_sweep("mixed")
     lease = lock.Lease(store, "mixed")

@@ -1,6 +1,7 @@
 """One whole training step, its data and its records, recomputed in numpy from the trial's named random streams."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -35,7 +36,7 @@ def initial_parameters(seed):
     """Uniform on +-1/sqrt(n_in), weights then bias of each layer, from the `init` stream."""
     generator = torch_generator(seed, "init")
     weights, biases = [], []
-    for n_in, n_out in zip(SIZES, SIZES[1:], strict=False):
+    for n_in, n_out in itertools.pairwise(SIZES):
         bound = 1 / math.sqrt(n_in)
         weights.append(torch.empty(n_out, n_in).uniform_(-bound, bound, generator=generator).double().numpy())
         biases.append(torch.empty(n_out).uniform_(-bound, bound, generator=generator).double().numpy())

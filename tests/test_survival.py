@@ -28,8 +28,8 @@ from pipeline.tracking.store import Store, TrackingError
 from pipeline.trials.packs import Pack
 
 sys.path.insert(0, str(Path(__file__).parent))
-import fault_trainer  # noqa: E402
-from fault_tools import (  # noqa: E402
+import fault_trainer
+from fault_tools import (
     Damage,
     Server,
     assert_as_if_undisturbed,

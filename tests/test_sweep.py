@@ -38,9 +38,9 @@ from pipeline.trials.packs import Pack, Resources
 from pipeline.trials.records import EpochRecord, Outcome
 
 sys.path.insert(0, str(Path(__file__).parent))
-import sweep_stub  # noqa: E402
-from fault_tools import once  # noqa: E402
-from sweep_stub import experiment, grid  # noqa: E402
+import sweep_stub
+from fault_tools import once
+from sweep_stub import experiment, grid
 
 cloudpickle.register_pickle_by_value(sweep_stub)  # workers cannot import from the folder of the tests
 

@@ -40,7 +40,7 @@ from pipeline.trials.naming import run_name, short_name
 from pipeline.trials.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
 
 sys.path.insert(0, str(Path(__file__).parent))
-from fault_tools import impatient_sqlite, locked  # noqa: E402
+from fault_tools import impatient_sqlite, locked
 
 PROJECT = Path(__file__).parents[1]
 PDFA = TrialConfig(dataset="digits", algorithm="pdfa", mechanism="photonic", sigma=0.1, batch_size=64)

@@ -341,7 +341,7 @@ def test_releases_that_are_not_accounted_for_are_refused(misuse, message):
                 trial.release(rows[:, 1:] if misuse == "shape" else rows)
             if misuse == "twice":
                 trial.release(rows)
-            if misuse == "part" or misuse == "again" and number == 19:
+            if misuse == "part" or (misuse == "again" and number == 19):
                 break
         if misuse == "again":
             next(trial.batches())

@@ -30,7 +30,7 @@ from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "docs"))
-import audit_trainers  # noqa: E402
+import audit_trainers
 
 pytestmark = pytest.mark.usefixtures("extensions")
 DIGITS = dict(dataset="digits", batch_size=64)

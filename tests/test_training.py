@@ -85,7 +85,7 @@ def test_seed_decides_everything_and_other_seeds_differ(digits):
 def test_every_algorithm_learns_digits(algorithm, digits):
     config = TrialConfig(dataset="digits", hidden=(64, 64), batch_size=32, epochs=10, learning_rate=0.02,
                          feedback_std=0.1, algorithm=algorithm)
-    last = list(results([config], digits).values())[0][-1]
+    last = next(iter(results([config], digits).values()))[-1]
     assert last.metrics["test/accuracy"] > 0.9
     assert last.metrics["alignment/layer_3"] > 0.999, "the output layer's update is the true gradient in all of them"
     assert (last.metrics["alignment/layer_1"] > 0.999) == (algorithm == "bp")
@@ -93,11 +93,11 @@ def test_every_algorithm_learns_digits(algorithm, digits):
 
 def test_adam_and_without_replacement_train(digits):
     config = dataclasses.replace(BASE, optimizer="adam", learning_rate=0.003, sampler="without_replacement", epochs=4)
-    assert list(results([config], digits).values())[0][-1].metrics["test/accuracy"] > 0.7
+    assert next(iter(results([config], digits).values()))[-1].metrics["test/accuracy"] > 0.7
 
 
 def test_records_have_the_metrics_that_are_promised(digits):
-    first, last = list(results([BASE], digits).values())[0]
+    first, last = next(iter(results([BASE], digits).values()))
     every_epoch = {"train/loss", "validation/accuracy", "time/epoch_seconds", "alignment/layer_1", "alignment/layer_2",
                    "alignment/layer_3"}
     assert every_epoch <= set(first.metrics) and first.outcome is None and first.epoch == 1
@@ -112,7 +112,7 @@ def test_records_have_the_metrics_that_are_promised(digits):
 
 
 def test_accuracy_equals_a_plain_evaluation_of_the_final_weights(digits):
-    outcome = list(results([BASE], digits).values())[0][-1]
+    outcome = next(iter(results([BASE], digits).values()))[-1]
     h = digits.test_x.float().numpy() / 8 - 1
     for layer in (1, 2, 3):
         h = h @ outcome.outcome.weights[f"layer_{layer}.weight"].T + outcome.outcome.weights[f"layer_{layer}.bias"]
@@ -121,13 +121,13 @@ def test_accuracy_equals_a_plain_evaluation_of_the_final_weights(digits):
 
 
 def test_alignment_is_off_where_asked(digits):
-    records = list(results([dataclasses.replace(BASE, alignment_batches=0)], digits).values())[0]
+    records = next(iter(results([dataclasses.replace(BASE, alignment_batches=0)], digits).values()))
     assert not [name for name in records[0].metrics if name.startswith("alignment/")]
 
 
 def test_alignment_does_not_change_training(digits):
-    weights = [list(results([dataclasses.replace(BASE, alignment_batches=n)], digits).values())[0][-1].outcome.weights
-               for n in (0, 40)]
+    trials = [dataclasses.replace(BASE, alignment_batches=n) for n in (0, 40)]
+    weights = [next(iter(results([trial], digits).values()))[-1].outcome.weights for trial in trials]
     assert all(np.array_equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 

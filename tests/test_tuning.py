@@ -11,7 +11,7 @@ import pytest
 from pipeline.accounting.evaluations import selected_epsilon
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "docs"))
-from tuning import METHODS, Way, table, ways  # noqa: E402
+from tuning import METHODS, Way, table, ways
 
 
 @pytest.mark.parametrize("epsilon", [3, 8])

@@ -1,4 +1,4 @@
-"""The built wheel has every module and the page's template, and a sweep and its report run from it alone.
+"""The built wheel has every module, the page's template and `py.typed`, and a sweep and its report run from it alone.
 
 An editable install hides what a wheel leaves out. The wheel is unpacked into an empty folder that stands first on the
 path; the libraries that it needs are those of this environment.
@@ -31,6 +31,10 @@ def site(tmp_path_factory):
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("results", "__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
+    (source / "analysis" / "results").mkdir()
+    (source / "analysis" / "results" / "tiny.csv").write_text("n\n3\n")
+    for command in (["init", "-q"], ["add", "."]):  # of what git tracks in packages, only what is listed is packed
+        subprocess.run(["git", *command], cwd=source, check=True)
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w",
              str(source / "wheel"), str(source)]
     subprocess.run(build, check=True, capture_output=True)
@@ -41,12 +45,26 @@ def site(tmp_path_factory):
 
 def files(folder):
     return {path.relative_to(folder) for package in ("pipeline", "analysis") for path in (folder / package).rglob("*")
-            if path.is_file() and path.suffix in (".py", ".html", ".css", ".js")}
+            if path.is_file() and path.suffix in (".py", ".html", ".css", ".js", ".typed")}
 
 
 def test_the_wheel_has_every_module_and_the_template(site):
     expected = {path for path in files(ROOT) if path.parts[:2] != ("analysis", "results")}
     assert files(site) == expected and any(path.suffix == ".html" for path in expected)
+    assert {Path("pipeline/py.typed"), Path("analysis/py.typed")} <= files(site)
+    assert not (site / "analysis" / "results").exists()
+
+
+def test_the_version_is_that_of_the_tag_or_without_git_that_of_the_citation(tmp_path):
+    def version(*commands):
+        for command in commands:
+            subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a", *command], cwd=tmp_path, check=True)
+        return subprocess.run([sys.executable, "-m", "setuptools_scm"], cwd=tmp_path, capture_output=True, text=True,
+                              check=True).stdout.strip()
+
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    assert f"\nversion: {version()}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert version(["init", "-q"], ["add", "."], ["commit", "-qm", "first"], ["tag", "v9.8.7"]) == "9.8.7"
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -63,7 +64,9 @@ def compare(a: Side, b: Side) -> Comparison:
         ReportError: if nothing matches.
         MixedTrials: if trials of one side that match the same trial differ in more than their seed.
     """
-    rows, differs, matched = [], {}, (set(), set())
+    rows: list[dict[str, Any]] = []
+    differs: dict[str, tuple[str, str]] = {}
+    matched: tuple[set[str], set[str]] = (set(), set())
     for private in (False, True):
         sides = [side.runs[asked(side.runs, "mechanism", "private") == private] for side in (a, b)]
         if any(side.empty for side in sides):
@@ -80,7 +83,8 @@ def compare(a: Side, b: Side) -> Comparison:
                 keep.update(group["trial_key"])
             rows += _rows(*pair)
         if pairs:
-            differs |= {name: tuple(_values(side[name]) for side in sides) for name in apart}
+            first, second = sides
+            differs |= {name: (_values(first[name]), _values(second[name])) for name in apart}
     if not rows:
         raise ReportError(f"{a.label} and {b.label}: no trial of one matches one of the other; fields of which they "
                           "have no value in common are what is compared, and all others, but the seed, must be equal")
@@ -89,7 +93,7 @@ def compare(a: Side, b: Side) -> Comparison:
     shown = tuple(name for name in varied if name not in differs and table[name].map(_key).nunique() > 1)
     order = ["metric", "algorithm_a", "algorithm_b", "setting_a", "setting_b", *shown, "a_mean", "b_mean", "difference",
              "low", "high", "n_a", "n_b", "interval"]
-    unmatched = tuple(len(side.runs) - len(keep) for side, keep in zip((a, b), matched, strict=True))
+    unmatched = len(a.runs) - len(matched[0]), len(b.runs) - len(matched[1])
     return Comparison(a, b, table[order], shown, differs, unmatched)
 
 
@@ -98,7 +102,7 @@ def overlay(comparison: Comparison) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
     found = []
     for kind in GUARANTEED:
         try:
-            pair = tuple(frontier(side.runs, kind) for side in (comparison.a, comparison.b))
+            pair = frontier(comparison.a.runs, kind), frontier(comparison.b.runs, kind)
         except ReportError:  # a side has no such epsilon, or trials that no curve can hold
             continue
         if all(len({*pair[0][name], *pair[1][name]}) == 1 for name in ("relation", "delta")):
@@ -127,11 +131,11 @@ def accuracies(comparison: Comparison) -> pd.DataFrame:
     return comparison.table[comparison.table["metric"] == ACCURACY]
 
 
-def names_of(row: Mapping[str, object]) -> tuple[str, str]:
+def names_of(row: Mapping[str, Any]) -> tuple[str, str]:
     """Algorithm and noise of a row; `A → B` where they differ."""
     algorithms = [ALGORITHM_LABELS[row[f"algorithm_{side}"]] for side in "ab"]
     settings = [setting_label(row[f"setting_{side}"]) for side in "ab"]
-    return tuple(" → ".join(dict.fromkeys(pair)) for pair in (algorithms, settings))
+    return " → ".join(dict.fromkeys(algorithms)), " → ".join(dict.fromkeys(settings))
 
 
 def caption(comparison: Comparison) -> str:
@@ -177,7 +181,7 @@ def _notes(comparison: Comparison) -> list[str]:
     return sentences
 
 
-def _rows(a: pd.DataFrame, b: pd.DataFrame) -> list[dict[str, object]]:
+def _rows(a: pd.DataFrame, b: pd.DataFrame) -> list[dict[str, Any]]:
     """One row per metric that all trials of both groups have."""
     first = {name: a[name].iloc[0] for name in FIELDS if name != "seed"}
     for side, group in (("a", a), ("b", b)):
@@ -211,4 +215,4 @@ def _values(column: pd.Series) -> str:
 
 def _key(value: object) -> object:
     """A value that equals itself and can be grouped by, also where the field does not apply."""
-    return NO_VALUE if value is None or isinstance(value, float) and math.isnan(value) else value
+    return NO_VALUE if value is None or (isinstance(value, float) and math.isnan(value)) else value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import seaborn as sns
@@ -103,7 +104,7 @@ def plot_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.DataF
     return figure
 
 
-def _draw(points: pd.DataFrame, ax: Axes, label: str, **own: object) -> None:
+def _draw(points: pd.DataFrame, ax: Axes, label: str, **own: Any) -> None:
     """A curve per algorithm, named by it and the label, with these properties of its own."""
     for algorithm, shift in style.shifts(points).items():
         style.curve(ax, points[points["algorithm"] == algorithm], "epsilon", algorithm, shift,
@@ -145,7 +146,8 @@ def _labels(a: Experiment, b: Experiment, runs: Sequence[pd.DataFrame]) -> tuple
         return a.name, b.name
     commits = [_commits(frame) for frame in runs]
     if commits[0] != commits[1] and all(len(found) == 1 for found in commits):
-        return tuple(f"{a.name} at {found[0]}" for found in commits)
+        first, second = (f"{a.name} at {found[0]}" for found in commits)
+        return first, second
     return f"{a.name} (A)", f"{b.name} (B)"
 
 

@@ -58,7 +58,7 @@ def best(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 def fields_of(runs: pd.DataFrame) -> list[dict[str, object]]:
     """The settings of every run that apply to it, as `pipeline.experiment.factors` takes them."""
     return [{name: value for name, value in row.items()
-             if not (value is None or isinstance(value, float) and math.isnan(value))}
+             if not (value is None or (isinstance(value, float) and math.isnan(value)))}
             for row in runs[list(FIELDS)].to_dict("records")]
 
 

@@ -7,6 +7,7 @@ neither the backend nor the style of a notebook changes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+from matplotlib.typing import LineStyleType
 
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.metrics import METRICS, Metric
@@ -129,7 +131,7 @@ def optical(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[asked(runs, "algorithm", "optical")]
 
 
-def noise_colors(settings: Sequence[str]) -> dict[str, object]:
+def noise_colors(settings: Sequence[str]) -> dict[str, Any]:
     """Black without privacy, and the brighter the more noise."""
     noise = [s for s in settings if s != NON_PRIVATE]
     colors = dict(zip(noise, colormaps["viridis"](np.linspace(0, 0.9, len(noise))), strict=True))
@@ -153,7 +155,7 @@ def by_epoch(cell: pd.DataFrame, metric: Metric) -> pd.DataFrame:
                          for epoch, values in by_trial.iterrows()])
 
 
-def _curve(ax: Axes, cell: pd.DataFrame, metric: Metric, *, color: object, linestyle: str, marker: str,
+def _curve(ax: Axes, cell: pd.DataFrame, metric: Metric, *, color: Any, linestyle: LineStyleType, marker: str,
            label: str) -> None:
     """Mean over seeds with the band of its bootstrap interval; a cross where a trial diverged."""
     if cell.empty:
@@ -175,5 +177,5 @@ def _finish(ax: Axes, label: str) -> Axes:
     return ax
 
 
-def _dashes(setting: str) -> str:
+def _dashes(setting: str) -> LineStyleType:
     return "--" if setting == NON_PRIVATE else "-"

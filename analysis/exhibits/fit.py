@@ -12,8 +12,9 @@ from typing import Any
 from pipeline.experiment.factors import balanced, differing, find_factors, varied_fields
 from pipeline.trials.camera import SETTINGS, camera_of
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import noise_setting
-from pipeline.trials.part import PARTS
+from pipeline.trials.part import parts_of
 
 # Exhibits of curves over a field, and of a grid of sigma and tau_h, by what they show.
 SWEPT = {"tau_h_sweep": "tau_h", "batch_size_sweep": "batch_size", "clipping_norm_sweep": "clipping_norm"}
@@ -80,7 +81,7 @@ def heatmap(configs: Sequence[TrialConfig], metric: str) -> str:
 
 def sweep(configs: Sequence[TrialConfig], field: str) -> str:
     shown = [c for c in configs if field in c.canonical()]
-    curves: dict[Any, set] = {}
+    curves: dict[tuple[str, str], set[Any]] = {}
     for c in shown:
         curves.setdefault((c.algorithm, noise_setting(c.canonical())), set()).add(getattr(c, field))
     if max(map(len, curves.values()), default=0) < 2:
@@ -164,7 +165,7 @@ def cell_differing(trials: Sequence[TrialConfig], cell: Callable[[Mapping[str, A
 def update_sigma(fields: Mapping[str, Any]) -> float:
     """sigma of Lee & Kifer 2020, Algorithm 1, from a trial's canonical fields: standard deviation of the noise on every
     coordinate of the mean update, z C/m; 0 without privacy."""
-    bound = PARTS["mechanism"][fields["mechanism"]].update_norm(fields)
+    bound = parts_of("mechanism", Mechanism)[fields["mechanism"]].update_norm(fields)
     return fields["noise_multiplier"] * bound / fields["batch_size"] if bound else 0.0
 
 

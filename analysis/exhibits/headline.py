@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -63,6 +65,8 @@ def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> lis
         runs: from `load_runs`, those of the experiment.
     """
     paid, evidence = choice.selected, Evidence.of(runs, experiment)
+    if paid is None:
+        raise ValueError(f"choice: must have the epsilon that its budget came to, got none ({choice.reason})")
     alone = dataclasses.replace(evidence, shown=evidence.shown[evidence.shown["trial_key"] == choice.trial_key])
     return [f"For ε = {paid.value:g} at δ = {paid.delta:g}, of all that it released ({PROTECTED['certified']}; "
             f"{choice.standing}), the search publishes {choice.name}: test accuracy {100 * choice.test:.2f}%, chosen "
@@ -116,7 +120,7 @@ def _lead(group: pd.DataFrame, epsilon: float, behind: pd.DataFrame, runs: pd.Da
         interval = f"95% interval {low} to {high}, n = {difference.n} seeds, {how}; "
     if reasons:
         verdict = f"no verdict: {', '.join(reasons)}"
-    elif not difference.low > 0 or np.isclose(difference.low, difference.high) and difference.mean <= resolved:
+    elif not difference.low > 0 or (np.isclose(difference.low, difference.high) and difference.mean <= resolved):
         verdict = "within what seeds explain"
     else:
         verdict = "seeds do not explain it, the settings may" if unknown else "beyond what seeds explain"
@@ -160,9 +164,9 @@ def _price(experiment: Experiment, choice: Choice | None) -> str:
     return f"{what}{before}."
 
 
-def _label(row: pd.Series | dict) -> str:
+def _label(row: pd.Series | Mapping[str, Any]) -> str:
     return ALGORITHM_LABELS[row["algorithm"]]
 
 
-def _score(row: pd.Series | dict) -> str:
+def _score(row: pd.Series | Mapping[str, Any]) -> str:
     return f"{METRICS['accuracy'].text(row['mean'], row['half_width'])}%"

@@ -8,6 +8,7 @@ import seaborn as sns
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from analysis import style
 from analysis.exhibits.envelope import best
@@ -71,13 +72,13 @@ def plot(table: pd.DataFrame) -> Figure:
                         layout="constrained")
         axes = figure.subplots(1, len(algorithms), squeeze=False, sharey=True)[0]
         for algorithm, ax in zip(algorithms, axes, strict=True):
-            image = panel(table, algorithm, ax)
+            panel(table, algorithm, ax)
             ax.set_title(ALGORITHM_LABELS[algorithm])
         for ax in axes[1:]:
             ax.tick_params(labelleft=False)
         axes[0].set_ylabel("σ (noise level)")
         metric = METRICS[table["metric"].iloc[0]]
-        bar = figure.colorbar(image, ax=axes, aspect=16, pad=0.01)
+        bar = figure.colorbar(axes[-1].images[0], ax=axes, aspect=16, pad=0.01)
         bar.set_label(metric.label)
         bar.outline.set_visible(False)
         figure.supxlabel(f"$\\tau_h$ (bound on activations);  mean over {style.seeds(table['n'], '').strip()}",
@@ -85,7 +86,7 @@ def plot(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def panel(table: pd.DataFrame, algorithm: str, ax: Axes):
+def panel(table: pd.DataFrame, algorithm: str, ax: Axes) -> AxesImage:
     """The cells of one algorithm, coloured on the scale of the whole table; returns the image."""
     grid = table[table["algorithm"] == algorithm].pivot(index="sigma", columns="tau_h", values="mean")
     grid = grid.reindex(index=sorted(table["sigma"].unique()), columns=sorted(table["tau_h"].unique()))

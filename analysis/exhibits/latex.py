@@ -25,7 +25,8 @@ def to_latex(parts: Iterable[str | Table], name: str) -> str:
         parts: captions and tables, in their order.
         name: of the exhibit: labels are `tab:<name>`, `tab:<name>-2` and so on.
     """
-    found, caption = [], ""
+    found: list[str] = []
+    caption = ""
     for part in parts:
         if isinstance(part, str):
             caption = part

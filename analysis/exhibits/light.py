@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.typing import LineStyleType
 
 from analysis import style
 from analysis.exhibits.envelope import best, configs
@@ -28,7 +30,8 @@ SIGMA = "optics.effective_sigma"  # tag of a trial
 TARGET = 8.0  # label epsilon that figures mark
 NAMES = {"reference_ratio": "reference ratio {:g}", "dark_counts": "{:g} dark counts",
          "read_noise": "read noise {:g} e", "full_well": "full well {:g} e", "adc_bits": "{:g} bits"}
-PARTS = {"shot_sigma": ("light alone", ":"), "floor_sigma": ("camera's floor", "--")}
+PARTS: dict[str, tuple[str, LineStyleType]] = {"shot_sigma": ("light alone", ":"),
+                                               "floor_sigma": ("camera's floor", "--")}
 COLUMNS = ["algorithm", "camera", *SETTINGS, "feedback_std", "photons", *SUMMARY, "epsilon", "effective_sigma",
            *PARTS, "relation", "sampler", "delta", "chosen", "choices"]
 OPEN = "osDv"  # markers of further cameras
@@ -202,7 +205,7 @@ def plot(table: pd.DataFrame, noiseless: pd.DataFrame) -> Figure:
 
 def _mark(upper: Axes, lower: Axes, table: pd.DataFrame) -> None:
     """The label epsilon `TARGET` and the light that it takes, through both panels."""
-    dotted = {"color": "0.3", "linewidth": 0.8, "linestyle": ":", "zorder": 1}
+    dotted: dict[str, Any] = {"color": "0.3", "linewidth": 0.8, "linestyle": ":", "zorder": 1}
     for photons, *_ in (lights := _lights(table)):
         for ax in (upper, lower):
             ax.axvline(photons, **dotted)
@@ -237,7 +240,7 @@ def plot_sigma(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def _cameras(table: pd.DataFrame) -> Iterator[tuple[dict, np.ndarray, pd.DataFrame]]:
+def _cameras(table: pd.DataFrame) -> Iterator[tuple[dict[str, Any], np.ndarray, pd.DataFrame]]:
     """For every camera the look of its curve, photons along it, up to where its mean pixel is full, and its rows."""
     colours = [style.PALETTE["pdfa"], "0.2", *style.PALETTE.spare]
     for place, (_, points) in enumerate(table.groupby(list(SETTINGS), sort=True)):

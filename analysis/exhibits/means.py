@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -27,7 +28,7 @@ from pipeline.experiment.factors import find_factors
 
 SHOWN = ("mean", "half_width", "low", "high")  # of a score
 KINDS = tuple(kind for kind, (guarantees, _) in GUARANTEES.items()
-              if kind == "stated" or guarantees and kind != "selected")
+              if kind == "stated" or (guarantees and kind != "selected"))
 
 
 def draw(runs: pd.DataFrame) -> Exhibit:
@@ -95,11 +96,11 @@ def _reading(kind: str, runs: pd.DataFrame) -> str:
     return f"Largest over seeds: {epsilon_text(kind, relations, own['sampler'], own['delta'], stands)}."
 
 
-def _settings(row: dict, fields: Sequence[str]) -> list[str]:
+def _settings(row: Mapping[str, Any], fields: Sequence[str]) -> list[str]:
     return [DATASET_LABELS[row[name]] if name == "dataset" else value_text(row[name]) for name in fields]
 
 
-def _score(row: dict, name: str) -> str:
+def _score(row: Mapping[str, Any], name: str) -> str:
     mean = row[f"{name}/mean"]
     return NO_VALUE if pd.isna(mean) else METRICS["accuracy"].text(mean, row[f"{name}/half_width"])
 

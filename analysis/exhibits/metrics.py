@@ -11,7 +11,8 @@ from analysis.runs import ReportError, require_accuracy
 from analysis.statistics import plus_minus, summarize
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.naming import counted
-from pipeline.trials.part import PARTS
+from pipeline.trials.network import Network
+from pipeline.trials.part import parts_of
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ def hidden_alignment(runs: pd.DataFrame) -> pd.Series:
     def of_trial(row: pd.Series) -> float:
         if row["hidden"] is None:  # of a user's trainer nothing is known of layers
             return float("nan")
-        hidden = len(row["hidden"]) + (len(row["channels"]) if PARTS["network"][row["network"]].convolutional else 0)
+        convolutional = parts_of("network", Network)[row["network"]].convolutional
+        hidden = len(row["hidden"]) + (len(row["channels"]) if convolutional else 0)
         return row.reindex([f"alignment/layer_{k}" for k in range(1, hidden + 1)]).astype(float).mean(skipna=False)
     return pd.Series([of_trial(row) for _, row in runs.iterrows()], index=runs.index, dtype=float)

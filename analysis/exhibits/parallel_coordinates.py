@@ -66,7 +66,7 @@ def plot(table: pd.DataFrame) -> Figure:
                         fontsize="small", bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8})
         places.append((table["mean"] - low) / span)
         lines = np.stack([np.column_stack([np.arange(len(places)), row]) for row in np.column_stack(places)])
-        ax.add_collection(LineCollection(lines, array=table["mean"], cmap=colormaps[COLOURS], linewidths=1.1,
+        ax.add_collection(LineCollection(list(lines), array=table["mean"], cmap=colormaps[COLOURS], linewidths=1.1,
                                          norm=Normalize(low, low + span), alpha=0.85, zorder=2))
         ax.set(xlim=(-0.5, len(names) + 0.05), ylim=(-0.15, 1.15), yticks=[])
         ax.set_xticks(range(len(places)), [*names, "test accuracy (%)"])

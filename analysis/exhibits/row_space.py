@@ -65,7 +65,7 @@ def residual_histogram(members: np.ndarray, non_members: np.ndarray, ax: Axes) -
         bins = np.linspace(min(near.min(), far.min()), max(near.max(), far.max()), BINS + 1)
     for values, name, style in ((far, "non-members", dict(histtype="stepfilled", color=NON_MEMBERS, alpha=0.5)),
                                 (near, "members", dict(histtype="step", color=MEMBERS, linewidth=1.5))):
-        ax.hist(values, bins=bins, weights=np.full(len(values), 100 / len(values)),
+        ax.hist(values, bins=bins.tolist(), weights=np.full(len(values), 100 / len(values)),
                 label=f"{name} (n = {len(values):,})", **style)
     if logarithmic:
         ax.set_xscale("log")

@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.selection import SCORE, stands
 from analysis.exhibits.table import Table
+from analysis.runs import ReportError
 from analysis.style import look, theme
 from analysis.text import NO_VALUE
 from pipeline.accounting.budget import Filter, begun, scope
@@ -26,7 +27,14 @@ GREY = "0.4"
 
 def paid(store: Reader) -> Epsilon:
     """The budget of the sweep that `store` has open, as the epsilon of the choice of its best trial."""
-    return begun(store.budget()).stated(store.released())
+    return _filter(store).stated(store.released())
+
+
+def _filter(store: Reader) -> Filter:
+    kept = store.budget()
+    if kept is None:
+        raise ReportError("budget: must be that with which the sweep began, and it began without one")
+    return begun(kept)
 
 
 def draw(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
@@ -37,7 +45,7 @@ def draw(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
         runs: from `load_runs`, of its trials.
         store: with its sweep open.
     """
-    filter = begun(store.budget()) if experiment.budget else None
+    filter = _filter(store) if experiment.budget else None
     rows = table(experiment, runs, store, filter)
     shown = [column for column in ("number", "trial", "status", "epochs", "validation %", "ε spent")
              if column in rows.columns]
@@ -53,7 +61,9 @@ def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, filter: Fil
     """A row per suggestion: number, trial, trial_key, algorithm, status (`passed over` for one that was not trained, or
     before), epochs that were released, validation in %, and epsilon spent on this and all before, were they alone."""
     of_run = runs.set_index("trial_key")
-    released, by_key, rows, seen = store.released(), {}, [], set()
+    released, rows = store.released(), []
+    by_key: dict[str, list[Release]] = {}
+    seen: set[str] = set()
     for release in released:
         by_key.setdefault(release.trial.trial_key, []).append(release)
     asked = {s.trial.trial_key for s in store.suggestions()}
@@ -77,8 +87,9 @@ def _epochs(released: list[Release], key: str) -> int:
 
 def caption(experiment: Experiment, filter: Filter | None) -> str:
     """What is plotted: scores and, under a budget, what was spent."""
-    text = ("Validation accuracy (n = 1) at the last epoch of the trials that "
-            f"{experiment.search.algorithm} search asked for, in its order; the line is the best so far")
+    algorithm = experiment.search.algorithm if experiment.search else "a"
+    text = (f"Validation accuracy (n = 1) at the last epoch of the trials that {algorithm} search asked for, in its "
+            "order; the line is the best so far")
     if filter is None:
         return f"{text}. No budget covers the search."
     return (f"{text}. Below, ε spent of the budget, {filter.budget.epsilon:g} at δ = {filter.budget.delta:g} "

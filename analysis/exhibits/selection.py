@@ -174,7 +174,7 @@ def _notes(choice: Choice) -> list[str]:
     """What the price covers, and what it does not."""
     sentences = ["Test accuracy had no part in the choice.",
                  *([f"No ε covers the choice: {choice.reason}."] if choice.selected is None else
-                   [_covered(choice), choice.scores])]
+                   [_covered(choice, choice.selected), choice.scores])]
     if choice.others:
         sentences.append(f"{choice.others} further trials of the file have no certified ε; they were not candidates, "
                          "and no number here covers their publication.")
@@ -191,10 +191,10 @@ def told(choice: Choice) -> str:
             f"{100 * choice.validation:.2f}%; {price}.")
 
 
-def _covered(choice: Choice) -> str:
-    if choice.selected.variant == "budget":
+def _covered(choice: Choice, selected: Epsilon) -> str:
+    if selected.variant == "budget":
         return (f"Selected ε is the budget of the sweep, which covers all weights of all steps of its {choice.trials} "
-                f"trials, whichever of them is published: {choice.selected.note}.")
+                f"trials, whichever of them is published: {selected.note}.")
     if choice.trials is not None:
         return (f"Selected ε composes all {choice.trials} trials, seeds included: all weights of all their steps, "
                 "whichever of them is published.")

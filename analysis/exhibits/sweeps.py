@@ -91,7 +91,7 @@ def plot(table: pd.DataFrame, field: str) -> Figure:
     settings = by_noise(table["setting"])
     with style.theme():
         figure = Figure(figsize=(3.6 * len(SHOWN) + 1.6, 2.9 * len(settings)), layout="constrained")
-        figure.get_layout_engine().set(w_pad=0.1)
+        style.apart(figure)
         axes = figure.subplots(len(settings), len(SHOWN), squeeze=False, sharex=True, sharey="col")
         for setting, row in zip(settings, axes, strict=True):
             for metric, ax in zip(SHOWN, row, strict=True):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import pandas as pd
 
@@ -100,7 +102,7 @@ def _notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
     return sentences
 
 
-def _long_row(row: tuple) -> list[str]:
+def _long_row(row: Any) -> list[str]:  # Any: of `DataFrame.itertuples`
     interval = NO_VALUE if math.isnan(row.accuracy_low) else f"{row.accuracy_low:.2f} to {row.accuracy_high:.2f}"
     against = [NO_VALUE] * 2 if math.isnan(row.paper) else [f"{row.paper:.2f}", f"{row.difference:+.2f}"]
     return [ALGORITHM_LABELS[row.algorithm], setting_label(row.setting), f"{row.accuracy_mean:.2f}", interval,
@@ -114,7 +116,7 @@ def _grid(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     return settings, [[ALGORITHM_LABELS[a], *(cells.get((a, s), NO_VALUE) for s in settings)] for a in present(table)]
 
 
-def _cell(row: tuple) -> str:
+def _cell(row: Any) -> str:
     ours = plus_minus(row.accuracy_mean, half_width=row.accuracy_half_width)
     return ours if math.isnan(row.paper) else f"{ours} ({row.paper:.2f})"
 
@@ -146,7 +148,7 @@ def _learning_rates(runs: pd.DataFrame) -> str:
     return "; ".join(f"{', '.join(labels)}: {text}" for text, labels in texts.items())
 
 
-def _listed(values: object) -> str:
+def _listed(values: Iterable[Any]) -> str:
     """Distinct values, `a`, or `a or b`."""
     distinct = sorted(set(values))
     return " or ".join(v if isinstance(v, str) else f"{v:g}" for v in distinct)

@@ -40,7 +40,8 @@ SECRET = ("Random stopping: only the best trial may be published. This page show
 
 def shown(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> pd.DataFrame:
     """Those rows of `runs` that a report may show: all, but of random stopping the best trial alone."""
-    return runs[runs["trial_key"] == choice.trial_key] if experiment.candidates else runs
+    best = choice.trial_key if choice else None
+    return runs[runs["trial_key"] == best] if experiment.candidates else runs
 
 
 def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], *, store: Reader,
@@ -59,10 +60,10 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
         left_out: (exhibit, reason) of those that do not fit.
         notice: how far an unfinished sweep is.
     """
-    common = {"title": experiment.name, "what": "Experiment report", "notice": notice, "headline": headline,
-              "exhibits": exhibits, "left_out": left_out,
-              "privacy": [*state(runs, choice), *imported(experiment)], "epsilons": epsilons(runs, choice),
-              "notes": notes(runs), "versions": versions(tracked)}
+    common: dict[str, Any] = {  # of `Page`
+        "title": experiment.name, "what": "Experiment report", "notice": notice, "headline": headline,
+        "exhibits": exhibits, "left_out": left_out, "privacy": [*state(runs, choice), *imported(experiment)],
+        "epsilons": epsilons(runs, choice), "notes": notes(runs), "versions": versions(tracked)}
     commits = ("Commit", ", ".join(map(abridged, _counted(tracked, "git_commit"))) or "not recorded")
     if experiment.candidates:
         return Page(**common | {"notice": SECRET}, description=experiment.description, facts=[commits])
@@ -155,7 +156,7 @@ def _not_shown(runs: pd.DataFrame, shown: Sequence[str]) -> list[Column]:
             values = values.mask(runs[NOISE[name]] > 0)
         elif noise:
             values = values.where(values > 0)
-        if values.map(value_text).nunique() > 1 or noise and values.notna().any():
+        if values.map(value_text).nunique() > 1 or (noise and values.notna().any()):
             columns.append(_setting(name, values, shown=False))
     return columns
 

@@ -221,7 +221,7 @@ def _columns(root: ElementTree.Element) -> list[ElementTree.Element]:
     for box, part in parts.items() or [(root.attrib["viewBox"], root)]:
         part.set("viewBox", box)
         part.set("style", f"--drawn: {box.split()[2]}pt")
-    return sorted(parts.values(), key=lambda part: float(part.get("viewBox").split()[0])) or [root]
+    return sorted(parts.values(), key=lambda part: float(part.attrib["viewBox"].split()[0])) or [root]
 
 
 def _inline(text: str) -> Markup:

@@ -87,8 +87,9 @@ def _neighbours(relations: Iterable[str]) -> str:
 def epsilons(runs: pd.DataFrame, choice: Choice | None = None) -> Table | None:
     """Every epsilon with all that is needed to read it: a row per kind, accountant, guarantee, relation, sampler and
     delta, with the least and greatest value over trials at their last epoch. None where there is no epsilon."""
-    rows, chosen = [], choice and choice.selected
-    if chosen and chosen.is_metric:
+    rows = []
+    if choice and choice.selected and choice.selected.is_metric:
+        chosen = choice.selected
         rows.append((chosen.kind, chosen.variant, chosen.value, chosen.value, choice.standing, chosen.relation,
                      chosen.sampler, chosen.delta, 1))
     for name in sorted(_epsilons(runs), key=lambda name: (list(GUARANTEES).index(name.split("/")[1]), name)):

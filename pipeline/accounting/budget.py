@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -130,10 +129,12 @@ def make_filter(experiment: Experiment, order: int | None = None) -> Filter:
     Raises:
         ConfigError: for a budget that is less than the cheapest corner costs, or that secret noise cannot state.
     """
-    budget, corners = experiment.budget, experiment.corners
+    budget, search, corners = experiment.budget, experiment.search, experiment.corners
+    if budget is None or search is None:
+        raise ConfigError("budget: must be that of a search, which a filter is made for, got an experiment without")
     delta = min(accounted_delta(trial) for trial in corners)
     for trial in corners:
-        if not within_delta(trial, budget.epsilon, experiment.search.trials):
+        if not within_delta(trial, budget.epsilon, search.trials):
             raise ConfigError("budget.epsilon: must be at most some 130 with noise 'secure', above which the sampler "
                               f"of the noise takes more than its share of delta, got {budget.epsilon:g}")
     whole = np.array([trial.epochs * _curve(trial) for trial in corners])
@@ -181,7 +182,7 @@ def renyi(event: PrivacyEvent | StatedEvent) -> np.ndarray:
     if isinstance(event, StatedEvent):
         curve = event.renyi()
     elif event.drawn.amplified and event.drawn.full:  # for which `dp_accounting` takes seconds
-        curve = event.steps * without_replacement_rdp(event.q, event.noise_multiplier)
+        curve = event.steps * without_replacement_rdp(event.q, event.z)
     else:
         curve = np.array(RdpAccountant(ORDERS, RELATIONS[event.relation]).compose(dp_event(event)).rdp)
     curve.setflags(write=False)
@@ -194,7 +195,7 @@ def epochs_released(released: Iterable[Release]) -> Iterable[tuple[TrialConfig, 
     A trial that is trained again draws the same noise from its seed, and releases the same again; with secret noise
     every draw is a release of its own.
     """
-    released, trials = list(released), {}
+    trials: dict[str, tuple[TrialConfig, list[Release]]] = {}
     for release in released:
         trials.setdefault(release.trial.trial_key, (release.trial, []))[1].append(release)
     return [(trial, sum(draws_of(own)) if trial.redrawn else max(release.epochs for release in own))
@@ -238,11 +239,12 @@ def scope(experiment: Experiment, certified: Callable[[str, str], Mapping[str, t
 
 def budget_lines(experiment: Experiment) -> Iterator[str]:
     """What the budget of a search is kept by, and what its cheapest and its dearest trial cost; nothing without one."""
-    if not experiment.budget:
+    search = experiment.search
+    if not experiment.budget or not search:
         return
     filter = make_filter(experiment)
     costs = {trial: filter.spent([Release(trial, trial.epochs)]) for trial in experiment.corners}
-    whole, dearest = sorted(costs.values()), max(costs, key=costs.get)
+    whole, dearest = sorted(costs.values()), max(costs, key=costs.__getitem__)
     fixed = filter.epsilon(1.0) - 1.0
     most = filter.budget.epsilon - fixed
     low, high = (int(most / cost) for cost in (whole[-1], whole[0]))
@@ -255,8 +257,8 @@ def budget_lines(experiment: Experiment) -> Iterator[str]:
     if dearest.target_epsilon:
         yield (f"  target_epsilon {dearest.target_epsilon:g} is the cost by a trial's own accountant; the filter "
                "covers all trials together and adds up Renyi divergences of one order in its place")
-        if low < experiment.search.trials and (fits := _target_that_fits(dearest, filter, experiment.search.trials)):
-            yield f"  for {counted(experiment.search.trials, 'trial')} to fit, ask for target_epsilon <= {fits:.2g}"
+        if low < search.trials and (fits := _target_that_fits(dearest, filter, search.trials)):
+            yield f"  for {counted(search.trials, 'trial')} to fit, ask for target_epsilon <= {fits:.2g}"
     yield f"  {sentence(noise_statement(trial.noise for trial in experiment.corners))}"
 
 
@@ -264,7 +266,7 @@ def _target_that_fits(trial: TrialConfig, filter: Filter, many: int) -> float:
     """A target_epsilon of two digits, of the largest about, at which so many trials like this one fit; 0 for none of a
     64th of the trial's."""
     def fits(target: float) -> bool:
-        cost = filter.spent([Release(replace(trial, target_epsilon=target), trial.epochs)])
+        cost = filter.spent([Release(TrialConfig(trial.given, target_epsilon=target), trial.epochs)])
         return filter.epsilon(many * cost) <= filter.budget.epsilon
 
     low, high = trial.target_epsilon / 64, trial.target_epsilon

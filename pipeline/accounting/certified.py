@@ -46,11 +46,21 @@ def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEven
     Raises:
         ValueError: for a trial without one, or unless epochs_done >= 1.
     """
-    mechanism, sampler = config.parts.mechanism, config.parts.sampler
-    if not mechanism.composed:
-        raise ValueError(f"mechanism: must be one of {', '.join(certified_mechanisms())}, got {mechanism.name}")
-    if not mechanism.certified:
+    mechanism = config.parts.mechanism
+    if mechanism.composed and not mechanism.certified:
         return _as_stated(config, epochs_done)
+    return gaussian_event(config, epochs_done)
+
+
+def gaussian_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
+    """As `event_of`, for a trial with a Gaussian mechanism alone.
+
+    Raises:
+        ValueError: for a trial without one, or unless epochs_done >= 1.
+    """
+    mechanism, sampler = config.parts.mechanism, config.parts.sampler
+    if not mechanism.certified:
+        raise ValueError(f"mechanism: must be one of {', '.join(certified_mechanisms())}, got {mechanism.name}")
     longest = sensitivity(mechanism.excess(config), sampler.relation)
     z = None if config.target_epsilon else config.noise_multiplier / longest
     return PrivacyEvent(sampler.name, sampler.relation, z, epochs_done * config.steps_per_epoch, epochs_done,
@@ -78,13 +88,13 @@ def with_noise(config: TrialConfig) -> TrialConfig:
         return with_sigma(config)
     if not mechanism.certified:
         def noisy(value: float) -> TrialConfig:
-            return dataclasses.replace(config, target_epsilon=0.0, **{trainer.calibrates: value})
+            return TrialConfig(config.given, target_epsilon=0.0, **{trainer.calibrates: value})
 
         return noisy(calibrate(config.target_epsilon, lambda value: _value_of(noisy(value)), trainer.calibrates))
-    event = event_of(config, config.epochs)
+    event = gaussian_event(config, config.epochs)
     z = noise_multiplier_for(config.target_epsilon, event, accounted_delta(config))
     z *= sensitivity(config.parts.mechanism.excess(config), event.relation)
-    return dataclasses.replace(config, noise_multiplier=z, target_epsilon=0.0)
+    return TrialConfig(config.given, noise_multiplier=z, target_epsilon=0.0)
 
 
 def calibrated(config: TrialConfig) -> dict[str, str]:
@@ -104,7 +114,7 @@ def step_mu(config: TrialConfig) -> float:
     Raises:
         ValueError: for a trial that has no Gaussian mechanism or adds no noise.
     """
-    z = event_of(with_noise(config), 1).noise_multiplier
+    z = gaussian_event(with_noise(config), 1).noise_multiplier
     if not z:
         raise ValueError(f"noise_multiplier: must be > 0, or nothing is certified, got {z}")
     return 1 / z
@@ -146,7 +156,7 @@ def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
         return _stated_epsilons(config, epochs_done)
     if not config.parts.mechanism.certified:
         return []
-    event, delta = event_of(with_noise(config), epochs_done), accounted_delta(config)
+    event, delta = gaussian_event(with_noise(config), epochs_done), accounted_delta(config)
     found = [dataclasses.replace(epsilon(event, delta, accountant), delta=config.delta)
              for accountant in accountants(event)]
     runs = max(1.0, epochs_done / config.epochs)
@@ -156,7 +166,7 @@ def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 def stated_of(config: TrialConfig) -> str:
     """What a trainer states of a trial with its noise."""
     trainer = config.parts.trainer
-    return f"of every {trainer.per} trainer '{trainer.name}' states {trainer.event(config)}"
+    return f"of every {trainer.per} trainer '{trainer.name}' states {trainer.states(config)}"
 
 
 def _stated_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:

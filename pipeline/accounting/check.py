@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from pipeline.accounting import audited, claimed, column, curves, event, label, leekifer
 from pipeline.trials.fields import UserError
+from pipeline.trials.sampler import RELATIONS, Rates
 
-Value = float | None | dict[str, float | None]
+Value = float | None | Mapping[str, float | None]
 KEYS = ("id", "function", "inputs", "expected", "rtol")
 
 
@@ -60,7 +61,7 @@ def as_text(results: Sequence[CheckResult]) -> str:
 
 
 def _shown(value: Value) -> str:
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return " ".join(f"{key}={_shown(item)}" for key, item in value.items())
     return "none" if value is None else f"{value:.10g}"
 
@@ -81,7 +82,11 @@ def _evaluate(case: dict[str, Any], where: str) -> CheckResult:
 
 def _number(value: Any) -> Value:
     if isinstance(value, dict):
-        return {key: _number(item) for key, item in value.items()}
+        return {key: _scalar(item) for key, item in value.items()}
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
@@ -91,15 +96,19 @@ def agree(got: Value, expected: Value, rtol: float) -> bool:
     Raises:
         ValueError: for an expected value that the function does not give.
     """
-    if not isinstance(expected, dict) and not isinstance(got, dict):
+    if not isinstance(expected, Mapping) and not isinstance(got, Mapping):
         return got is expected if got is None or expected is None else got == expected or (
             abs(got - expected) <= rtol * abs(expected) < math.inf)
-    if not isinstance(expected, dict) or not isinstance(got, dict) or expected.keys() - got.keys() - {"published"}:
+    if (not isinstance(expected, Mapping) or not isinstance(got, Mapping)
+            or expected.keys() - got.keys() - {"published"}):
         raise ValueError(f"expects {expected}, and the function gives {got}")
     published = expected.get("published")
-    unit = 0.0 if published is None else float(Decimal(1).scaleb(Decimal(repr(published)).as_tuple().exponent))
-    return (all(agree(got[key], value, rtol) for key, value in expected.items() if key != "published")
-            and (published is None or abs(next(iter(got.values())) - published) < unit))
+    if not all(agree(got[key], value, rtol) for key, value in expected.items() if key != "published"):
+        return False
+    if published is None:
+        return True
+    first, unit = next(iter(got.values())), float(f"1e{Decimal(repr(published)).as_tuple().exponent}")
+    return first is not None and abs(first - published) < unit
 
 
 def _network_epsilon(bound: str, layers: list[list[int]], T: int, delta: float, m: int, **constants: float) -> Value:
@@ -129,7 +138,7 @@ def _leekifer(sensitivity: float, sigma: float, epochs: int, N: int, m: int, noi
 
 def _component_norm(**inputs: Any) -> Value:
     C = event.certified_component_norm(*(inputs[name] for name in ("tau_B", "gamma", "tau_h_prev", "bias")))
-    sums = [event.sensitivity(C, relation) for relation in event.RELATIONS]
+    sums = [event.sensitivity(C, relation) for relation in RELATIONS]
     return {"C": C, "sens_addremove_sum": sums[0], "sens_replace_sum": sums[1], "sens_replace_mean_m256": sums[1] / 256}
 
 
@@ -146,7 +155,7 @@ def _without_replacement(N: int, m: int, noise_multiplier_2C: float, T: int, del
 
 
 def _certified(sampler: str, relation: str, z: float, steps: int, epochs: int, delta: float,
-               accountant: str | None = None, **rate: float) -> float:
+               accountant: str | None = None, **rate: Unpack[Rates]) -> float:
     return event.epsilon(event.PrivacyEvent(sampler, relation, z, steps, epochs, **rate), delta, accountant).value
 
 
@@ -158,7 +167,8 @@ def _require(name: str, value: Any, accepted: Any) -> None:
 BOUNDS = {bound.__name__: bound for bound in (
     claimed.prop3_first, claimed.prop3_second, claimed.a1_alt, claimed.a2_equal_cov, claimed.a3_saturating,
     column.corrected_column_replace_one, column.corrected_column_add_remove)}
-FUNCTIONS: dict[str, Callable[..., Value]] = {
+FUNCTIONS: dict[str, Callable[..., Any]] = {  # a `Value`, or an array of one number
+
     **BOUNDS,
     **{function.__name__: function for function in (
         column.alpha_max, column.single_column_eps_counterexample, column.joint_layer_floor,

@@ -133,8 +133,9 @@ def network_epsilon(bound: Bound, layers: Sequence[Layer], T: int, delta: float,
 @lru_cache(maxsize=4096)
 def _step_curve(bound: Bound, layers: tuple[Layer, ...], m: int) -> np.ndarray:
     """Claimed divergence of one step of the whole network, at every order of `ALPHAS`; T only multiplies it."""
-    curve = sum(layer.n_in * bound(ALPHAS, m, layer.n_out, layer.sigma, layer.tau_B, layer.gamma_min, layer.gamma_max,
-                                   layer.tau_h_min, layer.tau_h_max) for layer in layers)
+    curve = np.asarray(sum(
+        layer.n_in * bound(ALPHAS, m, layer.n_out, layer.sigma, layer.tau_B, layer.gamma_min, layer.gamma_max,
+                           layer.tau_h_min, layer.tau_h_max) for layer in layers))
     curve.setflags(write=False)
     return curve
 
@@ -180,7 +181,7 @@ _NON_NEGATIVE = ("sigmoid", "relu", "unit")  # activations and inputs that an of
 def layers_of(config: TrialConfig) -> tuple[Layer, ...]:
     """All layers, the output layer (which gets e itself, so gamma = 1) included, with what is guaranteed in each."""
     sizes = config.layer_sizes
-    layers = []
+    layers: list[Layer] = []
     for n_in, n_out, h in zip(sizes[:-1], sizes[1:], _layer_inputs(config), strict=True):
         output = len(layers) == len(sizes) - 2
         gamma_max = max(ACTIVATION_SLOPES[config.activation], config.gamma_min)

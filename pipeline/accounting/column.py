@@ -196,6 +196,6 @@ def joint_column_counterexample(m: int, n_in: int, n_out: int, sigma: float, tau
     H = (m - 1) * np.outer(other, other) + np.outer(own, own)
     leverage = float(own @ np.linalg.pinv(H, hermitian=True) @ own)
     return {
-        "a3_times_n_in": n_in * a3_saturating(alpha, m, n_out, sigma, tau_B, phi_prime, phi_prime, 1.0, 1.0),
+        "a3_times_n_in": n_in * float(a3_saturating(alpha, m, n_out, sigma, tau_B, phi_prime, phi_prime, 1.0, 1.0)),
         "true_joint": 2 * alpha * (tau_B / sigma) ** 2 * leverage,
     }

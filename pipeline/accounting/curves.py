@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import TypeAlias
 
 import dp_accounting
 import numpy as np
@@ -17,7 +18,7 @@ from dp_accounting.pld import privacy_loss_mechanism as mechanism
 from dp_accounting.rdp import rdp_privacy_accountant as rdp
 from scipy import optimize, special
 
-LossDistribution = pld.PrivacyLossDistribution
+LossDistribution: TypeAlias = pld.PrivacyLossDistribution
 
 DISCRETIZATION = 1e-4  # interval of the grid to which privacy losses are rounded, always pessimistically
 COARSEST = 1e-3  # interval where losses of single steps are large, or trials of several kinds are composed
@@ -47,7 +48,7 @@ def smallest_epsilon(excess: Callable[[float], float]) -> float:
     return float(optimize.brentq(excess, 0.0, high, xtol=1e-12))
 
 
-def classic_conversion(orders: Sequence[float], curve: np.ndarray, delta: float) -> tuple[float, float]:
+def classic_conversion(orders: Sequence[float] | np.ndarray, curve: np.ndarray, delta: float) -> tuple[float, float]:
     """(epsilon, order): min_alpha [eps(alpha) + log(1/delta)/(alpha - 1)] (Mironov 2017, Proposition 3)."""
     epsilons = curve + math.log(1 / delta) / (np.asarray(orders) - 1)
     best = int(np.argmin(epsilons))

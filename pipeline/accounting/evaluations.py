@@ -104,12 +104,14 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
     covered = trials if scores_are_covered(trials) else ()
     scores = [math.sqrt(epochs[trial]) / evaluation_noise(trial) for trial in covered]
     delta = min(accounted_delta(trial) for trial in trials)
+    mean = 1.0
     if selection.is_random:
-        found = selected_by_random_stopping(events, delta, selection.mean, selection.shape, scores)
+        mean, shape = selection.distribution
+        found = selected_by_random_stopping(events, delta, mean, shape, scores)
     else:
         splits = {(trial.seed, trial.split_sizes) for trial in trials}
         found = selected_by_composition(events, delta, scores, one_split=len(splits) == 1)
-    drawn = sum(epochs[trial] / trial.epochs for trial in trials) * max(selection.mean if selection.is_random else 1, 1)
+    drawn = sum(epochs[trial] / trial.epochs for trial in trials) * max(mean, 1)
     holds = all(within_delta(trial, found.value, drawn) for trial in trials)
     kind = "selected" if guarantee(trials) == "certified" else "stated"
     return dataclasses.replace(found, kind=kind, delta=trials[0].delta, value=found.value if holds else math.inf)

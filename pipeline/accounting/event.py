@@ -33,7 +33,7 @@ from pipeline.accounting.curves import (
 )
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.trials.mechanism import LEAST_DELTA_PER_STEP, LEAST_NOISE_OVER_C
-from pipeline.trials.part import PARTS, load
+from pipeline.trials.part import PARTS, load, parts_of
 from pipeline.trials.sampler import RELATIONS, Sampler
 
 CONVERSIONS = {"pld": "pld", "rdp/improved": "improved", "rdp/classic": "classic", "gdp": "exact"}
@@ -97,14 +97,27 @@ class PrivacyEvent:
         Raises:
             ValueError: for shuffled batches, which have none that anything may be concluded from.
         """
-        if not self.drawn.rate_names:
-            raise ValueError("q: shuffled batches have no sampling rate, only participations")
-        return self.m / self.N if self.sampling_rate is None else self.sampling_rate
+        if self.sampling_rate is not None:
+            return self.sampling_rate
+        if self.m is not None and self.N is not None:
+            return self.m / self.N
+        raise ValueError("q: shuffled batches have no sampling rate, only participations")
+
+    @property
+    def z(self) -> float:
+        """The noise multiplier.
+
+        Raises:
+            ValueError: where it is still to be calibrated.
+        """
+        if self.noise_multiplier is None:
+            raise ValueError("noise_multiplier: not set; noise_multiplier_for calibrates it")
+        return self.noise_multiplier
 
     @property
     def drawn(self) -> type[Sampler]:
         """What is known of batches that are drawn so."""
-        return PARTS["sampler"][self.sampler]
+        return parts_of("sampler", Sampler)[self.sampler]
 
 
 def accountants(event: PrivacyEvent) -> tuple[str, ...]:
@@ -115,7 +128,7 @@ def accountants(event: PrivacyEvent) -> tuple[str, ...]:
         UnsupportedAccounting: if none is.
     """
     if event.relation != event.drawn.relation:
-        known = "; ".join(f"{name} with {sampler.relation}" for name, sampler in PARTS["sampler"].items())
+        known = "; ".join(f"{name} with {sampler.relation}" for name, sampler in parts_of("sampler", Sampler).items())
         raise UnsupportedAccounting(f"sampler {event.sampler} with relation {event.relation}: "
                                     f"{event.drawn.other_relation} (accounted for: {known})")
     proved = event.drawn.accountants
@@ -220,10 +233,10 @@ def _value(event: PrivacyEvent, delta: float, accountant: str) -> float:
     if event.noise_multiplier == 0:
         return math.inf
     if accountant == "gdp":
-        return gdp_eps(math.sqrt(event.epochs) / event.noise_multiplier, delta)
+        return gdp_eps(math.sqrt(event.epochs) / event.z, delta)
     if accountant == "pld":
         return pld_epsilon(loss_distribution(event), delta, event.steps)
-    curve = event.steps * without_replacement_rdp(event.q, event.noise_multiplier)
+    curve = event.steps * without_replacement_rdp(event.q, event.z)
     convert = {"rdp/classic": classic_conversion, "rdp/improved": improved_conversion}[accountant]
     return convert(ORDERS, curve, delta)[0]
 
@@ -247,8 +260,8 @@ def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> Los
     check_losses(event)
     interval = interval or interval_of(event)
     if not event.drawn.amplified:
-        return gaussian_losses(event.noise_multiplier / math.sqrt(event.epochs), interval)
-    return load(event.drawn.losses)(event.q, event.noise_multiplier, interval).self_compose(event.steps)
+        return gaussian_losses(event.z / math.sqrt(event.epochs), interval)
+    return load(event.drawn.losses)(event.q, event.z, interval).self_compose(event.steps)
 
 
 def check_losses(event: PrivacyEvent) -> None:

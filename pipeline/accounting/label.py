@@ -19,7 +19,6 @@ with no amplification claimed. Putting the expected K in the place of K is not p
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from functools import lru_cache
 
@@ -90,7 +89,7 @@ def with_sigma(config: TrialConfig) -> TrialConfig:
     while excess(high) < 0:
         high += 1.0
     mu = math.exp(optimize.brentq(excess, low, high, xtol=1e-9))
-    return dataclasses.replace(config, sigma=_sensitivity(config) / mu, target_label_epsilon=0.0)
+    return TrialConfig(config.given, sigma=_sensitivity(config) / mu, target_label_epsilon=0.0)
 
 
 def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:

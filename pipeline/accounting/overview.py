@@ -53,7 +53,7 @@ def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement
     check_promises(experiment.possible, None)
     settings: dict[TrialConfig, list[TrialConfig]] = {}
     for trial in experiment.possible:
-        of_all_seeds = trial if _counts_photons(trial) else dataclasses.replace(trial, seed=0)
+        of_all_seeds = trial if _counts_photons(trial) else TrialConfig(trial.given, seed=0)
         settings.setdefault(of_all_seeds, []).append(trial)
     return [_statement(trials, experiment, by_epoch) for trials in settings.values()]
 

@@ -59,28 +59,28 @@ def selected_by_composition(events: Sequence[Event], delta: float, scores: Seque
     samplers = sorted({event.sampler for event in events})
     note = (f"all of {counted(len(events), 'trial')} composed: any of them may be published, the best for example; "
             f"{_COVERED if scores else _SCORES}")
-    stated = any(isinstance(event, StatedEvent) for event in events)
-    exact, scored = not stated and not any(event.drawn.amplified for event in events), math.hypot(*scores)
+    gaussian = [event for event in events if isinstance(event, PrivacyEvent)]
+    stated = len(gaussian) < len(events)
+    exact, scored = not stated and not any(event.drawn.amplified for event in gaussian), math.hypot(*scores)
     beside = 0.0 if one_split else scored
-    if any(isinstance(event, PrivacyEvent) and _noise(event) == 0 for event in events):
+    if any(event.z == 0 for event in gaussian):
         value = math.inf
     elif stated:
         value = composed_epsilon([_as_dp(event, count) for event, count in Counter(events).items()], [beside], delta)
     elif exact:
-        value = gdp_eps(math.hypot(beside, *(math.sqrt(e.epochs) / _noise(e) for e in events)), delta)
+        value = gdp_eps(math.hypot(beside, *(math.sqrt(e.epochs) / e.z for e in gaussian)), delta)
     else:
-        for event in events:
+        for event in gaussian:
             check_losses(event)
-        total = None
         runs = [dataclasses.replace(event, steps=event.steps * count, epochs=event.epochs * count)
-                for event, count in Counter(events).items()]
+                for event, count in Counter(gaussian).items()]
         interval = _interval(runs)
-        for run in runs:
-            losses = loss_distribution(run, interval)
-            total = losses if total is None else total.compose(losses)
+        total, *others = (loss_distribution(run, interval) for run in runs)
+        for losses in others:
+            total = total.compose(losses)
         if beside:
             total = total.compose(gaussian_losses(1 / beside, interval))
-        steps = bool(beside) + sum(run.steps if run.drawn.amplified else 1 for run in runs)
+        steps = sum(run.steps if run.drawn.amplified else 1 for run in runs) + bool(beside)
         value = pld_epsilon(total, delta, steps)
     value = max(value, gdp_eps(scored, delta))
     return Epsilon(value, "selected", "composition", relation, ", ".join(samplers), delta, "exact" if exact else "pld",
@@ -112,7 +112,7 @@ def selected_by_random_stopping(events: Sequence[Event], delta: float, mean: flo
     if not shape >= 0:
         raise ValueError(f"shape: must be >= 0, got {shape}")
     value = math.inf
-    if all(isinstance(event, StatedEvent) or _noise(event) > 0 for event in events):
+    if all(isinstance(event, StatedEvent) or event.z > 0 for event in events):
         spent = [RdpAccountant(neighboring_relation=neighbours).compose(run)
                  for run, neighbours in (_as_dp(event) for event in Counter(events))]
         orders = spent[0].orders
@@ -156,8 +156,8 @@ def _interval(runs: Sequence[PrivacyEvent]) -> float:
     """
     if len(runs) == 1:
         return interval_of(runs[0])
-    shares = [(e.steps, e.steps * e.q**2 * math.expm1(1 / _noise(e) ** 2)) if e.drawn.amplified else
-              (1, e.epochs / _noise(e) ** 2) for e in runs]
+    shares = [(e.steps, e.steps * e.q**2 * math.expm1(1 / e.z ** 2)) if e.drawn.amplified else
+              (1, e.epochs / e.z ** 2) for e in runs]
     steps, variance = (sum(column) for column in zip(*shares, strict=True))
     return min(max(math.sqrt(0.008 * variance / steps), DISCRETIZATION), COARSEST)
 
@@ -180,10 +180,6 @@ def _as_dp(event: Event, count: int = 1) -> tuple[DpEvent, NeighboringRelation]:
     return SelfComposedDpEvent(run.event, run.count * count), RELATIONS[event.relation]
 
 
-def _noise(event: PrivacyEvent) -> float:
-    if event.noise_multiplier is None:
-        raise ValueError("noise_multiplier: not set; noise_multiplier_for calibrates it")
-    return event.noise_multiplier
 
 
 def _common(events: Sequence[Event], field: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -33,11 +34,13 @@ from dp_accounting.rdp import RdpAccountant
 from pipeline.accounting.curves import ORDERS, improved_conversion
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.mechanism import LEAST_DELTA_PER_STEP
-from pipeline.trials.trainer import STEP
+from pipeline.trials.trainer import STEP, Trainer
 
 
-class PLDAccountant(_PLDAccountant):
+class PLDAccountant(_PLDAccountant):  # type: ignore[misc]  # dp_accounting has no types
     """That of `dp_accounting`, which composes randomized response once, however often it is repeated (0.6.0)."""
+
+    _pld: Any  # dp_accounting's, which has no types
 
     def _maybe_compose(self, event: DpEvent, count: int, do_compose: bool) -> object:
         if not (isinstance(event, RandomizedResponseDpEvent) and do_compose and event.noise_parameter):
@@ -53,7 +56,8 @@ class PLDAccountant(_PLDAccountant):
 
 
 RELATIONS = {"add/remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace-one": NeighboringRelation.REPLACE_ONE}
-MAKERS = {"pld": PLDAccountant, "rdp/improved": lambda relation: RdpAccountant(ORDERS, relation)}
+MAKERS: dict[str, Callable[[NeighboringRelation], Any]] = {
+    "pld": PLDAccountant, "rdp/improved": lambda relation: RdpAccountant(ORDERS, relation)}
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,7 @@ def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
         raise ConfigError(f"trainer_version: version {config.trainer_version} of trainer '{trainer.name}' states what "
                           f"its trials cost, and version {trainer.version} is loaded; load that file")
     try:
-        event = trainer.event(config)
+        event = trainer.states(config)
     except Exception as error:
         line = next((f":{frame.lineno}" for frame in reversed(traceback.extract_tb(error.__traceback__))
                      if frame.filename == trainer.source), "")
@@ -190,7 +194,7 @@ def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
     return stated
 
 
-def place(trainer: object) -> str:
+def place(trainer: Trainer) -> str:
     """`opacus_cnn.py:31`, where a trainer's function stands."""
     return f"{Path(trainer.source).name}:{trainer.works.__code__.co_firstlineno}"
 

@@ -17,10 +17,11 @@ from pipeline.accounting.claimed import (
 from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.epsilon import GUARANTEES, Epsilon
 from pipeline.accounting.evaluations import cover, is_noisy, selected_epsilon
-from pipeline.accounting.event import UnsupportedAccounting
+from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting
 from pipeline.accounting.finite_precision import DELTA_SHARE, optical_enlargement
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.noise import choice_statement
+from pipeline.accounting.stated import StatedEvent
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
@@ -99,7 +100,8 @@ def price_lines(experiment: Experiment) -> Iterator[str]:
     guaranteed = composable(experiment.trials)
     if len(guaranteed) < 2 and not experiment.candidates:
         return
-    prices = [(f"the best of {counted(len(guaranteed), f'{guarantee(guaranteed)} trial')}", guaranteed, Selection())]
+    prices: list[tuple[str, Sequence[TrialConfig], Selection]] = [
+        (f"the best of {counted(len(guaranteed), f'{guarantee(guaranteed)} trial')}", guaranteed, Selection())]
     if experiment.candidates:
         prices = [(f"the best of the {counted(len(guaranteed), 'drawn trial')}, if nothing else is published",
                    experiment.candidates, experiment.selection),
@@ -117,7 +119,7 @@ def price_lines(experiment: Experiment) -> Iterator[str]:
 def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
     """Where some trials' noise is measured by another norm than the most that a record contributes: what the certified
     trials cost, by that most, a line for those of one epsilon."""
-    groups: dict[tuple, list[TrialConfig]] = {}
+    groups: dict[tuple[PrivacyEvent | StatedEvent, float, str, str], list[TrialConfig]] = {}
     for trial in composable(trials):
         settings = with_noise(trial)
         key = event_of(settings, trial.epochs), trial.delta, trial.noise, f"{trial.parts.mechanism.excess(trial):.4g}"

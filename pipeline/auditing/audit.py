@@ -91,7 +91,7 @@ def distinct(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
     """The first of all trials that differ in their seed only."""
     first: dict[TrialConfig, TrialConfig] = {}
     for trial in trials:
-        first.setdefault(dataclasses.replace(trial, seed=0), trial)
+        first.setdefault(TrialConfig(trial.given, seed=0), trial)
     return list(first.values())
 
 
@@ -162,7 +162,7 @@ def _of_step(name: str, trial: TrialConfig, data: Dataset) -> Finding:
         "" if step.fresh else "; releases of one batch never differ")
     return Finding((name, "two neighbours, one step (projection)", f"{step.auc:.3f}", f"{step.tpr:.1%}", *mus, verdict),
                    {"audit/one_step_auc": step.auc, step.audited.metric_name: step.audited.value}
-                   | ({} if step.mu is None else {"audit/one_step_mu": step.mu_lower}),
+                   | ({} if step.mu_lower is None else {"audit/one_step_mu": step.mu_lower}),
                    (step.audited, step.stated), step.exceeds, public=True)
 
 

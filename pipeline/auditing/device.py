@@ -88,9 +88,10 @@ def characterise(trial: TrialConfig, repeats: int = 64, records: int = 32) -> Ch
     with make_projector([trial], sum(trial.hidden), "cpu") as projector:
         seen = np.stack([projector.project((other if k % 2 else errors)[None])[0].numpy().astype(np.float64)
                          for k in range(repeats)])  # [repeats, m, n]
-        known = projector.matrices is not None
-        matrix = projector.matrices[0].double().numpy() if known else None
+        matrices = projector.matrices
+        matrix = None if matrices is None else matrices[0].double().numpy()
     shown = np.stack([(other if k % 2 else errors).double().numpy() for k in range(repeats)])
+    known = matrix is not None
     if matrix is None:
         half = repeats // 2
         matrix = np.linalg.lstsq(shown[:half].reshape(-1, shown.shape[2]), seen[:half].reshape(-1, seen.shape[2]),

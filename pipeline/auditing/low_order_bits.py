@@ -19,6 +19,7 @@ from pipeline.accounting.audited import auc, gdp_mu_lower, two_point
 from pipeline.accounting.certified import step_mu, with_noise
 from pipeline.accounting.curves import gdp_eps
 from pipeline.learning.data.sampling import ABSENT
+from pipeline.learning.mechanisms.gaussian import GaussianMechanism
 from pipeline.learning.network.network import Parameters
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
@@ -133,12 +134,14 @@ def _summary(view: str, zeros: np.ndarray, ones: np.ndarray, mu: float, delta: f
 def _scores(training: Training, config: TrialConfig, runs: int) -> dict[str, list[np.ndarray]]:
     """By view, the scores [runs] of runs on either neighbour: above 0 where it looks like the second."""
     net, mechanism, released = training.net, training.mechanism, training.update
+    if not isinstance(mechanism, GaussianMechanism):
+        raise TypeError(f"mechanism: must be a GaussianMechanism, got {type(mechanism).__name__}")
     sigma, before = mechanism.deviations[0], net.parameters.flat[0].clone()
-    neighbours = [(batch, *_factors(training, batch)) for batch in _neighbours(training)]
+    neighbours = [(batch, _factors(training, batch)) for batch in _neighbours(training)]
     sums = []
-    for batch, *factors in neighbours:
+    for batch, factors in neighbours:
         training.net.forward(training.train_inputs.batch(batch.clamp(min=0)))  # convolutions learn their maxima
-        total = net.blank_parameters(1, training.device, torch.float64 if mechanism.release else torch.float32)
+        total = net.blank_parameters(1, training.device, torch.float64 if mechanism.integers else torch.float32)
         mechanism.add_up(*factors, total)
         sums.append(_numbers(total))
 
@@ -148,7 +151,7 @@ def _scores(training: Training, config: TrialConfig, runs: int) -> dict[str, lis
                    for lattice in LATTICES)
 
     scores: dict[str, list[np.ndarray]] = {view: [] for view in VIEWS}
-    for batch, *factors in neighbours:
+    for batch, factors in neighbours:
         training.net.forward(training.train_inputs.batch(batch.clamp(min=0)))
         found = []
         for _ in range(runs):

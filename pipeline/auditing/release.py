@@ -67,12 +67,12 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
         ValueError: for a trial without certified epsilon, and as `two_point_step_audit`.
     """
     mu, cpu = step_mu(config), torch.device("cpu")
-    config = with_noise(dataclasses.replace(config, delta=delta))
+    config = with_noise(TrialConfig(config.given, delta=delta))
     own = config.parts.trainer.own
     net = make_network(config, [config.seed]) if own else Flat(config)
     matrices = make_feedback(Pack((config,)), net, cpu).matrices if config.denoise else None
     mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu, matrices)
-    without_noise = dataclasses.replace(config, noise_multiplier=0.0, noise="research", private_metrics="")
+    without_noise = TrialConfig(config.given, noise_multiplier=0.0, noise="research", private_metrics="")
     bare = make_mechanism(Pack((without_noise,)), net, cpu, matrices)
     neighbours, (out, *means) = _worst_neighbours(config), (net.blank_parameters(1) for _ in range(3))
 
@@ -83,13 +83,13 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
 
     for j, mean in enumerate(means):
         release(bare, j, mean)
-    blocks = [[b[0].numpy() for b in p.weights + p.biases] for p in (out, *means)]
+    seen, first, second = ([b[0].numpy() for b in p.weights + p.biases] for p in (out, *means))
     sigma = noise_deviation(config) / config.batch_size
 
     def statistics(j: int) -> list[float]:
         release(mechanism, j, out)
-        ratios = [gaussian_log_ratio(*block, sigma) for block in zip(*blocks, strict=True)]
-        return [sum(ratios), *ratios, float(np.square(blocks[0][0][:, -1]).sum())] if own else [sum(ratios)]
+        ratios = [gaussian_log_ratio(*block, sigma) for block in zip(seen, first, second, strict=True)]
+        return [sum(ratios), *ratios, float(np.square(seen[0][:, -1]).sum())] if own else [sum(ratios)]
 
     scores = [np.array([statistics(j) for _ in range(trials)]).T for j in (0, 1)]
     layers = range(1, len(net.layers) + 1)
@@ -121,10 +121,10 @@ def _worst_neighbours(config: TrialConfig) -> tuple[tuple[list[torch.Tensor], li
     def flat(n: int) -> torch.Tensor:
         return torch.full((1, 1, n), long / max(n, 1)**0.5)
 
-    deltas, activations = map(flat, config.layer_sizes[1:]), map(flat, config.layer_sizes[:-1])
-    one = list(deltas), list(activations)
+    one = [flat(n) for n in config.layer_sizes[1:]], [flat(n) for n in config.layer_sizes[:-1]]
     if config.parts.sampler.relation == "add/remove":
-        return tuple([x[:, :0] for x in factors] for factors in one), one
+        deltas, activations = one
+        return ([d[:, :0] for d in deltas], [h[:, :0] for h in activations]), one
     without_last = one[1][0].clone()
     without_last[..., -1:] = 0  # contributions of a trainer have no inputs
     return ([-d for d in one[0]], [without_last, *one[1][1:]]), one

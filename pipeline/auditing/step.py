@@ -50,7 +50,9 @@ class StepAudit:
     @property
     def exceeds(self) -> bool:
         """Whether more was measured than is stated: the statement is wrong, or one of 20 audits of one that is not."""
-        return self.audited.value > self.stated.value if self.mu is None else self.mu_lower > self.mu
+        if self.mu is None or self.mu_lower is None:
+            return self.audited.value > self.stated.value
+        return self.mu_lower > self.mu
 
 
 def audit_step(config: TrialConfig, data: Dataset, runs: int, conf: float = 0.95) -> StepAudit:
@@ -72,7 +74,7 @@ def audit_step(config: TrialConfig, data: Dataset, runs: int, conf: float = 0.95
         TrainerError, TrainerFailed: from the trainer.
     """
     mu, stated = stated_step(config)
-    harness = Harness(Pack((dataclasses.replace(config, canaries=0),)), data, data.train_x.device)
+    harness = Harness(Pack((TrialConfig(config.given, canaries=0),)), data, data.train_x.device)
     neighbours = _neighbours(harness, stated.relation)
     direction = _direction(harness, neighbours)
     seen: tuple[list[float], list[float]] = ([], [])
@@ -98,7 +100,7 @@ def _neighbours(harness: Harness, relation: str) -> tuple[Batch, Batch]:
     batches = [(records[:n], labels[:n])] if relation == "add/remove" else []
     batches += [(torch.cat([records[:n], records[k:k + 1]]), torch.cat([labels[:n], wrong[k:k + 1]]))
                 for k in range(n, len(places))]
-    means = sum(torch.stack(_together(harness, batches)) for _ in range(CHOOSING)) / CHOOSING
+    means = torch.as_tensor(sum(torch.stack(_together(harness, batches)) for _ in range(CHOOSING)) / CHOOSING)
     pairs = [(0, k) for k in range(1, len(batches))] if relation == "add/remove" else [
         *combinations(range(len(batches)), 2)]
     i, j = max(pairs, key=lambda pair: float(torch.linalg.vector_norm(means[pair[1]] - means[pair[0]])))
@@ -115,7 +117,8 @@ def _direction(harness: Harness, neighbours: tuple[Batch, Batch]) -> torch.Tenso
             total += release
             square += release.square()
     difference = (first[1] - first[0]) + (sums[1] - sums[0]) / LEARNING
-    variance = sum(square / LEARNING - (total / LEARNING).square() for total, square in zip(sums, squares, strict=True))
+    variance = torch.as_tensor(sum(square / LEARNING - (total / LEARNING).square()
+                                   for total, square in zip(sums, squares, strict=True)))
     return difference / variance.clamp(min=1e-9 * float(variance.max()) or 1.0)
 
 

@@ -61,7 +61,7 @@ def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int
         raise ValueError(f"trials: must be an even number of at least 2, got {trials}")
     half = trials // 2
     # nan is refused before; infinities become the largest numbers, so that a threshold can stand between them
-    zeros, ones = (np.nan_to_num(checked("step", [step(j) for _ in range(trials)])) for j in (0, 1))
+    zeros, ones = (np.nan_to_num(checked("step", np.array([step(j) for _ in range(trials)]))) for j in (0, 1))
     bound = {"epsilon": partial(two_point, delta=delta, conf=conf), "mu": partial(gdp_mu_lower, conf=conf)}[of]
     threshold = _best_threshold(np.sort(zeros[:half]), np.sort(ones[:half]), bound)
     fp, fn = int((zeros[half:] > threshold).sum()), int((ones[half:] <= threshold).sum())
@@ -69,7 +69,7 @@ def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int
                          float(gdp_mu_lower(fp, half, fn, half, conf)), threshold, fp, fn, half)
 
 
-def _best_threshold(zeros: np.ndarray, ones: np.ndarray, bound: Callable[..., np.ndarray]) -> float:
+def _best_threshold(zeros: np.ndarray, ones: np.ndarray, bound: Callable[..., np.ndarray | float]) -> float:
     """Of the thresholds half-way between neighbouring statistics (sorted, finite), the one with the best bound."""
     values = np.unique(np.concatenate([zeros, ones]))
     thresholds = values[:-1] / 2 + values[1:] / 2 if len(values) > 1 else values

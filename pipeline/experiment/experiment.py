@@ -273,7 +273,7 @@ def _check_distinct(trials: Sequence[tuple[str, TrialConfig, Mapping[str, str]]]
             raise ConfigError(f"{place}: the same trial as {first}: {_describe(config)}{reasons}")
 
 
-def _no_difference(f: dataclasses.Field, one: TrialConfig, other: TrialConfig) -> str:
+def _no_difference(f: dataclasses.Field[Any], one: TrialConfig, other: TrialConfig) -> str:
     """Why two values of a field make the same trial."""
     if f.name in one.used():  # as two files with the same content do
         return f"{f.name}: {getattr(one, f.name)!r} and {getattr(other, f.name)!r} make no difference; give one of them"

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import noise_setting
-from pipeline.trials.part import PARTS
+from pipeline.trials.part import parts_of
 
 Fields = Mapping[str, Any]
 
@@ -51,7 +52,7 @@ def find_factors(trials: Sequence[Fields]) -> list[dict[str, str | float]]:
 def balanced(trials: Sequence[Fields]) -> list[int]:
     """Places of the trials that make a balanced grid: every combination of levels equally often. All of them, else
     those with a mechanism, if they do; [] where neither does, or where fewer than two factors vary."""
-    private = [place for place, f in enumerate(trials) if PARTS["mechanism"][f["mechanism"]].private]
+    private = [place for place, f in enumerate(trials) if parts_of("mechanism", Mechanism)[f["mechanism"]].private]
     for places in (list(range(len(trials))), private):
         rows = find_factors([trials[place] for place in places])
         if rows and len(rows[0]) > 1 and _is_balanced(rows):

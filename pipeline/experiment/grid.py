@@ -22,7 +22,7 @@ PARTS = ("selection", "search", "stop", "budget")  # of a file, of which single 
 class ExperimentLoader(yaml.SafeLoader):
     """YAML's safe loader, but 1e-5 is a number, and a key that a mapping has twice is refused instead of kept last."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for number, (key, _) in enumerate(node.value):
             if keys[number] in keys[:number]:
@@ -37,7 +37,7 @@ ExperimentLoader.add_implicit_resolver("tag:yaml.org,2002:float",
                                        list("-+.0123456789"))
 
 
-def parse_yaml(text: str, path: Path) -> Any:
+def parse_yaml(text: str, path: Path | str) -> Any:
     """What the YAML says.
 
     Raises:
@@ -92,7 +92,7 @@ def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, 
 def _placed(content: Any, keys: Sequence[str], value: Any) -> dict[str, Any] | None:
     """A mapping with another value below these keys; None where it lacks one of them but the last."""
     first, *rest = keys
-    if not isinstance(content, Mapping) or rest and (value := _placed(content.get(first), rest, value)) is None:
+    if not isinstance(content, Mapping) or (rest and (value := _placed(content.get(first), rest, value)) is None):
         return None
     return {**content, first: value}
 
@@ -167,7 +167,8 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple
             yield place if values else prefix + "base", config, places
 
 
-def _locate(message: str, prefix: str, case: Mapping, top: Mapping, indices: Mapping[str, int]) -> str:
+def _locate(message: str, prefix: str, case: Mapping[str, Any], top: Mapping[str, Any],
+            indices: Mapping[str, int]) -> str:
     """The error, with the place in the file that set the field it names, or the preset that did."""
     field = message.split(":", 1)[0]
     field = SYNONYMS.get(field, field)
@@ -223,9 +224,9 @@ def _values(place: str, values: Any) -> list[Any]:
 
 
 def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
-    kind, arguments = next(iter(spec.items()), (None, None))
-    if len(spec) != 1 or kind not in ("range", "linspace", "logspace"):
+    if len(spec) != 1 or not spec.keys() <= {"range", "linspace", "logspace"}:
         raise ConfigError(f"{place}: a range is one of range, linspace, logspace, got {dict(spec)!r}")
+    ((kind, arguments),) = spec.items()
     numbers = isinstance(arguments, list) and all(
         isinstance(a, int | float) and not isinstance(a, bool) and math.isfinite(a) for a in arguments)
     if kind == "range":

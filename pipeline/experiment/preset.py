@@ -21,8 +21,10 @@ import yaml
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.fields import check, coerce, listed_or, plain
+from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import method
-from pipeline.trials.part import PARTS, SETTINGS
+from pipeline.trials.network import Network
+from pipeline.trials.part import SETTINGS, parts_of
 
 OWN = SETTINGS["trainer"].default
 VERSIONS = ("recommended-1",)  # append only: trials are named by what a version says
@@ -105,9 +107,9 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
     name = method(trial)
     rows = [row for row in _rows(version) if row["mechanism"] == trial["mechanism"] and name in row["methods"]
             and all(row[field] in (ANY, trial[field]) for field in ("dataset", "features"))]
-    if not rows or PARTS["network"][trial["network"]].convolutional:
+    if not rows or parts_of("network", Network)[trial["network"]].convolutional:
         raise ConfigError(_nothing_for(version, name, trial))
-    row, target = rows[0], PARTS["mechanism"][trial["mechanism"]].target
+    row, target = rows[0], parts_of("mechanism", Mechanism)[trial["mechanism"]].target
     epsilon = given.get(target) if target else None
     if target and (isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not epsilon > 0):
         raise ConfigError(f"{target}: must be > 0 with a preset, which chooses settings by it, got {epsilon!r}")
@@ -124,7 +126,7 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
 
 def by_preset(preset: str | None, field: str) -> str:
     """The end of a message on a setting that the file does not have: what to do where a preset may have set it."""
-    sets = preset and field in SETTINGS.keys() - {cls.target for cls in PARTS["mechanism"].values()}
+    sets = preset and field in SETTINGS.keys() - {cls.target for cls in parts_of("mechanism", Mechanism).values()}
     return f"; give {field} in the file, in place of what the preset has" if sets else ""
 
 

@@ -177,9 +177,10 @@ def _space(given: Any, base: Mapping[str, Any]) -> dict[str, Domain]:
 
 
 def _domain(place: str, given: Any) -> Domain:
-    kind, values = next(iter(given.items())) if isinstance(given, Mapping) and len(given) == 1 else (None, None)
-    if kind not in (*RANGES, "choice"):
-        raise ConfigError(f"{place}: must be one of {', '.join((*RANGES, 'choice'))} with its values, got {given!r}")
+    kinds = (*RANGES, "choice")
+    if not isinstance(given, Mapping) or len(given) != 1 or not given.keys() <= set(kinds):
+        raise ConfigError(f"{place}: must be one of {', '.join(kinds)} with its values, got {given!r}")
+    ((kind, values),) = given.items()
     if kind == "choice":
         if not isinstance(values, list) or not values:
             raise ConfigError(f"{place}.choice: must be a list of at least one value, got {values!r}")
@@ -187,7 +188,7 @@ def _domain(place: str, given: Any) -> Domain:
     whole = kind == "randint"
     numbers = isinstance(values, list) and len(values) == 2 and all(
         isinstance(v, int if whole else int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
-    if not numbers or not values[0] < values[1] or kind == "loguniform" and values[0] <= 0:
+    if not numbers or not values[0] < values[1] or (kind == "loguniform" and values[0] <= 0):
         wanted = ("[start, stop], whole, stop excluded" if whole else "[low, high]") + ", the first below the second"
         raise ConfigError(f"{place}.{kind}: must be {wanted}{' and above 0' if kind == 'loguniform' else ''}, got "
                           f"{values!r}")

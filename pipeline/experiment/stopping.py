@@ -14,11 +14,10 @@ eta = infinity stands for the Poisson distribution, which may draw no trial at a
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.fields import check_whole
@@ -77,8 +76,19 @@ class Selection:
     def is_random(self) -> bool:
         return self.rule == "random_stopping"
 
+    @property
+    def distribution(self) -> tuple[float, float]:
+        """(mean, shape) of K under random stopping.
 
-def _is_number(value: Any) -> bool:
+        Raises:
+            ValueError: with rule `composition`, which draws no number.
+        """
+        if self.mean is None or self.shape is None:
+            raise ValueError(f"selection.rule: must be 'random_stopping', which draws K, got {self.rule!r}")
+        return self.mean, self.shape
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -137,14 +147,15 @@ def draw(candidates: Sequence[TrialConfig], selection: Selection) -> tuple[Trial
     import numpy as np  # here, as most files draw nothing
 
     generator = np.random.default_rng(selection.seed or 0)
-    k = draw_number(generator, selection.mean, selection.shape)
+    mean, shape = selection.distribution
+    k = draw_number(generator, mean, shape)
     if k == 0:
-        raise ConfigError(f"selection.shape: .inf (Poisson) with mean {selection.mean:g} drew K = 0, so nothing is to "
+        raise ConfigError(f"selection.shape: .inf (Poisson) with mean {mean:g} drew K = 0, so nothing is to "
                           "be trained or published; to take another seed for that reason is no Poisson stopping any "
                           "more; a finite shape draws at least one trial")
     picks = generator.integers(len(candidates), size=k)
     seeds = generator.choice(TRIAL_SEEDS, size=k, replace=False)
-    return tuple(dataclasses.replace(candidates[i], seed=int(seed)) for i, seed in zip(picks, seeds, strict=True))
+    return tuple(TrialConfig(candidates[i].given, seed=int(seed)) for i, seed in zip(picks, seeds, strict=True))
 
 
 def draw_number(generator: np.random.Generator, mean: float, shape: float) -> int:

@@ -42,8 +42,8 @@ class CanaryScores:
         expected = self._ridge(chosen)
         columns = [expected.gather(1, labels[:, None])[:, 0].cpu().numpy()
                    for labels in (wrong, self._data.train_y[chosen])]
-        columns = np.stack([*columns, np.ones_like(self.total)], axis=1)
-        return self.total - columns @ np.linalg.lstsq(columns, self.total, rcond=None)[0]
+        design = np.stack([*columns, np.ones_like(self.total)], axis=1)
+        return self.total - design @ np.linalg.lstsq(design, self.total, rcond=None)[0]
 
     def _ridge(self, chosen: torch.Tensor) -> torch.Tensor:
         """What ridge regression on test records gives every label of these training records [k, classes], float64."""

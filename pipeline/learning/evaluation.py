@@ -15,7 +15,8 @@ from pipeline.accounting.finite_precision import count_enlargement
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
-from pipeline.learning.randomness import GaussianNoise, Noise
+from pipeline.learning.randomness import GaussianNoise, RoundedNoise
+from pipeline.learning.rows import Activation
 from pipeline.trials.config import TrialConfig
 
 EVALUATION_BATCH = 1_000
@@ -24,7 +25,7 @@ EVALUATION_BATCH = 1_000
 class Net(Protocol):
     """R networks."""
 
-    def forward(self, x: torch.Tensor) -> tuple[Any, torch.Tensor]:
+    def forward(self, x: Activation) -> tuple[Any, torch.Tensor]:
         """Something, and logits [R, m, n_L], of inputs [R, m, n_0]."""
 
 
@@ -53,7 +54,7 @@ class Evaluation:
         else:
             self.followed = "test"
         self.published = ("validation", "test") if c.disclosure == "plain" else ("test",)
-        self.noise: Noise | None = None
+        self.noise: GaussianNoise | RoundedNoise | None = None
         self._release: FixedPointRelease | None = None
         if is_noisy(c):
             deviations = [evaluation_noise(t) for t in trials]

@@ -242,7 +242,8 @@ class GlobalRandomness:
             self.state, self._settings = self._now(), _torch_settings()
 
     def _now(self) -> dict[str, Any]:
-        name, keys, *rest = np.random.get_state()
+        of_numpy: Any = np.random.get_state()  # a tuple, unless asked for a dict
+        name, keys, *rest = of_numpy
         return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": [name, keys.tolist(), *rest],
                 "cuda": torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None}
 

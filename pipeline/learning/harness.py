@@ -8,6 +8,7 @@ import math
 import traceback
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class Harness(Run):
                               if self.trainer.parameters else None)
         self.handed = Handed(self.config, self.contributions)
         self.randomness = GlobalRandomness(self.config.seed, device)
-        self.training: Iterator[Any] | None = None
+        self.training: GeneratorType[Any, Any, Any] | None = None
         self.yielded: Epoch | None = None
         self.known = (CanaryScores(self.canaries, data, self.train_inputs, self.test_inputs) if self.canaries
                       else None)
@@ -81,7 +82,7 @@ class Harness(Run):
 
     def capture(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """What was yielded last, and the generators; of secret noise there are none."""
-        content = {"state": self.yielded.state, "global": self.randomness.state,
+        content = {"state": self._last.state, "global": self.randomness.state,
                    "generators": [[*key, own.get_state()] for key, own in self.handed.generators.items()]}
         tensors: dict[str, torch.Tensor] = {}
         with self._at_its_line():
@@ -118,18 +119,13 @@ class Harness(Run):
     def _train_epoch(self) -> Mapping[str, float]:
         """Ask for the next model; its metrics."""
         if self.training is None:
-            device = self.device
-            if self.contributions:
-                self.training = self.trainer.works(self.handed, device)
-            else:
-                own = torch.from_numpy(self.records[0][self.records[0] != ABSENT]).to(device)
-                self.training = self.trainer.works(self.handed, *self._fetch(own), device)
-        yielded = self._next()
+            self.training = self._begun()
+        yielded = self._next(self.training)
         if yielded is None:
             raise self._error(f"yields {self.epoch} times; must yield once for each of {self.config.epochs} epochs")
         self.yielded = yielded if isinstance(yielded, Epoch) else Epoch(yielded)
         self._check_model(self.yielded.model)
-        if self.known and 2 * (self.epoch + 1) > self.config.epochs:  # the later half, where canaries are known best
+        if self.known and self.canaries and 2 * (self.epoch + 1) > self.config.epochs:  # where canaries are known best
             self.known.add(torch.cat([self.forward(self.train_inputs.batch(part))[1] for part in
                                       self.canaries.indices.split(EVALUATION_BATCH, dim=1)], dim=1))
         if self.contributions:
@@ -138,21 +134,43 @@ class Harness(Run):
         if self.handed.going_on:
             raise self._error("goes on from a state without `trial.epochs_left`, from which generators go on")
         if self.epoch + 1 == self.config.epochs:
-            self._end()
+            self._end(self.training)
         return self._own_metrics(self.yielded.metrics)
 
-    def _end(self) -> None:
+    def _begun(self) -> GeneratorType[Any, Any, Any]:
+        """The trainer's generator, of which nothing has run."""
+        begun: GeneratorType[Any, Any, Any]  # which `trainer` has made sure of
+        if self.contributions:
+            begun = self.trainer.works(self.handed, self.device)
+        else:
+            own = torch.from_numpy(self.records[0][self.records[0] != ABSENT]).to(self.device)
+            begun = self.trainer.works(self.handed, *self._fetch(own), self.device)
+        return begun
+
+    @property
+    def _last(self) -> Epoch:
+        """What the trainer yielded last.
+
+        Raises:
+            RuntimeError: before its first epoch.
+        """
+        if self.yielded is None:
+            raise RuntimeError(f"trainer '{self.trainer.name}' has not yielded anything yet")
+        return self.yielded
+
+    def _end(self, training: GeneratorType[Any, Any, Any]) -> None:
         """Let the trainer end after its last epoch; nothing of what it does then is accounted for."""
         if self.contributions:
             self.contributions.over = True
-        if self._next() is not None:
+        if self._next(training) is not None:
             raise self._error(f"yields more than once for each of {self.config.epochs} epochs; must end after the last")
 
-    def _next(self) -> Any:
+    def _next(self, training: GeneratorType[Any, Any, Any]) -> Any:
         """What the trainer yields next; None where it ends."""
         with self._at_its_line(), self.randomness.drawn_from():
-            for yielded in self.training:
-                self._line = self.training.gi_frame.f_lineno
+            for yielded in training:
+                if frame := training.gi_frame:
+                    self._line = frame.f_lineno
                 if yielded is None:
                     raise self._error("yields None; must be a model: what maps records to logits")
                 return yielded
@@ -164,10 +182,13 @@ class Harness(Run):
         Raises:
             TrainerError: for what is no such thing.
         """
+        step = self.trainer.step
+        if step is None:
+            raise self._error("has no step whose releases could be told apart")
         for key in [key for key in self.handed.generators if key[0] == "init"]:
             del self.handed.generators[key]
         with self._at_its_line(), self.randomness.drawn_from():
-            update = self.trainer.step(self.handed, records, labels, self.device)
+            update = step(self.handed, records, labels, self.device)
         if not isinstance(update, torch.Tensor) or not update.is_floating_point() or update.shape != (
                 self._d or max(update.numel(), 1),):
             what = f"{update.dtype} {list(update.shape)}" if isinstance(update, torch.Tensor) else repr(update)[:80]
@@ -195,7 +216,7 @@ class Harness(Run):
             if getattr(error, "place", ""):
                 raise
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
-                     if frame.filename == self.trainer.source]
+                     if frame.filename == self.trainer.source and frame.lineno]
             self._line = lines[-1] if lines else self._line
             if isinstance(error, TrainerError):
                 raise self._error(error.public, error.got) from error
@@ -208,7 +229,7 @@ class Harness(Run):
         if not callable(model):
             raise self._error("yields no model, which maps records to logits", f"a {type(model).__name__}")
         for name, module in model.named_modules() if isinstance(model, torch.nn.Module) else ():
-            if isinstance(module, _BatchNorm) or isinstance(module, _NormBase) and module.track_running_stats:
+            if isinstance(module, _BatchNorm) or (isinstance(module, _NormBase) and module.track_running_stats):
                 raise self._error(f"yields a module whose layer '{name}' ({type(module).__name__}) has statistics of "
                                   "whole batches of private records; use GroupNorm or LayerNorm")
         places = torch.arange(min(LOOKED_AT, len(self.data.test_y)), device=self.device)
@@ -230,14 +251,14 @@ class Harness(Run):
         Raises:
             TrainerError: for what are no finite logits of as many classes.
         """
-        model, classes = self.yielded.model, self.data.spec.n_classes
-        learning = isinstance(model, torch.nn.Module) and model.training
+        model, classes = self._last.model, self.data.spec.n_classes
+        learning = model if isinstance(model, torch.nn.Module) and model.training else None
         with self._at_its_line():
-            if learning:
-                model.eval()
+            if learning is not None:
+                learning.eval()
             logits = model(x[0].view(-1, *self.shape))
-            if learning:
-                model.train()
+            if learning is not None:
+                learning.train()
         if not isinstance(logits, torch.Tensor) or logits.shape != (x.shape[1], classes):
             got = list(logits.shape) if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
             raise self._error(f"yields a model that must give logits [n, {classes}] for n records", f"{got} for "
@@ -263,12 +284,12 @@ class Harness(Run):
 
     def _weights(self, r: int) -> dict[str, np.ndarray]:
         """Parameters and buffers of a module, by name; of another callable none."""
-        model = self.yielded.model
+        model: Any = self._last.model
         model = getattr(model, "_module", model)  # Opacus wraps it
         if not isinstance(model, torch.nn.Module):
             return {}
         return {name: value.detach().cpu().numpy() for name, value in model.state_dict().items()}
 
     def _canary_scores(self) -> np.ndarray:
-        """What is unusual in the log-probabilities of every canary's wrong label [1, k]."""
-        return self.known.scores()[None]
+        """What is unusual in the log-probabilities of every canary's wrong label [1, k]; k = 0 without canaries."""
+        return self.known.scores()[None] if self.known else np.empty((1, 0))

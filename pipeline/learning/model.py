@@ -73,8 +73,8 @@ class TrainedModel(torch.nn.Module):
         blocks = zip(net.parameters.weights, net.parameters.biases, strict=True)
         for number, (weight, bias) in enumerate(blocks, start=1):
             layer = self.get_submodule(f"layer_{number}")
-            weight[0].copy_(layer.weight.flatten(1))
-            bias[0].copy_(layer.bias)
+            weight[0].copy_(layer.get_parameter("weight").flatten(1))
+            bias[0].copy_(layer.get_parameter("bias"))
         logits = torch.cat([net.forward(inputs.batch(some[None]))[1][0] for some in places.split(EVALUATION_BATCH)])
         if inputs.usable is not None:
             logits[~inputs.usable] = torch.nan

@@ -91,8 +91,8 @@ def fill(out: np.ndarray, bits: Bits) -> None:
         doubtful.append(_fill(part, bits))
         doubtful[-1][0] += begin
     if doubtful:
-        places, *rest = np.concatenate(doubtful, axis=1)
-        again = places[~_accepted(*rest, bits)]
+        places, cells, offsets, coins = np.concatenate(doubtful, axis=1)
+        again = places[~_accepted(cells, offsets, coins, bits)]
         out[again] = draw(len(again), bits)
 
 
@@ -135,7 +135,7 @@ def _accepted(cells: np.ndarray, offsets: np.ndarray, coins: np.ndarray, bits: B
     accepted = (coins + 1) * 2.0**-COIN_BITS <= least - margin
     refused = coins * 2.0**-COIN_BITS >= most + margin
     for open_ in np.flatnonzero(~(accepted | refused)):
-        accepted[open_] = _accepted_exactly(*(int(x[open_]) for x in (cells, offsets, coins)), bits)
+        accepted[open_] = _accepted_exactly(int(cells[open_]), int(offsets[open_]), int(coins[open_]), bits)
     return accepted
 
 

@@ -8,7 +8,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol, overload
 
 import numpy as np
 import torch
@@ -29,24 +29,45 @@ from pipeline.trials.part import load
 from pipeline.trials.records import DESCRIPTION, ClassAccuracy, Draw, EpochRecord, Outcome
 
 
-class Keeper:
-    """What becomes of a training between its epochs: nothing, here. `sweep.worker` keeps checkpoints."""
+class Keeper(Protocol):
+    """What becomes of a training between its epochs; `sweep.worker` keeps checkpoints."""
 
     def resume(self, training: Run) -> Iterable[list[EpochRecord] | Draw]:
         """Put a training that was just made where one was left; the epochs to hand in again, in case they were lost, or
         a question whose answer is that more is asked for."""
-        return ()
 
     def keep(self, training: Run, records: list[EpochRecord]) -> Iterable[list[EpochRecord]]:
         """After an epoch: the epochs that may be handed in now."""
-        return [records]
 
     def end(self) -> None:
         """Whoever asked for the records has all of them."""
 
 
+class _KeepsNothing:
+    """Hands every epoch on."""
+
+    def resume(self, training: Run) -> Iterable[list[EpochRecord] | Draw]:
+        return ()
+
+    def keep(self, training: Run, records: list[EpochRecord]) -> Iterable[list[EpochRecord]]:
+        return [records]
+
+    def end(self) -> None:
+        pass
+
+
+@overload
+def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu", keeper: None = None,
+          rungs: Collection[int] = ()) -> Iterator[list[EpochRecord]]: ...
+
+
+@overload
+def train(pack: Pack, data: Dataset, device: torch.device | str, keeper: Keeper,
+          rungs: Collection[int] = ()) -> Iterator[list[EpochRecord] | Draw]: ...
+
+
 def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu", keeper: Keeper | None = None,
-          rungs: Collection[int] = ()) -> Iterator[list[EpochRecord] | Draw]:
+          rungs: Collection[int] = ()) -> Iterator[list[EpochRecord]] | Iterator[list[EpochRecord] | Draw]:
     """Train every trial of a pack, epoch by epoch.
 
     Args:
@@ -61,7 +82,8 @@ def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu", keeper:
         outcome; a trial whose weights stop being finite ends there as `diverged`, and the others go on. Whatever else
         the keeper has to hand out comes first.
     """
-    keeper, training = keeper or Keeper(), prepare(pack, data, torch.device(device), rungs)
+    keeper = keeper or _KeepsNothing()
+    training = prepare(pack, data, torch.device(device), rungs)
     try:
         yield from keeper.resume(training)
         while not training.ended:
@@ -149,7 +171,7 @@ class Run(ABC):
             accuracies = {part: self.evaluation.accuracy(part, of_all) for part, of_all in counts.items()}
             scores = self._canary_scores() if last and self.canaries else None
             seconds = (time.perf_counter() - began) / len(self.pack.trials)
-            records = []
+            records: list[EpochRecord] = []
             for r in self.active:
                 metrics = {"time/epoch_seconds": seconds} | self._metrics(r, trained) | self._followed(r, accuracies)
                 end = None
@@ -160,7 +182,7 @@ class Run(ABC):
                     # When to stop was seen in what was released: a trial that ends early costs what all of it would.
                     end = self._record(r, tested, self.pack.shared.epochs, self._outcome(r, status, counts),
                                        scores if finite[r] else None)
-                records.append(end if r in ended else
+                records.append(end if end and r in ended else
                                dataclasses.replace(self._record(r, metrics, self.epoch), if_stopped=end))
         self.active = [r for r, record in zip(self.active, records, strict=True) if record.outcome is None]
         return records
@@ -204,8 +226,8 @@ class Run(ABC):
         if self.epoch == 1:
             tags = {**privacy_tags(trial), **calibrated(trial), **_optical_tags(trial), **self._tags(),
                     DESCRIPTION: describe(trial), "device": _device_name(self.device)}
-        metrics = measured | {e.metric_name: e.value for e in account(trial, paid)}
-        if scores is not None:
+        metrics = dict(measured) | {e.metric_name: e.value for e in account(trial, paid)}
+        if scores is not None and self.canaries:
             epsilon, metrics["audit/canary_auc"] = self.canaries.audit(r, scores[r])
             metrics[epsilon.metric_name] = epsilon.value
         metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}

@@ -29,6 +29,8 @@ from pipeline.trials.packs import Pack
 class Training(Run):
     """Networks with a leading replica axis, one for each trial of a pack."""
 
+    net: Network
+
     def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
         super().__init__(pack, data, device, rungs)
         c, trials = pack.shared, pack.trials
@@ -44,7 +46,7 @@ class Training(Run):
         self.update, self.gradient = (self.net.blank_parameters(len(trials), device) for _ in range(2))
         self.optimizer = make_optimizer(c, self.net.parameters.flat, self.update.flat)
         self.average = MovingAverage(self.net.parameters.flat, c.averaging, c.exact) if c.averaging else None
-        self.untrained_losses = self._canary_losses() if self.canaries else None
+        self.untrained_losses = self._canary_losses()
         self._measured = 0  # batches on which alignment was measured
 
     def _network(self, seeds: Sequence[int]) -> Network:
@@ -155,7 +157,9 @@ class Training(Run):
         return self.feedback.deltas(signals, self.net, activations, self.mechanism.derivative)
 
     def _canary_losses(self) -> torch.Tensor:
-        """Losses of the canaries' wrong labels at the present weights [R, k]."""
+        """Losses of the canaries' wrong labels at the present weights [R, k]; k = 0 without canaries."""
+        if not self.canaries:
+            return torch.empty(len(self.pack.trials), 0)
         logits = [self.net.forward(self.train_inputs.batch(chunk))[1]
                   for chunk in self.canaries.indices.split(EVALUATION_BATCH, dim=1)]
         return self.canaries.losses(torch.cat(logits, dim=1))

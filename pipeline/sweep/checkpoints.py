@@ -194,7 +194,8 @@ class Checkpoints:
             ended: whether nothing is left to train.
         """
         waiting = {} if ended else {t.trial_key: t for t in trials if t.redrawn and t.trial_key not in done}
-        configs, packs, taken = {trial.trial_key: trial for trial in trials}, [], set()
+        configs, packs = {trial.trial_key: trial for trial in trials}, []
+        taken: set[str] = set()
         for found in self.found():
             keys, problem = set(found.trial_keys), found.problem
             if not problem and not keys <= configs.keys():

@@ -75,17 +75,17 @@ def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_fold
             task = ray.remote(num_cpus=0, max_retries=0)(prepare_elsewhere).options(scheduling_strategy=there)
             names[node["NodeID"]] = called(node)
             tasks[node["NodeID"]] = task.remote(plugins, its, data_folder, checkpoints, digests)
-    for node, task in ended(tasks, watch):
+    for key, task in ended(tasks, watch):
         try:
             if task:
                 ray.get(task)
                 continue
         except RayError as error:
-            if node in {other["NodeID"] for other in alive()}:
-                raise ResourceError(f"node {names[node]}: {_reason(error)}; every node needs this project's "
+            if key in {other["NodeID"] for other in alive()}:
+                raise ResourceError(f"node {names[key]}: {_reason(error)}; every node needs this project's "
                                     "dependencies, and its data sets by PHOTONIC_DATA of the node, --data or a "
                                     "download") from None
-        watch.say(f"node {names[node]} was lost while it was prepared; going on without it")
+        watch.say(f"node {names[key]} was lost while it was prepared; going on without it")
         check_resources(trials, resources, offers())
 
 
@@ -110,7 +110,7 @@ def on_head(function: Callable[..., Result], address: str, **arguments: Any) -> 
     except (ConnectionError, RuntimeError, ImportError) as error:
         raise ResourceError(f"address: no Ray cluster that can be used at '{address}' ({one_line(error)})") from None
     tracking = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_TRACKING_")}
-    there = ray.remote(num_cpus=0, resources=HEAD, max_retries=0)(_at_home).options(name=function.__name__)
+    there: Any = ray.remote(num_cpus=0, resources=HEAD, max_retries=0)(_at_home).options(name=function.__name__)
     task = there.remote(function, tracking, arguments)
     head = Node(f"at {address}", address.removeprefix(CLIENT))
     with Watch(lambda: {"head": head}, SweepProgress((), quiet=arguments["quiet"]).say, AWAY) as watch:
@@ -199,9 +199,9 @@ def lost_nodes_told_once() -> Iterator[None]:
     """Leave out what Ray prints about lost nodes, with stack traces and on stdout; `Watch` has a line for each."""
     usual = ray_worker.print_to_stdstream
 
-    def of_other_things(data: Mapping[str, Any], **options: Any) -> None:
+    def of_other_things(data: Mapping[str, Any], *options: Any, **named: Any) -> None:
         if not any(text in line for line in data["lines"] for text in NODE_LOST):
-            usual(data, **options)
+            usual(data, *options, **named)
 
     ray_worker.print_to_stdstream = of_other_things
     try:
@@ -247,7 +247,7 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
             from pipeline.learning.opu import check_opu
 
             check_opu()
-        opus = {"OPU": 1} if any(trial.needs_opu for trial in trials) else {}
+        opus: dict[str, float] = {"OPU": 1} if any(trial.needs_opu for trial in trials) else {}
         progress.phase("starting Ray")
         with on_loopback():
             start(lambda: ray.init(address, num_cpus=workers, resources=opus, include_dashboard=False, **quietly),

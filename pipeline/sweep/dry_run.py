@@ -92,7 +92,8 @@ def _drawn(experiment: Experiment) -> Experiment:
     from pipeline.sweep.tuning import make_searcher  # here, as Ray takes seconds
 
     search = dataclasses.replace(experiment.search, algorithm="random")
-    searcher, filter, trials = make_searcher(search), None, []
+    searcher, filter = make_searcher(search), None
+    trials: list[TrialConfig] = []
     if experiment.budget:
         filter = make_filter(experiment)
     for trial in (search.trial(searcher.ask()) for _ in range(search.trials)):
@@ -123,7 +124,7 @@ def as_lines(plan: DryRun) -> Iterator[str]:
            f"{counted(plan.at_once, 'pack')} at a time")
     alike: dict[str, list[Pack]] = {}
     for pack in plan.packs:
-        alike.setdefault(dataclasses.replace(pack.shared, seed=0).pack_key, []).append(pack)
+        alike.setdefault(TrialConfig(pack.shared.given, seed=0).pack_key, []).append(pack)
     rows = [("packs", "trials", "each takes", "settings")]
     for packs in alike.values():
         takes = ", ".join(f"{amount:g} {name}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 import time
@@ -13,6 +12,7 @@ import torch
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.evaluation import EVALUATION_BATCH
 from pipeline.learning.run import prepare
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 
 TIMED_STEPS = 5
@@ -44,7 +44,7 @@ def estimate_seconds(packs: Sequence[Pack], workers: int, opus: int, threads: in
 
 def _step_seconds(pack: Pack, device: torch.device) -> float:
     if pack.shared.parts.projector.hardware:
-        pack = Pack(tuple(dataclasses.replace(trial, projector="opu_simulated") for trial in pack.trials))
+        pack = Pack(tuple(TrialConfig(trial.given, projector="opu_simulated") for trial in pack.trials))
     training = prepare(pack, _made_up(pack, device), device)
     try:
         indices = training.sampler.epoch()

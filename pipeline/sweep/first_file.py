@@ -13,9 +13,11 @@ from pipeline.experiment.experiment import Experiment, parse_experiment
 from pipeline.experiment.preset import VERSIONS
 from pipeline.sweep.dry_run import preview
 from pipeline.trials.datasets import DATASET_LABELS, DATASETS
+from pipeline.trials.features import Features
 from pipeline.trials.fields import ConfigError
+from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import counted, duration
-from pipeline.trials.part import PARTS
+from pipeline.trials.part import parts_of
 
 SEEDS = 3
 DEFAULT_EPSILONS = (1, 3, 8)
@@ -37,7 +39,7 @@ COMMENTS = {
 
 def computed() -> list[str]:
     """Features that are computed of records."""
-    return [name for name, cls in PARTS["features"].items() if not (cls.raw or cls.of_file)]
+    return [name for name, cls in parts_of("features", Features).items() if not (cls.raw or cls.of_file)]
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Answers:
     minutes: float = 10
 
     def __post_init__(self) -> None:
-        for name, value, known in (("dataset", self.dataset, DATASETS), ("features", self.features, PARTS["features"]),
+        for name, value, known in (("dataset", self.dataset, DATASETS),
+                                   ("features", self.features, parts_of("features", Features)),
                                    ("private", self.private, PRIVATE)):
             if value not in known:
                 raise ConfigError(f"--{name}: must be one of {', '.join(known)}, got {value!r}")
@@ -83,7 +86,8 @@ def asked(given: Mapping[str, Any], ask: Callable[[str], str]) -> Answers:
         given: by name of the answer what an option says; None where it was not given.
         ask: prints its argument and returns a line.
     """
-    default, found = Answers(), {}
+    default = Answers()
+    found: dict[str, Any] = {}
     questions = {"dataset": f"Data set ({', '.join(DATASETS)})", "features": "Features (pixels, or a public map: "
                  f"{', '.join(name for name in computed())})",
                  "private": f"What is private ({', '.join(PRIVATE)})", "epsilons": "Epsilons",
@@ -150,15 +154,20 @@ def fitting(path: Path, answers: Answers, seconds_of: Callable[[Experiment], flo
         ConfigError: where the preset has no settings for an algorithm.
     """
     seconds_of = seconds_of or (lambda experiment: preview(experiment, None).seconds)
-    for algorithms in SETS.get(answers.private, SETS["records"]):
-        try:
-            experiment = parse_experiment(text(path, answers, algorithms), path)
-        except ConfigError as error:  # without the place, in a file that is not there
-            raise ConfigError(f"{str(error).rpartition(' (')[0]}; nothing was written, other answers may do") from None
-        seconds = seconds_of(experiment)
-        if seconds <= 60 * answers.minutes:
-            break
-    return experiment, seconds
+    *more, fewest = SETS.get(answers.private, SETS["records"])
+    for algorithms in more:
+        experiment = _parsed(path, answers, algorithms)
+        if (seconds := seconds_of(experiment)) <= 60 * answers.minutes:
+            return experiment, seconds
+    experiment = _parsed(path, answers, fewest)
+    return experiment, seconds_of(experiment)
+
+
+def _parsed(path: Path, answers: Answers, algorithms: Sequence[str]) -> Experiment:
+    try:
+        return parse_experiment(text(path, answers, algorithms), path)
+    except ConfigError as error:  # without the place, in a file that is not there
+        raise ConfigError(f"{str(error).rpartition(' (')[0]}; nothing was written, other answers may do") from None
 
 
 def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
@@ -167,7 +176,7 @@ def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
     said = [word for name, value in dataclasses.asdict(answers).items() if value != getattr(default, name)
             for word in (f"--{options.get(name, name)}", shown(value))]
     command = shlex.join(["photonic", "init", str(path), *said])
-    target = PARTS["mechanism"][PRIVATE[answers.private]].target
+    target = parts_of("mechanism", Mechanism)[PRIVATE[answers.private]].target
     lines = [
         f"# Written by `{command}`.",
         f"name: {path.stem}",

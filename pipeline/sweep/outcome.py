@@ -56,8 +56,9 @@ def best_accuracies(experiment: Experiment, runs: Mapping[str, TrackedRun]) -> d
         settings.setdefault((trial.algorithm, noise, setting), []).append(value)
     best: dict[tuple[str, str], float] = {}
     for (algorithm, noise, _), values in settings.items():
-        if None not in values:
-            best[algorithm, noise] = max(sum(values) / len(values), best.get((algorithm, noise), -math.inf))
+        known = [value for value in values if value is not None]
+        if len(known) == len(values):
+            best[algorithm, noise] = max(sum(known) / len(known), best.get((algorithm, noise), -math.inf))
     return best
 
 

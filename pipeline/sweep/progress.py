@@ -11,7 +11,7 @@ from rich.table import Column
 
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import duration, noise_setting, run_name
-from pipeline.trials.records import EpochRecord
+from pipeline.trials.records import EpochRecord, Outcome
 
 
 class SweepProgress:
@@ -101,7 +101,7 @@ class SweepProgress:
             self._best[self._seen] = max(best, self._best.get(self._seen, best), key=lambda pair: pair[0])
         self._set_left(key, self._configs[key].epochs - record.epoch)
         if record.outcome:
-            self._end(key, _result(record))
+            self._end(key, _result(record, record.outcome))
         self._refresh()
 
     def fail(self, trial_key: str, reason: str) -> None:
@@ -141,9 +141,9 @@ def _text(field: str, column: Column | None = None) -> bars.TextColumn:
                            table_column=column or Column(no_wrap=True))
 
 
-def _result(record: EpochRecord) -> str:
+def _result(record: EpochRecord, outcome: Outcome) -> str:
     parts = [f"{split} {record.metrics[f'{split}/accuracy']:.1%}" for split in ("validation", "test")
              if f"{split}/accuracy" in record.metrics]
-    if record.outcome.status != "finished":
-        parts.insert(0, f"{record.outcome.status} in epoch {record.epoch}")
+    if outcome.status != "finished":
+        parts.insert(0, f"{outcome.status} in epoch {record.epoch}")
     return ", ".join(parts)

@@ -117,7 +117,8 @@ class Recorder:
                  wait: float = WRITE_SECONDS, draws: Draws | None = None, private_log: Path | None = None) -> None:
         self._store, self._progress, self._result = store, progress, result
         self._failure_log, self._tags, self._name, self._short = failure_log, tags, name, short
-        self._odometer, self._wait, self._draws = odometer, wait, draws
+        self._odometer, self._wait = odometer, wait
+        self._draws = draws or Draws(store, None, False, lambda: ())  # without: no draw may begin anew
         self._private_log = private_log or failure_log
         self._earlier: dict[str, list[int]] = {}  # of trials whose draw was let begin: epochs of every one before
         self._started: set[str] = set()

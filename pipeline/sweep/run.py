@@ -186,7 +186,8 @@ def check_trainers(store: Reader, trials: Sequence[TrialConfig]) -> list[str]:
         ConfigError: naming the trainer, and what it stated.
     """
     known = {trial.trial_key: trial for trial in trials if not trial.parts.trainer.own}
-    trainers, edited = {trial.trainer: trial for trial in known.values()}, {}
+    trainers = {trial.trainer: trial for trial in known.values()}
+    edited: dict[str, str] = {}
     for run in store.runs() if known and store.is_open else ():
         if (trial := known.get(run.trial_key)) and run.tags.get("privacy.certified") == "stated":
             _check_statement(trial, run.tags.get("privacy.notes", ""))
@@ -227,7 +228,7 @@ def _by_themselves(missing: Sequence[TrialConfig], kept: Sequence[Pack], checkpo
 def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:
     """What stops trials of a search early, as it stands after what was decided: a trial that went on from a rung, and
     is trained again, goes on from there."""
-    if not experiment.stop:
+    if not experiment.stop or not experiment.search:
         return None
     rungs = Rungs(experiment.stop, experiment.search.metric)
     for came in rounds.scores(experiment.stop):

@@ -22,7 +22,7 @@ from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import counted
-from pipeline.trials.records import EpochRecord, Release
+from pipeline.trials.records import ACCURACY, EpochRecord, Release
 
 
 class Searcher(Protocol):
@@ -51,7 +51,9 @@ class Rounds:
     def __init__(self, experiment: Experiment, store: Reader, make: Callable[[Search], Searcher] | None = None,
                  filter: Filter | None = None) -> None:
         self._experiment, self._store, self.filter = experiment, store, filter
-        self._searcher = make(experiment.search) if experiment.search else None
+        if experiment.search and not make:
+            raise ValueError("make: must make the searcher of an experiment with a search, got None")
+        self._asking = (experiment.search, make(experiment.search)) if experiment.search and make else None
         self.suggestions = [] if experiment.search else [Suggestion(trial, True) for trial in experiment.trials]
         self._before = store.decisions() if filter and store.is_open else []
         self._refused = {key for key, run in self._runs().items() if REFUSED in run.tags} if filter else set()
@@ -75,7 +77,7 @@ class Rounds:
     @property
     def experiment(self) -> Experiment:
         """With the trials so far."""
-        return asked_for(self._experiment, self.trials) if self._searcher else self._experiment
+        return asked_for(self._experiment, self.trials) if self._asking else self._experiment
 
     @property
     def tags(self) -> dict[str, str]:
@@ -91,20 +93,20 @@ class Rounds:
         """
         while True:
             missing = [trial for trial in self.trials if trial.trial_key not in done]
-            if missing or not self.later:
+            if missing or not self._asking or not self.later:
                 return missing
-            self._tell()
-            self._ask(done)
+            self._tell(*self._asking)
+            self._ask(*self._asking, done)
 
-    def _tell(self) -> None:
+    def _tell(self, search: Search, searcher: Searcher) -> None:
         """The scores of the last round."""
         if self._told == len(self.suggestions):
             return
-        metric, runs = self._experiment.search.metric, self._runs()
+        runs = self._runs()
         for number in range(self._told, len(self.suggestions)):
             suggestion = self.suggestions[number]
             run = runs.get(suggestion.trial.trial_key) if suggestion.started else None
-            self._searcher.tell(number, run.metrics.get(metric) if run and run.status in DONE else None)
+            searcher.tell(number, run.metrics.get(search.metric) if run and run.status in DONE else None)
         self._told = len(self.suggestions)
 
     def _runs(self) -> dict[str, TrackedRun]:
@@ -117,18 +119,17 @@ class Rounds:
         runs = self._runs()
         for trial in self.trials:
             if run := runs.get(trial.trial_key):
-                scores = dict(self._store.history(run.run_id, self._experiment.search.metric))
+                scores = dict(self._store.history(run.run_id, ACCURACY))
                 decided = max(scores, default=0) + (run.status in DONE)
                 yield from ((trial.trial_key, rung, scores[rung])
                             for rung in stop.rungs(trial.epochs) if rung in scores and rung < decided)
 
-    def _ask(self, done: Mapping[str, str]) -> None:
+    def _ask(self, search: Search, searcher: Searcher, done: Mapping[str, str]) -> None:
         """The next round: trials are let start, one after the other, as long as all of their epochs fit."""
-        search = self._experiment.search
         together = search.max_concurrent if search.adaptive or self.filter else search.trials
         planned, others = _apart(released_by(self._store)) if self.filter else ({}, [])
         for _ in range(min(together, self.later)):
-            trial = search.trial(self._searcher.ask())
+            trial = search.trial(searcher.ask())
             starts = not self._passed_over(trial)
             if self.filter and starts and trial.trial_key not in done:
                 with_it = {**planned, trial.trial_key: planned.get(trial.trial_key, Release(trial, 0)).whole()}

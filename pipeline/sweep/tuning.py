@@ -53,8 +53,7 @@ def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trai
     """
     trainable = tune.with_resources(
         tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=plugins, code=PROGRAM),
-        lambda config: {{"CPU": "cpu", "GPU": "gpu"}.get(name, name): amount for name, amount
-                        in bundle(resources, packs[config["pack"]].needs_opu).items()})
+        lambda config: _resources(packs[config["pack"]], resources))
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the recorder says what failed, and once
     folder.mkdir(parents=True, exist_ok=True)
     order = PackOrder(at_once, driver, rungs)
@@ -78,9 +77,16 @@ def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trai
             raise
 
 
+def _resources(pack: Pack, resources: Resources) -> Any:
+    """What a pack takes. Any: Ray accepts a dict, which its annotation does not name."""
+    return {{"CPU": "cpu", "GPU": "gpu"}.get(name, name): amount for name, amount
+            in bundle(resources, pack.needs_opu).items()}
+
+
 def make_searcher(search: Search) -> Searcher:
     """What suggests the settings of a search, by Ray Tune's own domains and searchers."""
-    return {"random": RandomSearcher, "optuna": OptunaSearcher}[search.algorithm](search)
+    makers: dict[str, Callable[[Search], Searcher]] = {"random": RandomSearcher, "optuna": OptunaSearcher}
+    return makers[search.algorithm](search)
 
 
 class RandomSearcher:
@@ -114,6 +120,8 @@ class OptunaSearcher:
     def ask(self) -> dict[str, Any]:
         values = self._searcher.suggest(str(self._asked))
         self._asked += 1
+        if not isinstance(values, dict):
+            raise RuntimeError(f"Optuna was asked for trial {self._asked} of the search, and suggests {values!r}")
         return {name: chosen(domain, values[name]) for name, domain in self._search.space.items()}
 
     def tell(self, number: int, score: float | None) -> None:
@@ -144,7 +152,8 @@ class Rungs:
 
     def __init__(self, stop: Halving, metric: str) -> None:
         self._metric = metric
-        self._rule = ASHAScheduler("epoch", "score", "max", max_t=2**31, grace_period=stop.grace,
+        # Any: it asks a trial for its id alone, and needs no controller.
+        self._rule: Any = ASHAScheduler("epoch", "score", "max", max_t=2**31, grace_period=stop.grace,
                                    reduction_factor=stop.factor)
 
     def goes_on(self, trial_key: str, epoch: int, score: float) -> bool:
@@ -161,7 +170,8 @@ class Rungs:
 class PackTrainable(tune.Trainable):
     """Trains one pack after the other in a worker process; a step is an epoch of all trials of a pack."""
 
-    def setup(self, config: dict[str, Any], packs: Sequence[Pack], trainer: Trainer,
+    # Ray hands in what `with_parameters` was given, beside the config.
+    def setup(self, config: dict[str, Any], packs: Sequence[Pack], trainer: Trainer,  # type: ignore[override]
               plugins: Plugins, code: str) -> None:
         load_plugins(*plugins)  # before anything asks what a trial is
         self._packs, self._trainer = packs, trainer if code == PROGRAM else other_code
@@ -195,7 +205,7 @@ class PackOrder(FIFOScheduler):
     """
 
     def __init__(self, starting: int, driver: Driver, rungs: Rungs | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # Ray does not annotate it
         self._starting, self._driver, self._rungs = starting, driver, rungs  # workers that may start at the same time
         self._freed: Any = None
         self._controller: Any = None
@@ -245,16 +255,17 @@ class Driver(tune.Callback):
         self.live: Callable[[], Iterable[Any]] = tuple  # trials of Tune that have not ended; `PackOrder` says where
         self.kill: Callable[[Any], None]  # the worker of one of them; of `PackOrder`, too
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         # Tune pickles its callbacks for `Tuner.restore`, which is not used here; a store cannot be pickled.
         return tune.Callback, ()
 
-    def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._overdue.hear(trial.trial_id)
         with self._writing():
             self._recorder.start(self._pack(trial))
 
-    def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any) -> None:
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any],
+                        **info: Any) -> None:
         self._overdue.hear(trial.trial_id, result["time_this_iter_s"])
         records = result.pop("records")  # or Tune would keep the weights in them, and snapshot them
         with self._writing():
@@ -269,11 +280,11 @@ class Driver(tune.Callback):
         with self._writing():
             return self._recorder.begin_draw(self._pack(trial), draw)
 
-    def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         with self._writing():
             self._recorder.restart(self._pack(trial))
 
-    def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         reason = f"its worker died, or could not start, {MAX_WORKER_DEATHS + 1} times (was there enough memory?)"
         with self._writing():
             self._recorder.died(self._pack(trial), reason, Path(trial.error_file).read_text(encoding="utf-8"))
@@ -289,7 +300,7 @@ class Driver(tune.Callback):
             self.error = error
             raise
 
-    def on_step_end(self, iteration: int, trials: list, **info: Any) -> None:
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         with self._writing():
             self._recorder.write_due()
             live = {trial.trial_id: trial for trial in self.live()}

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.experiment.halving import Halving
 from pipeline.experiment.plugins import load_plugins
@@ -23,6 +23,10 @@ from pipeline.trials.fields import UserError
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import Draw, EpochRecord
 from pipeline.trials.trainer import check_packages
+
+if TYPE_CHECKING:  # workers import torch where they first train
+    from pipeline.learning.data.dataset import Dataset
+    from pipeline.learning.run import Run
 
 Plugins = tuple[Sequence[str], Path]  # names of modules, and the folder where they may lie
 Trainer = Callable[[Pack], Iterator[list[EpochRecord] | Draw]]
@@ -130,7 +134,7 @@ class CheckpointKeeper:
         self._note = ""  # for the tag `checkpoint` of the next epoch
         self._draw = ""  # name of the draw of a secure pack
 
-    def resume(self, training: Any) -> Iterator[list[EpochRecord] | Draw]:
+    def resume(self, training: Run) -> Iterator[list[EpochRecord] | Draw]:
         """Put the training where the pack's checkpoint was made; its epochs, after the question of a secure pack."""
         saved, refused = None, ""
         try:
@@ -150,7 +154,7 @@ class CheckpointKeeper:
         *before, last = (list(epoch) for _, epoch in itertools.groupby(self._history, key=lambda record: record.epoch))
         yield from [*before, _noted(last, f"resumed from epoch {training.epoch}")]
 
-    def keep(self, training: Any, records: list[EpochRecord]) -> list[list[EpochRecord]]:
+    def keep(self, training: Run, records: list[EpochRecord]) -> list[list[EpochRecord]]:
         """Save a checkpoint where one is due; the epochs that need not wait for one any more."""
         secure = self._pack.shared.redrawn and training.resumable  # else nothing could be repeated anyway
         self._history += records
@@ -167,11 +171,12 @@ class CheckpointKeeper:
         """The pack needs no checkpoint any more."""
         self._checkpoints.remove(self._pack)
 
-    def _save(self, training: Any) -> bool:
+    def _save(self, training: Run) -> bool:
         """Save a checkpoint; one that cannot be written, on a full disk for example, ends no training."""
         self._saved_at = time.monotonic()
         try:
-            self._checkpoints.save(self._pack, Checkpoint(self._device, *training.capture(), self._history, self._draw))
+            arrays, values = training.capture()
+            self._checkpoints.save(self._pack, Checkpoint(self._device, arrays, values, self._history, self._draw))
         except OSError as error:
             if not self._warned:
                 problem = (f"no checkpoint could be written ({one_line(error)}), the one before is kept, training goes "
@@ -188,7 +193,7 @@ def _noted(records: list[EpochRecord], note: str) -> list[EpochRecord]:
 
 
 @functools.lru_cache(maxsize=2)
-def _dataset(name: str, folder: Path | None, device: str) -> Any:
+def _dataset(name: str, folder: Path | None, device: str) -> Dataset:
     """The dataset, loaded once per worker process and shared by the packs that it trains."""
     from pipeline.learning.data.dataset import DataError, load
 

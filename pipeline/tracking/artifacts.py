@@ -34,7 +34,7 @@ LOST = "privacy.lost_epochs"  # that count as released beside those that were pu
 REFUSED = "privacy.refused"  # why a budget did not admit another draw
 
 
-class Kinds(Mapping):
+class Kinds(Mapping[str, type]):
     """The type of every setting of a trial, by name; those of extensions are there once they are registered."""
 
     def __getitem__(self, name: str) -> type:

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -50,11 +50,21 @@ class NoStore(TrackingError):
     """There is no tracking store yet."""
 
 
-def reports_errors(method: Callable) -> Callable:
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _OfStore(Protocol):
+    uri: str
+
+
+S = TypeVar("S", bound=_OfStore)
+
+
+def reports_errors(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
     """MLflow's, its database's and its network's exceptions as `TrackingError`, with the `uri` of the object."""
 
-    @functools.wraps(method)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return method(self, *args, **kwargs)
         except _errors() as error:
@@ -63,6 +73,7 @@ def reports_errors(method: Callable) -> Callable:
             hint = "is it there, and reachable? MLFLOW_TRACKING_URI selects another"
             raise TrackingError(f"{shown(message)} ({hint})") from error
 
+    functools.update_wrapper(wrapper, method)
     return wrapper
 
 
@@ -266,9 +277,9 @@ def log_files(client: Any, info: Any, write_to: Callable[[Path], None]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_to(folder)
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            write_to(Path(folder))
-            client.log_artifacts(info.run_id, folder)
+        with tempfile.TemporaryDirectory() as scratch:
+            write_to(Path(scratch))
+            client.log_artifacts(info.run_id, scratch)
 
 
 def require_finite(name: str, value: float, place: str) -> None:

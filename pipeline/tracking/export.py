@@ -42,8 +42,8 @@ def export(store: Reader, name: str, folder: Path | None = None) -> list[Path]:
         whole.mkdir()
         for file, content in contents.items():
             (whole / file).write_bytes(content)
-        with open(whole / "metrics.csv", "w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([("metric", "epoch", "value"), *metrics])
+        with open(whole / "metrics.csv", "w", newline="") as table:
+            csv.writer(table, lineterminator="\n").writerows([("metric", "epoch", "value"), *metrics])
         (whole / "privacy.json").write_text(json.dumps(privacy, indent=2) + "\n", encoding="utf-8")
         whole.rename(folder)
     return sorted(folder.iterdir())

@@ -10,7 +10,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,7 @@ def _text(text: str) -> str:
     return text
 
 
-def _one_of(names: Sequence[str], what: str) -> Callable[[str], str]:
+def _one_of(names: Collection[str], what: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in names:
             raise ValueError(f"must be a known one; {accepted(text, names, what)}")
@@ -232,7 +232,7 @@ def stored(client: Any, uri: str, name: str) -> list[Result]:
     """
     number = find_experiment(client, name, imports=True)
     tags = client.get_experiment(number).tags if number else {}
-    if IMPORTED not in tags:
+    if number is None or IMPORTED not in tags:
         names = ", ".join(e.name for e in client.search_experiments() if IMPORTED in e.tags)
         raise TrackingError(f"tracking store {shown(uri)}: no imported results named '{name}' (`photonic import FILE "
                             f"--as {name}`); it has {names or 'none'}")

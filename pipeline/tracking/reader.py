@@ -321,4 +321,6 @@ class Reader:
 
     def _parent(self) -> str:
         self._experiment()
+        if self._parent_id is None:
+            raise TrackingError(f"tracking store {shown(self.uri)}: the open sweep has no parent run any more")
         return self._parent_id

@@ -45,6 +45,7 @@ from pipeline.tracking.backend import (
     passing,
     reports_errors,
     require_finite,
+    shown,
     tracked,
     write,
 )
@@ -151,7 +152,10 @@ class Store(Reader):
         location = folder.as_uri() if self._database else None  # a server has its own
         with passing("RESOURCE_ALREADY_EXISTS"):  # by another host, or by a call whose answer was lost
             self._client.create_experiment(name, artifact_location=location, tags=tags)
-        return find_experiment(self._client, name, imports=bool(tags))
+        created = find_experiment(self._client, name, imports=bool(tags))
+        if created is None:
+            raise TrackingError(f"tracking store {shown(self.uri)}: experiment '{name}' was created and is not there")
+        return created
 
     @reports_errors
     def import_results(self, name: str, results: Sequence[Result], text: str, replace: bool = False) -> tuple[int, int]:

@@ -114,7 +114,7 @@ def in_use(host: str, port: int) -> bool:
     return False
 
 
-def _end(server: subprocess.Popen) -> None:
+def _end(server: subprocess.Popen[bytes]) -> None:
     """End the server and all that it has started."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):

@@ -5,11 +5,14 @@ The setting is called `arithmetic` in files. Keys and parameters of trials call 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.trials import steps
 from pipeline.trials.fields import ConfigError, listed_or
 from pipeline.trials.part import PARTS, Part, part
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 
 class Arithmetic(Part):
@@ -42,9 +45,9 @@ class Integer(Arithmetic):
     """Inputs, weights and contributions are small integers times public powers of two (docs/privacy.md, section 9)."""
 
     exact = True
-    works = "pipeline.learning.integers.training:IntegerTraining"
+    works = "pipeline.learning.integer_training:IntegerTraining"
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """Refuse what is not computed in integers, and sizes whose sums exceed 32 bits."""
         if not trial.parts.trainer.own:
             return
@@ -52,7 +55,7 @@ class Integer(Arithmetic):
         self._check_inputs(trial)
         self._check_sizes(trial)
 
-    def _check_parts(self, trial: Any) -> None:
+    def _check_parts(self, trial: TrialConfig) -> None:
         for slot, attribute in (("mechanism", "mechanism"), ("network", "network"), ("algorithm", "feedback"),
                                 ("projector", "projector"), ("loss", "loss")):
             chosen = getattr(trial.parts, attribute)
@@ -61,12 +64,12 @@ class Integer(Arithmetic):
                 raise ConfigError(f"arithmetic: 'integer' does not go with {slot} '{chosen.name}': "
                                   f"{chosen.not_integer}; use {slot} {listed_or(others)}, or arithmetic 'float32'")
 
-    def _check_inputs(self, trial: Any) -> None:
+    def _check_inputs(self, trial: TrialConfig) -> None:
         if not trial.input_norm and not trial.parts.features.scale(trial):
             raise ConfigError("input_norm: must be > 0 with arithmetic 'integer' and features "
                               f"'{trial.features}' of unknown size, whose step follows from it, got 0.0")
 
-    def _check_sizes(self, trial: Any) -> None:
+    def _check_sizes(self, trial: TrialConfig) -> None:
         most = steps.most_terms()
         if trial.batch_size > most // 2:
             raise ConfigError(f"batch_size: must be at most {most // 2} with arithmetic 'integer', whose sums have 32 "

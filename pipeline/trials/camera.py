@@ -16,7 +16,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 # Settings of a trial that tell cameras and their reference apart, beside the light.
 SETTINGS = ("reference_ratio", "dark_counts", "read_noise", "full_well", "adc_bits")
@@ -105,7 +108,7 @@ class Camera:
         return self.dark_counts + self.read_noise**2 + self.adc_step**2 / 12
 
 
-def camera_of(config: Any) -> Camera:
+def camera_of(config: TrialConfig) -> Camera:
     """The camera of a trial with projector 'opu_physical'."""
     return Camera(config.photons, config.reference_ratio, config.dark_counts, config.read_noise, config.full_well,
                   config.adc_bits, config.feedback_std, config.layer_sizes[-1])

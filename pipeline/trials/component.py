@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.mechanism import Gaussian
 from pipeline.trials.network import ACTIVATION_SLOPES, ACTIVATION_SUPREMA
 from pipeline.trials.part import again, chosen, part, positive, setting, zero
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 LONGEST_ERROR = math.sqrt(2)  # of softmax(z) - onehot(y): (1 - p_y)^2 + sum of the others' p^2 <= 2
 _CLIPS = chosen("bounding", "clip")
@@ -69,22 +72,22 @@ class Component(Gaussian):
         """The target C."""
         return fields["target_norm"]
 
-    def stated_norm(self, trial: Any) -> float:
+    def stated_norm(self, trial: TrialConfig) -> float:
         """The norm by which noise is measured."""
         return stated_norm(trial)
 
-    def excess(self, trial: Any) -> float:
+    def excess(self, trial: TrialConfig) -> float:
         """1, but for readings of Lee & Kifer that keep their noise and another bound."""
         return excess(trial)
 
-    def checks(self) -> Iterator[Callable[[Any], None]]:
+    def checks(self) -> Iterator[Callable[[TrialConfig], None]]:
         """Readings of the algorithm: what they leave to activations, to the accountants, and to a grid."""
         yield self._check_matrix
         yield self._check_target_norm
         yield self._check_excess
         yield from super().checks()
 
-    def _check_matrix(self, trial: Any) -> None:
+    def _check_matrix(self, trial: TrialConfig) -> None:
         if trial.parts.projector.hardware:
             raise ConfigError("mechanism: component clipping needs the norm of the feedback matrix, which is not known "
                               "of a real OPU, got projector 'opu_hardware'; use 'per_example'")
@@ -92,7 +95,7 @@ class Component(Gaussian):
             raise ConfigError("mechanism: component clipping sets the norm of the feedback matrix, which is the "
                               "device's own, got projector 'opu_physical'; use 'per_example'")
 
-    def _check_excess(self, trial: Any) -> None:
+    def _check_excess(self, trial: TrialConfig) -> None:
         least = trial.parts.sampler.least_noise * (longer := excess(trial))
         if longer > 1 and 0 < self.noise_multiplier < least:
             raise ConfigError(f"noise_multiplier: must be at least {least:.3g} with sampler '{trial.sampler}' where a "
@@ -100,7 +103,7 @@ class Component(Gaussian):
                               "(error_clip, tau_h_rule), or nothing is accounted for, got "
                               f"{self.noise_multiplier}")
 
-    def _check_target_norm(self, trial: Any) -> None:
+    def _check_target_norm(self, trial: TrialConfig) -> None:
         if not self.target_norm:
             if trial.parts.network.convolutional:
                 raise ConfigError("target_norm: must be > 0 with mechanism 'component' and network 'convnet', as the "
@@ -114,29 +117,29 @@ class Component(Gaussian):
                               f"lower it), got {self.target_norm}")
 
 
-def delta_bounds(c: Any, error: float) -> tuple[float, ...]:
+def delta_bounds(c: TrialConfig, error: float) -> tuple[float, ...]:
     """Bound on ||delta^l|| of the fully connected layers where ||e|| <= error: beta error sup|phi'|, in the output
     layer that of the error."""
     hidden = c.feedback_norm * error * ACTIVATION_SLOPES[c.activation]
     return (*[hidden] * len(c.hidden), error)
 
 
-def error_bound(c: Any) -> float:
+def error_bound(c: TrialConfig) -> float:
     """Bound on ||e||: tau_e or, where e is not clipped, the larger of it and sqrt 2."""
     return c.tau_e if c.error_clip else max(c.tau_e, LONGEST_ERROR)
 
 
-def part_norm(c: Any) -> float:
+def part_norm(c: TrialConfig) -> float:
     """C/sqrt(L): what a target C leaves to every layer."""
     return c.target_norm / math.sqrt(len(c.layers))
 
 
-def conv_bounds(c: Any) -> tuple[float, ...]:
+def conv_bounds(c: TrialConfig) -> tuple[float, ...]:
     """Bound on a record's part in each convolution, weights and bias together: C/sqrt(L)."""
     return (part_norm(c),) * (len(c.layers) - len(c.hidden) - 1)
 
 
-def activation_bounds(c: Any) -> tuple[float, ...]:
+def activation_bounds(c: TrialConfig) -> tuple[float, ...]:
     """tau_h of each fully connected layer; with a target C, from ||delta^l|| sqrt(1 + tau_h^2) <= C/sqrt(L) at ||e|| =
     tau_e: of every layer (`per_layer`), or of the hidden ones, for all (`published`)."""
     of_delta = delta_bounds(c, c.tau_e)
@@ -149,27 +152,27 @@ def activation_bounds(c: Any) -> tuple[float, ...]:
     return (*[tau_h] * len(c.hidden), min(tau_h, widest))
 
 
-def _longest_activation(c: Any, of_delta: float) -> float:
+def _longest_activation(c: TrialConfig, of_delta: float) -> float:
     return math.sqrt((part_norm(c) / of_delta) ** 2 - 1)
 
 
-def least_target_norm(c: Any) -> float:
+def least_target_norm(c: TrialConfig) -> float:
     """What C/sqrt(L) must exceed in the layer whose delta is longest, times sqrt(L), so that it has a tau_h > 0."""
     of_delta = delta_bounds(c, c.tau_e)
     return (max(of_delta) if c.tau_h_rule == "per_layer" else of_delta[0]) * math.sqrt(len(c.layers))
 
 
-def fills_parts(c: Any) -> bool:
+def fills_parts(c: TrialConfig) -> bool:
     """Whether a record's part in each layer is scaled to exactly C/sqrt(L) (`bounding: scale`)."""
     return c.bounding == "scale" and c.target_norm > 0
 
 
-def stated_norm(c: Any) -> float:
+def stated_norm(c: TrialConfig) -> float:
     """The target C, or sqrt(sum_l ||delta^l||^2 (1 + tau_h^2)) at ||e|| = tau_e."""
     return c.target_norm or math.sqrt(sum(bound**2 for bound in delta_bounds(c, c.tau_e)) * (1 + c.tau_h**2))
 
 
-def contribution_norm(c: Any) -> float:
+def contribution_norm(c: TrialConfig) -> float:
     """sqrt(sum of the squared bounds on a record's parts): (C/sqrt(L))^2 of a convolution, ||delta^l||^2 (1 +
     tau_h^2) of a fully connected layer."""
     as_stated = c.error_clip and (c.tau_h_rule == "per_layer" or not c.target_norm)
@@ -179,6 +182,6 @@ def contribution_norm(c: Any) -> float:
     return math.sqrt(sum(part**2 for part in conv_bounds(c)) + sum(d**2 * (1 + h**2) for d, h in dense))
 
 
-def excess(c: Any) -> float:
+def excess(c: TrialConfig) -> float:
     """The most that a record contributes, over the norm by which its noise is measured."""
     return contribution_norm(c) / stated_norm(c)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from pipeline.trials.loss import Loss
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.network import Network
 from pipeline.trials.optimizer import Optimizer
-from pipeline.trials.part import PARTS, RESERVED, SETTINGS, SLOTS, Part, fields, settings, uses
+from pipeline.trials.part import PARTS, RESERVED, SETTINGS, SLOTS, Part, fields, parts_of, settings, uses
 from pipeline.trials.release import Release
 from pipeline.trials.sampler import Sampler
 from pipeline.trials.shapes import LayerShape
@@ -44,7 +44,7 @@ class Parts:
     arithmetic: Arithmetic
     trainer: Trainer
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Part]:
         return (getattr(self, attribute) for attribute in SLOTS.values())
 
 
@@ -90,10 +90,11 @@ class TrialConfig:
             part.check(self)
 
     def _compose(self, values: Mapping[str, Any]) -> None:
-        chosen: dict[str, Part] = {}
-        brings = PARTS["trainer"][values.get("trainer") or SETTINGS["trainer"].default].brings
+        chosen: dict[str, Any] = {}  # each of its slot's base class
+        names: dict[str, Any] = {slot: values.get(slot) or SETTINGS[slot].default for slot in SLOTS}
+        brings = parts_of("trainer", Trainer)[names["trainer"]].brings
         for slot, attribute in SLOTS.items():
-            name = values.get(slot) or SETTINGS[slot].default
+            name = names[slot]
             cls = brings.get(slot) or PARTS[slot][name or chosen["feedback"].projectors[0]]
             chosen[attribute] = cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
         flat = {f.name: getattr(part, f.name) for part in chosen.values() for f in fields(part)}
@@ -171,7 +172,7 @@ class TrialConfig:
     @property
     def discreet(self) -> bool:
         """Whether what an exception says is kept in the private folder: texts of a user's trainer may be of records."""
-        return self.secure or not self.parts.trainer.own and self.disclosure != "plain"
+        return self.secure or (not self.parts.trainer.own and self.disclosure != "plain")
 
     @property
     def redrawn(self) -> bool:
@@ -239,7 +240,7 @@ class TrialConfig:
         return cls(**values)
 
 
-def _names_itself(f: dataclasses.Field, trial: TrialConfig) -> bool:
+def _names_itself(f: dataclasses.Field[Any], trial: TrialConfig) -> bool:
     """Whether the name of a slot's part is in a trial's identity."""
     left_out = f.metadata["elide"] and getattr(trial, f.name) == f.default
     return not left_out and all(need.holds(trial) for need in f.metadata["needs"])

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.part import Part, View, part, setting
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Data(Part):
         """(training, validation) records."""
         return self.spec.split_sizes(self.validation_fraction, self.train_records)
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """As many records as there are, and some for validation."""
         if self.train_records > (there_are := self.spec.n_train):
             raise ConfigError(f"train_records: must be at most the {there_are} of {self.name}, "

@@ -12,10 +12,13 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.fields import ConfigError
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 FLOATING = ("F16", "BF16", "F32", "F64")  # types of safetensors
 RECENT_SECONDS = 3.0  # since a file was written, in which it may change once more with the same size and time
@@ -108,7 +111,7 @@ def file_of(path: Path, dataset: str) -> FeatureFile:
     return file
 
 
-def known_of_file(c: Any) -> dict[str, Any]:
+def known_of_file(c: TrialConfig) -> dict[str, Any]:
     """The fields of a trial that say which file it is: its path, absolute, its width and, without a name, its digest.
 
     Where both are given the file need not be there, as where trials are read from a tracking store.
@@ -137,7 +140,7 @@ def known_of_file(c: Any) -> dict[str, Any]:
     return {"feature_file": str(path), "feature_sha256": file.sha256, "feature_width": file.width}
 
 
-def check_feature_file(c: Any) -> None:
+def check_feature_file(c: TrialConfig) -> None:
     """Raises:
         ConfigError: without a statement on the encoder, or for a digest that is none.
     """

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.trials.feature_file import check_feature_file, known_of_file
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.part import Part, again, chosen, fields, part, setting, uses
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 CROPPED = 2  # rows and columns of scattering coefficients that stand for the padding, and are left out
 MOST_FEATURES = 100_000  # of a record: 14 GB of 70,000
@@ -35,32 +38,35 @@ class Features(Part):
         raw: whether they are the records themselves.
         of_file: whether they are read from a file.
         groups: in which the features are normalised where `feature_groups` does not say.
-        hardware: whether it takes a real OPU.
     """
 
     raw: ClassVar[bool] = False
     of_file: ClassVar[bool] = False
     groups: ClassVar[int] = 0
-    hardware = False
 
-    def shape(self, trial: Any) -> tuple[int, ...]:
+    @property
+    def hardware(self) -> bool:
+        """Whether it takes a real OPU."""
+        return False
+
+    def shape(self, trial: TrialConfig) -> tuple[int, ...]:
         """Of one record's features, channels first."""
         raise NotImplementedError
 
-    def public_because(self, trial: Any) -> str:
+    def public_because(self, trial: TrialConfig) -> str:
         """What the features are and why they cost no privacy, for `privacy.notes` after `inputs are`."""
         raise NotImplementedError
 
-    def scale(self, trial: Any) -> float:
+    def scale(self, trial: TrialConfig) -> float:
         """Largest size of a feature that integer arithmetic tells from others; 0 if nothing is known of their size."""
         return FEATURE_SIZE if getattr(self, "feature_groups", 0) or self.standardised else 0.0
 
-    def room(self, trial: Any) -> None:
+    def room(self, trial: TrialConfig) -> None:
         """Raises:
             ConfigError: for settings or a data set that the features cannot be computed of.
         """
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """Refuse maps that a data set has no room for."""
         self.room(trial)
         shape, groups = self.shape(trial), getattr(self, "feature_groups", 0)
@@ -71,13 +77,13 @@ class Features(Part):
             raise ConfigError(f"feature_groups: leaves groups of one value, which normalised are all 0, got {groups}; "
                               "0 normalises nothing")
 
-    def settled(self, trial: Any) -> dict[str, Any]:
+    def settled(self, trial: TrialConfig) -> dict[str, Any]:
         """The groups, where they are not given."""
         if getattr(self, "feature_groups", 0) >= 0:
             return {}
         return {"feature_groups": 1 if self.standardised else self.groups}
 
-    def key(self, trial: Any) -> tuple[Any, ...]:
+    def key(self, trial: TrialConfig) -> tuple[Any, ...]:
         """What the features depend on, beside the records."""
         own = (f for f in fields(self) if f.metadata["identity"] and uses(self, f, trial))
         return self.name, *(getattr(self, f.name) for f in own)
@@ -108,18 +114,18 @@ class Pixels(Features):
         "centered", "pixels on [0, 1] (`unit`), on [-1, 1] (`centered`), or shifted and scaled by published constants",
         choices=("centered", "standardized", "unit"))
 
-    def shape(self, trial: Any) -> tuple[int, ...]:
+    def shape(self, trial: TrialConfig) -> tuple[int, ...]:
         """Of a record."""
         return trial.parts.data.spec.shape
 
-    def scale(self, trial: Any) -> float:
+    def scale(self, trial: TrialConfig) -> float:
         """Of the largest pixel."""
         if self.inputs != "standardized":
             return 1.0
         spec = trial.parts.data.spec
         return max(max(mean, 1 - mean) / std for mean, std in zip(spec.mean, spec.std, strict=True))
 
-    def public_because(self, trial: Any) -> str:
+    def public_because(self, trial: TrialConfig) -> str:
         """They are no features."""
         return "the records themselves"
 
@@ -127,7 +133,7 @@ class Pixels(Features):
 class OfSquares(Features):
     """A map of square images."""
 
-    def size(self, trial: Any) -> int:
+    def size(self, trial: TrialConfig) -> int:
         """Rows (columns) of the images.
 
         Raises:
@@ -159,18 +165,18 @@ class Scattering(OfSquares):
     feature_mirrored: bool = setting(
         False, "features are the mean of those of an image and of the same with left and right exchanged", elide=True)
 
-    def shape(self, trial: Any) -> tuple[int, ...]:
+    def shape(self, trial: TrialConfig) -> tuple[int, ...]:
         """Channels of all colours, and places."""
         channels, *sizes = trial.parts.data.spec.shape
         rows, columns = (padded_size(size, self.scattering_scales) // 2**self.scattering_scales - CROPPED
                          for size in sizes)
         return channels * coefficients(self.scattering_scales, self.scattering_angles), rows, columns
 
-    def public_because(self, trial: Any) -> str:
+    def public_because(self, trial: TrialConfig) -> str:
         """Wavelets are fixed."""
         return f"scattering coefficients{self.treatment}, {OF_ONE_RECORD}"
 
-    def room(self, trial: Any) -> None:
+    def room(self, trial: TrialConfig) -> None:
         """Scales that fit an image."""
         size, scales = self.size(trial), self.scattering_scales
         if 2**scales > size or -(-(padded_size(size, scales) - size) // 2) >= size:
@@ -194,16 +200,16 @@ class Patches(OfSquares):
     feature_groups: int = again("feature_groups")
     feature_mirrored: bool = again("feature_mirrored", elide=True)
 
-    def shape(self, trial: Any) -> tuple[int, ...]:
+    def shape(self, trial: TrialConfig) -> tuple[int, ...]:
         """Two channels of a filter, and pools."""
         return 2 * self.patch_filters, self.patch_pools, self.patch_pools
 
-    def public_because(self, trial: Any) -> str:
+    def public_because(self, trial: TrialConfig) -> str:
         """Filters come from synthetic images."""
         return (f"responses{self.treatment} to patches of synthetic images of dead leaves, whitened and standardised "
                 f"over these, {OF_ONE_RECORD}")
 
-    def room(self, trial: Any) -> None:
+    def room(self, trial: TrialConfig) -> None:
         """Patches and pools that fit an image."""
         size = self.size(trial)
         if self.patch_size > size:
@@ -242,11 +248,11 @@ class Optical(Features):
         """Whether a real device computes them."""
         return self.optical_device == "hardware"
 
-    def shape(self, trial: Any) -> tuple[int, ...]:
+    def shape(self, trial: TrialConfig) -> tuple[int, ...]:
         """Intensities."""
         return (self.optical_width,)
 
-    def public_because(self, trial: Any) -> str:
+    def public_because(self, trial: TrialConfig) -> str:
         """R is random."""
         note = (f"optical random features |R x|^2 of pixels compared with {self.optical_thresholds} thresholds, "
                 f"{OF_ONE_RECORD}")
@@ -254,7 +260,7 @@ class Optical(Features):
             note += "; presupposes that the device maps every record without crosstalk from others"
         return note
 
-    def room(self, trial: Any) -> None:
+    def room(self, trial: TrialConfig) -> None:
         """Thresholds between the steps of a pixel."""
         if self.optical_thresholds > (most := trial.parts.data.spec.scale):
             raise ConfigError(f"optical_thresholds: must be at most the {most:g} steps of a pixel of {trial.dataset}, "
@@ -279,31 +285,31 @@ class File(Features):
         "", "statement that the encoder of these features is public, and which it is, for privacy.notes")
     feature_groups: int = again("feature_groups")
 
-    def shape(self, trial: Any) -> tuple[int, ...]:
+    def shape(self, trial: TrialConfig) -> tuple[int, ...]:
         """d."""
         return (self.feature_width,)
 
-    def public_because(self, trial: Any) -> str:
+    def public_because(self, trial: TrialConfig) -> str:
         """As whoever runs the trial says."""
         said = f"called {self.feature_name}" if self.feature_name else f"SHA-256 {self.feature_sha256}"
         return (f"features from a file ({said}), row by row those of one record, which costs nothing if their encoder "
                 f"is public; whoever runs the trial states of it: {self.feature_source}")
 
-    def room(self, trial: Any) -> None:
+    def room(self, trial: TrialConfig) -> None:
         """A statement on the encoder, and a digest."""
         check_feature_file(trial)
 
-    def settled(self, trial: Any) -> dict[str, Any]:
+    def settled(self, trial: TrialConfig) -> dict[str, Any]:
         """What the file says of itself, too."""
         return {**known_of_file(trial), **super().settled(trial)}
 
 
-def stated(shape: Callable[[Any], tuple[int, ...]] | tuple[int, ...], public_because: str) -> type[Features]:
+def stated(shape: Callable[[TrialConfig], tuple[int, ...]] | tuple[int, ...], public_because: str) -> type[Features]:
     """What an extension says of its features: a shape, and a sentence."""
     class Stated(Features):
-        def shape(self, trial: Any) -> tuple[int, ...]:
+        def shape(self, trial: TrialConfig) -> tuple[int, ...]:
             return shape(trial) if callable(shape) else shape
 
-        def public_because(self, trial: Any) -> str:
+        def public_because(self, trial: TrialConfig) -> str:
             return f"features '{self.name}'{self.treatment}, {OF_ONE_RECORD}, as the extension states: {public_because}"
     return Stated

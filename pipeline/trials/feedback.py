@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.trials.fields import ConfigError, listed_or
 from pipeline.trials.part import Need, Part, View, again, part, positive, setting
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 
 class Feedback(Part):
@@ -34,7 +37,7 @@ class Feedback(Part):
     optical: ClassVar[bool] = False
     not_integer = "nothing is known of how its products round"
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """Refuse projectors that the algorithm does not have."""
         if trial.projector not in self.projectors:
             raise ConfigError(f"projector: {self.name} takes {listed_or(self.projectors)}, got '{trial.projector}' "
@@ -51,7 +54,7 @@ class _BuiltIn(Feedback):
 class _Direct(_BuiltIn):
     """A path with a matrix B."""
 
-    projectors = ("gaussian",)
+    projectors: ClassVar[tuple[str, ...]] = ("gaussian",)
     matrix = True
     works = "pipeline.learning.feedback.algorithms:direct_feedback"
 
@@ -157,7 +160,7 @@ class HardwareOpu(SimulatedOpu):
     not_integer = "nobody has shown that a real OPU projects a record without a trace of others"
     works = "pipeline.learning.feedback.projection:HardwareOpuProjector"
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """Refuse what nobody has shown of a real device."""
         if trial.secure:
             raise ConfigError("projector: nobody has shown that a real OPU projects a record without a trace of "
@@ -186,7 +189,7 @@ class PhysicalOpu(Gaussian):
     adc_bits: int = setting(
         0, "the camera rounds to 2^bits levels from 0 to the full well; 0 does not round", low=0, high=24)
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """It has the noise of its light and its camera, on what it projects and on nothing else."""
         for name in ("sigma", "target_label_epsilon"):
             if value := getattr(trial, name):

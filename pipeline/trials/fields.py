@@ -9,7 +9,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 
 class UserError(Exception):
@@ -74,7 +77,8 @@ def accepted(name: str, names: Collection[str], what: str) -> str:
     return f"{meant(name, names)}{what} are {', '.join(names)}"
 
 
-def always(trial: Any) -> bool:
+def always(trial: TrialConfig) -> bool:
+    """True: a setting without a condition applies to every trial that has it."""
     return True
 
 
@@ -88,7 +92,7 @@ def setting(
     open_low: bool = False,
     open_high: bool = False,
     per_trial: bool = False,
-    applies: Callable[[Any], bool] = always,
+    applies: Callable[[TrialConfig], bool] = always,
     needs: Sequence[Any] = (),
     elide: bool = False,
     identity: bool = True,
@@ -141,7 +145,7 @@ def listed_or(choices: Collection[str]) -> str:
     return " or ".join(f"'{c}'" for c in choices)
 
 
-def coerce(f: dataclasses.Field, value: Any) -> Any:
+def coerce(f: dataclasses.Field[Any], value: Any) -> Any:
     """`value` as the type of the field's default; only conversions that lose nothing.
 
     Raises:
@@ -169,7 +173,7 @@ def coerce(f: dataclasses.Field, value: Any) -> Any:
     raise ConfigError(f"{name}: must be {wanted}, got {value!r}{hint}")
 
 
-def check(f: dataclasses.Field, value: Any) -> None:
+def check(f: dataclasses.Field[Any], value: Any) -> None:
     """Raises:
         ConfigError: for a value outside what the field accepts.
     """
@@ -182,7 +186,7 @@ def check(f: dataclasses.Field, value: Any) -> None:
                           + (f"; {hint}" if hint else ""))
     if isinstance(value, tuple):
         widths = all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in value)
-        if not widths or not value and f.name != "hidden":  # no hidden layer: softmax regression
+        if not widths or (not value and f.name != "hidden"):  # no hidden layer: softmax regression
             raise ConfigError(f"{name}: must be a list of at least one positive width, got {list(value)!r}")
         return
     low, high = meta["low"], meta["high"]

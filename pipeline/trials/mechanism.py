@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipeline.trials.feedback import Feedback
 from pipeline.trials.feedback import Projector as Projector  # whose settings are declared before
 from pipeline.trials.fields import ConfigError, listed_or
-from pipeline.trials.part import PARTS, Part, again, not_chosen, part, positive, setting
+from pipeline.trials.part import Part, again, not_chosen, part, parts_of, positive, setting
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 LEAST_NOISE_OVER_C = 0.2  # noise_multiplier, where there is noise
 # Of delta, for every step of which a privacy-loss distribution is composed: ten times what rounding may take from it.
@@ -38,19 +42,23 @@ class Mechanism(Part):
     not_integer = "contributions in integers need a bound on their norm, which only Gaussian mechanisms have"
     feedback_norm = 0.0  # spectral norm to which feedback matrices are scaled; 0 leaves them
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """Nothing can be accounted for where no guarantee is stated."""
         if self.private and not self.composed and trial.target_epsilon:
             raise ConfigError(f"target_epsilon: mechanism '{self.name}' states no guarantee (guarantee of "
                               f"register_mechanism), so nothing can be accounted for, got {trial.target_epsilon}")
 
-    def kind(self, trial: Any) -> str:
+    def kind(self, trial: TrialConfig) -> str:
         """The kind of finite epsilon that a trial has: `certified`, `stated`, `label`, or empty for none."""
         return ""
 
-    def excess(self, trial: Any) -> float:
+    def excess(self, trial: TrialConfig) -> float:
         """The most that a record contributes, over the norm by which its noise is measured."""
         return 1.0
+
+    def stated_norm(self, trial: TrialConfig) -> float:
+        """The norm by which noise is measured."""
+        return self.update_norm(trial.canonical())
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
@@ -66,14 +74,14 @@ class Mechanism(Part):
 
 def certified_mechanisms() -> list[str]:
     """Names of the mechanisms with a certified epsilon."""
-    return [name for name, cls in PARTS["mechanism"].items() if cls.certified]
+    return [name for name, cls in parts_of("mechanism", Mechanism).items() if cls.certified]
 
 
-def check_denoise(trial: Any) -> None:
+def check_denoise(trial: TrialConfig) -> None:
     """Refuse `denoise` where there is no column space of B to project on."""
     feedback, network = trial.parts.feedback, trial.parts.network
     if not (feedback.exact or feedback.matrix):
-        direct = [name for name, cls in PARTS["algorithm"].items() if cls.matrix]
+        direct = [name for name, cls in parts_of("algorithm", Feedback).items() if cls.matrix]
         raise ConfigError(f"denoise: needs the feedback matrix B of {listed_or(direct)}, got true with algorithm "
                           f"'{trial.algorithm}'")
     if network.convolutional and not feedback.convolutional:
@@ -83,7 +91,7 @@ def check_denoise(trial: Any) -> None:
     check_matrix("denoise", trial)
 
 
-def check_matrix(name: str, trial: Any) -> None:
+def check_matrix(name: str, trial: TrialConfig) -> None:
     """Refuse a setting that needs a matrix B which is known."""
     if trial.parts.feedback.exact:
         raise ConfigError(f"{name}: must be false with bp, whose error is released once and never projected, got true")
@@ -145,7 +153,7 @@ class Photonic(Mechanism):
         0.0, "label epsilon that the whole run may cost; sets sigma of the photonic mechanism. 0 leaves that to sigma",
         low=0, high=1e6, per_trial=True, elide=True)
 
-    def kind(self, trial: Any) -> str:
+    def kind(self, trial: TrialConfig) -> str:
         """`label`, where every layer gets noise."""
         if trial.physical:
             return "label" if self.joint_release else ""
@@ -155,12 +163,12 @@ class Photonic(Mechanism):
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
         """`photons=100`, `label_epsilon=3` or `sigma=0.1`."""
-        if PARTS["projector"][fields.get("projector") or "none"].physical:
+        if parts_of("projector", Projector)[fields.get("projector") or "none"].physical:
             return f"photons={fields['photons']:g}"
         target = fields.get("target_label_epsilon") or 0.0  # a setting only where it sets the noise
         return f"label_epsilon={target:g}" if target > 0 else f"sigma={fields['sigma']:g}"
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """What the paper describes, and a target that can be met."""
         self._check_described(trial)
         if self.tau_h_min > self.tau_h:
@@ -176,10 +184,10 @@ class Photonic(Mechanism):
         if self.target_label_epsilon:
             self._check_target(trial)
 
-    def _check_described(self, trial: Any) -> None:
+    def _check_described(self, trial: TrialConfig) -> None:
         feedback = trial.parts.feedback
         if not feedback.described:
-            described = [name for name, cls in PARTS["algorithm"].items() if cls.described]
+            described = [name for name, cls in parts_of("algorithm", Feedback).items() if cls.described]
             raise ConfigError(f"mechanism: 'photonic' is described for {listed_or(described)}, and nothing is known of "
                               f"it with algorithm '{trial.algorithm}', got 'photonic'; use 'none' or "
                               f"{listed_or(certified_mechanisms())}")
@@ -191,7 +199,7 @@ class Photonic(Mechanism):
             raise ConfigError(f"sampler: nothing is claimed or proved of the photonic mechanism with {trial.sampler} "
                               "batches; use 'shuffled' or 'without_replacement', or mechanism 'per_example'")
 
-    def _check_joint(self, trial: Any) -> None:
+    def _check_joint(self, trial: TrialConfig) -> None:
         check_matrix("joint_release", trial)
         if not self.output_noise:
             raise ConfigError("output_noise: must be true with joint_release, which decodes the output layer's error "
@@ -200,7 +208,7 @@ class Photonic(Mechanism):
             raise ConfigError(f"hidden: must sum to at least the {classes} classes with joint_release, or their error "
                               f"cannot be decoded from the projection, got {list(trial.hidden)}")
 
-    def _check_target(self, trial: Any) -> None:
+    def _check_target(self, trial: TrialConfig) -> None:
         target = self.target_label_epsilon
         if target < LEAST_LABEL_EPSILON:
             raise ConfigError(f"target_label_epsilon: must be 0 (sigma is given) or at least {LEAST_LABEL_EPSILON}, "
@@ -227,7 +235,7 @@ class Gaussian(Mechanism):
         "noise_multiplier", low=0, per_trial=True)
     denoise: bool = again("denoise", elide=True)
 
-    def kind(self, trial: Any) -> str:
+    def kind(self, trial: TrialConfig) -> str:
         """`certified`, with noise."""
         return "certified" if self.target_epsilon or self.noise_multiplier else ""
 
@@ -238,18 +246,18 @@ class Gaussian(Mechanism):
             return f"epsilon={fields['target_epsilon']:g}"
         return f"z={fields['noise_multiplier']:g}"
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """What a certified epsilon rests on, and what can be accounted for."""
         for check in self.checks():
             check(trial)
 
-    def checks(self) -> Iterator[Callable[[Any], None]]:
+    def checks(self) -> Iterator[Callable[[TrialConfig], None]]:
         """What is refused, in this order."""
         yield self._check_records
         yield self._check_noise
         yield self._check_delta
 
-    def _check_records(self, trial: Any) -> None:
+    def _check_records(self, trial: TrialConfig) -> None:
         if trial.parts.feedback.per_record is None:
             raise ConfigError(f"mechanism: '{self.name}' bounds what each record contributes, if its learning signals "
                               f"depend on no other record, which algorithm '{trial.algorithm}' does not state "
@@ -265,7 +273,7 @@ class Gaussian(Mechanism):
         if self.denoise:
             check_denoise(trial)
 
-    def _check_noise(self, trial: Any) -> None:
+    def _check_noise(self, trial: TrialConfig) -> None:
         z = self.noise_multiplier
         if self.target_epsilon and z:
             raise ConfigError("target_epsilon: sets the noise multiplier; give one of the two, got target_epsilon "
@@ -274,7 +282,7 @@ class Gaussian(Mechanism):
             raise ConfigError(f"noise_multiplier: must be 0 (no noise, no guarantee) or at least {LEAST_NOISE_OVER_C}, "
                               f"below which nothing useful can be accounted for, got {z}")
 
-    def _check_delta(self, trial: Any) -> None:
+    def _check_delta(self, trial: TrialConfig) -> None:
         if trial.parts.sampler.amplified and (self.noise_multiplier or self.target_epsilon):
             steps = trial.epochs * trial.steps_per_epoch
             if trial.delta < (least := steps * LEAST_DELTA_PER_STEP):

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.trials.mechanism import Mechanism
-from pipeline.trials.part import PARTS
+from pipeline.trials.network import Network
+from pipeline.trials.part import PARTS, parts_of
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
@@ -28,8 +29,9 @@ def counted(number: object, noun: str) -> str:
 # In names of runs, which a tracking database in any encoding must take.
 SYMBOLS = {"epsilon": "eps", "label_epsilon": "label-eps", "sigma": "sigma", "z": "z", "clipping_norm": "C",
            "batch_size": "m", "learning_rate": "lr", "tau_f": "tau_f", "tau_h": "tau_h", "seed": "s"}
-SPELLED = {"ε": "epsilon", "δ": "delta", "σ": "sigma", "τ": "tau", "≤": "<=", "≥": ">=", "±": "+-", "−": "-", "×": "x",
-           "’": "'"}
+SPELLED: dict[str, str | int | None] = {
+    "ε": "epsilon", "δ": "delta", "σ": "sigma", "τ": "tau", "≤": "<=", "≥": ">=", "±": "+-", "−": "-", "×": "x",
+    "’": "'"}
 
 
 def spelled(text: str) -> str:
@@ -64,7 +66,7 @@ def guarantee(trials: Sequence[TrialConfig]) -> str:
 def method(fields: Mapping[str, Any]) -> str:
     """What a frontier has a curve of, from a trial's canonical fields: its algorithm, or its trainer; `softmax` of
     networks without hidden layers, through which no algorithm has anything to carry back."""
-    network = PARTS["network"][fields["network"]]
+    network = parts_of("network", Network)[fields["network"]]
     return fields["algorithm"] if network.held or fields["hidden"] or network.convolutional else "softmax"
 
 

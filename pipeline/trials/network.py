@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.part import Part, chosen, part, setting
 from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 ACTIVATION_SLOPES = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}  # gamma: the supremum of phi', whose infimum is 0
 ACTIVATION_SUPREMA = {"tanh": 1.0, "sigmoid": 1.0, "relu": math.inf}  # of |phi|
@@ -50,13 +53,13 @@ class Network(Part):
         n_in = below[-1].n_out if below else math.prod(shape)
         return (*below, *dense_shapes((n_in, *self.hidden, n_classes)))
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """Refuse a start that needs a matrix B which is not known."""
         if self.output_init == "feedback" and not trial.parts.projector.known:
             raise ConfigError("output_init: 'feedback' needs a feedback matrix B that is known, got it with algorithm "
                               f"'{trial.algorithm}' and projector '{trial.projector}'; use 'uniform' or 'zero'")
 
-    def _check_hidden(self, trial: Any) -> None:
+    def _check_hidden(self, trial: TrialConfig) -> None:
         raise ConfigError("hidden: without hidden layers there is nothing to project an error to, and all algorithms "
                           "are the softmax regression that 'bp' with network 'mlp' trains, got [] with algorithm "
                           f"'{trial.algorithm}' and network '{trial.network}'")
@@ -66,7 +69,7 @@ class Network(Part):
 class Mlp(Network):
     """Fully connected layers."""
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """Feedback needs hidden layers."""
         if not self.hidden and not trial.parts.feedback.exact:
             self._check_hidden(trial)
@@ -88,9 +91,10 @@ class Convnet(Network):
 
     def convolutions(self, shape: tuple[int, ...]) -> tuple[LayerShape, ...]:
         """One for each of `channels`."""
-        return conv_shapes(shape, self.channels, self.kernel)
+        channels, rows, columns = shape
+        return conv_shapes((channels, rows, columns), self.channels, self.kernel)
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """Images that are large enough, and what is described of convolutions."""
         shape = trial.parts.features.shape(trial)
         if len(shape) != 3:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ def plan(trials: Sequence[TrialConfig], resources: Resources, workers: int, kept
         limit = resources.pack_size or default_pack_size(group[0], len(trials), workers, resources.gpu > 0)
         count = math.ceil(len(group) / limit)
         bounds = [round(i * len(group) / count) for i in range(count + 1)]
-        packs += [Pack(tuple(group[a:b])) for a, b in zip(bounds, bounds[1:], strict=False)]
+        packs += [Pack(tuple(group[a:b])) for a, b in itertools.pairwise(bounds)]
     return sorted(packs, key=lambda pack: (not pack.needs_opu, -cost(pack)))
 
 

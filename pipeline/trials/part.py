@@ -17,12 +17,15 @@ import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast, dataclass_transform
 
 from pipeline.trials.fields import ConfigError, always, check, coerce, listed_or
 from pipeline.trials.fields import setting as setting
 
-SETTINGS: dict[str, Field] = {}  # by name, of all slots and parts
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
+
+SETTINGS: dict[str, Field[Any]] = {}  # by name, of all slots and parts
 RESERVED: set[str] = set()  # what trials have by themselves, and no setting may be called
 
 
@@ -51,8 +54,8 @@ class Need(NamedTuple):
     """A condition under which a part uses a setting, in the words of a message: `tau_h_min > 0`."""
 
     wanted: str
-    now: Callable[[Any], str]  # what a trial has instead
-    holds: Callable[[Any], bool]
+    now: Callable[[TrialConfig], str]  # what a trial has instead
+    holds: Callable[[TrialConfig], bool]
 
     @property
     def slot(self) -> bool:
@@ -94,6 +97,7 @@ def again(name: str, *needs: Need, elide: bool = False) -> Any:
         **f.metadata, "applies": always, "needs": needs, "elide": elide})
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(setting, again))
 class Part:
     """An answer to the question of a slot.
 
@@ -114,18 +118,19 @@ class Part:
     works: ClassVar[Any] = None
     instead: ClassVar[Mapping[str, str]] = {}
     not_integer: ClassVar[str] = ""
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # of every subclass
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True)(cls)
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """Refuse what does not go with this part.
 
         Raises:
             ConfigError: naming a setting of the trial, its value, the reason, and what would be accepted.
         """
 
-    def settled(self, trial: Any) -> dict[str, Any]:
+    def settled(self, trial: TrialConfig) -> dict[str, Any]:
         """Settings whose values follow from others.
 
         Raises:
@@ -139,6 +144,14 @@ class Part:
         return load(cls.works)
 
 
+P = TypeVar("P", bound=Part)
+
+
+def parts_of(slot: str, base: type[P]) -> Mapping[str, type[P]]:
+    """The parts of a slot by name, as subclasses of the slot's base class; also those that are not listed."""
+    return cast("Mapping[str, type[P]]", PARTS[slot])  # a dict of slots cannot say which slot has which base
+
+
 def load(works: Any) -> Any:
     """What `module:attribute` names; anything else as it is."""
     if not isinstance(works, str):
@@ -147,7 +160,7 @@ def load(works: Any) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def fields(part: Part | type[Part]) -> tuple[Field, ...]:
+def fields(part: Part | type[Part]) -> tuple[Field[Any], ...]:
     """The settings of a part, in the order in which they are declared."""
     return dataclasses.fields(part)
 
@@ -157,7 +170,7 @@ def declares(part: Part | type[Part], name: str) -> bool:
     return name in getattr(part, "__dataclass_fields__", ())
 
 
-def uses(part: Part, f: Field, trial: Any) -> bool:
+def uses(part: Part, f: Field[Any], trial: TrialConfig) -> bool:
     """Whether a setting of a part affects the result of a trial that has the part."""
     meta = f.metadata
     return (not (meta["elide"] and getattr(part, f.name) == f.default) and meta["applies"](trial)
@@ -192,7 +205,7 @@ def part(slot: str, name: str, held: bool = False) -> Callable[[type[Part]], typ
     return enter
 
 
-def extension(slot: str, name: str, base: type[Part], settings: Sequence[str] | Mapping[str, Field | None],
+def extension(slot: str, name: str, base: type[Part], settings: Sequence[str] | Mapping[str, Field[Any] | None],
               **attributes: Any) -> type[Part]:
     """Enter a part that is told by what it has.
 
@@ -265,7 +278,7 @@ def _enter_settings(cls: type[Part], others: Sequence[type[Part]]) -> None:
         SETTINGS[f.name] = f
 
 
-def _said(f: Field) -> tuple[Any, ...]:
+def _said(f: Field[Any]) -> tuple[Any, ...]:
     """What is said of a setting, but for when it is used."""
     when = ("applies", "needs", "elide")
     return f.default, *(value for name, value in f.metadata.items() if name not in when)
@@ -306,7 +319,7 @@ def slot(name: str, attribute: str, default: str, doc: str, **rules: Any) -> str
 
 
 # In this order a trial is composed, and its settings are listed.
-SLOTS: Mapping[str, str] = {name: slot(name, *rest[:3], **rest[3]) for name, *rest in (
+_SLOTS: Sequence[tuple[str, str, str, str, dict[str, Any]]] = (
     ("dataset", "data", "fashion_mnist", "data set", {}),
     ("features", "features", "pixels",
      "what the network takes in: pixels, or a public map of single records: scattering coefficients (Tramer and Boneh "
@@ -336,12 +349,14 @@ SLOTS: Mapping[str, str] = {name: slot(name, *rest[:3], **rest[3]) for name, *re
     ("trainer", "trainer", "built_in",
      "who trains: this package's own networks, or a trainer of a plugin, which brings along all but data, features and "
      "what is released", {"elide": True}),
-)}
+)
+SLOTS: Mapping[str, str] = {name: slot(name, attribute, default, doc, **rules)
+                            for name, attribute, default, doc, rules in _SLOTS}
 
 
-def settings() -> tuple[Field, ...]:
+def settings() -> tuple[Field[Any], ...]:
     """All settings that a trial may have: what chooses the part of each slot, and what the parts of that slot have."""
-    found: dict[str, Field] = {}
+    found: dict[str, Field[Any]] = {}
     for slot_name, of_slot in PARTS.items():
         found.setdefault(slot_name, SETTINGS[slot_name])
         for cls in of_slot.values():

@@ -7,12 +7,15 @@ and counted as they are. Nothing more is trained of them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pipeline.trials.fields import ConfigError
 
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
-def check_promises(trials: Iterable[Any], published: Collection[str] | None = ()) -> None:
+
+def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | None = ()) -> None:
     """Make sure that these trials may be trained.
 
     Args:
@@ -34,7 +37,7 @@ def check_promises(trials: Iterable[Any], published: Collection[str] | None = ()
             _check_secure(c)
 
 
-def check_noise(c: Any, place: str = "") -> None:
+def check_noise(c: TrialConfig, place: str = "") -> None:
     """Make sure that a mechanism which bounds contributions has noise, or was told to have none.
 
     Args:
@@ -56,7 +59,7 @@ def check_noise(c: Any, place: str = "") -> None:
                           f"and no guarantee{place and f', at {place}'}")
 
 
-def _check_secure(c: Any) -> None:
+def _check_secure(c: TrialConfig) -> None:
     if c.inputs == "standardized" and not c.parts.data.spec.published:
         raise ConfigError(f"inputs: 'standardized' takes means and deviations of the training records of {c.dataset}, "
                           "which no epsilon covers, got it with noise 'secure'; use 'centered'")
@@ -66,7 +69,7 @@ def _check_secure(c: Any) -> None:
     check_exact(c)
 
 
-def check_exact(c: Any) -> None:
+def check_exact(c: TrialConfig) -> None:
     """Make sure that the contributions of a trial with secret noise are integers, where a Gaussian mechanism sums them.
 
     Raises:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.trials.fields import ConfigError, listed_or
 from pipeline.trials.mechanism import certified_mechanisms
 from pipeline.trials.part import Need, Part, own, part, private, setting
 from pipeline.trials.shapes import n_parameters
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 DISCLOSURES = ("plain", "noisy", "withheld")  # what is logged of private records
 LARGEST_BOUND = 1e15  # of norms and noise in secure trials; 1/LARGEST_BOUND is the least
@@ -49,15 +52,15 @@ class Release(Part):
     seed: int = setting(0, "seed of split, initialisation and feedback and, in research, of sampling and noise",
                         low=0, high=2**63 - 1, per_trial=True)
 
-    def settled(self, trial: Any) -> dict[str, Any]:
+    def settled(self, trial: TrialConfig) -> dict[str, Any]:
         """The default is left open, so that it follows where noise comes from."""
         return {"private_metrics": ""} if self.private_metrics == self.in_effect(trial) else {}
 
-    def in_effect(self, trial: Any) -> str:
+    def in_effect(self, trial: TrialConfig) -> str:
         """What is logged where nothing is said."""
         return self.default_disclosure if trial.parts.mechanism.private else "plain"
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """What is logged must be covered, and canaries must have room."""
         guaranteed = bool(trial.parts.mechanism.kind(trial))
         n_train = trial.split_sizes[0]
@@ -83,7 +86,7 @@ class Release(Part):
         if trial.secure:
             self._check_secure(trial, guaranteed)
 
-    def _check_secure(self, trial: Any, guaranteed: bool) -> None:
+    def _check_secure(self, trial: TrialConfig, guaranteed: bool) -> None:
         """What `noise: secure` promises of the numbers that are handed out, it must be able to keep."""
         if not guaranteed:
             raise ConfigError(f"noise: 'secure' keeps a guarantee, and mechanism '{trial.mechanism}' has none with "

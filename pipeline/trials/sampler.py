@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypedDict
 
 from pipeline.trials.fields import ConfigError
-from pipeline.trials.part import PARTS, Part, part, setting
+from pipeline.trials.part import Part, part, parts_of, setting
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 RELATIONS = ("add/remove", "replace-one")
+
+
+class Rates(TypedDict, total=False):
+    """What a privacy event says of a record's part in a step: q, or m out of N."""
+
+    sampling_rate: float
+    N: int
+    m: int
 
 
 class Sampler(Part):
@@ -44,15 +54,15 @@ class Sampler(Part):
     batch_size: int = setting(256, "m, records per step", low=1)
     epochs: int = setting(15, "passes over the training records", low=1)
 
-    def rates(self, n: int) -> Mapping[str, float | int]:
+    def rates(self, n: int) -> Rates:
         """What a privacy event says of a record's part in a step, of n training records."""
         raise NotImplementedError
 
-    def participations(self, trial: Any, epochs: int) -> tuple[int, float, str]:
+    def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
         """(draws, q, in words): a record takes part Bin(draws, q) times in so many epochs."""
         raise ValueError(f"sampler: participations are known of shuffled and without_replacement, got {self.name}")
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """A batch is no larger than the training records."""
         n_train = trial.split_sizes[0]
         if self.batch_size > n_train:
@@ -71,11 +81,11 @@ class Shuffled(Sampler):
     other_relation = "one record more or less moves all others between the batches of an epoch; use replace-one"
     part_in_step = "a record takes part once per epoch, no amplification"
 
-    def rates(self, n: int) -> Mapping[str, float | int]:
+    def rates(self, n: int) -> Rates:
         """None: participations alone are known."""
         return {}
 
-    def participations(self, trial: Any, epochs: int) -> tuple[int, float, str]:
+    def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
         """One in an epoch."""
         return epochs, 1.0, "a record takes part once per epoch"
 
@@ -92,11 +102,11 @@ class WithoutReplacement(Sampler):
     rate_names = ("N", "m")
     part_in_step = "batches of m out of N records, drawn anew for every step"
 
-    def rates(self, n: int) -> Mapping[str, float | int]:
+    def rates(self, n: int) -> Rates:
         """N and m."""
         return {"N": n, "m": self.batch_size}
 
-    def participations(self, trial: Any, epochs: int) -> tuple[int, float, str]:
+    def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
         """Binomial."""
         draws, q = epochs * trial.steps_per_epoch, self.batch_size / trial.split_sizes[0]
         return draws, q, f"participations are binomial ({draws} draws, q = {q:.4g})"
@@ -115,11 +125,11 @@ class Poisson(Sampler):
     rate_names = ("sampling_rate",)
     part_in_step = "a record takes part in a step with probability q"
 
-    def rates(self, n: int) -> Mapping[str, float | int]:
+    def rates(self, n: int) -> Rates:
         """q."""
         return {"sampling_rate": self.batch_size / n}
 
 
 def relation_of(sampler: str) -> str:
     """The neighbouring relation of a sampler's batches."""
-    return PARTS["sampler"][sampler].relation
+    return parts_of("sampler", Sampler)[sampler].relation

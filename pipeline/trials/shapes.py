@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ def n_parameters(layers: Sequence[LayerShape]) -> int:
 
 def dense_shapes(sizes: Sequence[int]) -> tuple[DenseShape, ...]:
     """Fully connected layers from n_0 to n_1, n_1 to n_2, ..."""
-    return tuple(DenseShape(n_in, n_out) for n_in, n_out in zip(sizes, sizes[1:], strict=False))
+    return tuple(DenseShape(n_in, n_out) for n_in, n_out in itertools.pairwise(sizes))
 
 
 def conv_shapes(image: tuple[int, int, int], channels: Sequence[int], kernel: int) -> tuple[ConvShape, ...]:

@@ -12,7 +12,10 @@ not privacy: a number beyond the range is clamped, which makes no contribution l
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 LARGEST_FIRST, LARGEST_SECOND = 127, 64  # entries of the factors of a product in 8 bits
 BASE = 128  # two digits of 8 bits make a number of 14
@@ -44,7 +47,7 @@ def most_terms() -> int:
     return (2**31 - 1) // (LARGEST_FIRST * LARGEST_SECOND)
 
 
-def input_step(trial: Any) -> float:
+def input_step(trial: TrialConfig) -> float:
     """b of the inputs: of `input_norm`, or of the size of the features."""
     largest = trial.parts.features.scale(trial)
     if trial.input_norm:
@@ -52,7 +55,7 @@ def input_step(trial: Any) -> float:
     return power_of_two(largest / LARGEST_FIRST)
 
 
-def signal_steps(trial: Any) -> tuple[float, ...]:
+def signal_steps(trial: TrialConfig) -> tuple[float, ...]:
     """s of every layer's learning signal, before any projection on the feedback space."""
     hidden = len(trial.layer_sizes) - 2
     if trial.parts.feedback.exact:
@@ -65,7 +68,7 @@ def signal_steps(trial: Any) -> tuple[float, ...]:
     return (*[step] * hidden, 2.0 ** -(ERROR_BITS + 1))
 
 
-def steps(trial: Any, bound: float, deviation: float) -> list[Steps]:
+def steps(trial: TrialConfig, bound: float, deviation: float) -> list[Steps]:
     """Steps of every layer.
 
     Args:
@@ -94,6 +97,6 @@ def grid_exponent(step: Steps, deviation: float) -> int:
     return round(math.log2(step.contribution * step.input / deviation)) + GRID_BITS
 
 
-def largest_noise(trial: Any) -> float:
+def largest_noise(trial: TrialConfig) -> float:
     """Largest noise over C whose grid divides a b in every layer."""
     return 2.0 ** min(grid_exponent(step, 1.0) for step in steps(trial, 1.0, 1.0))

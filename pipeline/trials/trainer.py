@@ -14,17 +14,21 @@ import importlib.util
 import inspect
 import math
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pipeline.trials import loss, mechanism, sampler
 from pipeline.trials.feedback import Feedback
 from pipeline.trials.fields import ConfigError
-from pipeline.trials.part import PARTS, SETTINGS, Part, again, extension, part, setting
+from pipeline.trials.part import PARTS, SETTINGS, Part, again, extension, part, parts_of, setting
 from pipeline.trials.shapes import LayerShape, dense_shapes
 
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
+
+Train = TypeVar("Train", bound=Callable[..., Iterator[Any]])  # what it yields, `harness` reads
 STEP, EPOCH = "step", "epoch"
 SEED, OWN = "seed", "own"
 
@@ -42,6 +46,11 @@ class Trainer(Part):
         public: by name, why a metric of its own may be logged where private records are not.
         redraws: whether its noise comes from elsewhere than the trial's seed, so that a second run is a second draw.
         source: file of the function, for messages.
+        event: of a trial with its noise, the `dp_accounting.DpEvent` of a step or an epoch.
+        per: which of the two it is of.
+        relation: of neighbours, for which the event holds.
+        parameters: of a certified one, how many numbers a record contributes.
+        step: what one step releases, for its audit.
     """
 
     runs: ClassVar[str] = ""
@@ -53,12 +62,27 @@ class Trainer(Part):
     public: ClassVar[Mapping[str, str]] = {}
     redraws: ClassVar[bool] = False
     source: ClassVar[str] = ""
+    event: ClassVar[staticmethod[[Any], Any] | None] = None
+    per: ClassVar[str] = STEP
+    relation: ClassVar[str] = "add/remove"
+    parameters: ClassVar[staticmethod[[Any], int] | None] = None
+    step: ClassVar[staticmethod[..., Any] | None] = None
 
-    def run(self, trial: Any) -> str:
+    def states(self, trial: TrialConfig) -> Any:
+        """The event of a trial with its noise, as the trainer gives it.
+
+        Raises:
+            ConfigError: of a trainer that states none.
+        """
+        if self.event is None:
+            raise ConfigError(f"event: trainer '{self.name}' states none, so nothing can be accounted for")
+        return self.event(trial)
+
+    def run(self, trial: TrialConfig) -> str:
         """`module:attribute` of what trains a trial."""
         return self.runs
 
-    def layers(self, trial: Any) -> tuple[LayerShape, ...]:
+    def layers(self, trial: TrialConfig) -> tuple[LayerShape, ...]:
         """Shapes of what is trained, as far as they are known."""
         raise NotImplementedError
 
@@ -69,19 +93,19 @@ class BuiltIn(Trainer):
 
     own = True
 
-    def run(self, trial: Any) -> str:
+    def run(self, trial: TrialConfig) -> str:
         """That of the trial's arithmetic."""
         return trial.parts.arithmetic.works
 
-    def layers(self, trial: Any) -> tuple[LayerShape, ...]:
+    def layers(self, trial: TrialConfig) -> tuple[LayerShape, ...]:
         """Those of the network."""
         return trial.parts.network.layers(trial.parts.features.shape(trial), trial.parts.data.spec.n_classes)
 
 
-class _OfTrainer:
+class _OfTrainer(Part):
     """A part that trials of a trainer have, and others cannot."""
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """Refuse it without its trainer."""
         if trial.parts.trainer.own:
             wanted = self.name if self.slot == "algorithm" else "NAME"
@@ -91,7 +115,7 @@ class _OfTrainer:
 
 
 @part("network", "by_trainer", held=True)
-class _Network(_OfTrainer, Part):
+class _Network(_OfTrainer):
     """Whatever the trainer trains."""
 
     convolutional = False
@@ -105,7 +129,7 @@ class _Loss(_OfTrainer, loss.Loss):
 
 
 @part("optimizer", "by_trainer", held=True)
-class _Optimizer(_OfTrainer, Part):
+class _Optimizer(_OfTrainer):
     """However the trainer steps."""
 
 
@@ -114,7 +138,7 @@ class _Stated(_OfTrainer, mechanism.Mechanism):
 
     composed = True
 
-    def kind(self, trial: Any) -> str:
+    def kind(self, trial: TrialConfig) -> str:
         """`stated`, where there is an event, and noise."""
         trainer = trial.parts.trainer
         noisy = not trainer.calibrates or trial.target_epsilon or getattr(trial, trainer.calibrates)
@@ -138,7 +162,7 @@ class Stated(_Stated):
     target = "target_epsilon"
     target_epsilon: float = again("target_epsilon")
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """One of target and noise."""
         super().check(trial)
         name = trial.parts.trainer.calibrates
@@ -158,36 +182,26 @@ class External(Trainer):
     """A user's trainer.
 
     Attributes:
-        event: of a trial with its noise, the `dp_accounting.DpEvent` of a step or an epoch.
-        per: which of the two it is of.
-        relation: of neighbours, for which the event holds.
-        parameters: of a certified one, how many numbers a record contributes.
-        step: what one step releases, for its audit.
         also: refuses what does not go with it.
     """
 
     runs: ClassVar[str] = "pipeline.learning.harness:Harness"
-    event: ClassVar[Callable[[Any], Any] | None] = None
-    per: ClassVar[str] = STEP
-    relation: ClassVar[str] = "add/remove"
-    parameters: ClassVar[Callable[[Any], int] | None] = None
-    step: ClassVar[Callable[..., Any] | None] = None
-    also: ClassVar[Callable[[Any], None] | None] = None
+    also: ClassVar[staticmethod[[Any], None] | None] = None
 
     trainer_version: int = setting(0, "version of a user's trainer; by default that which is loaded", low=0)
 
-    def settled(self, trial: Any) -> dict[str, Any]:
+    def settled(self, trial: TrialConfig) -> dict[str, Any]:
         """The version that is loaded, where none is given."""
         return {} if self.trainer_version else {"trainer_version": self.version}
 
-    def layers(self, trial: Any) -> tuple[LayerShape, ...]:
+    def layers(self, trial: TrialConfig) -> tuple[LayerShape, ...]:
         """Of a certified one a layer of so many units without inputs, whose biases a record contributes to; of others
         as if it were softmax regression, for the order in which trials start."""
         if self.parameters:
-            return dense_shapes((0, _whole(self, trial)))
+            return dense_shapes((0, _whole(self.name, self.parameters, trial)))
         return dense_shapes((math.prod(trial.parts.features.shape(trial)), trial.parts.data.spec.n_classes))
 
-    def check(self, trial: Any) -> None:
+    def check(self, trial: TrialConfig) -> None:
         """Refuse parts that the trainer holds, and noise that nobody could vouch for."""
         for slot, cls in self.brings.items():
             if (given := dict(trial.given).get(slot, cls.name)) != cls.name:
@@ -197,14 +211,14 @@ class External(Trainer):
             raise ConfigError(f"noise: nobody checked what trainer '{self.name}' states, got 'secure'; use 'research', "
                               "or a trainer that hands in contributions (per_record)")
         if self.parameters and not trial.parts.mechanism.flat:
-            flat = [name for name, cls in PARTS["mechanism"].items() if cls.flat]
+            flat = [name for name, cls in parts_of("mechanism", mechanism.Mechanism).items() if cls.flat]
             raise ConfigError(f"mechanism: must be one of {', '.join(flat)} with trainer '{self.name}', whose "
                               f"contributions have no layers, got '{trial.mechanism}'")
         if self.also:
             self.also(trial)
 
 
-def check_packages(trial: Any) -> None:
+def check_packages(trial: TrialConfig) -> None:
     """Raises:
         ConfigError: for a trainer that needs a package which is not installed here.
     """
@@ -221,11 +235,11 @@ def is_stated(algorithm: str) -> bool:
 
 
 def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = None, per: str = STEP,
-            relation: str = "add/remove", calibrates: str = "", settings: Mapping[str, Field | None] | None = None,
+            relation: str = "add/remove", calibrates: str = "", settings: Mapping[str, Field[Any] | None] | None = None,
             label: str = "", requires: Sequence[str] = (), randomness: str = SEED,
             public: Mapping[str, str] | None = None, per_record: str = "",
-            parameters: Callable[[Any], int] | None = None, step: Callable[..., Any] | None = None,
-            check: Callable[[Any], None] | None = None) -> Callable[[Callable], Callable]:
+            parameters: Callable[[TrialConfig], int] | None = None, step: Callable[..., Any] | None = None,
+            check: Callable[[TrialConfig], None] | None = None) -> Callable[[Train], Train]:
     """Enter a generator function as a trainer: `trainer: <name>` is accepted from then on (docs/trainers.md).
 
     A stated one is called as `train(trial, records, labels, device)`, a certified one as `train(trial, device)`
@@ -289,8 +303,9 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
         if kind is not None and not isinstance(kind.default, float):
             raise ConfigError(f"calibrates: must be a setting with a number that is no whole one, got '{calibrates}'")
 
-    def enter(function: Callable) -> Callable:
-        if not inspect.isgeneratorfunction(function):
+    def enter(function: Train) -> Train:
+        entered: object = function
+        if not inspect.isgeneratorfunction(entered):
             raise ConfigError(f"trainer: '{name}' must be a generator function, which yields after each epoch, got "
                               f"{function!r}")
         shown = (label or name) + ("" if per_record else " (stated)")  # wherever it stands beside what is certified
@@ -319,13 +334,13 @@ def _named(cls: type[Part], entered: type[Part]) -> type[Part]:
 
 
 @lru_cache(maxsize=1024)
-def _whole(trainer: External, trial: Any) -> int:
+def _whole(name: str, parameters: Callable[[TrialConfig], int], trial: TrialConfig) -> int:
     """How many numbers a record contributes.
 
     Raises:
         ConfigError: where the trainer says something else.
     """
-    number = trainer.parameters(trial)
+    number = parameters(trial)
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ConfigError(f"parameters: must give a whole number >= 1, got {number!r} of trainer '{trainer.name}'")
+        raise ConfigError(f"parameters: must give a whole number >= 1, got {number!r} of trainer '{name}'")
     return number

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pipeline.trials.feedback import Feedback
 from pipeline.trials.fields import ConfigError, listed_or, plain
 from pipeline.trials.naming import counted
-from pipeline.trials.part import PARTS, SETTINGS, SLOTS, Need, Part, declares, owners, settings
+from pipeline.trials.part import PARTS, SETTINGS, SLOTS, Need, Part, declares, owners, parts_of, settings
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
-Written = tuple[Any, Mapping[str, str]]  # a trial, and the place in the file of every field that was given
+Written = tuple["TrialConfig", Mapping[str, str]]  # a trial, and the place in the file of every field that was given
 
 
 def check_used(trials: Sequence[TrialConfig]) -> None:
@@ -48,7 +49,7 @@ def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None
         uses_them = trial.used()
         for field, place in places.items():
             reached[place].append(trial)
-            if field in uses_them or not place.startswith("search.") and _neutral(trial, field):
+            if field in uses_them or (not place.startswith("search.") and _neutral(trial, field)):
                 fine.add(place)
     for place, value in entries.items():
         field = place.rpartition(".")[2]
@@ -129,7 +130,7 @@ def _elsewhere(field: str, trial: TrialConfig) -> Iterator[tuple[str, list[str],
         names = [name for name in having if name != getattr(trial, slot)]
         reached = [name for name in names if name in trial.parts.feedback.projectors]
         if slot == "projector" and names and not reached:
-            takes = {name: cls.projectors[0] in names for name, cls in PARTS["algorithm"].items()
+            takes = {name: cls.projectors[0] in names for name, cls in parts_of("algorithm", Feedback).items()
                      if set(cls.projectors) & set(names)}
             yield "algorithm", list(takes), "" if any(takes.values()) else f" with projector {listed_or(names)}"
         elif names:

@@ -26,7 +26,7 @@ from pipeline.trials.packs import Resources
 from pipeline.trials.records import EpochRecord
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import sweep_stub  # noqa: E402
+import sweep_stub
 
 cloudpickle.register_pickle_by_value(sweep_stub)  # workers cannot import from the folder of the tests
 

@@ -84,7 +84,7 @@ def products(config: TrialConfig) -> list[tuple[Shape, bool, bool]]:
     """The matrix products of one step of a fully connected network, forward, feedback, update: (shape, whether the left
     and whether the right factor lies transposed in memory)."""
     m, sizes = config.batch_size, config.layer_sizes
-    layers = list(zip(sizes, sizes[1:], strict=False))
+    layers = list(itertools.pairwise(sizes))
     forward = [((m, n_in, n_out), False, True) for n_in, n_out in layers]
     update = [((n_out, m, n_in), True, False) for n_in, n_out in layers]
     if config.algorithm == "bp":
@@ -124,7 +124,7 @@ def opacus_step(config: TrialConfig, data: Dataset, mode: str) -> Step:
         from opacus import PrivacyEngine
 
     sizes, m = config.layer_sizes, config.batch_size
-    layers = [module for n_in, n_out in zip(sizes, sizes[1:], strict=False)
+    layers = [module for n_in, n_out in itertools.pairwise(sizes)
               for module in (torch.nn.Linear(n_in, n_out), torch.nn.Tanh())][:-1]
     model, criterion = torch.nn.Sequential(*layers).to(data.train_x.device), torch.nn.CrossEntropyLoss()
     x, y = data.train_x[:m].float() / data.spec.scale, data.train_y[:m]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 import threading
@@ -153,7 +154,7 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
     if healer:
         healer.join()
     lines = [Line(struck, ""), *(line for line in driver.lines if line.at > struck), Line(ended, "")]
-    outcome.silence = max(b.at - a.at for a, b in zip(lines, lines[1:], strict=False))
+    outcome.silence = max(b.at - a.at for a, b in itertools.pairwise(lines))
     said = next((line for line in lines if line.text and not ORDINARY.match(line.text)), None)
     if said:
         outcome.told, outcome.line = said.at - struck, said.text

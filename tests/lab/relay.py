@@ -5,6 +5,7 @@ For kernels without netem. Frames are those that the kernel hands over, up to 64
 
 from __future__ import annotations
 
+import contextlib
 import random
 import select
 import socket
@@ -50,10 +51,8 @@ def relay(delay: float, loss: float) -> None:
                 under_way.append((time.monotonic() + delay, beyond[there], frame))
         while under_way and under_way[0][0] <= time.monotonic():
             _, there, frame = under_way.popleft()
-            try:
+            with contextlib.suppress(BlockingIOError):  # its queue is full: lost, as on any cable
                 there.send(frame)
-            except BlockingIOError:
-                pass  # its queue is full: lost, as on any cable
 
 
 if __name__ == "__main__":

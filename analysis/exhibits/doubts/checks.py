@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence
+from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence, Key
 from analysis.exhibits.frontier.fit import noise_fields
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, setting_label
 from analysis.statistics import accuracy_error, welch_interval
@@ -38,7 +38,7 @@ class Doubt(NamedTuple):
     """
 
     check: str
-    points: frozenset[tuple]
+    points: frozenset[Key]
     sentence: str
 
     def names(self) -> str:
@@ -100,7 +100,8 @@ def edge(evidence: Evidence) -> Doubt | None:
     Noise, and what `MEASURED` lists, is not there to be chosen. Of a search the ends are those of its range, and 5% of
     that, on its own scale, count as the end; a `choice` of a search has no end.
     """
-    found, names, search = [], {}, evidence.experiment.search
+    found, search = [], evidence.experiment.search
+    names: dict[str, None] = {}  # in order
     fields = [f for f in settings() if type(f.default) in (int, float) and f.name not in MEASURED
               and evidence.tried.get(f.name, pd.Series(dtype=float)).nunique() > 1]
     for row in evidence.rows:
@@ -123,7 +124,9 @@ def edge(evidence: Evidence) -> Doubt | None:
 
 def effort(evidence: Evidence) -> Doubt | None:
     """Points for which fewer settings were tried than for another algorithm at their epsilon."""
-    found, counts, compared = [], {}, {}
+    found: list[Key] = []
+    counts: dict[tuple[str, int], None] = {}  # in order
+    compared: dict[tuple[str, str, float], list[dict[str, Any]]] = {}
     for row in (row for row in evidence.rows if row["kind"] != NO_FRONTIER):
         compared.setdefault((row["dataset"], row["kind"], row["asked"]), []).append(row)
     for group in compared.values():
@@ -171,7 +174,7 @@ def examine(evidence: Evidence) -> list[Doubt]:
     return [doubt for check in CHECKS if (doubt := check(evidence))]
 
 
-def against(evidence: Evidence, dataset: str, kind: str, rows: Sequence[Mapping]) -> tuple[list[str], bool]:
+def against(evidence: Evidence, dataset: str, kind: str, rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], bool]:
     """Why no verdict is given on a comparison, `DFA at chance` for example, and whether its settings are of unknown
     origin.
 
@@ -192,28 +195,28 @@ def _chance(dataset: str) -> float:
     return 100 * (spec.majority or 1 / spec.n_classes)
 
 
-def _error(row: Mapping) -> float:
+def _error(row: Mapping[str, Any]) -> float:
     """Standard error of a point at chance, in percent."""
     level, records = _chance(row["dataset"]) / 100, DATASETS[row["dataset"]].n_test
     return 100 * accuracy_error([value / 100 for value in row["values"]], level, records)
 
 
-def _at_end(value: float, ends: tuple[float, float], field: Field, domain: Domain | None) -> bool:
+def _at_end(value: float, ends: tuple[float, float], field: Field[Any], domain: Domain | None) -> bool:
     """Whether a value of a setting is at an end of its grid, or of a search's range, that can be moved."""
     scale = math.log if domain and domain.kind == "loguniform" else float
     low, high = map(scale, ends)
     width = NEAR_END * (high - low) if domain else 0.0
     least, most = (field.metadata[side] if not field.metadata[f"open_{side}"] else None for side in ("low", "high"))
-    return scale(value) <= low + width and ends[0] != least or scale(value) >= high - width and ends[1] != most
+    return (scale(value) <= low + width and ends[0] != least) or (scale(value) >= high - width and ends[1] != most)
 
 
-def _doubt(check: str, points: Iterable[tuple], evidence: Evidence, say: Callable[[str], str]) -> Doubt | None:
+def _doubt(check: str, points: Iterable[Key], evidence: Evidence, say: Callable[[str], str]) -> Doubt | None:
     """The finding on these points, if there are any."""
     points = frozenset(points)
     return Doubt(check, points, say(_where(points, evidence))) if points else None
 
 
-def _where(points: frozenset[tuple], evidence: Evidence) -> str:
+def _where(points: frozenset[Key], evidence: Evidence) -> str:
     """`DFA at ε ≤ 1, 3; BP at every ε`: curves in the order of figures, the data set where there are several."""
     if len(points) == len(evidence.rows) > 1:
         return "All points"
@@ -227,7 +230,7 @@ def _where(points: frozenset[tuple], evidence: Evidence) -> str:
     return _listed([text for _, text in sorted(found)], "; ")
 
 
-def _levels(rows: Sequence[Mapping]) -> str:
+def _levels(rows: Sequence[Mapping[str, Any]]) -> str:
     """`ε ≤ 1, 3`, `2 settings of z = 1.28`."""
     labels = list(dict.fromkeys(setting_label(row["setting"]) for row in rows))
     heads = [label.rpartition(" ")[0] for label in labels]

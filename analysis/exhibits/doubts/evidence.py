@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import pandas as pd
 
@@ -17,6 +18,7 @@ from pipeline.experiment.experiment import Experiment
 from pipeline.trials.naming import method
 
 KEY = ["dataset", "kind", "algorithm", "setting", "point"]  # of a point: one setting, all of its seeds
+Key = tuple[str, ...]  # values of `KEY`, or of the first of them
 NO_FRONTIER = ""  # kind of runs that are on no frontier: each of their settings is a point
 
 
@@ -70,14 +72,14 @@ class Evidence:
         return rows.assign(asked=asked(rows), settings=rows["settings"].fillna(1).astype(int))
 
     @cached_property
-    def rows(self) -> list[dict]:
+    def rows(self) -> list[dict[str, Any]]:
         """The points as dictionaries, each with its `key`: its values of `KEY`."""
         return [{**row, "key": tuple(row[name] for name in KEY)} for row in self.points.to_dict("records")]
 
     @property
-    def curves(self) -> dict[tuple, list[dict]]:
+    def curves(self) -> dict[Key, list[dict[str, Any]]]:
         """The rows by data set, kind and algorithm."""
-        found: dict[tuple, list[dict]] = {}
+        found: dict[Key, list[dict[str, Any]]] = {}
         for row in self.rows:
             found.setdefault(row["key"][:3], []).append(row)
         return found
@@ -89,10 +91,10 @@ class Evidence:
         return KEY[:3] if self.experiment.search else KEY[:4]
 
     @cached_property
-    def _tried_at(self) -> dict[tuple, pd.DataFrame]:
+    def _tried_at(self) -> dict[Key, pd.DataFrame]:
         return dict(list(self.tried.groupby(self._cell)))
 
-    def rivals(self, point: tuple) -> pd.DataFrame:
+    def rivals(self, point: Key) -> pd.DataFrame:
         """The runs that a point, given by its key, was chosen among: at its noise and, to within 1%, at its epsilon; of
         a search all."""
         same = self._tried_at[point[:len(self._cell)]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -42,7 +43,7 @@ SETTINGS_NAMED = 3  # of an algorithm, in a note
 def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment, store: Reader | None) -> Exhibit:
     """As `draw`, with what the experiment says of references, of a budget and of imported results in the store."""
     shown = name == imported.SHOWN_BY and experiment.imports
-    results = imported.load(store, experiment.imports) if shown else imported.NONE
+    results = imported.load(store, experiment.imports) if shown and store else imported.NONE
     adaptive = bool(experiment.search and (experiment.search.adaptive or experiment.budget))
     return draw(runs, name=name, references=experiment.references, budget=experiment.budget, by_scores=adaptive,
                 results=results)
@@ -82,7 +83,8 @@ def texts(points: Sequence[pd.DataFrame], runs: pd.DataFrame, references: Sequen
     """Per kind a caption and a table with algorithms as rows, epsilons as columns and means as cells; then what was
     chosen and the dominated areas."""
     volumes, letters = hypervolumes(points, runs), choice.letters(pd.concat(points))
-    body, more = [], []
+    body: list[str | Table] = []
+    more: list[str | Table] = []
     notes: dict[str, list[str]] = {}  # and of what they are
     for frame, (_, areas) in zip(points, volumes.groupby(["kind", "formula"], sort=False), strict=True):
         body += [caption(frame, runs), _means(frame)]
@@ -208,7 +210,7 @@ def _areas(volumes: pd.DataFrame) -> tuple[str, Table]:
             Table.of(["hypervolume", *names], [row]))
 
 
-def _column(row: tuple) -> str:
+def _column(row: Any) -> str:  # Any: of `DataFrame.itertuples`
     """`ε ≤ 3` for a target, which is met to within 1% from below; else the value."""
     target = target_of(row)
     return f"ε ≤ {target}" if target else f"ε = {row.epsilon:.4g}"

@@ -6,9 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from textwrap import fill
 from types import MappingProxyType
+from typing import Any
 
 import pandas as pd
 import seaborn as sns
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -23,11 +25,12 @@ from analysis.runs import ALGORITHM_LABELS, ReportError
 from pipeline.experiment.references import Reference
 
 MARKS = "*PXDv^"  # of published results, in their order
-PUBLISHED = {"color": "black", "linestyle": "none", "markersize": 7, "markeredgewidth": 0.5, "markerfacecolor": "gold"}
+PUBLISHED: dict[str, Any] = {  # of `Line2D`
+    "color": "black", "linestyle": "none", "markersize": 7, "markeredgewidth": 0.5, "markerfacecolor": "gold"}
 NO_MARKS: Mapping[Reference, str] = MappingProxyType({})
 LEGEND_WIDTH = 22  # characters of a line
 MOST_LETTERS = 8  # that a legend explains
-FRONT = {"facecolor": "0.965", "edgecolor": "0.75", "linewidth": 0.7, "linestyle": ":"}
+FRONT: dict[str, Any] = {"facecolor": "0.965", "edgecolor": "0.75", "linewidth": 0.7, "linestyle": ":"}
 
 
 def plot(points: Sequence[pd.DataFrame], references: Sequence[Reference] = (),
@@ -43,8 +46,9 @@ def plot(points: Sequence[pd.DataFrame], references: Sequence[Reference] = (),
     together = pd.concat(points, ignore_index=True)
     with style.theme():
         figure, axes = style.panels(len(points), 2, 4.2, 3.8, beside=(1.8, 0.0))
-        figure.get_layout_engine().set(w_pad=0.1)
-        letters, marked = choice.letters(together), {}
+        style.apart(figure)
+        letters = choice.letters(together)
+        marked: dict[Reference, str] = {}
         beside = imported.beside(points)
         for frame, ax in zip(points, axes, strict=True):
             own = others if frame is beside else imported.NONE
@@ -86,9 +90,10 @@ def draw_curves(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str] | Non
     for algorithm, shift in style.shifts(points).items():
         own = points[points["algorithm"] == algorithm]
         style.curve(ax, own, "epsilon", algorithm, shift, hollow=~own["on_front"])
-        for row in own[own["chosen"].isin(letters or ())].itertuples():
+        known = letters or {}
+        for row in own[own["chosen"].isin(known)].itertuples():
             above = ax.transData + ScaledTranslation(shift / 72, 4 / 72, ax.figure.dpi_scale_trans)
-            letter = ax.text(row.epsilon, row.mean, letters[row.chosen], color=style.PALETTE[algorithm],
+            letter = ax.text(row.epsilon, row.mean, known[row.chosen], color=style.PALETTE[algorithm],
                              fontsize="x-small", ha="center", va="bottom", zorder=5, transform=above)
             svg.tag(letter, algorithm)
 
@@ -151,8 +156,8 @@ def front(points: pd.DataFrame, ax: Axes) -> None:
     ax.set(xlim=(left, right), ylim=(bottom, top))
 
 
-def _handles(points: pd.DataFrame, letters: Mapping[str, str] | None) -> list:
-    handles = [*style.handles(points), Patch(label="below the Pareto\nfront of all", **FRONT)]
+def _handles(points: pd.DataFrame, letters: Mapping[str, str] | None) -> list[Artist]:
+    handles: list[Artist] = [*style.handles(points), Patch(label="below the Pareto\nfront of all", **FRONT)]
     if not points["on_front"].all():
         handles.append(Line2D([], [], color="black", linestyle="none", marker="o", markersize=4.5,
                               markerfacecolor="white", label="beaten by its own\nat a smaller ε"))

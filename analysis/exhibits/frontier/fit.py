@@ -9,7 +9,8 @@ from analysis.exhibits.fit import without_alignment, without_choice
 from pipeline.experiment.factors import find_factors
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import COMPOSABLE, epsilon_kind, method, noise_setting
-from pipeline.trials.part import PARTS
+from pipeline.trials.part import parts_of
+from pipeline.trials.trainer import Trainer
 
 FRONTIERS = {"frontier": "accuracy", "frontier_worst_class": "worst_class", "frontier_alignment": "alignment"}
 MOST_PANELS = 12  # of small multiples
@@ -23,7 +24,7 @@ def noise_fields(kind: str) -> tuple[str, ...]:
     """The settings that set epsilon, those by which users' trainers are calibrated included."""
     if kind not in COMPOSABLE:
         return FRONTIER_NOISE[kind]
-    calibrated = (cls.calibrates for cls in PARTS["trainer"].values())
+    calibrated = (cls.calibrates for cls in parts_of("trainer", Trainer).values())
     return tuple(dict.fromkeys((*FRONTIER_NOISE[kind], *filter(None, calibrated))))
 
 
@@ -66,7 +67,7 @@ def slices(configs: Sequence[TrialConfig]) -> str:
     if not fields:
         return ("has a panel for each value of one or two settings besides algorithm and noise, at most "
                 f"{MOST_PANELS}, but none varies, or each has more values")
-    panels: dict[tuple, list[TrialConfig]] = {}
+    panels: dict[tuple[str, ...], list[TrialConfig]] = {}
     for c in shown:
         panels.setdefault(tuple(str(c.canonical().get(name)) for name in fields), []).append(c)
     return next(filter(None, (frontier(panel, "accuracy") for panel in panels.values())), "")

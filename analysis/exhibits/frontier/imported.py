@@ -6,9 +6,10 @@ They have no part in what is computed of the frontier: neither its Pareto front 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from textwrap import fill
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -25,7 +26,8 @@ from pipeline.trials.naming import COMPOSABLE
 KIND = "imported"
 SHOWN_BY = "frontier"  # the exhibit that marks them
 MARKS = "dH8<>h"  # of methods, in their order
-LOOK = {"color": "black", "linestyle": "none", "markersize": 6.5, "markeredgecolor": "white", "markeredgewidth": 0.5}
+LOOK: dict[str, Any] = {"color": "black", "linestyle": "none", "markersize": 6.5,
+                        "markeredgecolor": "white", "markeredgewidth": 0.5}
 BY = ["imported", "method", "dataset", "relation", "delta", "epsilon"]  # what a point is of
 NONE = pd.DataFrame(columns=[*BY, "algorithm", "reason"])
 
@@ -69,7 +71,7 @@ def beside(points: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
     return next((frame for frame in points if frame["kind"].iloc[0] in COMPOSABLE), None)
 
 
-def _reason(point: dict[str, object], certified: pd.Series, dataset: str) -> str:
+def _reason(point: Mapping[str, Any], certified: pd.Series, dataset: str) -> str:
     if point["dataset"] != dataset:
         return f"on {DATASET_LABELS[point['dataset']]}"
     if point["relation"] != certified["relation"]:

@@ -22,7 +22,7 @@ def pareto_front(epsilon: Sequence[float], value: Sequence[float]) -> np.ndarray
     e, a = _points(epsilon, value)
     no_worse = (e[None, :] <= e[:, None]) & (a[None, :] >= a[:, None])
     better = (e[None, :] < e[:, None]) | (a[None, :] > a[:, None])
-    return ~(no_worse & better).any(axis=1)
+    return np.asarray(~(no_worse & better).any(axis=1))
 
 
 def hypervolume(epsilon: Sequence[float], value: Sequence[float], reference_epsilon: float,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -104,7 +105,7 @@ def asked(points: pd.DataFrame) -> pd.Series:
     return pd.Series([float(target_of(row) or row.epsilon) for row in points.itertuples()], index=points.index)
 
 
-def target_of(row: tuple) -> str:
+def target_of(row: Any) -> str:  # Any: of `DataFrame.itertuples`
     """`3` of a point whose noise was set by the target 3; empty for others."""
     return row.setting.rpartition("=")[2] if choice.is_target(row.setting) and row.kind in GUARANTEED else ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 import seaborn as sns
@@ -90,7 +91,7 @@ def plot(points: pd.DataFrame) -> Figure:
     return figure
 
 
-def panel_title(values: Mapping[str, object]) -> str:
+def panel_title(values: Mapping[str, Any]) -> str:
     """`batch_size 256, clipping_norm 1`; data sets by their label."""
     return ", ".join(DATASET_LABELS[value] if name == "dataset" else f"{name} {level_text(name, value)}"
                      for name, value in values.items())

@@ -138,10 +138,12 @@ def _file_of(config: TrialConfig) -> FeatureFile:
 
 def _computed(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
     if not config.parts.features.of_file:
-        return tuple(compute((data.train_x, data.test_x), data, config))
+        train, test = compute((data.train_x, data.test_x), data, config)
+        return train, test
     check_file(config)
     with safe_open(config.feature_file, "pt", str(data.train_x.device)) as file:
-        return tuple(compute([file.get_tensor(name) for name in ("train", "test")], data, config))
+        train, test = compute([file.get_tensor(name) for name in ("train", "test")], data, config)
+        return train, test
 
 
 def _cached(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
@@ -192,7 +194,7 @@ def _read(path: Path) -> dict[str, torch.Tensor] | None:
 def _checksum(found: dict[str, torch.Tensor]) -> str:
     content = hashlib.sha256()
     for name in ("train", "test"):
-        content.update(found[name].view(torch.uint8).numpy())
+        content.update(found[name].view(torch.uint8).numpy().data)
     return content.hexdigest()
 
 
@@ -202,5 +204,5 @@ def _digest(data: Dataset, config: TrialConfig) -> str:
     named = [VERSION, *config.parts.features.key(config), data.spec.shape, *([code] if code else [])]
     content = hashlib.sha256(json.dumps(named).encode())
     for records in (data.train_x, data.test_x):
-        content.update(records.cpu().numpy())
+        content.update(records.cpu().numpy().data)
     return content.hexdigest()[:32]

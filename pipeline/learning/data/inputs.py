@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.rows import Activation
 from pipeline.trials.config import TrialConfig
 
 LEAST_NORM = 1e-6  # of an input: one of zeros has no direction, and stays zero
@@ -36,7 +37,7 @@ class Inputs:
         columns = [torch.tensor(v, device=records.device).repeat_interleave(per_channel) for v in (mean, std)]
         self.factor, self.shift = 1 / (data.spec.scale * columns[1]), -columns[0] / columns[1]
 
-    def batch(self, indices: torch.Tensor, passing: bool = False) -> torch.Tensor:
+    def batch(self, indices: torch.Tensor, passing: bool = False) -> Activation:
         """Float inputs [..., n_0] of the records at `indices` [...].
 
         Args:

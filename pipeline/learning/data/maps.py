@@ -42,7 +42,7 @@ class Map:
     pack: int
     code: str = ""
     kept: bool = True
-    function: Callable | None = None
+    function: Callable[[torch.Tensor, TrialConfig], torch.Tensor] | None = None
 
 
 def _images(records: torch.Tensor, spec: DatasetSpec) -> torch.Tensor:
@@ -64,7 +64,8 @@ def _scattering(spec: DatasetSpec, config: TrialConfig, device: torch.device) ->
 
 @contextlib.contextmanager
 def _patches(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
-    maps = Patches(*spec.shape[:2], config.patch_filters, config.patch_size, config.patch_threshold, config.patch_pools,
+    channels, size, *_ = spec.shape
+    maps = Patches(channels, size, config.patch_filters, config.patch_size, config.patch_threshold, config.patch_pools,
                    device)
     yield standardised(lambda records: maps(_images(records, spec)), spec, device, PACK)
 
@@ -82,7 +83,7 @@ FILE = Map(_as_they_are, 4096, kept=False)  # it is a file already
 
 def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig], torch.Tensor], *,
                       shape: Callable[[TrialConfig], tuple[int, ...]] | tuple[int, ...], public_because: str,
-                      settings: Sequence[str] | Mapping[str, Field | None] = (), groups: int = 0) -> None:
+                      settings: Sequence[str] | Mapping[str, Field[Any] | None] = (), groups: int = 0) -> None:
     """Add a map of single records: `features: <name>` is accepted from then on (docs/extending.md).
 
     Args:
@@ -110,7 +111,8 @@ def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig],
     extension("features", name, stated(shape, public_because), entries, works=works, groups=groups)
 
 
-def _extension(function: Callable[[torch.Tensor, TrialConfig], torch.Tensor]) -> Callable:
+def _extension(function: Callable[[torch.Tensor, TrialConfig], torch.Tensor]
+               ) -> Callable[[DatasetSpec, TrialConfig, torch.device], AbstractContextManager[Apply]]:
     @contextlib.contextmanager
     def opened(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
         yield lambda records: function(_images(records, spec), config)

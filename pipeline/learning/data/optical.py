@@ -86,11 +86,13 @@ class HardwareOptics:
 
 
 @contextlib.contextmanager
-def optical(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Callable]:
+def optical(spec: DatasetSpec, config: TrialConfig, device: torch.device
+            ) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
     """What maps uint8 records [n, n_features] to intensities [n, optical_width], float32; a real OPU is given back at
     the end."""
     n_bits = config.optical_thresholds * spec.n_features
     with contextlib.ExitStack() as held:
+        optics: HardwareOptics | SimulatedOptics
         if config.optical_device == "hardware":
             optics = held.enter_context(contextlib.closing(HardwareOptics(n_bits, config.optical_width)))
         else:

@@ -52,6 +52,7 @@ Reader = Callable[[DatasetSpec, Path | None], tuple[Arrays, Arrays]]  # of the f
 
 
 def cache_folder() -> Path:
+    """PHOTONIC_CACHE, by default ~/.cache/photonic: where downloads and computed features are kept."""
     return Path(os.environ.get("PHOTONIC_CACHE") or "~/.cache/photonic").expanduser()
 
 
@@ -168,8 +169,8 @@ def _read_archive(path: Path, spec: DatasetSpec) -> dict[str, bytes]:
         with tarfile.open(path) as archive:
             for member in archive:
                 name = Path(member.name).name
-                if member.isfile() and name in DIGESTS["cifar10"]:
-                    members[name] = archive.extractfile(member).read()
+                if member.isfile() and name in DIGESTS["cifar10"] and (file := archive.extractfile(member)):
+                    members[name] = file.read()
                     _check_member(f"{path}, member {member.name}", name, members[name], spec)
     except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"{path}: expected a readable, complete tar archive, got: {error}") from error

@@ -133,7 +133,7 @@ class BatchSampler:
 
     def state(self) -> list[dict[str, Any]]:
         """Per trial, the state of its generator as JSON values; nothing of secure trials."""
-        return [rng.bit_generator.state for rng in self.generators if rng]
+        return [dict(rng.bit_generator.state) for rng in self.generators if rng]
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
         """Go on with the epoch after which `state` was taken."""

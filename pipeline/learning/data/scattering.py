@@ -46,11 +46,11 @@ def scattering(images: torch.Tensor, scales: int = 2, angles: int = 8) -> torch.
     for j in range(scales):
         u = _modulus(fft2(image), wavelets[j][0], 2**j)  # [n, L, s, s], s = padded/2^j
         first.append(_average(u, averages[j]))
-        finer, parts = fft2(u).unsqueeze(2) if j + 1 < scales else None, []
-        for k in range(j + 1, scales):
-            v = _modulus(finer, wavelets[k][j], 2 ** (k - j))  # [n, L, L, s', s']
-            parts.append(_average(v, averages[k]))
-        if parts:
+        if j + 1 < scales:
+            finer, parts = fft2(u).unsqueeze(2), []
+            for k in range(j + 1, scales):
+                v = _modulus(finer, wavelets[k][j], 2 ** (k - j))  # [n, L, L, s', s']
+                parts.append(_average(v, averages[k]))
             second.append(torch.stack(parts, dim=2).flatten(1, 3))  # by angle, then by the second scale and angle
     return torch.cat([_average(image, averages[0]), *first, *second], dim=1)
 

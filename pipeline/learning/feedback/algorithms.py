@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field
+from typing import Any
 
 import torch
 
@@ -155,7 +156,7 @@ def make_feedback(pack: Pack, net: Network, device: torch.device) -> Feedback:
 
 
 def register_feedback(name: str, factory: FeedbackFactory, *, projectors: Sequence[str] = ("none",),
-                      settings: Sequence[str] | Mapping[str, Field | None] = (), per_record: str = "",
+                      settings: Sequence[str] | Mapping[str, Field[Any] | None] = (), per_record: str = "",
                       label: str = "") -> None:
     """Add a feedback path: `algorithm: <name>` is accepted from then on (docs/extending.md).
 

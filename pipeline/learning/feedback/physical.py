@@ -41,6 +41,8 @@ class PhysicalOpuProjector(Projector):
         ValueError: as `Projector`; or for another number of cameras or seeds, or cameras of several full wells or ADCs.
     """
 
+    matrices: Tensor
+
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu", *, cameras: Sequence[Camera], noise_seeds: Sequence[int]) -> None:
         super().__init__(n_classes, n_out_total, seeds, std, device)

@@ -100,6 +100,8 @@ class Projector(ABC):
 class GaussianProjector(Projector):
     """Entries of B_r are std * N(0, 1), drawn on the CPU from seed r, so that they do not depend on the device."""
 
+    matrices: Tensor
+
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu") -> None:
         super().__init__(n_classes, n_out_total, seeds, std, device)
@@ -136,6 +138,8 @@ class SimulatedOpuProjector(Projector):
         validate: check every input to be ternary. Otherwise only the first input is checked, and only on the CPU:
             elsewhere the check would make the host wait for the device.
     """
+
+    matrices: Tensor
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu", *, validate: bool = False) -> None:

@@ -15,11 +15,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from pipeline.learning.integers.inputs import Rows, exact_norm
 from pipeline.learning.integers.products import digits, joined, power_of_two_above, product, signals
-from pipeline.learning.mechanisms.feedback_space import FeedbackSpace
 from pipeline.learning.network.network import Parameters
 from pipeline.learning.randomness import RoundedNoise
+from pipeline.learning.rows import Rows, exact_norm
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.steps import GRID_BITS, LARGEST, grid_exponent, signal_steps, steps
 
@@ -40,7 +39,7 @@ class IntegerSum:
         bounds: C of every trial.
         deviations: standard deviation of the noise on every trial's sum; 0 without noise.
         shape: of one trial's numbers in one step, as a `Parameters` lays them out.
-        space: with `denoise`, where contributions live.
+        bases: of every layer, of the space on which its signals are put (`denoise`), in steps of 2^-12; None for none.
         device: of all tensors.
 
     Attributes:
@@ -48,8 +47,8 @@ class IntegerSum:
     """
 
     def __init__(self, trials: Sequence[TrialConfig], bounds: Sequence[float], deviations: Sequence[float],
-                 shape: tuple[int, ...], space: FeedbackSpace | None, device: torch.device) -> None:
-        self.space, self.batch_size, self.device = space, trials[0].batch_size, device
+                 shape: tuple[int, ...], bases: Sequence[torch.Tensor | None], device: torch.device) -> None:
+        self.bases, self.batch_size, self.device = list(bases), trials[0].batch_size, device
         self.steps = [steps(*of_trial) for of_trial in zip(trials, bounds, deviations, strict=True)]
         self.signal_steps = [self._column(of_layer) for of_layer in zip(*map(signal_steps, trials), strict=True)]
         self.deviations = tuple(deviations)
@@ -63,12 +62,10 @@ class IntegerSum:
     def signals(self, deltas: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """D of every layer [R, m, n_l] or, in the feedback space, [R, m, r_l]: whole numbers, float32."""
         found = [signals(delta, step.float()) for delta, step in zip(deltas, self.signal_steps, strict=True)]
-        if not self.space:
-            return found
         ratios = [self._column([of_trial[layer].signal for of_trial in self.steps]) / step
                   for layer, step in enumerate(self.signal_steps)]
         return [d if basis is None else signals(torch.matmul(d.double(), basis.double()), ratio).float()
-                for d, basis, ratio in zip(found, self.space.bases, ratios, strict=True)]
+                for d, basis, ratio in zip(found, self.bases, ratios, strict=True)]
 
     def norms(self, whole: Sequence[torch.Tensor], activations: Sequence[Rows]) -> torch.Tensor:
         """N of every record [R, m, 1], float64: functions of its integers alone."""
@@ -92,15 +89,24 @@ class IntegerSum:
 
     def release(self, factor: Factor, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
                 out: Parameters) -> None:
-        """Write the mean of the contributions, with noise, to `out`."""
+        """Write the sum of the contributions, with noise and over the public batch size, to `out`."""
+        self._add_up(factor, deltas, activations, self.noise.next(), self.batch_size, out)
+
+    def add_up(self, factor: Factor, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
+               out: Parameters) -> None:
+        """Write the sum of the contributions to `out`, exact in float64."""
+        self._add_up(factor, deltas, activations, torch.zeros_like(out.flat, dtype=torch.float64), 1, out)
+
+    def _add_up(self, factor: Factor, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
+                drawn: torch.Tensor, divisor: int, out: Parameters) -> None:
         contributions = self.contributions(factor, deltas, activations)
-        weights, biases = out.views(self.noise.next())
+        weights, biases = out.views(drawn)
         for r, (of_trial, deviation) in enumerate(zip(self.steps, self.deviations, strict=True)):
             for layer, step in enumerate(of_trial):
                 k, h = contributions[layer][r], activations[layer].values[r]
                 # In units of the noise's grid a sum counts 2^j; without noise, 1.
                 scale = 2.0 ** grid_exponent(step, deviation) if deviation else 1.0
-                unit = step.contribution * step.input / scale / self.batch_size
+                unit = step.contribution * step.input / scale / divisor
                 of_biases = k.sum(dim=0, dtype=torch.int64).double().mul_(scale / step.input)
                 out.biases[layer][r].copy_(of_biases.add_(biases[layer][r]).mul_(unit))
                 self._write(product(h.t(), digits(k)), weights[layer][r].t(), scale, unit, out.weights[layer][r].t())
@@ -137,10 +143,9 @@ class RowSum:
     def release(self, factor: Factor, rows: Sequence[torch.Tensor], activations: Sequence[torch.Tensor],
                 out: Parameters) -> None:
         """Write the mean of the rows [1, n, d], with noise, to `out`; a row that is not finite contributes nothing."""
-        rows = rows[0].double()
-        rows = torch.where(rows.isfinite().all(dim=-1, keepdim=True), rows, 0.0)
-        step = power_of_two_above(rows.abs().amax(dim=-1, keepdim=True) if rows.shape[1] else rows.sum()) / 2**15
-        whole = (rows / step).round_()
+        row = torch.where(rows[0].isfinite().all(dim=-1, keepdim=True), rows[0], 0.0).double()
+        step = power_of_two_above(row.abs().amax(dim=-1, keepdim=True)) / 2**15
+        whole = (row / step).round_()
         factors = factor(exact_norm(whole) * step).mul_(HAIR) * step / (self.unit * self.scale)
         total = (whole * factors).trunc_().sum(dim=1)
         _, (noise,) = out.views(self.noise.next())

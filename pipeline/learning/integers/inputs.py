@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.inputs import CHUNK_ELEMENTS, LEAST_NORM, Inputs
+from pipeline.learning.rows import Rows, exact_norm
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.steps import LARGEST_FIRST, input_step
 
 FINE = 2.0**-16  # of a feature or pixel before it is normalised: sums of squares of such numbers are exact in float64
 LARGEST_FINE = 2.0**6
-
-
-class Rows:
-    """What a layer takes in.
-
-    Attributes:
-        values: int8 [R, m, n], in [-127, 127].
-        step: what 1 stands for.
-    """
-
-    def __init__(self, values: torch.Tensor, step: float, squares: torch.Tensor | None = None) -> None:
-        self.values, self.step = values, step
-        if squares is not None:
-            self.squares = squares
-
-    @functools.cached_property
-    def squares(self) -> torch.Tensor:
-        """Squared norms of the rows of `values` [R, m, 1], float64, exact."""
-        return exact_norm(self.values.float()).square_().round_()
-
-    def real(self) -> torch.Tensor:
-        """What the integers stand for [R, m, n], float32, exact."""
-        return self.values.float().mul_(self.step)
-
-
-def exact_norm(x: torch.Tensor) -> torch.Tensor:
-    """Norms of rows [..., 1], float64. Of integers (times a power of two) whose squares sum to less than 2^53, they
-    are the same in any order of summation."""
-    return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)
 
 
 class IntegerInputs(Inputs):
@@ -86,6 +58,6 @@ class IntegerInputs(Inputs):
         return table.flatten().index_select(0, places.flatten()).view(records.shape)
 
 
-def function_table(values: list[float], device: torch.device) -> torch.Tensor:
+def function_table(values: Sequence[float], device: torch.device) -> torch.Tensor:
     """A table of float64 numbers, made by Python and not by a kernel."""
     return torch.from_numpy(np.array(values)).to(device)

@@ -14,13 +14,14 @@ from collections.abc import Sequence
 
 import torch
 
-from pipeline.learning.integers.inputs import Rows, function_table
+from pipeline.learning.integers.inputs import function_table
 from pipeline.learning.integers.products import digits, joined, product, quantised, signals
 from pipeline.learning.network.layers import Dense
 from pipeline.learning.network.network import Network, Parameters, start_bound
 from pipeline.learning.randomness import torch_generator
+from pipeline.learning.rows import Rows
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.shapes import DenseShape
+from pipeline.trials.shapes import DenseShape, dense_shapes
 from pipeline.trials.steps import BACK_STEP, BASE, HIDDEN_STEPS, LARGEST, LARGEST_FIRST, LARGEST_SECOND
 
 PLACES, REACH = 4096, 8.0  # of a table of phi, and z up to which it goes
@@ -93,7 +94,8 @@ class IntegerNetwork(Network):
 
     def __init__(self, config: TrialConfig, seeds: Sequence[int], device: torch.device) -> None:
         super().__init__(config.layers, [config.activation] * len(config.hidden), seeds, device)
-        self.layers = [IntegerDense(shape, fine=k == len(config.hidden)) for k, shape in enumerate(config.layers)]
+        self.layers = [IntegerDense(shape, fine=k == len(config.hidden))
+                       for k, shape in enumerate(dense_shapes(config.layer_sizes))]
         self.hidden_step = HIDDEN_STEPS[config.activation]
         self.table = self._table(config.activation, device)
         self._start(config, seeds)
@@ -130,7 +132,7 @@ class IntegerNetwork(Network):
         """phi(z)/b at z = -8, ..., 8, int8 [4096]; None for relu, which needs none."""
         if activation == "relu":
             return None
-        phi = {"tanh": math.tanh, "sigmoid": lambda z: 1 / (1 + math.exp(-z))}[activation]
+        phi = math.tanh if activation == "tanh" else _sigmoid
         at = [(k - PLACES / 2) * 2 * REACH / PLACES for k in range(PLACES)]
         values = [max(-LARGEST_FIRST, min(LARGEST_FIRST, round(phi(z) / HIDDEN_STEPS[activation]))) for z in at]
         return function_table(values, device).to(torch.int8)
@@ -138,3 +140,7 @@ class IntegerNetwork(Network):
     def derivative(self, h: Rows, layer: int) -> torch.Tensor:
         """phi'(z^l) [R, m, n_l], from h^l; exact."""
         return super().derivative(h.real(), layer)
+
+
+def _sigmoid(z: float) -> float:
+    return 1 / (1 + math.exp(-z))

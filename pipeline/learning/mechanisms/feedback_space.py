@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 
 from pipeline.learning.integers.products import quantised
-from pipeline.learning.network.layers import Dense, matmul
+from pipeline.learning.network.layers import Dense, Matmul, matmul
 from pipeline.learning.network.network import Network, Parameters
 from pipeline.trials.config import TrialConfig
 
@@ -47,7 +47,7 @@ class FeedbackSpace:
         widths = [layer.shape.n_out for layer in net.layers[:-1] if isinstance(layer, Dense)]
         bases = [torch.linalg.svd(block.mT, full_matrices=False)[0][..., :rank].float()
                  for block in matrices.split(widths, dim=2)]
-        self.matmul = matmul
+        self.matmul: Matmul = matmul
         if shared.exact:
             self.matmul, bases = _exact_matmul, [basis.mul(BASIS_STEPS).round_().div_(BASIS_STEPS) for basis in bases]
         self.net = net

@@ -31,16 +31,17 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
+from pipeline.learning.integers.contributions import IntegerSum, RowSum
 from pipeline.learning.mechanisms.base import Mechanism, sum_outer_products
 from pipeline.learning.mechanisms.feedback_space import FeedbackSpace
 from pipeline.learning.mechanisms.optics import OpticalNoise, column, scale, scale_factor
 from pipeline.learning.network.layers import Conv, Layer
 from pipeline.learning.network.network import Network, Parameters
-from pipeline.learning.randomness import GaussianNoise, Noise
+from pipeline.learning.randomness import GaussianNoise, Noise, RoundedNoise
+from pipeline.learning.rows import Activation
 from pipeline.trials.component import (
     activation_bounds,
     contribution_norm,
@@ -53,9 +54,6 @@ from pipeline.trials.component import (
 )
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.promises import check_exact
-
-if TYPE_CHECKING:
-    from pipeline.learning.integers.contributions import IntegerSum, RowSum
 
 
 def contribution_norms(net: Network, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor]
@@ -97,12 +95,10 @@ class GaussianMechanism(Mechanism):
         self.integers: IntegerSum | RowSum | None = None
         check_exact(trials[0])
         if trials[0].exact or trials[0].secure:
-            from pipeline.learning.integers import contributions
-
+            bases = self.space.bases if self.space else [None] * len(net.layers)
             of_all = trials, self.bounds, self.deviations, shape
-            self.integers = (contributions.IntegerSum(*of_all, self.space, device) if trials[0].exact else
-                             contributions.RowSum(*of_all, device))
-            self.source: Noise = self.integers.noise
+            self.integers = IntegerSum(*of_all, bases, device) if trials[0].exact else RowSum(*of_all, device)
+            self.source: GaussianNoise | RoundedNoise = self.integers.noise
         else:
             self.source = GaussianNoise([t.seed for t in trials], self.deviations, shape, device, stream="release")
 
@@ -140,7 +136,7 @@ class GaussianMechanism(Mechanism):
         factor = self.factor(contribution_norms(self.net, deltas, activations))
         return [d * factor for d in deltas], activations
 
-    def update(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
+    def update(self, deltas: list[torch.Tensor], activations: list[Activation], out: Parameters) -> None:
         """Write the released update to `out`: bounded contributions, summed, with noise, over the public m."""
         released = self.inside or out
         if self.integers:
@@ -153,9 +149,11 @@ class GaussianMechanism(Mechanism):
         if self.space:
             self.space.write_outside(released, out)
 
-    def add_up(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
+    def add_up(self, deltas: list[torch.Tensor], activations: list[Activation], out: Parameters) -> None:
         """Write the sum of the bounded contributions to `out`; with `denoise`, in the coordinates of the feedback
         space."""
+        if isinstance(self.integers, IntegerSum):
+            return self.integers.add_up(self.factor, deltas, activations, out)
         deltas, activations = self.bounded(self.factors(deltas), activations)
         sum_outer_products(self.net, *only_finite(deltas, activations), out)
 
@@ -283,10 +281,12 @@ class Component(GaussianMechanism):
         return delta * (self.part / layer.squared_norms(delta, h).sqrt_())
 
     @staticmethod
-    def _clipped_apart(layer: Conv, delta: torch.Tensor, h: torch.Tensor,
+    def _clipped_apart(layer: Layer, delta: torch.Tensor, h: torch.Tensor,
                        bound: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """delta and h with which a record's part in a convolution has weights and bias of norm bound/sqrt(2) at most.
         The bias learns from delta alone, the weights from its products with h."""
+        if not isinstance(layer, Conv):
+            raise TypeError(f"layer: must be a convolution, got {type(layer).__name__}")
         of_weights, of_bias = ((bound / math.sqrt(2) / squares.sqrt_()).clamp_(max=1.0)
                                for squares in layer.squared_norms_apart(delta, h))
         return delta * of_bias, h * (of_weights / of_bias)

@@ -55,8 +55,9 @@ class OpticalNoise:
     def __init__(self, trials: Sequence[TrialConfig], widths: Sequence[int], rows: int, device: torch.device) -> None:
         self.widths, self.rows = tuple(widths), rows
         self.tau_f = column(trials, "tau_f", device)
-        self.noise: Noise | None = None
-        self.release, shape = None, (rows, sum(self.widths))
+        self.noise: GaussianNoise | RoundedNoise | None = None
+        self.release: FixedPointRelease | None = None
+        shape: tuple[int, ...] = (rows, sum(self.widths))
         if not any(t.sigma for t in trials):
             return
         if trials[0].secure and trials[0].parts.mechanism.optical:
@@ -77,7 +78,7 @@ class OpticalNoise:
             scaled = torch.cat([scale(v.double(), self.tau_f) for v in perturbed], dim=-1)
             released = [v.to(signals[0].dtype) for v in self.release(scaled).split(self.widths, dim=-1)]
         else:
-            noise = self._noise(signals[0].shape[1]).split(self.widths, dim=-1)
+            noise = self._noise(self.noise, signals[0].shape[1]).split(self.widths, dim=-1)
             factors = [scale_factor(v, self.tau_f).to(v.dtype) for v in perturbed]
             if isinstance(self.noise, GaussianNoise):
                 released = [g.addcmul_(v, f) for g, v, f in zip(noise, perturbed, factors, strict=True)]
@@ -89,17 +90,17 @@ class OpticalNoise:
         """The noise, where there is any."""
         return [] if self.noise is None else [self.noise]
 
-    def _noise(self, rows: int) -> torch.Tensor:
+    def _noise(self, source: GaussianNoise | RoundedNoise, rows: int) -> torch.Tensor:
         """Noise [R, rows, sum n_l]; batches of random size take what they need of a block, or of several."""
-        blocks = [self._next()]
+        blocks = [self._next(source)]
         while len(blocks) * self.rows < rows:
             blocks[-1] = blocks[-1].clone()
-            blocks.append(self._next())
+            blocks.append(self._next(source))
         return (blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=1))[:, :rows]
 
-    def _next(self) -> torch.Tensor:
-        drawn = self.noise.next()
-        return drawn if isinstance(self.noise, GaussianNoise) else drawn.mul_(self.step).float()
+    def _next(self, source: GaussianNoise | RoundedNoise) -> torch.Tensor:
+        drawn = source.next()
+        return drawn if isinstance(source, GaussianNoise) else drawn.mul_(self.step).float()
 
 
 class DecodedNoise:

@@ -44,7 +44,7 @@ def offset_and_clip(h: torch.Tensor, nu: Bound, c: Bound, floor: bool = False) -
         nu, c: [R, 1, 1], or one for all.
     """
     if floor:
-        return torch.where(h >= 0, 1.0, -1.0) * h.abs().clamp(nu, c)
+        return torch.where(h >= 0, 1.0, -1.0) * h.abs().clamp(nu, c)  # type: ignore[arg-type]  # two numbers or two tensors
     return clip(h + nu, c)
 
 
@@ -72,6 +72,7 @@ class Photonic(Mechanism):
         widths = net.sizes[-1:] if shared.parts.feedback.exact else net.sizes[1:]
         bare_output = not shared.output_noise and not shared.parts.feedback.exact
         noisy = widths[:-1] if bare_output else widths
+        self.optics: DecodedNoise | OpticalNoise
         if shared.joint_release or shared.denoise:
             self.optics = DecodedNoise(trials, noisy, net.sizes[1:-1], shared.batch_size, matrices)
         else:

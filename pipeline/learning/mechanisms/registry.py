@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import Field
 from operator import attrgetter
+from typing import Any
 
 import torch
 
@@ -54,7 +55,7 @@ def noise_deviation(trial: TrialConfig) -> float:
 
 
 def register_mechanism(name: str, mechanism: type[Mechanism], *,
-                       settings: Sequence[str] | Mapping[str, Field | None] = (), guarantee: str = "",
+                       settings: Sequence[str] | Mapping[str, Field[Any] | None] = (), guarantee: str = "",
                        rounding: float | None = None) -> None:
     """Add a mechanism: `mechanism: <name>` is accepted from then on (docs/extending.md).
 
@@ -78,7 +79,8 @@ def register_mechanism(name: str, mechanism: type[Mechanism], *,
                           f"is accounted for, got {mechanism.__qualname__}; leave it out, and there is no epsilon")
     if "target_epsilon" in settings and not guarantee:
         raise ConfigError("settings: target_epsilon needs a guarantee, or nothing can be accounted for, got none")
-    by_factor = inherits and mechanism.bounded is GaussianMechanism.bounded
+    by_factor = (inherits and issubclass(mechanism, GaussianMechanism)
+                 and mechanism.bounded is GaussianMechanism.bounded)
     attributes = {"not_integer": ""} if by_factor and guarantee else {}
     base = parts.Gaussian if guarantee else parts.Mechanism
     extension("mechanism", name, base, settings, works=mechanism, guarantee=guarantee,

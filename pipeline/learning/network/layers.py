@@ -13,7 +13,9 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from torch.nn.grad import conv2d_weight
 
+from pipeline.learning.rows import Activation
 from pipeline.trials.shapes import POOL, ConvShape, DenseShape, LayerShape
 
 # Convolutions would round factors to 10 bits on a GPU, even in float32, and no bound on contributions covers that.
@@ -69,7 +71,7 @@ class Dense:
         self.shape = shape
         self.matmul: Matmul = functools.partial(matmul, precision=precision)
 
-    def forward(self, h: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def forward(self, h: Activation, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """z [R, m, n_l] from h [R, m, n_{l-1}], weight [R, n_l, n_{l-1}] and bias [R, n_l]."""
         return self.matmul(h, weight.transpose(1, 2)).add_(bias.unsqueeze(1))
 
@@ -77,12 +79,12 @@ class Dense:
         """W^T delta [R, m, n_{l-1}]: the signal for h^{l-1}."""
         return self.matmul(delta, weight)
 
-    def write_sum(self, delta: torch.Tensor, h: torch.Tensor, out_weight: torch.Tensor, out_bias: torch.Tensor) -> None:
+    def write_sum(self, delta: torch.Tensor, h: Activation, out_weight: torch.Tensor, out_bias: torch.Tensor) -> None:
         """sum_i delta_i h_i^T and sum_i delta_i, over the m records."""
         self.matmul(delta.transpose(1, 2), h, out=out_weight)
         torch.sum(delta, dim=1, out=out_bias)
 
-    def squared_norms(self, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    def squared_norms(self, delta: torch.Tensor, h: Activation) -> torch.Tensor:
         """||delta_i||^2 (||h_i||^2 + 1) [R, m, 1]: of every record's gradient, weights and bias together; not below it
         where squares underflow."""
         return _squared_lengths(delta) * (_squared_lengths(h) + 1)
@@ -109,7 +111,7 @@ class Conv:
         # Multiplications for one record's norm, by the Gram matrices of positions or by its gradient itself.
         self.by_gram = positions**2 * (shape.in_channels + shape.out_channels) < positions * filters
 
-    def forward(self, h: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def forward(self, h: Activation, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """z [R, m, n_l] from h [R, m, n_{l-1}], weight [R, C_out, C_in k^2] and bias [R, C_out]."""
         pooled, self.places = _each_replica(self._forward, self._image(h), weight, bias)
         return pooled.flatten(2)
@@ -177,7 +179,7 @@ class Conv:
 
     def _sum(self, delta: torch.Tensor, image: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
         replicas, (filters, *filter_shape) = delta.shape[0], self.shape.weight_shape
-        total = torch.nn.grad.conv2d_weight(
+        total = conv2d_weight(
             _side_by_side(self._rounded(image)), (replicas * filters, *filter_shape),
             _side_by_side(self._rounded(self._unpool(delta, places))), padding=self.shape.kernel // 2,
             groups=replicas)
@@ -187,8 +189,9 @@ class Conv:
         totals = []
         for of_replica in zip(delta, image, places, strict=True):
             chunks = zip(*(x.split(self._chunk(delta.device)) for x in of_replica), strict=True)
-            totals.append(sum(torch.bmm(self._unpool(d, p).flatten(2), self._patches(h).transpose(1, 2)).sum(dim=0)
-                              for d, h, p in chunks))
+            totals.append(torch.as_tensor(sum(
+                torch.bmm(self._unpool(d, p).flatten(2), self._patches(h).transpose(1, 2)).sum(dim=0)
+                for d, h, p in chunks)))
         return torch.stack(totals),
 
     def _unpool(self, delta: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
@@ -260,7 +263,7 @@ Layer = Dense | Conv
 
 def make_layer(shape: LayerShape, precision: torch.dtype | None = None) -> Layer:
     """The layer of a shape."""
-    return (Conv if isinstance(shape, ConvShape) else Dense)(shape, precision)
+    return Conv(shape, precision) if isinstance(shape, ConvShape) else Dense(shape, precision)
 
 
 def pool(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -277,7 +280,8 @@ def pool(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     left, right = windows.unbind(-1)
     upper, lower = torch.maximum(left, right).unbind(-2)
     is_lower = lower > upper
-    is_right = torch.where(is_lower, *(right > left).unbind(-2)[::-1])
+    is_right_above, is_right_below = (right > left).unbind(-2)
+    is_right = torch.where(is_lower, is_right_below, is_right_above)
     corners = torch.arange(z.shape[-2] * z.shape[-1], device=z.device).view(z.shape[-2:])[:: POOL, :: POOL]
     places = (corners[:height, :width] + is_right).add_(is_lower, alpha=z.shape[-1])
     return torch.maximum(upper, lower), places

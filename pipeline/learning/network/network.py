@@ -9,6 +9,7 @@ import torch
 
 from pipeline.learning.network.layers import make_layer
 from pipeline.learning.randomness import torch_generator
+from pipeline.learning.rows import Activation
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.shapes import LayerShape, dense_shapes
 
@@ -35,7 +36,7 @@ class Parameters:
 
     def __init__(self, sizes: Sequence[int], replicas: int, device: torch.device | str = "cpu",
                  dtype: torch.dtype = torch.float32, shapes: Sequence[tuple[int, int]] | None = None) -> None:
-        self.shapes = shapes or [shape.weight_shape for shape in dense_shapes(sizes)]
+        self.shapes = shapes or [(shape.n_out, shape.n_in) for shape in dense_shapes(sizes)]
         self._lengths = [_padded(n_out * n_in) + _padded(n_out) for n_out, n_in in self.shapes]
         self.flat = torch.zeros(replicas, sum(self._lengths), device=device, dtype=dtype)
         self.layers = list(self.flat.split(self._lengths, dim=1))
@@ -126,7 +127,7 @@ class Network:
         matrices = [(shape[0], math.prod(shape[1:])) for shape in (layer.shape.weight_shape for layer in self.layers)]
         return self.layout(self.sizes, replicas, device, dtype, matrices)
 
-    def forward(self, x: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+    def forward(self, x: Activation) -> tuple[list[Activation], torch.Tensor]:
         """Run the networks.
 
         Args:
@@ -143,7 +144,7 @@ class Network:
         layer, weight, bias = output
         return activations, layer.forward(activations[-1], weight, bias)
 
-    def derivative(self, h: torch.Tensor, layer: int) -> torch.Tensor:
+    def derivative(self, h: Activation, layer: int) -> torch.Tensor:
         """phi'(z^l) of hidden layer l, from 1, given h^l = phi(z^l)."""
         return self._phi[layer - 1][1](h)
 

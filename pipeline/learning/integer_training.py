@@ -29,7 +29,7 @@ class IntegerTraining(Training):
     def _feedback(self) -> Feedback:
         """With B rounded to 10 bits of its largest entry, so that float32 products with errors are exact."""
         feedback = super()._feedback()
-        if isinstance(feedback, DirectFeedback):
+        if isinstance(feedback, DirectFeedback) and feedback.matrices is not None:
             for matrix in feedback.matrices:
                 step = power_of_two_above(matrix.abs().amax()) / 2**MATRIX_BITS
                 matrix.div_(step).round_().mul_(step)
