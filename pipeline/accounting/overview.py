@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pipeline.experiment.experiment import Experiment
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import counted, run_name
 from pipeline.trials.promises import check_promises
+from pipeline.trials.steps import steps
 
 HEADER = ("epsilon", "kind, formulas", "relation", "sampler", "delta", "noise", "epochs", "setting")
 
@@ -33,6 +35,7 @@ class Statement:
         epsilons: after every epoch, from the first; the last are those of the whole run.
         assumptions: of the formulas printed in Ohana et al.
         notes: the tag `privacy.notes`.
+        steps: of integer arithmetic, layer by layer.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Statement:
     epsilons: tuple[tuple[Epsilon, ...], ...]
     assumptions: tuple[Assumption, ...]
     notes: str
+    steps: tuple[str, ...] = ()
 
 
 def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement]:
@@ -74,7 +78,14 @@ def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: 
     return Statement(name, tuple(t.trial_key for t in trials), noise,
                      tuple(tuple(account(trial, epoch)) for epoch in epochs),
                      tuple(assumptions(noisy)) if trial.parts.mechanism.optical else (),
-                     privacy_tags(trial)["privacy.notes"])
+                     privacy_tags(trial)["privacy.notes"], tuple(_steps(noisy)) if noisy.exact else ())
+
+
+def _steps(noisy: TrialConfig) -> Iterator[str]:
+    """What 1 stands for in every layer."""
+    for number, step in enumerate(steps(noisy, 1.0, noisy.noise_multiplier), start=1):
+        yield (f"layer {number}: inputs 2^{math.log2(step.input):.0f}, learning signals "
+               f"2^{math.log2(step.signal):.0f}, contributions {step.contribution:.3g} C")
 
 
 def _calibrated(noisy: TrialConfig) -> str:
@@ -118,6 +129,7 @@ def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
         yield f"{kind}: {GUARANTEES[kind][1]}"
     yield from _listed("assumes:", found, {s.name: [
         f"{'holds' if a.holds else 'FAILS'}  {a.name}: {a.reason}" for a in s.assumptions] for s in found})
+    yield from _listed("integers stand for multiples of:", found, {s.name: s.steps for s in found})
     yield from _listed("rests on:", found, {s.name: _clauses(s.notes) for s in found})
     yield from price_lines(experiment)
     yield from budget_lines(experiment)

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
+import torch
+
 from pipeline.learning.feedback.algorithms import DirectFeedback, Feedback
+from pipeline.learning.integers.contributions import IntegerSum
 from pipeline.learning.integers.inputs import IntegerInputs
 from pipeline.learning.integers.loss import IntegerLoss
 from pipeline.learning.integers.network import IntegerNetwork
 from pipeline.learning.integers.products import kernel, power_of_two_above
+from pipeline.learning.mechanisms.gaussian import GaussianMechanism
 from pipeline.learning.training import Training
 
 MATRIX_BITS = 10  # of an entry of B beside its sign: sums of products with e then have less than 24 bits
+LOOKED_AT = 1_000  # public test records, before the first epoch
+MANY = 0.1  # of them that contribute nothing
 
 
 class IntegerTraining(Training):
     """`Training` whose sums over records are exact. What leaves it has the same bits on every processor, in every pack
-    and with any number of threads."""
+    and with any number of threads.
+
+    Attributes:
+        truncated: of every trial, the share of public test records whose contributions, at the start, were so short
+            that all their components were truncated to 0.
+    """
 
     inputs = IntegerInputs
+    mechanism: GaussianMechanism
+    truncated: list[float]
 
     def _network(self, seeds: Sequence[int]) -> IntegerNetwork:
         return IntegerNetwork(self.pack.shared, seeds, self.device)
@@ -35,5 +49,26 @@ class IntegerTraining(Training):
                 matrix.div_(step).round_().mul_(step)
         return feedback
 
-    def _tags(self) -> dict[str, str]:
-        return {"arithmetic.kernel": kernel(self.device)}
+    def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.epoch == 0:
+            self.truncated = self._truncated()
+            for trial, share in zip(self.pack.trials, self.truncated, strict=True):
+                if share > MANY:
+                    print(f"warning: clipping_norm: {share:.0%} of {LOOKED_AT:,} test records contribute nothing to trial "
+                          f"{trial.trial_key} in integers, as their contributions are far shorter than "
+                          f"{trial.clipping_norm:g}; lower it, or use arithmetic 'float32'", file=sys.stderr)
+        return super()._train_epoch()
+
+    def _truncated(self) -> list[float]:
+        places = torch.arange(min(LOOKED_AT, len(self.data.test_y)), device=self.device)
+        places = places.expand(len(self.pack.trials), -1)
+        activations, logits = self.net.forward(self.test_inputs.batch(places))
+        error, _ = self.loss(logits, self.data.test_y[places])
+        deltas = self.feedback.deltas(self.feedback.signals(error), self.net, activations, self.net.derivative)
+        assert isinstance(self.mechanism.integers, IntegerSum)
+        contributions = self.mechanism.integers.contributions(self.mechanism.factor, deltas, activations)
+        nothing = torch.stack([(k == 0).all(dim=-1) for k in contributions]).all(dim=0)
+        return [float(share) for share in nothing.double().mean(dim=1)]
+
+    def _tags(self, r: int) -> dict[str, str]:
+        return {"arithmetic.kernel": kernel(self.device), "arithmetic.truncated_to_zero": f"{self.truncated[r]:.4g}"}

@@ -207,8 +207,8 @@ class Run(ABC):
     def _weights(self, r: int) -> dict[str, np.ndarray]:
         """Final weights of trial r, by name."""
 
-    def _tags(self) -> dict[str, str]:
-        """What the first epoch of every trial says of how it is computed."""
+    def _tags(self, r: int) -> dict[str, str]:
+        """What the first epoch of trial r says of how it is computed."""
         return {}
 
     def _evaluated(self) -> contextlib.AbstractContextManager[Any]:
@@ -224,7 +224,7 @@ class Run(ABC):
         """What trial r has to report: what was measured, and the cost of `paid` epochs."""
         trial, tags = self.pack.trials[r], {}
         if self.epoch == 1:
-            tags = {**privacy_tags(trial), **calibrated(trial), **_optical_tags(trial), **self._tags(),
+            tags = {**privacy_tags(trial), **calibrated(trial), **_optical_tags(trial), **self._tags(r),
                     DESCRIPTION: describe(trial), "device": _device_name(self.device)}
         metrics = dict(measured) | {e.metric_name: e.value for e in account(trial, paid)}
         if scores is not None and self.canaries:

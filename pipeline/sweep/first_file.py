@@ -186,6 +186,7 @@ def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
         f"  dataset: {answers.dataset}",
         *([f"  features: {answers.features}"] if answers.features != default.features else []),
         f"  mechanism: {PRIVATE[answers.private]}",
+        *(["  arithmetic: integer"] if target == "target_epsilon" else []),
         "grid:",
         f"  algorithm: [{', '.join(algorithms)}]",
         *([f"  {target}: [{', '.join(f'{epsilon:.12g}' for epsilon in answers.epsilons)}]"] if target else []),
@@ -194,6 +195,7 @@ def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
     comments = {
         "preset": "sets what is left open below: batch, step size, clipping norm, ...",
         "  mechanism": MEANING[answers.private],
+        "  arithmetic": "sums without rounding; `noise: secure` then keeps the guarantee for the bits",
         "  algorithm": "; ".join(f"{name}: {WHO[name]}" for name in algorithms),
         f"  {target}": COMMENTS.get(target, ""),
         "  seed": "three seeds, so that every mean has an interval",
