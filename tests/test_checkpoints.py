@@ -13,8 +13,8 @@ from safetensors import safe_open
 
 from pipeline.learning.data.dataset import load
 from pipeline.learning.randomness import GaussianNoise
+from pipeline.learning.run import Run, prepare
 from pipeline.learning.state import capture, restore
-from pipeline.learning.training import Training
 from pipeline.sweep import checkpoints as module
 from pipeline.sweep import worker
 from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints
@@ -49,7 +49,7 @@ def comparable(record: EpochRecord):
     return record.trial_key, record.epoch, metrics, tags, outcome
 
 
-def run_epochs(training: Training, n: int) -> list[EpochRecord]:
+def run_epochs(training: Run, n: int) -> list[EpochRecord]:
     return [record for _ in range(n) for record in training.run_epoch()]
 
 
@@ -57,12 +57,12 @@ def assert_resumes_bit_by_bit(pack: Pack, data, folder) -> None:
     whole = list(train(pack, data))
     assert len(whole) == len(pack.trials) * pack.shared.epochs
     for stop in range(1, pack.shared.epochs):
-        first = Training(pack, data, torch.device("cpu"))
+        first = prepare(pack, data, torch.device("cpu"))
         records = run_epochs(first, stop)
         Checkpoints(folder, 0).save(pack, Checkpoint("cpu", *capture(first), records))
         run_epochs(first, 1)  # what the stopped one does after its checkpoint leaves the other alone
         saved = Checkpoints(folder, 0).load(pack, "cpu")
-        second = Training(pack, data, torch.device("cpu"))
+        second = prepare(pack, data, torch.device("cpu"))
         restore(second, saved.arrays, saved.values)
         again = [*saved.records, *run_epochs(second, pack.shared.epochs - stop)]
         assert [comparable(r) for r in again] == [comparable(r) for r in whole]
@@ -96,7 +96,7 @@ def test_what_is_unread_of_a_block_of_noise_is_not_lost(mechanism, digits, tmp_p
 
 def test_a_diverged_trial_stays_ended_and_its_outcome_comes_back(digits, tmp_path):
     pack = pack_of(3)
-    training = Training(pack, digits, torch.device("cpu"))
+    training = prepare(pack, digits, torch.device("cpu"))
     training.net.parameters.weights[0][1, 0, 0] = math.nan
     records = training.run_epoch()
     Checkpoints(tmp_path, 0).save(pack, Checkpoint("cpu", *capture(training), records))
@@ -104,7 +104,7 @@ def test_a_diverged_trial_stays_ended_and_its_outcome_comes_back(digits, tmp_pat
     assert [r.outcome and r.outcome.status for r in saved.records] == [None, "diverged", None]
     assert all(np.array_equal(saved.records[1].outcome.weights[name], weights, equal_nan=True)
                for name, weights in records[1].outcome.weights.items())
-    other = Training(pack, digits, torch.device("cpu"))
+    other = prepare(pack, digits, torch.device("cpu"))
     restore(other, saved.arrays, saved.values)
     assert other.active == [0, 2]
     assert [comparable(r) for r in run_epochs(other, 2)] == [comparable(r) for r in run_epochs(training, 2)]
@@ -112,9 +112,9 @@ def test_a_diverged_trial_stays_ended_and_its_outcome_comes_back(digits, tmp_pat
 
 def test_secure_trials_leave_neither_seed_nor_generator_and_go_on_with_fresh_noise(digits, tmp_path):
     seed = 987654321987654321
-    pack = Pack((TrialConfig(**TINY, **MECHANISMS["per_example"], noise="secure", sampler="poisson", algorithm="pdfa",
-                             seed=seed),))
-    training = Training(pack, digits, torch.device("cpu"))
+    pack = Pack((TrialConfig(**TINY, **MECHANISMS["per_example"], noise="secure", matmul_precision="integer",
+                             sampler="poisson", algorithm="pdfa", seed=seed),))
+    training = prepare(pack, digits, torch.device("cpu"))
     records, store = training.run_epoch(), Checkpoints(tmp_path, 0)
     store.save(pack, Checkpoint("cpu", *capture(training), records))
     with safe_open(store.path(pack), framework="numpy") as file:
@@ -124,7 +124,7 @@ def test_secure_trials_leave_neither_seed_nor_generator_and_go_on_with_fresh_noi
     assert str(seed) not in store.path(pack).read_bytes().decode("latin-1")
 
     saved = store.load(pack, "cpu")
-    resumed = [Training(pack, digits, torch.device("cpu")) for _ in range(2)]
+    resumed = [prepare(pack, digits, torch.device("cpu")) for _ in range(2)]
     for other in resumed:
         restore(other, saved.arrays, saved.values)
         assert np.array_equal(other.sampler.records[0], training.sampler.records[0])
@@ -255,7 +255,7 @@ def test_short_trials_write_no_checkpoint(tmp_path):
 
 
 def test_secure_records_wait_for_a_checkpoint_or_the_end(digits, tmp_path):
-    pack = pack_of(1, **MECHANISMS["per_example"], noise="secure")
+    pack = pack_of(1, **MECHANISMS["per_example"], noise="secure", matmul_precision="integer")
     held = worker.train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=Checkpoints(tmp_path, 1e9))
     assert next(held) == Draw(ANY) and held.gi_frame.f_locals["training"].epoch == 0, "asks before it draws"
     assert next(held)[0].epoch == 1
@@ -271,7 +271,7 @@ def test_secure_records_wait_for_a_checkpoint_or_the_end(digits, tmp_path):
 
 
 def test_the_end_of_a_secure_trial_that_the_store_did_not_take_is_handed_in_again_and_not_drawn_anew(tmp_path):
-    pack, store = pack_of(1, **MECHANISMS["per_example"], noise="secure"), Checkpoints(tmp_path, 1e9)
+    pack, store = pack_of(1, **MECHANISMS["per_example"], noise="secure", matmul_precision="integer"), Checkpoints(tmp_path, 1e9)
     lost = trained(pack, store)
     first = [next(lost) for _ in range(3)]
     assert first[-1].outcome

@@ -17,7 +17,7 @@ from pipeline.accounting.finite_precision import STEPS_PER_SIGMA, accounted_delt
 from pipeline.experiment.stopping import Selection
 from pipeline.learning.alignment import cosines
 from pipeline.learning.data.dataset import load
-from pipeline.learning.training import Training
+from pipeline.learning.run import prepare
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.disclosure import ARTIFACTS, METRICS, SWEEP_METRICS, check_metrics
@@ -25,7 +25,7 @@ from pipeline.trials.packs import Pack
 
 CPU = torch.device("cpu")
 SECURE = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=3, learning_rate=0.1, noise="secure",
-                     mechanism="per_example", sampler="poisson", target_epsilon=3.0)
+                     mechanism="per_example", sampler="poisson", target_epsilon=3.0, matmul_precision="integer")
 LABEL = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=3, learning_rate=0.1, noise="secure",
                     mechanism="photonic", algorithm="pdfa", target_label_epsilon=5.0)
 KINDS = {"certified": SECURE, "label": LABEL}
@@ -117,7 +117,7 @@ def test_every_epoch_is_charged_the_larger_of_training_and_evaluations():
 @pytest.mark.parametrize("noise", ["secure", "research"])
 def test_validation_accuracy_has_its_noise_and_no_other(noise, digits):
     trial = dataclasses.replace(SECURE, noise=noise, private_metrics="noisy")
-    training = Training(Pack((trial,)), digits, CPU)
+    training = prepare(Pack((trial,)), digits, CPU)
     counts = training.evaluation.count(training.net, "validation")
     exact, records = counts[0, 1].sum().item(), counts[0, 0].sum().item()
     released = np.array([training.evaluation.accuracy("validation", counts)[0] for _ in range(4000)]) * records
@@ -143,10 +143,10 @@ def test_without_validation_records_nothing_is_paid_and_test_accuracy_is_followe
 @pytest.mark.parametrize("network", ["mlp", "convnet"])
 def test_alignment_of_a_secure_trial_is_with_the_gradient_on_test_records(network, digits):
     trial = dataclasses.replace(SECURE, network=network, channels=(3,), kernel=3, algorithm="bp", projector="",
-                                noise="research", private_metrics="withheld", target_epsilon=0.0,
+                                noise="research", matmul_precision="float32", private_metrics="withheld", target_epsilon=0.0,
                                 noise_multiplier=1.0)
-    training = Training(Pack((trial,)), digits, CPU)
-    plain = Training(Pack((dataclasses.replace(trial, private_metrics="plain"),)), digits, CPU)
+    training = prepare(Pack((trial,)), digits, CPU)
+    plain = prepare(Pack((dataclasses.replace(trial, private_metrics="plain"),)), digits, CPU)
     indices = training.sampler.epoch()[0]
     leaves = [p.clone().requires_grad_() for p in training.net.parameters.weights + training.net.parameters.biases]
     _, alignment = training.step(indices, measure_alignment=True)
@@ -168,7 +168,7 @@ def test_alignment_is_the_same_whether_or_not_the_run_was_interrupted(digits):
     from pipeline.learning.state import capture, restore
 
     trial = dataclasses.replace(SECURE, noise="research", private_metrics="noisy")
-    training, resumed = (Training(Pack((trial,)), digits, CPU) for _ in range(2))
+    training, resumed = (prepare(Pack((trial,)), digits, CPU) for _ in range(2))
     training.run_epoch()
     restore(resumed, *capture(training))
     one, two = ({k: v for k, v in t.run_epoch()[0].metrics.items() if not k.startswith("time/")}

@@ -15,19 +15,21 @@ from pipeline.learning import rounded_gaussian
 from pipeline.learning.data import sampling
 from pipeline.learning.data.dataset import load
 from pipeline.learning.data.sampling import ABSENT, POISSON, SHUFFLED, BatchSampler
-from pipeline.learning.randomness import SecretNoise, secret_integers
-from pipeline.learning.training import Training
+from pipeline.learning.randomness import RoundedNoise, secret_integers
+from pipeline.learning.run import prepare
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS
 
 CPU = torch.device("cpu")
 BASE = TrialConfig(dataset="digits", hidden=(16, 16), batch_size=32, epochs=2, learning_rate=0.1, noise="secure")
+INTEGER = dataclasses.replace(BASE, mechanism="per_example", sampler="poisson", noise_multiplier=1.0,
+                              matmul_precision="integer")
 TRIALS = {
     "photonic": dataclasses.replace(BASE, mechanism="photonic", sigma=10.0),
-    "per_example": dataclasses.replace(BASE, mechanism="per_example", sampler="poisson", noise_multiplier=1.0),
-    "component": dataclasses.replace(BASE, algorithm="pdfa", projector="", mechanism="component", sigma=0.1,
-                                     noise_multiplier=1.0, sampler="without_replacement"),
+    "per_example": INTEGER,
+    "optical noise": dataclasses.replace(INTEGER, algorithm="pdfa", projector="", mechanism="automatic", sigma=0.1,
+                                         sampler="without_replacement"),
 }
 EVERY = pytest.mark.parametrize("trial", TRIALS.values(), ids=TRIALS)
 
@@ -40,7 +42,7 @@ def digits():
 def test_secure_streams_take_nothing_from_seeds_or_global_generators():
     def draws():
         torch.manual_seed(0), np.random.seed(0), random.seed(0)
-        noise = SecretNoise(1, (64,), CPU).next()
+        noise = RoundedNoise(1, (64,), CPU).next()
         sampler = BatchSampler("shuffled", [np.arange(64)], [7], 8, 8, CPU, secure=True)
         return noise, sampler.epoch(), sampler.epoch()
 
@@ -107,7 +109,7 @@ def test_a_secure_trial_never_repeats_and_a_research_one_does(trial, digits):
 
 @EVERY
 def test_split_initialisation_and_feedback_of_a_secure_trial_stay_seeded(trial, digits):
-    one, two = (Training(Pack((trial,)), digits, CPU) for _ in range(2))
+    one, two = (prepare(Pack((trial,)), digits, CPU) for _ in range(2))
     try:
         assert torch.equal(one.validation, two.validation)
         assert torch.equal(one.net.parameters.flat, two.net.parameters.flat)
@@ -142,7 +144,7 @@ def generators(training):
 @EVERY
 def test_no_generator_is_left_to_be_read(trial, digits):
     for noise, expected in (("secure", False), ("research", True)):
-        training = Training(Pack((dataclasses.replace(trial, noise=noise),)), digits, CPU)
+        training = prepare(Pack((dataclasses.replace(trial, noise=noise),)), digits, CPU)
         training.step(training.sampler.epoch()[0])
         assert bool(generators(training)) == expected
         training.close()

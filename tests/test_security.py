@@ -39,7 +39,7 @@ name: secure
 base: {dataset: digits, hidden: [16, 16], batch_size: 64, epochs: 3, learning_rate: 0.1, noise: secure}
 cases:
   - base: {algorithm: pdfa, mechanism: photonic, sigma: 10}
-  - base: {mechanism: per_example, sampler: poisson, noise_multiplier: 1}
+  - base: {mechanism: per_example, sampler: poisson, noise_multiplier: 1, arithmetic: integer}
 """
 
 
@@ -114,7 +114,7 @@ def test_seed_of_random_stopping_with_secure_noise_is_not_stored(root, tmp_path)
     file = tmp_path / "secure.yaml"
     file.write_text("name: stopping\ngrid: {learning_rate: [0.1, 0.2]}\n"
                     "base: {dataset: digits, hidden: [16], batch_size: 64, epochs: 1, noise: secure, "
-                    "mechanism: per_example, noise_multiplier: 1, sampler: poisson}\n"
+                    "mechanism: per_example, noise_multiplier: 1, sampler: poisson, arithmetic: integer}\n"
                     f"selection: {{rule: random_stopping, mean: 2, seed: {seed}}}\n")
     track(file, root)
     stored = everything(root)
