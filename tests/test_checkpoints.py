@@ -271,7 +271,8 @@ def test_secure_records_wait_for_a_checkpoint_or_the_end(digits, tmp_path):
 
 
 def test_the_end_of_a_secure_trial_that_the_store_did_not_take_is_handed_in_again_and_not_drawn_anew(tmp_path):
-    pack, store = pack_of(1, **MECHANISMS["per_example"], noise="secure", matmul_precision="integer"), Checkpoints(tmp_path, 1e9)
+    pack = pack_of(1, **MECHANISMS["per_example"], noise="secure", matmul_precision="integer")
+    store = Checkpoints(tmp_path, 1e9)
     lost = trained(pack, store)
     first = [next(lost) for _ in range(3)]
     assert first[-1].outcome

@@ -143,8 +143,8 @@ def test_without_validation_records_nothing_is_paid_and_test_accuracy_is_followe
 @pytest.mark.parametrize("network", ["mlp", "convnet"])
 def test_alignment_of_a_secure_trial_is_with_the_gradient_on_test_records(network, digits):
     trial = dataclasses.replace(SECURE, network=network, channels=(3,), kernel=3, algorithm="bp", projector="",
-                                noise="research", matmul_precision="float32", private_metrics="withheld", target_epsilon=0.0,
-                                noise_multiplier=1.0)
+                                noise="research", matmul_precision="float32", private_metrics="withheld",
+                                target_epsilon=0.0, noise_multiplier=1.0)
     training = prepare(Pack((trial,)), digits, CPU)
     plain = prepare(Pack((dataclasses.replace(trial, private_metrics="plain"),)), digits, CPU)
     indices = training.sampler.epoch()[0]
