@@ -16,7 +16,6 @@ import torch
 from safetensors.numpy import save_file
 
 from pipeline.accounting import privacy_tags
-from pipeline.accounting.finite_precision import enlargement
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.plugins import LOADED
 from pipeline.learning.data import features as maps
@@ -24,7 +23,7 @@ from pipeline.learning.data.dataset import load
 from pipeline.learning.data.download import DataError
 from pipeline.learning.mechanisms import register_mechanism
 from pipeline.learning.mechanisms.gaussian import PerExample
-from pipeline.learning.training import Training
+from pipeline.learning.run import prepare
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.run import run_sweep
@@ -37,7 +36,7 @@ from tests.flat import train
 
 SECURE = {"dataset": "digits", "hidden": (16,), "batch_size": 128, "epochs": 2, "learning_rate": 0.5,
           "mechanism": "per_example", "sampler": "poisson", "noise_multiplier": 2.0, "noise": "secure",
-          "feedback_std": 0.15}
+          "matmul_precision": "integer", "feedback_std": 0.15}
 CPU = torch.device("cpu")
 
 
@@ -59,7 +58,7 @@ def rows(bad=None, other=None):
 
 def of(path, **values):
     return TrialConfig(**{**SECURE, "features": "file", "feature_file": str(path), "feature_source": "random, seed 0",
-                          "feature_name": "projections", **values})
+                          "feature_name": "projections", "input_norm": 4.0, **values})
 
 
 @pytest.fixture
@@ -132,8 +131,9 @@ FILE = """
 name: private
 plugins: [some_plugin]
 base: {dataset: digits, features: file, feature_file: features.safetensors, feature_source: "random, seed 0",
-       feature_name: projections, hidden: [16], batch_size: 128, epochs: 2, learning_rate: 0.5, feedback_std: 0.15,
-       mechanism: per_example, sampler: poisson, target_epsilon: 3, noise: secure}
+       feature_name: projections, input_norm: 4, hidden: [16], batch_size: 128, epochs: 2, learning_rate: 0.5,
+       feedback_std: 0.15,
+       mechanism: per_example, sampler: poisson, target_epsilon: 3, noise: secure, arithmetic: integer}
 grid: {seed: {range: [0, 2]}}
 resources: {pack_size: 1, checkpoint_seconds: 0}
 """
@@ -212,45 +212,45 @@ def test_statistics_of_private_records_are_refused_where_noise_is_secret():
 
 
 def test_convolutions_are_refused_where_noise_is_secret():
-    trial = TrialConfig(**SECURE, network="convnet", channels=(4,), kernel=3)
-    with pytest.raises(ConfigError, match="network: .* not covered by the proof .* got 'convnet'"):
-        check_promises([trial])
+    convolutions = {"network": "convnet", "channels": (4,), "kernel": 3}
+    with pytest.raises(ConfigError, match="arithmetic: 'integer' does not go with network 'convnet': .* use network "):
+        TrialConfig(**SECURE, **convolutions)
+    stored = TrialConfig(**{**SECURE, "matmul_precision": "float32"}, **convolutions)
+    with pytest.raises(ConfigError, match="network: .* which convolutions are not computed in, got 'convnet'; use 'ml"):
+        check_promises([stored])
 
 
-# The rounding of extensions
+# The bound of extensions
 
 
-class Automatic(PerExample):
+class Normalised(PerExample):
     """u_i <- C/(||u_i|| + g) u_i, which lengthens short contributions."""
+
+    def factor(self, norms):
+        return self.clipping_norm / (norms + 0.01)
+
+
+class Rewritten(PerExample):
+    """Bounds contributions in a way that it does not state as a factor of their norms."""
 
     def bounded(self, deltas, activations):
         deltas, activations = super().bounded(deltas, activations)
-        return [d * 1.5 for d in deltas], activations
-
-
-class Halved(PerExample):
-    """As `per_example`, with half the bound."""
-
-    @staticmethod
-    def bound(trial):
-        return trial.clipping_norm / 2
+        return [d / 2 for d in deltas], activations
 
 
 @pytest.mark.usefixtures("extensions")
-def test_an_extension_states_its_rounding_or_has_no_secret_noise():
-    settings = {**SECURE, "mechanism": "normalised"}
-    register_mechanism("normalised", Automatic, settings=("clipping_norm",), guarantee="so it is")
-    with pytest.raises(ConfigError, match="mechanism: 'normalised' must say by how much rounding"):
-        check_promises([TrialConfig(**settings)])
-    register_mechanism("normalised", Automatic, settings=("clipping_norm",), guarantee="so it is", rounding=1e-7)
-    trial = TrialConfig(**settings)
+def test_an_extension_states_its_bound_as_a_factor_or_has_no_secret_noise(digits):
+    register_mechanism("normalised", Normalised, settings=("clipping_norm",), guarantee="so it is")
+    trial = TrialConfig(**{**SECURE, "mechanism": "normalised", "epochs": 1})
     check_promises([trial])
-    assert enlargement(trial) > 1e-7 > enlargement(TrialConfig(**SECURE))
-    for wrong in (-1.0, 0.1):
-        with pytest.raises(ConfigError, match="rounding: must be at least 0"):
-            register_mechanism("normalised", Automatic, guarantee="so it is", rounding=wrong)
-    register_mechanism("halved", Halved, settings=("clipping_norm",), guarantee="half of it")
-    check_promises([TrialConfig(**{**SECURE, "mechanism": "halved"})])
+    assert next(iter(train(Pack((trial,)), digits))).outcome.status == "finished"
+    register_mechanism("rewritten", Rewritten, settings=("clipping_norm",), guarantee="half of it", rounding=1e-9)
+    why = "how it bounds contributions is not stated as a factor of their norms"
+    with pytest.raises(ConfigError, match=f"arithmetic: 'integer' does not go with mechanism 'rewritten': {why}; use "):
+        TrialConfig(**{**SECURE, "mechanism": "rewritten"})
+    stored = TrialConfig(**{**SECURE, "mechanism": "rewritten", "matmul_precision": "float32"})
+    with pytest.raises(ConfigError, match=f"use that with mechanism 'per_example' .{why}., or noise 'research'"):
+        check_promises([stored])
 
 
 # Records that cannot be used
@@ -258,13 +258,14 @@ def test_an_extension_states_its_rounding_or_has_no_secret_noise():
 
 @pytest.mark.parametrize("values", [
     {}, {"noise": "research", "private_metrics": "noisy"}, {"mechanism": "photonic", "sampler": "shuffled",
+                                                           "matmul_precision": "float32",
                                                            "noise_multiplier": 0.0, "sigma": 2.0}])
 def test_a_record_that_cannot_be_used_contributes_nothing_and_nobody_is_told(tmp_path, digits, values, capfd):
     """Its batch without it has the same sum of contributions, to the last bit."""
     bad = 11
     save_file(rows(bad=bad), tmp_path / "bad.safetensors")
     trial = of(tmp_path / "bad.safetensors", **values)
-    training = Training(Pack((trial,)), digits, CPU)
+    training = prepare(Pack((trial,)), digits, CPU)
     assert training.train_inputs.usable.sum() == 1436 and not training.train_inputs.usable[bad]
     batch = torch.arange(128).view(1, -1) % 40
     batch[0, 5] = bad
@@ -292,7 +293,7 @@ def _sum(training, indices):
     activations, logits = training.net.forward(training.train_inputs.batch(indices))
 
     error, _ = training.loss(logits, training.data.train_y[indices], present)
-    out = training.net.blank_parameters(1, CPU, torch.float64 if training.pack.shared.secure else torch.float32)
+    out = training.net.blank_parameters(1, CPU, torch.float64)
     training.mechanism.add_up(training.deltas(error, activations, present), activations, out)
     return out.flat.clone()
 
@@ -339,11 +340,11 @@ class Broken(PerExample):
 
     steps = 0
 
-    def bounded(self, deltas, activations):
+    def factor(self, norms):
         self.steps += 1
         if self.steps > 12:
-            raise RuntimeError(f"the sum is {float(sum(d.sum() for d in deltas))}")
-        return super().bounded(deltas, activations)
+            raise RuntimeError(f"the sum is {float(norms.sum())}")
+        return super().factor(norms)
 
 
 @pytest.mark.slow
@@ -352,10 +353,10 @@ def test_what_fails_with_secret_noise_says_its_kind_and_the_private_folder_why(t
         f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from pipeline.learning.mechanisms import register_mechanism\n"
         "from test_promises import Broken\nregister_mechanism('broken', Broken, settings=('clipping_norm',), "
-        "guarantee='none', rounding=1e-9)\n")
+        "guarantee='none')\n")
     (tmp_path / "fails.yaml").write_text(
         "name: fails\nplugins: [broken]\nbase: {dataset: digits, mechanism: broken, sampler: poisson, noise: secure,\n"
-        "       hidden: [16], batch_size: 128, epochs: 2}\ngrid: {noise_multiplier: [2.0]}\n")
+        "       arithmetic: integer, hidden: [16], batch_size: 128, epochs: 2}\ngrid: {noise_multiplier: [2.0]}\n")
     result = run_sweep(load_experiment(tmp_path / "fails.yaml"), root=tmp_path / "mlruns")
     (reason,) = result.failed.values()
     assert reason.startswith("RuntimeError (test_promises.py:")
