@@ -37,7 +37,7 @@ if "LEDGER" in os.environ:
     from pipeline.learning import randomness, training
     from pipeline.learning.evaluation import Evaluation
 
-    Training, next_noise, accuracy = training.Training, randomness.SecretNoise.next, Evaluation.accuracy
+    Training, next_noise, accuracy = training.Training, randomness.RoundedNoise.next, Evaluation.accuracy
     run_epoch, drawn = Training.run_epoch, [0]
 
     def counted(self):
@@ -57,13 +57,14 @@ if "LEDGER" in os.environ:
                     file.write(json.dumps([key, self.whose[1], value, before]) + chr(10))
         return values
 
-    randomness.SecretNoise.next, Training.run_epoch, Evaluation.accuracy = counted, slow, written
+    randomness.RoundedNoise.next, Training.run_epoch, Evaluation.accuracy = counted, slow, written
 '''
 FILE = """
 name: attacked
 plugins: [interceptor]
 base: {dataset: digits, hidden: [16], batch_size: 128, epochs: EPOCHS, algorithm: dfa, feedback_std: 0.15,
-       mechanism: per_example, sampler: poisson, noise: secure, noise_multiplier: NOISE, alignment_batches: 0}
+       mechanism: per_example, sampler: poisson, noise: secure, arithmetic: integer, noise_multiplier: NOISE,
+       alignment_batches: 0}
 search:
   algorithm: random
   trials: TRIALS

@@ -36,7 +36,7 @@ search:
   space: {learning_rate: {loguniform: [0.05, 5]}, batch_size: {choice: [64, 128]}, epochs: {randint: [2, 13]}}
 budget: {epsilon: 4, delta: 1.0e-5}
 """
-SECURE = ("private_metrics: noisy", "noise: secure")
+SECURE = ("private_metrics: noisy", "noise: secure, arithmetic: integer")
 
 
 def budgeted(*changes):

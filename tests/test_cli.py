@@ -236,7 +236,8 @@ def test_audit_of_one_trial_is_logged_to_its_sweep(tmp_path, capsys):
 def test_of_a_secure_trial_only_public_findings_are_logged(tmp_path, capsys, few_runs):
     file, store = tmp_path / "secure.yaml", tmp_path / "mlruns"
     file.write_text("name: secure\nbase: {dataset: digits, hidden: [24, 16], batch_size: 16, mechanism: per_example, "
-                    "sampler: poisson, noise_multiplier: 4, noise: secure, epochs: 1}\n")
+                    "sampler: poisson, noise_multiplier: 4, noise: secure, arithmetic: integer, "
+                    "epochs: 1}\n")
     Store(root=store).open_sweep("secure")
     assert main(["audit", str(file), "--mlruns", str(store)]) in (0, 1)  # one bound in twenty exceeds by chance
     out = capsys.readouterr().out
@@ -433,7 +434,7 @@ def test_account_ends_with_what_the_best_of_the_grid_costs(tmp_path, capsys, gri
     ("secure", "{learning_rate: [0.1, 0.2]}", False)])
 def test_account_says_what_the_price_of_a_simulated_grid_leaves_out(tmp_path, capsys, noise, grid, shared):
     file = tmp_path / "grid.yaml"
-    base = STOPPING.partition("grid:")[0].replace("base: {", f"base: {{noise: {noise}, ")
+    base = STOPPING.partition("grid:")[0].replace("base: {", f"base: {{noise: {noise}, arithmetic: integer, ")
     file.write_text(f"{base}grid: {grid}\n")
     assert main(["account", str(file)]) == 0
     price = capsys.readouterr().out.partition("the best of 2 certified trials")[2]

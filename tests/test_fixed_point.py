@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from pipeline.accounting import account
 from pipeline.accounting.certified import certified_epsilons, with_noise
@@ -22,7 +21,6 @@ from pipeline.accounting.finite_precision import (
     within_delta,
 )
 from pipeline.learning.data.dataset import load
-from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
 from pipeline.learning.run import prepare
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -62,55 +60,6 @@ def test_no_record_moves_the_sum_by_more_than_c(trial, size, digits):
         moved.append(np.linalg.norm(sums[0] - sums[1]))
     assert max(moved) <= training.mechanism.bounds[0] == 1
     assert (max(moved) > 0.97) == (size >= 1), "as long as they may be, or nothing"
-
-
-def contributions(training, batch):
-    """K of a batch [1, m], as arrays [m, n]; without optical noise, which is drawn by place."""
-    present, places = (batch != ABSENT).unsqueeze(-1).float(), batch.clamp(min=0)
-    activations, logits = training.net.forward(training.train_inputs.batch(places))
-    error, _ = training.loss(logits, training.data.train_y[places], present)
-    training.mechanism.optics = None
-    deltas = training.deltas(error, activations, present)
-    return [k[0].numpy() for k in training.mechanism.integers.contributions(training.mechanism.factor, deltas,
-                                                                            activations)]
-
-
-@EVERY
-@pytest.mark.parametrize(("algorithm", "m"), [("bp", 32), ("bp", 77), ("dfa", 77), ("tdfa", 32), ("pdfa", 77)])
-def test_what_one_record_contributes_depends_neither_on_the_others_nor_on_its_place(trial, algorithm, m, digits):
-    trial = dataclasses.replace(trial, algorithm=algorithm, projector="", sampler="without_replacement", batch_size=m)
-    training = prepare(Pack((trial,)), digits, CPU)
-    batch = training.sampler.epoch()[0]
-    before = contributions(training, batch)
-    replaced = batch.clone()
-    replaced[0, 5] = training.validation[0, 0]
-    others = [k for k in range(m) if k != 5]
-    after = contributions(training, replaced)
-    assert all(np.array_equal(x[others], y[others]) for x, y in zip(before, after, strict=True))
-    assert any(not np.array_equal(x[5], y[5]) for x, y in zip(before, after, strict=True))
-    order = torch.randperm(m)
-    moved = contributions(training, batch[:, order])
-    assert all(np.array_equal(x[order.numpy()], y) for x, y in zip(before, moved, strict=True))
-    longer = torch.cat([batch[:, 3:], torch.full((1, 19), ABSENT), batch[:, :3]], dim=1)
-    more = contributions(training, longer)
-    assert all(np.array_equal(x[3:], y[: m - 3]) and not y[m - 3: m + 16].any()
-               for x, y in zip(before, more, strict=True))
-
-
-@EVERY
-@pytest.mark.parametrize("wrong", [2 / 3, 3 / 2])
-def test_noise_on_the_update_has_its_sigma_and_another_is_rejected(trial, wrong, digits):
-    training = prepare(Pack((dataclasses.replace(trial, noise_multiplier=3.0),)), digits, CPU)
-    mechanism, out = training.mechanism, training.update
-    activations, _ = training.net.forward(training.train_inputs.batch(torch.zeros(1, 1, dtype=torch.int64)))
-    nothing = [torch.zeros(1, 1, n) for n in training.net.sizes[1:]]
-    sample = []
-    for _ in range(30):
-        mechanism.update(nothing, activations, out)
-        sample.append(np.concatenate([b.flatten().numpy() for b in out.weights + out.biases]))
-    sample = np.concatenate(sample) * trial.batch_size / (3.0 * mechanism.bounds[0])
-    assert stats.kstest(sample, "norm").pvalue > 1e-6
-    assert stats.kstest(sample * wrong, "norm").pvalue < 1e-12
 
 
 def test_rounding_to_the_grid_does_break_the_bound_that_real_numbers_would_keep():

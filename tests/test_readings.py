@@ -22,6 +22,7 @@ from pipeline.learning.training import Training
 from pipeline.trials.component import activation_bounds, excess, stated_norm
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
+from pipeline.trials.promises import check_promises
 
 CPU = torch.device("cpu")
 FIGURE4 = TrialConfig(hidden=(128, 256), activation="sigmoid", algorithm="dfa", mechanism="component", target_norm=1,
@@ -295,32 +296,15 @@ def test_what_cannot_be_accounted_for_is_refused():
         dataclasses.replace(FIGURE4, tau_h_rule="published", target_norm=0.03)
 
 
-@pytest.mark.parametrize(("reading", "message"), [
-    ({"bounding": "scale"}, "^bounding: the proof of noise 'secure' is of contributions that are shortened, got 's"),
-    ({"conv_clip": "apart"}, "^conv_clip: the proof of noise 'secure' is of a convolution's weights and bias under"),
-])
-def test_readings_that_the_proof_of_secure_noise_does_not_cover_are_refused(reading, message):
-    with pytest.raises(ConfigError, match=message) as raised:
-        dataclasses.replace(HYBRID, **reading, noise="secure", noise_multiplier=1.0)
+@readings
+def test_no_reading_has_secret_noise_as_none_is_summed_in_integers(trial):
+    """As settings they stay valid: stores of earlier versions have them."""
+    secret = dataclasses.replace(trial, noise="secure", noise_multiplier=1.0)
+    message = ("network: the proof of noise 'secure' is of integers" if trial.network == "convnet" else
+               "arithmetic: must be 'integer' with noise 'secure' and mechanism 'component', .* with mechanism 'per_ex")
+    with pytest.raises(ConfigError, match=f"^{message}") as raised:
+        check_promises([secret])
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("name", ["off", "published", "raw"])
-def test_other_readings_are_released_on_a_grid(name, digits):
-    trial = READINGS[name]
-    trial = dataclasses.replace(trial, noise="secure", noise_multiplier=8.0, private_metrics="withheld",
-                                hidden=(16,) * len(trial.hidden))
-    training = Training(Pack((trial,)), digits, CPU)
-    training.step(training.sampler.epoch()[0])
-    assert training.update.flat.double().std().item() == pytest.approx(noise_deviation(trial) / 32, rel=0.2)
-    mechanism = training.mechanism
-    deltas = [1e3 * torch.randn(1, 16, n).double() for n in training.net.sizes[1:]]
-    training.net.forward(torch.randn(1, 16, 64))
-    activations = [1e3 * torch.randn(1, 16, n).double() for n in training.net.sizes[:-1]]
-    bounded = mechanism.bounded(deltas, activations)
-    squares = sum(layer.squared_norms(*factors) for layer, *factors in zip(training.net.layers, *bounded, strict=True))
-    assert 0.99 < squares.max().sqrt().item() / contribution_bound(trial) <= 1 + 1e-6
-    assert squares.dtype == torch.float64
 
 
 @pytest.mark.parametrize(("text", "message"), [

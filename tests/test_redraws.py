@@ -33,7 +33,7 @@ import fault_trainer
 from redraw_tools import attack
 from search_tools import FILE, parse, records, rounds
 
-SECRET = ("noise_multiplier: 20}", "noise_multiplier: 20, noise: secure}")
+SECRET = ("noise_multiplier: 20}", "noise_multiplier: 20, noise: secure, arithmetic: integer}")
 BUDGET = FILE + "budget: {epsilon: EPSILON, delta: 1.0e-5}\n"
 OLD = Draw("00000001")
 
@@ -288,7 +288,7 @@ def test_errors_of_secret_trials_say_their_kind_alone():
 GRID = """
 name: secret
 base: {dataset: digits, hidden: [16], batch_size: 128, epochs: 8, algorithm: dfa, mechanism: per_example,
-       sampler: poisson, noise: secure, target_epsilon: 3, alignment_batches: 0}
+       sampler: poisson, noise: secure, arithmetic: integer, target_epsilon: 3, alignment_batches: 0}
 grid: {seed: {range: [0, 2]}}
 resources: {pack_size: 2}
 """

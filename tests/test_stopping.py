@@ -158,7 +158,7 @@ def test_refused_with_field_value_and_remedy(tmp_path, text, message):
 
 
 def test_a_secure_file_with_a_seed_of_its_own_is_accepted(tmp_path):
-    text = BASE.replace("{", "{noise: secure, ") + STOP.replace("seed: 3", f"seed: {2**128 + 5}")
+    text = BASE.replace("{", "{noise: secure, arithmetic: integer, ") + STOP.replace("seed: 3", f"seed: {2**128 + 5}")
     assert all(trial.secure for trial in load(tmp_path, text).trials)
 
 
