@@ -6,8 +6,8 @@ is that of Table 1, 784-512-512-10 at batch 256, on one thread, which is what a 
     <algorithm>_<mechanism>[_pack<R>]_step_over_floor_<precision>   step over its products, R trials in one pack
     dfa_<mechanism>_speedup_over_hand_written_<precision>   a step of DFA in plain torch, not private, over ours
     dpsgd_speedup_over_opacus_<mode>    Opacus' step over that of bp with per_example
-    <integer or secure>_step_over_float32_<size>    a step in integers, by noise, over one in float32: 784-128-10 at batch
-                                        2048, 784-512-512-10 at 256, 4608-128-10 at 8192
+    <integer or secure>_step_over_float32_<size>    a step in integers, by noise, over one in float32: 784-128-10 at
+                                        batch 2048, 784-512-512-10 at 256, 4608-128-10 at 8192
     small_pack<R>_speedup               R steps over one of a pack, in the quickstart's network
     opu_simulated_speedup_over_lightonml    lightonml's simulated projection of a batch over ours
     table1_wall_over_compute            a sweep's wall time over (training time of its trials / workers)
