@@ -425,6 +425,18 @@ def test_an_extension_may_have_its_features_mirrored(digits):
 
 
 @pytest.mark.usefixtures("extensions")
+def test_features_of_an_extension_keep_their_signs_when_raised_to_a_power(digits):
+    register_features("signed", lambda records, trial: records.flatten(1)[:, :16] - 0.5, shape=(16,),
+                      public_because="pixels", settings={"feature_power": None})
+    trial, records = TrialConfig(**SMALL, features="signed", feature_power=0.5), digits.train_x[:9]
+    (found,) = maps.compute([records], digits, trial)
+    expected = records[:, :16].float() / 16 - 0.5
+    torch.testing.assert_close(found.float(), expected.sign() * expected.abs().sqrt(), rtol=2**-8, atol=1e-6)
+    assert trial.trial_key != changed(trial, feature_power=1.0).trial_key
+    assert "'signed' (to the power 0.5), a map" in privacy_tags(changed(trial, **PRIVATE))["privacy.notes"]
+
+
+@pytest.mark.usefixtures("extensions")
 def test_notes_of_an_extension_say_what_is_done_to_its_features_and_no_more():
     both = dict(feature_mirrored=True, feature_reference="dead_leaves")
     said = []

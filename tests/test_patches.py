@@ -143,6 +143,30 @@ def test_a_reference_that_the_map_does_not_use_changes_nothing(digits):
     assert torch.equal(found, other)
 
 
+@pytest.mark.parametrize("power", [0.5, 2.0])
+def test_responses_are_raised_to_a_power_before_channels_are_standardised(digits, power):
+    trial = dataclasses.replace(TRIAL, feature_power=power, feature_groups=0)
+    apply, records = Patches(1, 8, 12, 3, 1.0, 2), digits.train_x[:50]
+    leaves = (dead_leaves(REFERENCES, 1, 8) * 16).round()
+    raised, reference = (apply(images.view(-1, 1, 8, 8) / 16).double() ** power for images in (records.float(), leaves))
+    mean, deviation = (of(reference, (0, 2, 3), keepdim=True) for of in (torch.mean, torch.std))
+    expected = ((raised - mean) / deviation).flatten(1)
+    (found,) = maps.compute((records,), digits, trial)
+    torch.testing.assert_close(found.double(), expected, rtol=2**-7, atol=2e-3)
+    (plain,) = maps.compute((records,), digits, dataclasses.replace(trial, feature_power=1.0))
+    assert (found - plain).abs().max() > 0.2
+    (of_mirrored,) = maps.compute((records.view(-1, 8, 8).flip(2).flatten(1),), digits, trial)
+    (mirrored,) = maps.compute((records,), digits, dataclasses.replace(trial, feature_mirrored=True))
+    torch.testing.assert_close(mirrored.float(), (found.float() + of_mirrored.float()) / 2, atol=2e-2, rtol=2**-6)
+
+
+def test_without_a_power_keys_and_caches_are_what_they_were():
+    assert "feature_power" not in TRIAL.canonical() and TRIAL == dataclasses.replace(TRIAL, feature_power=1.0)
+    assert TRIAL.parts.features.key(TRIAL) == ("patches", 12, 3, 1.0, 2, 1)
+    assert TRIAL.trial_key == "76be12f79538b947"
+    assert "feature_power" not in TrialConfig(features="optical", feature_power=0.5).canonical()
+
+
 @pytest.mark.parametrize(("trial", "shape"), [
     (TRIAL, (24, 2, 2)), (TrialConfig(features="patches"), (128, 6, 6)),
     (TrialConfig(dataset="cifar10", features="patches", patch_filters=400, patch_pools=3), (800, 3, 3))])
@@ -160,9 +184,13 @@ def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
     because = "patches of synthetic images of dead leaves, whitened and standardised over these, a map of each record"
     assert because in privacy_tags(private)["privacy.notes"]
     changes = ({}, {"patch_filters": 13}, {"patch_size": 4}, {"patch_threshold": 0.5}, {"patch_pools": 3},
-               {"feature_groups": 2}, {"features": "pixels"}, {"feature_mirrored": True})
+               {"feature_groups": 2}, {"features": "pixels"}, {"feature_mirrored": True}, {"feature_power": 0.5},
+               {"feature_power": 0.5, "feature_mirrored": True})
     trials = [dataclasses.replace(TRIAL, **change) for change in changes]
-    assert len({trial.trial_key for trial in trials}) == len({trial.parts.features.key(trial) for trial in trials}) == 8
+    assert len({trial.trial_key for trial in trials}) == len(trials) == 10
+    assert len({trial.parts.features.key(trial) for trial in trials}) == 10
+    both = privacy_tags(dataclasses.replace(private, feature_power=0.5, feature_mirrored=True))["privacy.notes"]
+    assert "responses (to the power 0.5) of a record and its mirror image to patches of synthetic images" in both
     assert "patch_filters" not in TrialConfig(features="scattering").canonical()
 
 
@@ -175,6 +203,8 @@ def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
     ({"patch_filters": 5556, "patch_pools": 3}, r"patch_filters: with 3 x 3 pools \(patch_pools\) must give at most "
                                                 "100,000 features of a record, got 5,556, which give 100,008"),
     ({"patch_threshold": -1.0}, r"patch_threshold: must be >= 0, got -1"),
+    ({"feature_power": 0.0}, "feature_power: must be > 0, got 0"),
+    ({"feature_power": 5.0}, "feature_power: must be <= 4, got 5"),
     ({"feature_groups": 5}, "feature_groups: must divide the 24 channels of the features, got 5"),
 ])
 def test_refusals(change, message):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from pipeline.trials.feature_file import check_feature_file, known_of_file
 from pipeline.trials.fields import ConfigError
-from pipeline.trials.part import Part, again, chosen, fields, part, setting, uses
+from pipeline.trials.part import Part, again, chosen, declares, fields, part, setting, uses
 
 CROPPED = 2  # rows and columns of scattering coefficients that stand for the padding, and are left out
 MOST_FEATURES = 100_000  # of a record: 14 GB of 70,000
@@ -88,10 +88,17 @@ class Features(Part):
         return getattr(self, "feature_mirrored", False)
 
     @property
+    def power(self) -> float:
+        """To which features are raised."""
+        return getattr(self, "feature_power", 1.0)
+
+    @property
     def treatment(self) -> str:
         """What is done to the features of any map, for notes."""
+        raised = f" (to the power {self.power:g})" if self.power != 1 else ""
         both = " of a record and its mirror image" if self.mirrored else ""
-        return both + (", standardised over synthetic images of dead leaves" if self.standardised else "")
+        chosen_so = self.standardised and declares(self, "feature_reference")
+        return raised + both + (", standardised over synthetic images of dead leaves" if chosen_so else "")
 
 
 @part("features", "pixels")
@@ -146,6 +153,9 @@ class Scattering(OfSquares):
         choices=("none", "dead_leaves"), elide=True)
     feature_mirrored: bool = setting(
         False, "features are the mean of those of an image and of the same with left and right exchanged", elide=True)
+    feature_power: float = setting(
+        1.0, "p: a value x of the map becomes sign(x) |x|^p before all else is done to it; 0.5 is the square root "
+        "(Perronnin, Sanchez and Mensink 2010)", low=0, open_low=True, high=4, elide=True)
 
     def shape(self, trial: Any) -> tuple[int, ...]:
         """Channels of all colours, and places."""
@@ -171,6 +181,7 @@ class Patches(OfSquares):
     """Responses to patches of synthetic images (Coates & Ng 2011)."""
 
     groups = 1
+    standardised = True
     works = "pipeline.learning.data.maps:PATCHES"
     patch_filters: int = setting(
         64, "filters, each a patch of a synthetic image (dead leaves), which give two channels each (Coates and Ng "
@@ -181,6 +192,7 @@ class Patches(OfSquares):
     patch_pools: int = setting(6, "rows and columns of averages that a channel has", low=1)
     feature_groups: int = again("feature_groups")
     feature_mirrored: bool = again("feature_mirrored", elide=True)
+    feature_power: float = again("feature_power", elide=True)
 
     def shape(self, trial: Any) -> tuple[int, ...]:
         """Two channels of a filter, and pools."""

@@ -75,11 +75,22 @@ def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -
     """
     part, computed_by = config.parts.features, config.parts.features.load()
     with computed_by.opened(data.spec, config, data.train_x.device) as apply:
+        if part.power != 1:
+            apply = _raised(apply, part.power)
         if part.standardised:
             apply = standardised(apply, data.spec, data.train_x.device, computed_by.pack)
         if part.mirrored:
             apply = _of_both(apply, data.spec.shape)
         return [_mapped(records, apply, config) for records in parts]
+
+
+def _raised(apply: Apply, power: float) -> Apply:
+    """sign(x) |x|^power of every value x."""
+    def raised(records: torch.Tensor) -> torch.Tensor:
+        maps = apply(records)
+        return maps.abs().pow(power).copysign(maps)
+
+    return raised
 
 
 def _of_both(apply: Apply, shape: tuple[int, ...]) -> Apply:

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from pipeline.learning.data.dead_leaves import standardised
 from pipeline.learning.data.optical import optical
 from pipeline.learning.data.patches import Patches
 from pipeline.learning.data.scattering import scattering
@@ -66,7 +65,7 @@ def _scattering(spec: DatasetSpec, config: TrialConfig, device: torch.device) ->
 def _patches(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
     maps = Patches(*spec.shape[:2], config.patch_filters, config.patch_size, config.patch_threshold, config.patch_pools,
                    device)
-    yield standardised(lambda records: maps(_images(records, spec)), spec, device, PACK)
+    yield lambda records: maps(_images(records, spec))
 
 
 @contextlib.contextmanager
