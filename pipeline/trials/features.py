@@ -13,6 +13,7 @@ from pipeline.trials.part import Part, again, chosen, declares, fields, part, se
 
 CROPPED = 2  # rows and columns of scattering coefficients that stand for the padding, and are left out
 MOST_FEATURES = 100_000  # of a record: 14 GB of 70,000
+MOST_CORRELATED = 4096  # channels that are decorrelated: some minutes of a core for their eigenvectors
 OF_ONE_RECORD = "a map of each record alone that no private record had a part in, which costs nothing"
 
 
@@ -65,6 +66,14 @@ class Features(Part):
         if groups and math.prod(shape) == groups:
             raise ConfigError(f"feature_groups: leaves groups of one value, which normalised are all 0, got {groups}; "
                               "0 normalises nothing")
+        if not self.decorrelation:
+            return
+        if not self.standardised:
+            raise ConfigError("feature_decorrelation: takes channels that are standardised over synthetic images, got "
+                              f"{self.decorrelation:g} with feature_reference 'none'; use 'dead_leaves', or 0")
+        if shape[0] > MOST_CORRELATED:
+            raise ConfigError(f"feature_decorrelation: takes at most {MOST_CORRELATED:,} channels, got "
+                              f"{self.decorrelation:g} with {shape[0]:,}; take fewer channels, or 0")
 
     def settled(self, trial: Any) -> dict[str, Any]:
         """The groups, where they are not given."""
@@ -93,12 +102,23 @@ class Features(Part):
         return getattr(self, "feature_power", 1.0)
 
     @property
+    def decorrelation(self) -> float:
+        """Degree to which channels are decorrelated over synthetic images."""
+        return getattr(self, "feature_decorrelation", 0.0)
+
+    @property
     def treatment(self) -> str:
         """What is done to the features of any map, for notes."""
         raised = f" (to the power {self.power:g})" if self.power != 1 else ""
         both = " of a record and its mirror image" if self.mirrored else ""
-        chosen_so = self.standardised and declares(self, "feature_reference")
-        return raised + both + (", standardised over synthetic images of dead leaves" if chosen_so else "")
+        if not self.standardised or not declares(self, "feature_reference"):
+            return raised + both
+        return f"{raised}{both}, standardised over synthetic images of dead leaves{self.decorrelating}"
+
+    @property
+    def decorrelating(self) -> str:
+        """Whether channels are decorrelated, for notes that speak of synthetic images."""
+        return f", channels decorrelated over these to the degree {self.decorrelation:g}" if self.decorrelation else ""
 
 
 @part("features", "pixels")
@@ -156,6 +176,9 @@ class Scattering(OfSquares):
     feature_power: float = setting(
         1.0, "p: a value x of the map becomes sign(x) |x|^p before all else is done to it; 0.5 is the square root "
         "(Perronnin, Sanchez and Mensink 2010)", low=0, open_low=True, high=4, elide=True)
+    feature_decorrelation: float = setting(
+        0.0, "a: channels x, once standardised over synthetic images, become (S + 0.1)^(-a/2) x, S their covariance "
+        "there, over its mean variance; 0 leaves them, 1 whitens", low=0, high=1, elide=True)
 
     def shape(self, trial: Any) -> tuple[int, ...]:
         """Channels of all colours, and places."""
@@ -193,6 +216,7 @@ class Patches(OfSquares):
     feature_groups: int = again("feature_groups")
     feature_mirrored: bool = again("feature_mirrored", elide=True)
     feature_power: float = again("feature_power", elide=True)
+    feature_decorrelation: float = again("feature_decorrelation", elide=True)
 
     def shape(self, trial: Any) -> tuple[int, ...]:
         """Two channels of a filter, and pools."""
@@ -201,7 +225,7 @@ class Patches(OfSquares):
     def public_because(self, trial: Any) -> str:
         """Filters come from synthetic images."""
         return (f"responses{self.treatment} to patches of synthetic images of dead leaves, whitened and standardised "
-                f"over these, {OF_ONE_RECORD}")
+                f"over these{self.decorrelating}, {OF_ONE_RECORD}")
 
     def room(self, trial: Any) -> None:
         """Patches and pools that fit an image."""
