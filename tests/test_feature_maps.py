@@ -20,6 +20,7 @@ from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.data import features as maps
 from pipeline.learning.data import optical
 from pipeline.learning.data.dataset import DataError, Dataset, load
+from pipeline.learning.data.dead_leaves import LEAST_SHARE, REFERENCES, dead_leaves
 from pipeline.learning.data.maps import register_features
 from pipeline.learning.opu import OpuUnavailable, import_lightonml, simulated_device
 from pipeline.sweep.checkpoints import Checkpoints
@@ -434,6 +435,24 @@ def test_features_of_an_extension_keep_their_signs_when_raised_to_a_power(digits
     torch.testing.assert_close(found.float(), expected.sign() * expected.abs().sqrt(), rtol=2**-8, atol=1e-6)
     assert trial.trial_key != changed(trial, feature_power=1.0).trial_key
     assert "'signed' (to the power 0.5), a map" in privacy_tags(changed(trial, **PRIVATE))["privacy.notes"]
+
+
+@pytest.mark.usefixtures("extensions")
+def test_flat_features_of_an_extension_are_decorrelated_over_synthetic_images(digits):
+    names = ("feature_reference", "feature_decorrelation")
+    register_features("middle", lambda records, trial: records[:, :, 3:5].flatten(1), shape=(16,),
+                      public_because="pixels", settings=dict.fromkeys(names))
+    leaves = (dead_leaves(REFERENCES, 1, 8) * 16).round().to(torch.uint8).flatten(1)
+    covariances = []
+    for degree in (0.0, 1.0):
+        trial = TrialConfig(**SMALL, features="middle", feature_groups=0, feature_reference="dead_leaves",
+                            feature_decorrelation=degree)
+        covariances.append(torch.cov(maps.compute([leaves], digits, trial)[0].double().T))
+    identity = torch.eye(16, dtype=torch.float64)
+    expected = torch.linalg.solve(covariances[0] + LEAST_SHARE * identity, covariances[0])  # S (S + r)^-1
+    torch.testing.assert_close(covariances[1], expected, atol=2e-2, rtol=0)
+    with pytest.raises(ConfigError, match="feature_decorrelation: takes channels that are standardised"):
+        changed(trial, feature_reference="none")
 
 
 @pytest.mark.usefixtures("extensions")
