@@ -228,10 +228,10 @@ def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
     assert because in privacy_tags(private)["privacy.notes"]
     changes = ({}, {"patch_filters": 13}, {"patch_size": 4}, {"patch_threshold": 0.5}, {"patch_pools": 3},
                {"feature_groups": 2}, {"features": "pixels"}, {"feature_mirrored": True}, {"feature_power": 0.5},
-               {"feature_power": 0.5, "feature_mirrored": True})
+               {"feature_power": 0.5, "feature_mirrored": True}, {"feature_decorrelation": 0.5})
     trials = [dataclasses.replace(TRIAL, **change) for change in changes]
-    assert len({trial.trial_key for trial in trials}) == len(trials) == 10
-    assert len({trial.parts.features.key(trial) for trial in trials}) == 10
+    assert len({trial.trial_key for trial in trials}) == len(trials) == 11
+    assert len({trial.parts.features.key(trial) for trial in trials}) == 11
     both = privacy_tags(dataclasses.replace(private, feature_power=0.5, feature_mirrored=True))["privacy.notes"]
     assert "responses (to the power 0.5) of a record and its mirror image to patches of synthetic images" in both
     assert "patch_filters" not in TrialConfig(features="scattering").canonical()

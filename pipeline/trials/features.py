@@ -83,8 +83,10 @@ class Features(Part):
 
     def key(self, trial: Any) -> tuple[Any, ...]:
         """What the features depend on, beside the records."""
-        own = (f for f in fields(self) if f.metadata["identity"] and uses(self, f, trial))
-        return self.name, *(getattr(self, f.name) for f in own)
+        own = [(f, getattr(self, f.name)) for f in fields(self) if f.metadata["identity"] and uses(self, f, trial)]
+        # Numbers that may be left out have their names, or one would be taken for another.
+        return self.name, *((f.name, value) if f.metadata["elide"] and isinstance(value, float) else value
+                            for f, value in own)
 
     @property
     def standardised(self) -> bool:
