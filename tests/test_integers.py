@@ -272,7 +272,7 @@ def test_a_trial_goes_on_with_the_same_bits(digits):
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"mechanism": "component", "tau_e": 0.5}, "arithmetic: 'integer' does not go with mechanism 'component': it "
-     "bounds the factors of contributions, and not their norm; use mechanism 'per_example' or 'automatic', or arithmetic"),
+     "bounds the factors of contributions, and not their norm; use mechanism 'per_example' or 'automatic', or arith"),
     ({"mechanism": "none", "noise_multiplier": 0.0}, "arithmetic: 'integer' does not go with mechanism 'none'"),
     ({"network": "convnet", "channels": (4,), "kernel": 3}, "arithmetic: 'integer' does not go with network 'convnet'"),
     ({"algorithm": "pdfa", "projector": "opu_physical"}, "arithmetic: 'integer' does not go with projector 'opu_phys"),

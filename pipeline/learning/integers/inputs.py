@@ -44,7 +44,8 @@ class IntegerInputs(Inputs):
         """The records at `indices` [R, m]."""
         places = indices.flatten()
         values = torch.index_select(self.values, 0, places, out=self._place(len(places), passing))
-        return Rows(values.view(*indices.shape, -1), self.step, self.squares.index_select(0, places).view(*indices.shape, 1))
+        squares = self.squares.index_select(0, places).view(*indices.shape, 1)
+        return Rows(values.view(*indices.shape, -1), self.step, squares)
 
     def _of_pixels(self, scale: int) -> torch.Tensor:
         """What pixels 0, ..., scale of every channel are in units of `FINE` [channels, scale + 1], as Python rounds."""
