@@ -20,6 +20,7 @@ from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.data import features as maps
 from pipeline.learning.data import optical
 from pipeline.learning.data.dataset import DataError, Dataset, load
+from pipeline.learning.data.dead_leaves import LEAST_SHARE, REFERENCES, dead_leaves
 from pipeline.learning.data.maps import register_features
 from pipeline.learning.opu import OpuUnavailable, import_lightonml, simulated_device
 from pipeline.sweep.checkpoints import Checkpoints
@@ -422,6 +423,36 @@ def test_an_extension_may_have_its_features_mirrored(digits):
     notes = [privacy_tags(changed(trial, **PRIVATE, feature_mirrored=value))["privacy.notes"]
              for value in (False, True)]
     assert "mirror image" not in notes[0] and "'tiles' of a record and its mirror image, a map of each" in notes[1]
+
+
+@pytest.mark.usefixtures("extensions")
+def test_features_of_an_extension_keep_their_signs_when_raised_to_a_power(digits):
+    register_features("signed", lambda records, trial: records.flatten(1)[:, :16] - 0.5, shape=(16,),
+                      public_because="pixels", settings={"feature_power": None})
+    trial, records = TrialConfig(**SMALL, features="signed", feature_power=0.5), digits.train_x[:9]
+    (found,) = maps.compute([records], digits, trial)
+    expected = records[:, :16].float() / 16 - 0.5
+    torch.testing.assert_close(found.float(), expected.sign() * expected.abs().sqrt(), rtol=2**-8, atol=1e-6)
+    assert trial.trial_key != changed(trial, feature_power=1.0).trial_key
+    assert "'signed' (to the power 0.5), a map" in privacy_tags(changed(trial, **PRIVATE))["privacy.notes"]
+
+
+@pytest.mark.usefixtures("extensions")
+def test_flat_features_of_an_extension_are_decorrelated_over_synthetic_images(digits):
+    names = ("feature_reference", "feature_decorrelation")
+    register_features("middle", lambda records, trial: records[:, :, 3:5].flatten(1), shape=(16,),
+                      public_because="pixels", settings=dict.fromkeys(names))
+    leaves = (dead_leaves(REFERENCES, 1, 8) * 16).round().to(torch.uint8).flatten(1)
+    covariances = []
+    for degree in (0.0, 1.0):
+        trial = TrialConfig(**SMALL, features="middle", feature_groups=0, feature_reference="dead_leaves",
+                            feature_decorrelation=degree)
+        covariances.append(torch.cov(maps.compute([leaves], digits, trial)[0].double().T))
+    identity = torch.eye(16, dtype=torch.float64)
+    expected = torch.linalg.solve(covariances[0] + LEAST_SHARE * identity, covariances[0])  # S (S + r)^-1
+    torch.testing.assert_close(covariances[1], expected, atol=2e-2, rtol=0)
+    with pytest.raises(ConfigError, match="feature_decorrelation: takes channels that are standardised"):
+        changed(trial, feature_reference="none")
 
 
 @pytest.mark.usefixtures("extensions")

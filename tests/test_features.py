@@ -96,6 +96,16 @@ def test_features_may_be_the_mean_of_those_of_an_image_and_of_its_mirror_image(d
     assert grouped.mean(1).abs().max() < 1e-2 and (grouped.std(1) - 1).abs().max() < 2e-2
 
 
+def test_coefficients_are_raised_to_a_power_before_they_are_normalised(digits):
+    trial = dataclasses.replace(TRIAL, feature_groups=0, feature_power=0.5)
+    (found,) = maps.compute([digits.train_x[:40]], digits, trial)
+    plain = scattering(digits.train_x[:40].view(40, 8, 8) / 16, 1)
+    expected = (plain.sign() * plain.abs().sqrt()).flatten(1)
+    torch.testing.assert_close(found.float(), expected, atol=1e-3, rtol=2**-7)
+    (grouped,) = maps.compute([digits.train_x[:40]], digits, dataclasses.replace(trial, feature_groups=1))
+    assert grouped.float().mean(1).abs().max() < 1e-2 and (grouped.float().std(1) - 1).abs().max() < 2e-2
+
+
 def test_dead_leaves_are_images_of_many_scales_and_always_the_same():
     images = dead_leaves(200, 3, 32)
     assert images.shape == (200, 3, 32, 32) and 0 <= images.min() and images.max() <= 1
@@ -169,12 +179,12 @@ def test_the_notes_say_that_features_are_public_and_the_key_has_them():
     assert "over synthetic images of dead leaves, a map of" in privacy_tags(by_leaves)["privacy.notes"]
     changes = ({}, {"scattering_angles": 4, "feature_groups": 5}, {"feature_groups": 9}, {"features": "pixels"},
                {"feature_reference": "dead_leaves"}, {"feature_mirrored": True},
-               {"feature_reference": "dead_leaves", "feature_mirrored": True})
+               {"feature_reference": "dead_leaves", "feature_mirrored": True}, {"feature_power": 0.5})
     trials = [dataclasses.replace(TRIAL, **change) for change in changes]
-    assert len({trial.trial_key for trial in trials}) == len({trial.parts.features.key(trial) for trial in trials}) == 7
+    assert len({trial.trial_key for trial in trials}) == len({trial.parts.features.key(trial) for trial in trials}) == 8
     mirrored = dataclasses.replace(private, feature_mirrored=True)
     assert "coefficients of a record and its mirror image, a map of" in privacy_tags(mirrored)["privacy.notes"]
-    assert "feature_mirrored" not in fields
+    assert "feature_mirrored" not in fields and "feature_power" not in fields
     assert "feature_mirrored" not in TrialConfig(features="optical", feature_mirrored=True).canonical()
 
 

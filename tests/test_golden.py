@@ -66,6 +66,8 @@ TRIALS = {  # the streams that each draws from, beside split, init and sampling
     "scattering": TrialConfig(**PER_EXAMPLE, features="scattering", scattering_angles=4, feature_groups=5,
                               feature_reference="dead_leaves", noise_multiplier=0.5),
     # feedback, release
+    "patches to a power": TrialConfig(**PER_EXAMPLE, features="patches", patch_filters=8, patch_size=3, patch_pools=2,
+                                      feature_power=0.5, noise_multiplier=0.5),
     "integer": TrialConfig(**INTEGER),
     # feedback, and secret bits in place of sampling
     "integer secure": TrialConfig(**INTEGER, noise="secure"),
@@ -172,9 +174,10 @@ def test_loss_accuracy_and_alignment_are_what_they_were(name, ours, golden):
 @pytest.mark.parametrize("name", TRIALS)
 def test_weights_are_what_they_were_to_the_last_bit(name, ours, golden):
     where = golden["fingerprint"] if TRIALS[name].exact else ours["fingerprint"]
-    if where not in digests(golden):
-        pytest.skip("this processor, or this version of torch, rounds otherwise than where the digests were taken")
-    assert ours["trials"][name]["weights"] == digests(golden)[where][name]
+    expected = digests(golden).get(where, {}).get(name)
+    if expected is None and not TRIALS[name].exact:
+        pytest.skip("this processor, or this version of torch, rounds otherwise than where the digest was taken")
+    assert ours["trials"][name]["weights"] == expected
 
 
 def test_trials_of_a_pack_are_what_each_is_alone(ours):

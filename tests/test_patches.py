@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
+from scipy.linalg import fractional_matrix_power
 
 from pipeline.accounting import privacy_tags
 from pipeline.learning.data import features as maps
 from pipeline.learning.data import patches as module
 from pipeline.learning.data.dataset import DataError, load
-from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, REFERENCES, dead_leaves, standardised
+from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, LEAST_SHARE, REFERENCES, dead_leaves, standardised
 from pipeline.learning.data.patches import IMAGES, LEAST_CONTRAST, LEAST_VARIANCE, Patches, filters, folded
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
@@ -143,6 +145,71 @@ def test_a_reference_that_the_map_does_not_use_changes_nothing(digits):
     assert torch.equal(found, other)
 
 
+@pytest.mark.parametrize("power", [0.5, 2.0])
+def test_responses_are_raised_to_a_power_before_channels_are_standardised(digits, power):
+    trial = dataclasses.replace(TRIAL, feature_power=power, feature_groups=0)
+    apply, records = Patches(1, 8, 12, 3, 1.0, 2), digits.train_x[:50]
+    leaves = (dead_leaves(REFERENCES, 1, 8) * 16).round()
+    raised, reference = (apply(images.view(-1, 1, 8, 8) / 16).double() ** power for images in (records.float(), leaves))
+    mean, deviation = (of(reference, (0, 2, 3), keepdim=True) for of in (torch.mean, torch.std))
+    expected = ((raised - mean) / deviation).flatten(1)
+    (found,) = maps.compute((records,), digits, trial)
+    torch.testing.assert_close(found.double(), expected, rtol=2**-7, atol=2e-3)
+    (plain,) = maps.compute((records,), digits, dataclasses.replace(trial, feature_power=1.0))
+    assert (found - plain).abs().max() > 0.2
+    (of_mirrored,) = maps.compute((records.view(-1, 8, 8).flip(2).flatten(1),), digits, trial)
+    (mirrored,) = maps.compute((records,), digits, dataclasses.replace(trial, feature_mirrored=True))
+    torch.testing.assert_close(mirrored.float(), (found.float() + of_mirrored.float()) / 2, atol=2e-2, rtol=2**-6)
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("degree", [0.5, 1.0])
+def test_channels_are_decorrelated_by_their_covariance_over_synthetic_images(digits, degree, mirrored):
+    plain = dataclasses.replace(TRIAL, feature_groups=0, feature_mirrored=mirrored)
+    leaves = (dead_leaves(REFERENCES, 1, 8) * 16).round().to(torch.uint8).flatten(1)
+    reference, records = (part.double().view(-1, 24, 4) for part in
+                          maps.compute((leaves, digits.train_x[:30]), digits, plain))
+    mean, covariance = reference.mean((0, 2)), np.cov(reference.transpose(1, 2).reshape(-1, 24).T)
+    regular = covariance / np.trace(covariance) * 24 + LEAST_SHARE * np.eye(24)
+    weights = torch.from_numpy(fractional_matrix_power(regular, -degree / 2))
+    trial = dataclasses.replace(plain, feature_decorrelation=degree)
+    of_leaves, found = (part.double().view(-1, 24, 4) for part in
+                        maps.compute((leaves, digits.train_x[:30]), digits, trial))
+    expected = torch.einsum("ij,njk->nik", weights, records - mean[:, None])
+    torch.testing.assert_close(found, expected, rtol=2**-5, atol=6e-2)
+    (as_one,) = maps.compute((digits.train_x[:1],), digits, trial)
+    torch.testing.assert_close(as_one.double().view(24, 4), found[0])
+    spread = np.linalg.eigvalsh(np.cov(of_leaves.transpose(1, 2).reshape(-1, 24).T))
+    before = np.linalg.eigvalsh(covariance)
+    assert spread[-1] / spread[12] < 0.5 * before[-1] / before[12]
+
+
+def test_decorrelated_channels_are_few_and_standardised(digits):
+    for features in ("scattering", "patches"):
+        trial = dataclasses.replace(TRIAL, features=features, scattering_scales=1, feature_reference="dead_leaves",
+                                    feature_decorrelation=0.5, mechanism="per_example", noise_multiplier=1.0)
+        before = "whitened and standardised over these" if features == "patches" else "standardised over synthetic " \
+                 "images of dead leaves"
+        assert (f"{before}, channels decorrelated over these to the degree 0.5, a map of each"
+                in privacy_tags(trial)["privacy.notes"])
+        assert trial.trial_key != dataclasses.replace(trial, feature_decorrelation=0.25).trial_key
+        (found,) = maps.compute((digits.train_x[:20],), digits, trial)
+        assert found.float().mean(1).abs().max() < 1e-2 and (found.float().std(1) - 1).abs().max() < 3e-2
+    with pytest.raises(ConfigError, match="feature_decorrelation: takes channels that are standardised .* got 0.5 with "
+                                          "feature_reference 'none'; use 'dead_leaves', or 0"):
+        dataclasses.replace(TRIAL, features="scattering", scattering_scales=1, feature_decorrelation=0.5)
+    with pytest.raises(ConfigError, match="feature_decorrelation: takes at most 4,096 channels, got 0.5 with 4,098; "):
+        dataclasses.replace(TRIAL, patch_filters=2049, feature_decorrelation=0.5)
+
+
+def test_without_a_power_keys_and_caches_are_what_they_were():
+    assert not {"feature_power", "feature_decorrelation"} & TRIAL.canonical().keys()
+    assert TRIAL == dataclasses.replace(TRIAL, feature_power=1.0)
+    assert TRIAL.parts.features.key(TRIAL) == ("patches", 12, 3, 1.0, 2, 1)
+    assert TRIAL.trial_key == "76be12f79538b947"
+    assert "feature_power" not in TrialConfig(features="optical", feature_power=0.5).canonical()
+
+
 @pytest.mark.parametrize(("trial", "shape"), [
     (TRIAL, (24, 2, 2)), (TrialConfig(features="patches"), (128, 6, 6)),
     (TrialConfig(dataset="cifar10", features="patches", patch_filters=400, patch_pools=3), (800, 3, 3))])
@@ -160,9 +227,13 @@ def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
     because = "patches of synthetic images of dead leaves, whitened and standardised over these, a map of each record"
     assert because in privacy_tags(private)["privacy.notes"]
     changes = ({}, {"patch_filters": 13}, {"patch_size": 4}, {"patch_threshold": 0.5}, {"patch_pools": 3},
-               {"feature_groups": 2}, {"features": "pixels"}, {"feature_mirrored": True})
+               {"feature_groups": 2}, {"features": "pixels"}, {"feature_mirrored": True}, {"feature_power": 0.5},
+               {"feature_power": 0.5, "feature_mirrored": True}, {"feature_decorrelation": 0.5})
     trials = [dataclasses.replace(TRIAL, **change) for change in changes]
-    assert len({trial.trial_key for trial in trials}) == len({trial.parts.features.key(trial) for trial in trials}) == 8
+    assert len({trial.trial_key for trial in trials}) == len(trials) == 11
+    assert len({trial.parts.features.key(trial) for trial in trials}) == 11
+    both = privacy_tags(dataclasses.replace(private, feature_power=0.5, feature_mirrored=True))["privacy.notes"]
+    assert "responses (to the power 0.5) of a record and its mirror image to patches of synthetic images" in both
     assert "patch_filters" not in TrialConfig(features="scattering").canonical()
 
 
@@ -175,6 +246,9 @@ def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
     ({"patch_filters": 5556, "patch_pools": 3}, r"patch_filters: with 3 x 3 pools \(patch_pools\) must give at most "
                                                 "100,000 features of a record, got 5,556, which give 100,008"),
     ({"patch_threshold": -1.0}, r"patch_threshold: must be >= 0, got -1"),
+    ({"feature_power": 0.0}, "feature_power: must be > 0, got 0"),
+    ({"feature_decorrelation": 1.5}, "feature_decorrelation: must be <= 1, got 1.5"),
+    ({"feature_power": 5.0}, "feature_power: must be <= 4, got 5"),
     ({"feature_groups": 5}, "feature_groups: must divide the 24 channels of the features, got 5"),
 ])
 def test_refusals(change, message):

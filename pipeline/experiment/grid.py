@@ -173,9 +173,9 @@ def _locate(message: str, prefix: str, case: Mapping[str, Any], top: Mapping[str
     field = message.split(":", 1)[0]
     field = SYNONYMS.get(field, field)
     for part, where in ((case, prefix), (top, "")):
-        if field in (part.get("grid") or {}):
+        if field in renamed(part.get("grid") or {}):
             return f"{message}, at {where}grid.{field}[{indices.get(field, 0)}]"
-        if field in (part.get("base") or {}):
+        if field in renamed(part.get("base") or {}):
             return f"{message}, at {where}base.{field}"
     return f"{message}{by_preset(top.get('preset'), field)}"
 

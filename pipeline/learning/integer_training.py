@@ -54,8 +54,8 @@ class IntegerTraining(Training):
             self.truncated = self._truncated()
             for trial, share in zip(self.pack.trials, self.truncated, strict=True):
                 if share > MANY:
-                    print(f"warning: clipping_norm: {share:.0%} of {LOOKED_AT:,} test records contribute nothing to trial "
-                          f"{trial.trial_key} in integers, as their contributions are far shorter than "
+                    print(f"warning: clipping_norm: {share:.0%} of {LOOKED_AT:,} test records contribute nothing to "
+                          f"trial {trial.trial_key} in integers, as their contributions are far shorter than "
                           f"{trial.clipping_norm:g}; lower it, or use arithmetic 'float32'", file=sys.stderr)
         return super()._train_epoch()
 

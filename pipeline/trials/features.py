@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.trials.feature_file import check_feature_file, known_of_file
 from pipeline.trials.fields import ConfigError
-from pipeline.trials.part import Part, again, chosen, fields, part, setting, uses
+from pipeline.trials.part import Part, again, chosen, declares, fields, part, setting, uses
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 CROPPED = 2  # rows and columns of scattering coefficients that stand for the padding, and are left out
 MOST_FEATURES = 100_000  # of a record: 14 GB of 70,000
 FEATURE_SIZE = 8.0  # standard deviations of normalised features
+MOST_CORRELATED = 4096  # channels that are decorrelated: some minutes of a core for their eigenvectors
 OF_ONE_RECORD = "a map of each record alone that no private record had a part in, which costs nothing"
 
 
@@ -76,6 +77,14 @@ class Features(Part):
         if groups and math.prod(shape) == groups:
             raise ConfigError(f"feature_groups: leaves groups of one value, which normalised are all 0, got {groups}; "
                               "0 normalises nothing")
+        if not self.decorrelation:
+            return
+        if not self.standardised:
+            raise ConfigError("feature_decorrelation: takes channels that are standardised over synthetic images, got "
+                              f"{self.decorrelation:g} with feature_reference 'none'; use 'dead_leaves', or 0")
+        if shape[0] > MOST_CORRELATED:
+            raise ConfigError(f"feature_decorrelation: takes at most {MOST_CORRELATED:,} channels, got "
+                              f"{self.decorrelation:g} with {shape[0]:,}; take fewer channels, or 0")
 
     def settled(self, trial: TrialConfig) -> dict[str, Any]:
         """The groups, where they are not given."""
@@ -85,8 +94,10 @@ class Features(Part):
 
     def key(self, trial: TrialConfig) -> tuple[Any, ...]:
         """What the features depend on, beside the records."""
-        own = (f for f in fields(self) if f.metadata["identity"] and uses(self, f, trial))
-        return self.name, *(getattr(self, f.name) for f in own)
+        own = [(f, getattr(self, f.name)) for f in fields(self) if f.metadata["identity"] and uses(self, f, trial)]
+        # Numbers that may be left out have their names, or one would be taken for another.
+        return self.name, *((f.name, value) if f.metadata["elide"] and isinstance(value, float) else value
+                            for f, value in own)
 
     @property
     def standardised(self) -> bool:
@@ -99,10 +110,28 @@ class Features(Part):
         return getattr(self, "feature_mirrored", False)
 
     @property
+    def power(self) -> float:
+        """To which features are raised."""
+        return getattr(self, "feature_power", 1.0)
+
+    @property
+    def decorrelation(self) -> float:
+        """Degree to which channels are decorrelated over synthetic images."""
+        return getattr(self, "feature_decorrelation", 0.0)
+
+    @property
     def treatment(self) -> str:
         """What is done to the features of any map, for notes."""
+        raised = f" (to the power {self.power:g})" if self.power != 1 else ""
         both = " of a record and its mirror image" if self.mirrored else ""
-        return both + (", standardised over synthetic images of dead leaves" if self.standardised else "")
+        if not self.standardised or not declares(self, "feature_reference"):
+            return raised + both
+        return f"{raised}{both}, standardised over synthetic images of dead leaves{self.decorrelating}"
+
+    @property
+    def decorrelating(self) -> str:
+        """Whether channels are decorrelated, for notes that speak of synthetic images."""
+        return f", channels decorrelated over these to the degree {self.decorrelation:g}" if self.decorrelation else ""
 
 
 @part("features", "pixels")
@@ -164,6 +193,12 @@ class Scattering(OfSquares):
         choices=("none", "dead_leaves"), elide=True)
     feature_mirrored: bool = setting(
         False, "features are the mean of those of an image and of the same with left and right exchanged", elide=True)
+    feature_power: float = setting(
+        1.0, "p: a value x of the map becomes sign(x) |x|^p before all else is done to it; 0.5 is the square root "
+        "(Perronnin, Sanchez and Mensink 2010)", low=0, open_low=True, high=4, elide=True)
+    feature_decorrelation: float = setting(
+        0.0, "a: channels x, once standardised over synthetic images, become (S + 0.1)^(-a/2) x, S their covariance "
+        "there, over its mean variance; 0 leaves them, 1 whitens", low=0, high=1, elide=True)
 
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
         """Channels of all colours, and places."""
@@ -189,6 +224,7 @@ class Patches(OfSquares):
     """Responses to patches of synthetic images (Coates & Ng 2011)."""
 
     groups = 1
+    standardised = True
     works = "pipeline.learning.data.maps:PATCHES"
     patch_filters: int = setting(
         64, "filters, each a patch of a synthetic image (dead leaves), which give two channels each (Coates and Ng "
@@ -199,6 +235,8 @@ class Patches(OfSquares):
     patch_pools: int = setting(6, "rows and columns of averages that a channel has", low=1)
     feature_groups: int = again("feature_groups")
     feature_mirrored: bool = again("feature_mirrored", elide=True)
+    feature_power: float = again("feature_power", elide=True)
+    feature_decorrelation: float = again("feature_decorrelation", elide=True)
 
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
         """Two channels of a filter, and pools."""
@@ -207,7 +245,7 @@ class Patches(OfSquares):
     def public_because(self, trial: TrialConfig) -> str:
         """Filters come from synthetic images."""
         return (f"responses{self.treatment} to patches of synthetic images of dead leaves, whitened and standardised "
-                f"over these, {OF_ONE_RECORD}")
+                f"over these{self.decorrelating}, {OF_ONE_RECORD}")
 
     def room(self, trial: TrialConfig) -> None:
         """Patches and pools that fit an image."""

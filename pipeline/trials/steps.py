@@ -24,7 +24,8 @@ LARGEST_SIGNAL = BASE * LARGEST_FIRST  # of D, which is a first factor where it 
 GRID_BITS = 40  # the noise is a multiple of its standard deviation over 2^40
 ERROR_BITS = 12  # e is a multiple of 2^-12
 BACK_STEP = 2.0**-13  # of what is multiplied by W^T
-HIDDEN_STEPS = {"tanh": 2.0**-7, "sigmoid": 2.0**-7, "relu": 2.0**-4}  # b of a hidden layer's outputs
+HIDDEN_STEPS = {"tanh": 2.0**-7, "sigmoid": 2.0**-7, "relu": 2.0**-5}  # b of a hidden layer's outputs
+TYPICAL = LARGEST_FIRST / 2 * 2.0**-7  # root mean square of a hidden layer's outputs
 PEAK = 8  # a component of a vector of norm r, of n components, is at most 8 r/sqrt(n), or clamped
 
 
@@ -79,7 +80,7 @@ def steps(trial: TrialConfig, bound: float, deviation: float) -> list[Steps]:
     sizes, unit = trial.layer_sizes, deviation or bound
     inputs = (input_step(trial), *[HIDDEN_STEPS[trial.activation]] * (len(sizes) - 2))
     typical = (trial.input_norm or trial.parts.features.scale(trial) / 2 * math.sqrt(sizes[0]),
-               *(LARGEST_FIRST / 2 * HIDDEN_STEPS[trial.activation] * math.sqrt(n) for n in sizes[1:-1]))
+               *(TYPICAL * math.sqrt(n) for n in sizes[1:-1]))
     found = []
     for layer, (b, s, norm) in enumerate(zip(inputs, signal_steps(trial), typical, strict=True), start=1):
         width, is_hidden = sizes[layer], layer < len(sizes) - 1

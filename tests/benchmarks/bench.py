@@ -6,6 +6,8 @@ is that of Table 1, 784-512-512-10 at batch 256, on one thread, which is what a 
     <algorithm>_<mechanism>[_pack<R>]_step_over_floor_<precision>   step over its products, R trials in one pack
     dfa_<mechanism>_speedup_over_hand_written_<precision>   a step of DFA in plain torch, not private, over ours
     dpsgd_speedup_over_opacus_<mode>    Opacus' step over that of bp with per_example
+    <integer or secure>_step_over_float32_<size>    a step in integers, by noise, over one in float32: 784-128-10 at
+                                        batch 2048, 784-512-512-10 at 256, 4608-128-10 at 8192
     small_pack<R>_speedup               R steps over one of a pack, in the quickstart's network
     opu_simulated_speedup_over_lightonml    lightonml's simulated projection of a batch over ours
     table1_wall_over_compute            a sweep's wall time over (training time of its trials / workers)
@@ -29,12 +31,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
 from rounds import keep_freed_memory, machine, quotient, take_turns
-from steps import HandWritten, floor, opacus_step, records, training_of, training_step
+from steps import HandWritten, floor, opacus_step, records, training_of, training_step, with_features
 
 from pipeline.accounting import account, curves
 from pipeline.accounting import event as gaussian
@@ -63,8 +65,12 @@ TARGETS = {  # name: (at most, at least)
     "pld_3000_steps_cached_seconds": (1e-3, 0.0),
     "pld_without_replacement_seconds": (2.0, 0.0),
     "photonic_account_seconds": (5e-3, 0.0),
-    "secure_step_over_research": (2.0, 0.0),
-    "secure_step_over_research_small": (2.0, 0.0),
+    "integer_step_over_float32_small": (0.5, 0.0),
+    "integer_step_over_float32_wide": (0.9, 0.0),
+    "integer_step_over_float32_features": (0.32, 0.0),
+    "secure_step_over_float32_small": (0.6, 0.0),
+    "secure_step_over_float32_wide": (1.0, 0.0),
+    "secure_step_over_float32_features": (0.4, 0.0),
     "opu_simulated_speedup_over_lightonml": (math.inf, 10.0),
     "stub_trials_per_second": (math.inf, 20.0),
     "stub_driver_memory_ratio": (1.05, 0.0),
@@ -79,6 +85,7 @@ class Size:
         base: settings of all steps.
         rounds, visit_seconds: of `take_turns`.
         sweep: settings that replace those of `experiments/table1.yaml` in the sweep.
+        integers: settings of steps in integers, by name.
         trials: of those, how many.
         stubs: trials of the sweep that trains nothing.
     """
@@ -87,14 +94,17 @@ class Size:
     rounds: int
     visit_seconds: float
     sweep: dict[str, object]
+    integers: Mapping[str, dict[str, object]]
     trials: int | None = None
     stubs: int = 1000
 
 
-FULL = Size({"alignment_batches": 0}, 11, 0.06, {"epochs": 3})
+FULL = Size({"alignment_batches": 0}, 11, 0.06, {"epochs": 3}, {
+    "small": {"hidden": (128,), "batch_size": 2048}, "wide": {"hidden": (512, 512), "batch_size": 256},
+    "features": {"features": "patches", "hidden": (128,), "batch_size": 8192, "input_norm": 3.94}})
 DIGITS = {"dataset": "digits", "batch_size": 32}
 TINY = Size({**DIGITS, "hidden": (16, 16), "alignment_batches": 0}, 2, 0.002,
-            {**DIGITS, "hidden": (16, 16), "epochs": 1}, trials=2, stubs=5)
+            {**DIGITS, "hidden": (16, 16), "epochs": 1}, {"small": {}}, trials=2, stubs=5)
 
 
 def step_ratios(size: Size) -> Iterator[tuple[str, float]]:
@@ -148,16 +158,19 @@ def hand_written_ratios(size: Size) -> Iterator[tuple[str, float]]:
     yield from ((f"dfa_{name}", quotient(times, "hand-written", name)) for name in ours)
 
 
-def secure_ratios(size: Size) -> Iterator[tuple[str, float]]:
-    """What `noise: secure` costs: its steps over those of recorded seeds, of a large network and of a small one."""
-    settings = {**size.base, **MECHANISMS["per_example"], "algorithm": "dfa"}
-    for name, changes in (("", {}), ("_small", {"hidden": (128,)})):
-        config = TrialConfig(**{**settings, **changes})
+def integer_ratios(size: Size) -> Iterator[tuple[str, float]]:
+    """Steps in integers, with seeded and with secret noise, over those in float32."""
+    for name, changes in size.integers.items():
+        config = TrialConfig(**{**size.base, **MECHANISMS["per_example"], "algorithm": "dfa", "sampler": "poisson",
+                                "private_metrics": "withheld", **changes})
         data = records(config.dataset)
-        contenders = {noise: training_step(dataclasses.replace(config, noise=noise), data)
-                      for noise in ("secure", "research")}
+        data = data if config.parts.features.raw else with_features(data, config)
+        contenders = {kind: training_step(TrialConfig(config.given, **own), data) for kind, own in {
+            "float32": {}, "integer": {"arithmetic": "integer"},
+            "secure": {"arithmetic": "integer", "noise": "secure"}}.items()}
         times = take_turns(contenders, size.rounds, size.visit_seconds)
-        yield f"secure_step_over_research{name}", quotient(times, "secure", "research")
+        for kind in ("integer", "secure"):
+            yield f"{kind}_step_over_float32_{name}", quotient(times, kind, "float32")
 
 
 def pack_ratios(size: Size) -> Iterator[tuple[str, float]]:
@@ -281,7 +294,7 @@ def main(arguments: list[str] | None = None) -> int:
     keep_freed_memory()
     facts = machine()
     numbers: dict[str, float] = {}
-    for part in (step_ratios, hand_written_ratios, dpsgd_ratios, pack_ratios, secure_ratios, accounting_seconds,
+    for part in (step_ratios, hand_written_ratios, dpsgd_ratios, pack_ratios, integer_ratios, accounting_seconds,
                  projection_ratio, tracking_seconds, stub_sweep):
         numbers.update(part(size))
     facts["table1_sweep"], of_sweep = table1_sweep(size)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
+import math
 import warnings
 from collections.abc import Callable
 
 import torch
 
 from pipeline.learning.data.dataset import Dataset, load
+from pipeline.learning.run import prepare
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASETS
@@ -36,10 +37,18 @@ def random_records(dataset: str, device: torch.device | str = "cpu") -> Dataset:
     return Dataset(spec, *part(spec.n_train), *part(spec.n_test))
 
 
+def with_features(data: Dataset, config: TrialConfig) -> Dataset:
+    """The same data set with random numbers in place of the features of a trial: one block of them, repeated."""
+    features = config.parts.features
+    width = math.prod(features.shape(config))
+    block = torch.randn(1_000, width, generator=torch.Generator().manual_seed(0)).bfloat16()
+    data.mapped[features.key(config)] = (block.repeat(-(-len(data.train_x) // 1_000), 1)[: len(data.train_x)], block)
+    return data
+
+
 def training_of(config: TrialConfig, data: Dataset, replicas: int = 1) -> Training:
     """A pack of `replicas` seeds, on the device of the data."""
-    return Training(Pack(tuple(dataclasses.replace(config, seed=s) for s in range(replicas))), data,
-                    data.train_x.device)
+    return prepare(Pack(tuple(TrialConfig(config.given, seed=s) for s in range(replicas))), data, data.train_x.device)
 
 
 def training_step(config: TrialConfig, data: Dataset, replicas: int = 1) -> Step:

@@ -13,6 +13,7 @@ from pipeline.trials.datasets import DatasetSpec
 
 REFERENCES = 1000  # images by which channels are standardised
 LEAST_DEVIATION = 0.01  # of a channel, as a share of the median of all
+LEAST_SHARE = 0.1  # of the mean variance, added to that of every direction in which channels are decorrelated
 DISKS = 300  # per image, of which the first hide the others; together they leave less than one pixel in 100 free
 SMALLEST = 1.5  # pixels: the least radius; the largest is the image's size
 FINER = 2  # rows (columns) of samples that are averaged to one of pixels
@@ -50,9 +51,7 @@ def standardised(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpe
     Raises:
         DataError: where most channels are constant on these images.
     """
-    channels, size, _ = spec.shape
-    images = (dead_leaves(REFERENCES, channels, size) * spec.scale).round().to(torch.uint8).flatten(1)
-    found = torch.cat([apply(some) for some in images.to(device).split(pack)])
+    found = _of_references(apply, spec, device, pack)
     axes = (0, *range(2, found.ndim))
     deviation, mean = torch.std_mean(found.double(), axes, correction=0, keepdim=True)
     mean, deviation = mean[0].float(), deviation[0].float()
@@ -62,3 +61,35 @@ def standardised(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpe
                         "they say nothing of records; for patches take a lower patch_threshold")
     deviation.clamp_(min=least)
     return lambda records: (apply(records) - mean) / deviation
+
+
+def decorrelated(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpec, device: torch.device, pack: int,
+                 degree: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A map as of `standardised`, with channels x at every place replaced by (S/s + r)^(-degree/2) (x - m).
+
+    S [channels, channels] is their covariance over places and images of dead leaves, s the mean of its diagonal, m
+    their mean, r = LEAST_SHARE. Degree 1 whitens them (ZCA; Bell and Sejnowski 1997) as far as r allows; between 0 and
+    1 directions in which channels vary together keep a part of their excess.
+    """
+    found = _of_references(apply, spec, device, pack)
+    samples = found.flatten(2).transpose(1, 2).flatten(0, 1) if found.ndim > 2 else found
+    mean = samples.double().mean(0)
+    covariance = torch.cov(samples.double().T)
+    variances, axes = torch.linalg.eigh(covariance / covariance.diagonal().mean())
+    scaled = axes * (variances.clamp(min=0) + LEAST_SHARE).pow(-degree / 2) @ axes.T
+    weights, offsets = scaled.float(), (scaled @ mean).float()
+
+    def of(records: torch.Tensor) -> torch.Tensor:
+        maps = apply(records)
+        shape = (1, -1, *(1,) * (maps.ndim - 2))
+        return torch.einsum("ij,nj...->ni...", weights, maps) - offsets.view(shape)
+
+    return of
+
+
+def _of_references(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpec, device: torch.device,
+                   pack: int) -> torch.Tensor:
+    """What a map gives for images of dead leaves, [REFERENCES, channels, ...]."""
+    channels, size, _ = spec.shape
+    images = (dead_leaves(REFERENCES, channels, size) * spec.scale).round().to(torch.uint8).flatten(1)
+    return torch.cat([apply(some) for some in images.to(device).split(pack)])

@@ -2,7 +2,7 @@
 
 A feature map is a function of one record alone, and no private record has a part in choosing it, so that it costs no
 privacy. Whatever is computed over records would have to be private, and paid for: nothing here is. What channels are
-standardised by comes from synthetic images.
+standardised and decorrelated by comes from synthetic images.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from pipeline.learning.data.dataset import Dataset
-from pipeline.learning.data.dead_leaves import standardised
+from pipeline.learning.data.dead_leaves import decorrelated, standardised
 from pipeline.learning.data.download import DataError
 from pipeline.learning.data.maps import Apply
 from pipeline.learning.data.readers import cache_folder
@@ -75,11 +75,24 @@ def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -
     """
     part, computed_by = config.parts.features, config.parts.features.load()
     with computed_by.opened(data.spec, config, data.train_x.device) as apply:
+        if part.power != 1:
+            apply = _raised(apply, part.power)
         if part.standardised:
             apply = standardised(apply, data.spec, data.train_x.device, computed_by.pack)
         if part.mirrored:
             apply = _of_both(apply, data.spec.shape)
+        if part.decorrelation:
+            apply = decorrelated(apply, data.spec, data.train_x.device, computed_by.pack, part.decorrelation)
         return [_mapped(records, apply, config) for records in parts]
+
+
+def _raised(apply: Apply, power: float) -> Apply:
+    """sign(x) |x|^power of every value x."""
+    def raised(records: torch.Tensor) -> torch.Tensor:
+        maps = apply(records)
+        return maps.abs().pow(power).copysign(maps)
+
+    return raised
 
 
 def _of_both(apply: Apply, shape: tuple[int, ...]) -> Apply:

@@ -44,16 +44,19 @@ class Inputs:
             passing: put them where the next ones that are passing overwrite them: large memory is slow to get.
         """
         places = indices.flatten()
-        room = self._room
-        if not passing or len(room) < len(places):
-            room = room.new_empty(len(places), room.shape[1])
-        if passing:
-            self._room = room
-        inputs = room[: len(places)]
+        inputs = self._place(len(places), passing)
         rows = max(1, CHUNK_ELEMENTS[inputs.device.type] // inputs.shape[1])
         for part, some in zip(inputs.split(rows), places.split(rows), strict=True):
             self._write(some, part)
         return inputs.view(*indices.shape, inputs.shape[1])
+
+    def _place(self, rows: int, passing: bool) -> torch.Tensor:
+        room = self._room
+        if not passing or len(room) < rows:
+            room = room.new_empty(rows, room.shape[1])
+        if passing:
+            self._room = room
+        return room[:rows]
 
     def _write(self, places: torch.Tensor, out: torch.Tensor) -> None:
         out.copy_(self.records.index_select(0, places))

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from pipeline.learning.data.dead_leaves import standardised
 from pipeline.learning.data.optical import optical
 from pipeline.learning.data.patches import Patches
 from pipeline.learning.data.scattering import scattering
@@ -67,7 +66,7 @@ def _patches(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> It
     channels, size, *_ = spec.shape
     maps = Patches(channels, size, config.patch_filters, config.patch_size, config.patch_threshold, config.patch_pools,
                    device)
-    yield standardised(lambda records: maps(_images(records, spec)), spec, device, PACK)
+    yield lambda records: maps(_images(records, spec))
 
 
 @contextlib.contextmanager

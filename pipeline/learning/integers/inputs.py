@@ -24,6 +24,7 @@ class IntegerInputs(Inputs):
         super().__init__(records, config, data)
         self.step = input_step(config)
         self.values = torch.empty(records.shape, dtype=torch.int8, device=records.device)
+        self._room = self.values[:0]
         self.squares = torch.empty(len(records), 1, dtype=torch.float64, device=records.device)
         rows = max(1, CHUNK_ELEMENTS[records.device.type] // records.shape[1])
         table = self._of_pixels(int(data.spec.scale)) if self.scaled else None
@@ -42,8 +43,9 @@ class IntegerInputs(Inputs):
     def batch(self, indices: torch.Tensor, passing: bool = False) -> Rows:
         """The records at `indices` [R, m]."""
         places = indices.flatten()
-        values = self.values.index_select(0, places).view(*indices.shape, -1)
-        return Rows(values, self.step, self.squares.index_select(0, places).view(*indices.shape, 1))
+        values = torch.index_select(self.values, 0, places, out=self._place(len(places), passing))
+        squares = self.squares.index_select(0, places).view(*indices.shape, 1)
+        return Rows(values.view(*indices.shape, -1), self.step, squares)
 
     def _of_pixels(self, scale: int) -> torch.Tensor:
         """What pixels 0, ..., scale of every channel are in units of `FINE` [channels, scale + 1], as Python rounds."""
