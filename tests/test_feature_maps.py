@@ -508,6 +508,6 @@ def test_maps_that_cannot_be_registered(name, values, message):
     with pytest.raises(ConfigError, match="^" + message):
         register_features(name, tiles, **OF_TILES | values)
     assert before == PARTS["features"]
-    known = "pixels, scattering, patches, optical, file"
+    known = "pixels, scattering, patches, encoder, optical, file"
     with pytest.raises(ConfigError, match=f"features: must be one of {known}, got 'tiles'"):
         TrialConfig(features="tiles")

@@ -197,7 +197,8 @@ def test_an_estimate_computes_no_features(monkeypatch):
     ({"scattering_scales": 4}, r"scattering_scales: averages over 2\^J pixels, of which images of digits have 8"),
     ({"feature_groups": 2}, "feature_groups: must divide the 9 channels of the features, got 2"),
     ({"feature_reference": "faces"}, "feature_reference: must be one of none, dead_leaves, got 'faces'"),
-    ({"features": "fourier"}, "features: must be one of pixels, scattering, patches, optical, file, got 'fourier'"),
+    ({"features": "fourier"}, "features: must be one of pixels, scattering, patches, encoder, optical, file, got "
+                              "'fourier'"),
     ({"hidden": ()}, r"hidden: without hidden layers .* got \[\] with algorithm 'dfa'"),
 ])
 def test_refusals(change, message):

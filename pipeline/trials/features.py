@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 CROPPED = 2  # rows and columns of scattering coefficients that stand for the padding, and are left out
 MOST_FEATURES = 100_000  # of a record: 14 GB of 70,000
 FEATURE_SIZE = 8.0  # standard deviations of normalised features
+ENCODER_CHANNELS = 288  # of the two layers whose activations are features
 MOST_CORRELATED = 4096  # channels that are decorrelated: some minutes of a core for their eigenvectors
 OF_ONE_RECORD = "a map of each record alone that no private record had a part in, which costs nothing"
 
@@ -174,6 +175,18 @@ class OfSquares(Features):
                               f"'{self.name}'; use 'pixels'")
         return shape[1]
 
+    def room_of_encoder(self, trial: TrialConfig, name: str, pools: int) -> None:
+        """Raises:
+            ConfigError: for images of other than one or three colours, or more pools than fit the coarser layer.
+        """
+        size, colours = self.size(trial), trial.parts.data.spec.shape[0]
+        if colours not in (1, 3):
+            raise ConfigError(f"dataset: an encoder takes images of 1 or 3 colours, and {trial.dataset} has {colours}, "
+                              f"got '{trial.dataset}'; use 'patches' alone")
+        if pools > (places := size // 4):
+            raise ConfigError(f"{name}: must be at most the {places} places in a row of the encoder's third layer for "
+                              f"images of {trial.dataset}, got {pools}")
+
 
 @part("features", "scattering")
 class Scattering(OfSquares):
@@ -233,19 +246,29 @@ class Patches(OfSquares):
     patch_threshold: float = setting(
         1.0, "a: channels are averages of max(0, z - a) and max(0, -z - a), z a whitened patch times a filter", low=0)
     patch_pools: int = setting(6, "rows and columns of averages that a channel has", low=1)
+    patch_beside: str = setting(
+        "none", "what stands beside the channels of patches: nothing, or those of `features: encoder`, averaged over "
+        "as many pools", choices=("none", "encoder"), elide=True)
     feature_groups: int = again("feature_groups")
     feature_mirrored: bool = again("feature_mirrored", elide=True)
     feature_power: float = again("feature_power", elide=True)
     feature_decorrelation: float = again("feature_decorrelation", elide=True)
 
+    @property
+    def beside(self) -> bool:
+        """Whether channels of the encoder stand beside those of patches."""
+        return self.patch_beside == "encoder"
+
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
-        """Two channels of a filter, and pools."""
-        return 2 * self.patch_filters, self.patch_pools, self.patch_pools
+        """Two channels of a filter, those of the encoder, and pools."""
+        beside = ENCODER_CHANNELS if self.beside else 0
+        return 2 * self.patch_filters + beside, self.patch_pools, self.patch_pools
 
     def public_because(self, trial: TrialConfig) -> str:
         """Filters come from synthetic images."""
+        beside = ", beside activations of convolutions trained to tell synthetic objects apart" if self.beside else ""
         return (f"responses{self.treatment} to patches of synthetic images of dead leaves, whitened and standardised "
-                f"over these{self.decorrelating}, {OF_ONE_RECORD}")
+                f"over these{self.decorrelating}{beside}, {OF_ONE_RECORD}")
 
     def room(self, trial: TrialConfig) -> None:
         """Patches and pools that fit an image."""
@@ -257,10 +280,39 @@ class Patches(OfSquares):
             raise ConfigError(f"patch_pools: must be at most the {places} places in a row of patches of size "
                               f"{self.patch_size} in images of {trial.dataset}, got {self.patch_pools}; smaller "
                               "patches (patch_size) have more places")
-        if (found := 2 * self.patch_filters * self.patch_pools**2) > MOST_FEATURES:
+        if self.beside:
+            self.room_of_encoder(trial, "patch_pools", self.patch_pools)
+        if (found := math.prod(self.shape(trial))) > MOST_FEATURES:
             raise ConfigError(f"patch_filters: with {self.patch_pools} x {self.patch_pools} pools (patch_pools) must "
                               f"give at most {MOST_FEATURES:,} features of a record, got {self.patch_filters:,}, which "
                               f"give {found:,}")
+
+
+@part("features", "encoder")
+class Encoder(OfSquares):
+    """Activations of convolutions that were trained to tell synthetic objects apart."""
+
+    groups = 1
+    standardised = True
+    works = "pipeline.learning.data.maps:ENCODER"
+    encoder_pools: int = setting(3, "rows and columns of averages that a channel of the encoder has", low=1)
+    feature_groups: int = again("feature_groups")
+    feature_mirrored: bool = again("feature_mirrored", elide=True)
+    feature_power: float = again("feature_power", elide=True)
+    feature_decorrelation: float = again("feature_decorrelation", elide=True)
+
+    def shape(self, trial: TrialConfig) -> tuple[int, ...]:
+        """Channels of two layers, and pools."""
+        return ENCODER_CHANNELS, self.encoder_pools, self.encoder_pools
+
+    def public_because(self, trial: TrialConfig) -> str:
+        """The encoder saw synthetic images alone."""
+        return (f"activations{self.treatment} of convolutions trained to tell synthetic objects apart, standardised "
+                f"over synthetic images of dead leaves{self.decorrelating}, {OF_ONE_RECORD}")
+
+    def room(self, trial: TrialConfig) -> None:
+        """As of the encoder."""
+        self.room_of_encoder(trial, "encoder_pools", self.encoder_pools)
 
 
 @part("features", "optical")

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pipeline.learning.data.encoder import Encoder
 from pipeline.learning.data.optical import optical
 from pipeline.learning.data.patches import Patches
 from pipeline.learning.data.scattering import scattering
@@ -66,6 +67,16 @@ def _patches(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> It
     channels, size, *_ = spec.shape
     maps = Patches(channels, size, config.patch_filters, config.patch_size, config.patch_threshold, config.patch_pools,
                    device)
+    if config.patch_beside == "none":
+        yield lambda records: maps(_images(records, spec))
+        return
+    beside = Encoder(config.patch_pools, device)
+    yield lambda records: torch.cat([of(_images(records, spec)) for of in (maps, beside)], dim=1)
+
+
+@contextlib.contextmanager
+def _encoder(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
+    maps = Encoder(config.encoder_pools, device)
     yield lambda records: maps(_images(records, spec))
 
 
@@ -76,6 +87,7 @@ def _as_they_are(spec: DatasetSpec, config: TrialConfig, device: torch.device) -
 
 SCATTERING = Map(_scattering, 64)  # which stay in a processor's cache
 PATCHES = Map(_patches, PACK)
+ENCODER = Map(_encoder, PACK)
 OPTICAL = Map(optical, 1024)
 FILE = Map(_as_they_are, 4096, kept=False)  # it is a file already
 

@@ -1,0 +1,117 @@
+"""A small convolutional encoder that was trained to tell synthetic objects apart, as a public map of images.
+
+`python -m pipeline.learning.data.encoder FILE` trains it: seed and code give the weights, on one thread of one kind of
+processor to the last bit. Those that trials use are `encoder.safetensors` beside this module.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d, conv2d, cross_entropy, max_pool2d
+
+from pipeline.learning.data.objects import Objects
+
+WEIGHTS = Path(__file__).with_name("encoder.safetensors")
+LAYERS = ((3, 48, 5), (48, 96, 3), (96, 192, 3), (192, 192, 3))  # channels in and out, rows (columns) of a filter
+KEPT = 3  # layers, of which the second and the third give features; the last serves training alone
+CLASSES, BATCH, STEPS, RATE = 2000, 128, 2000, 0.1
+MIDDLE, SPREAD = 0.5, 0.25  # of a pixel on [0, 1], which becomes (pixel - MIDDLE)/SPREAD
+AT_A_TIME = 64  # images, whose maps stay in a processor's cache
+
+
+def encoder_weights(seed: int = 0, steps: int = STEPS) -> dict[str, torch.Tensor]:
+    """Train on synthetic objects, by classes.
+
+    Returns:
+        `weight1` [out, in, side, side], `bias1` [out], and so on, of the layers that are kept, float16; batch
+        normalisation is folded into them.
+    """
+    torch.manual_seed(seed)
+    objects = Objects(CLASSES, seed)
+    layers = convolutions()
+    layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # which torch's types lack
+    head = nn.Linear(4 * LAYERS[-1][1], CLASSES)
+    optimizer = torch.optim.SGD([*layers.parameters(), *head.parameters()], RATE, momentum=0.9, nesterov=True,
+                                weight_decay=5e-4)
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = RATE * min(1, (step + 1) / 100) * (1 - step / steps)
+        images, which = objects.batch(BATCH)
+        maps = ((images - MIDDLE) / SPREAD).to(memory_format=torch.channels_last)
+        with torch.autocast("cpu", torch.bfloat16):
+            for k, layer in enumerate(layers):
+                maps = _halved(layer(maps), k)
+            scores = head(adaptive_avg_pool2d(maps, 2).flatten(1))
+        loss = cross_entropy(scores.float(), which, label_smoothing=0.1)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if (step + 1) % 100 == 0:
+            right = (scores.argmax(1) == which).float().mean()
+            print(f"step {step + 1} of {steps}: loss {loss:.2f}, {right:.0%} of {BATCH} objects told", flush=True)
+    return folded(layers)
+
+
+def convolutions() -> nn.ModuleList:
+    """The layers as they are trained, with batch normalisation."""
+    return nn.ModuleList(nn.Sequential(nn.Conv2d(n_in, n_out, side, padding=side // 2, bias=False),
+                                       nn.BatchNorm2d(n_out), nn.ReLU()) for n_in, n_out, side in LAYERS)
+
+
+def folded(layers: nn.ModuleList) -> dict[str, torch.Tensor]:
+    """The layers that are kept, with the running means and variances of batch normalisation in weights and biases."""
+    found = {}
+    blocks: Any = layers[:KEPT]  # whose parts torch types as Module
+    for k, (convolution, norm, _) in enumerate(blocks, start=1):
+        scale = norm.weight / (norm.running_var + norm.eps).sqrt()
+        found[f"weight{k}"] = (convolution.weight * scale.view(-1, 1, 1, 1)).detach().half().contiguous()
+        found[f"bias{k}"] = (norm.bias - norm.running_mean * scale).detach().half()
+    return found
+
+
+def _halved(maps: torch.Tensor, layer: int) -> torch.Tensor:
+    """Half the rows and columns after the first two layers."""
+    return max_pool2d(maps, 2) if layer == 0 else avg_pool2d(maps, 2) if layer == 1 else maps
+
+
+class Encoder:
+    """Activations of the second and the third layer, averaged over a grid of pools.
+
+    Args:
+        pools: rows (columns) of the grid.
+    """
+
+    def __init__(self, pools: int, device: torch.device | str = "cpu", path: Path = WEIGHTS) -> None:
+        weights = {name: weight.float().to(device) for name, weight in load_file(path).items()}
+        self.layers = [(weights[f"weight{k}"], weights[f"bias{k}"]) for k in range(1, KEPT + 1)]
+        self.pools = pools
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """Features [N, 288, pools, pools], float32, of images [N, 1 or 3, rows, columns] on [0, 1]; of one
+        colour, all three are that."""
+        return torch.cat([self._of(some) for some in images.split(AT_A_TIME)])
+
+    def _of(self, images: torch.Tensor) -> torch.Tensor:
+        maps = ((images.expand(-1, 3, -1, -1) - MIDDLE) / SPREAD).contiguous(memory_format=torch.channels_last)
+        found = []
+        with torch.backends.cudnn.flags(allow_tf32=False):
+            for k, (weight, bias) in enumerate(self.layers):
+                maps = conv2d(maps, weight, bias, padding=weight.shape[-1] // 2).relu_()
+                found.append(maps)
+                maps = _halved(maps, k)
+        return torch.cat([adaptive_avg_pool2d(layer, self.pools) for layer in found[1:]], dim=1).contiguous()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="train the encoder on synthetic objects, and write its weights")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    said = parser.parse_args()
+    torch.set_num_threads(1)
+    save_file(encoder_weights(said.seed, said.steps), said.file)

@@ -1,0 +1,107 @@
+"""Synthetic objects: each is made of textured ellipses and boxes, and drawn in many poses and lights before dead
+leaves. Whoever tells them apart needs shapes, and no record of anybody has a part in them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.nn.functional import avg_pool2d, pad
+
+from pipeline.learning.data.dead_leaves import dead_leaves
+
+SIDE = 32  # rows (columns) of an image
+PARTS = 5  # of an object, each before those that come earlier
+BACKGROUNDS, ROOM = 800, 8  # images of dead leaves, and rows (columns) by which they are larger
+SOFTEST = 0.12  # least half axis of a part; its edge is as soft as 1/8 of that
+
+
+class Objects:
+    """Images of n objects, drawn by seed.
+
+    Args:
+        n: classes.
+        seed: of the objects and of all that is drawn of them.
+        backgrounds: images of dead leaves behind them.
+    """
+
+    def __init__(self, n: int, seed: int, backgrounds: int = BACKGROUNDS) -> None:
+        self.n, self.generator = n, torch.Generator().manual_seed(seed)
+        self.centres = 1.1 * (self._uniform(n, PARTS, 2) - 0.5)
+        self.centres[:, 0] *= 0.3
+        self.axes = SOFTEST + 0.45 * self._uniform(n, PARTS, 2) ** 1.5
+        self.axes[:, 0] += 0.2
+        self.angles, self.directions = math.pi * self._uniform(2, n, PARTS)
+        self.exponents = 2 + 6 * (self._uniform(n, PARTS) < 0.35).float()  # 2 of an ellipse, 8 nearly of a box
+        self.colours = 0.55 * self._uniform(n, 1, 3) + 0.45 * self._uniform(n, PARTS, 3)
+        self.frequencies = 2 + 14 * self._uniform(n, PARTS) ** 1.5
+        self.amplitudes = 0.35 * (self._uniform(n, PARTS) < 0.6).float() * self._uniform(n, PARTS)
+        self.shades = 0.25 * (self._uniform(n, PARTS, 2) - 0.5)
+        self.backgrounds = dead_leaves(backgrounds, 3, SIDE + ROOM)
+        line = (torch.arange(SIDE) + 0.5) / (SIDE / 2) - 1
+        self.rows, self.columns = torch.meshgrid(line, line, indexing="ij")
+
+    def batch(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The next images [size, 3, SIDE, SIDE] on [0, 1], and which objects are on them [size]."""
+        which = torch.randint(self.n, (size,), generator=self.generator)
+        x, y = self._posed(size)
+        images = self._behind(size)
+        wobble, shift = 1 + 0.2 * self._centred(size, PARTS, 2), 0.08 * self._centred(size, PARTS, 2)
+        phases = 2 * math.pi * self._uniform(size, PARTS)
+        for k in range(PARTS):
+            centre, axes = self.centres[which, k] + shift[:, k], self.axes[which, k] * wobble[:, k]
+            angle, direction, frequency, amplitude, exponent = (
+                of[which, k].view(-1, 1, 1)
+                for of in (self.angles, self.directions, self.frequencies, self.amplitudes, self.exponents))
+            across, down = x - centre[:, 0].view(-1, 1, 1), y - centre[:, 1].view(-1, 1, 1)
+            p = (angle.cos() * across + angle.sin() * down) / axes[:, 0].view(-1, 1, 1)
+            q = (angle.cos() * down - angle.sin() * across) / axes[:, 1].view(-1, 1, 1)
+            edge = 8 * axes.min(1).values.view(-1, 1, 1) / SOFTEST
+            covered = torch.sigmoid((1 - p.abs() ** exponent - q.abs() ** exponent) * edge)
+            wave = torch.sin(math.pi * frequency * (direction.cos() * across + direction.sin() * down)
+                             + phases[:, k].view(-1, 1, 1))
+            slope = self.shades[which, k].view(-1, 2, 1, 1)
+            tone = amplitude * wave + slope[:, 0] * p + slope[:, 1] * q
+            colour = self.colours[which, k].view(-1, 3, 1, 1)
+            images = images + covered.unsqueeze(1) * (colour + tone.unsqueeze(1) - images)
+        return self._lit(images), which
+
+    def _posed(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Coordinates of an object at all pixels, two of [size, SIDE, SIDE]: moved, turned, stretched and mirrored."""
+        zoom, turn = 0.75 + 0.6 * self._uniform(size, 1, 1), 0.5 * self._centred(size, 1, 1)
+        right, lower = 0.5 * self._centred(2, size, 1, 1)
+        wider = 1 + 0.3 * self._centred(size, 1, 1)
+        mirror = 2 * (self._uniform(size, 1, 1) < 0.5).float() - 1
+        x, y = self.columns - right, self.rows - lower
+        return (mirror * (turn.cos() * x + turn.sin() * y) / zoom * wider,
+                (turn.cos() * y - turn.sin() * x) / zoom / wider)
+
+    def _behind(self, size: int) -> torch.Tensor:
+        """Parts of dead leaves, [size, 3, SIDE, SIDE], in a light of their own."""
+        which = torch.randint(len(self.backgrounds), (size,), generator=self.generator)
+        first = torch.randint(ROOM + 1, (2, size, 1), generator=self.generator)
+        rows, columns = first + torch.arange(SIDE)
+        columns = torch.where(self._uniform(size, 1) < 0.5, columns, columns.flip(1))
+        seen = self.backgrounds[which.view(-1, 1, 1, 1), torch.arange(3).view(-1, 1, 1), rows[:, None, :, None],
+                                columns[:, None, None, :]]
+        return 0.5 + (seen - 0.5) * (0.4 + 0.6 * self._uniform(size, 1, 1, 1)) + 0.25 * self._centred(size, 3, 1, 1)
+
+    def _lit(self, images: torch.Tensor) -> torch.Tensor:
+        """Images in other contrast, light, colours and focus, with noise."""
+        size = len(images)
+        images = (images - 0.5) * (0.7 + 0.6 * self._uniform(size, 1, 1, 1)) + 0.5
+        images = images + 0.3 * self._centred(size, 1, 1, 1) + 0.12 * self._centred(size, 3, 1, 1)
+        grey = images.mean(1, keepdim=True)
+        images = grey + 1.1 * self._uniform(size, 1, 1, 1) * (images - grey)
+        mixing = torch.eye(3) + 0.35 * self._centred(size, 3, 3)
+        images = (mixing @ (images - 0.5).flatten(2)).view(images.shape) + 0.5
+        blurred = avg_pool2d(pad(images, (1, 1, 1, 1), mode="replicate"), 3, 1)
+        images = images + 0.9 * self._uniform(size, 1, 1, 1) ** 2 * (blurred - images)
+        return (images + 0.03 * torch.randn(images.shape, generator=self.generator)).clamp(0, 1)
+
+    def _uniform(self, *shape: int) -> torch.Tensor:
+        return torch.rand(*shape, generator=self.generator)
+
+    def _centred(self, *shape: int) -> torch.Tensor:
+        """Uniform on [-0.5, 0.5]."""
+        return self._uniform(*shape) - 0.5
