@@ -303,6 +303,20 @@ grid: {arithmetic: [float32, integer]}
         parse_experiment(text.replace("integer]", "whole]"), Path("FILE.yaml"))
 
 
+def test_a_search_and_a_changed_setting_know_that_name_too():
+    text = """
+base: {dataset: digits, mechanism: per_example, sampler: poisson, noise_multiplier: 1, arithmetic: integer}
+search: {algorithm: random, trials: 2, space: {learning_rate: {uniform: [0.1, 1]}}}
+"""
+    choice = text.replace(", arithmetic: integer", "").replace("space: {", "space: {arithmetic: {choice: [integer]}, ")
+    for experiment in (parse_experiment(text, Path("FILE.yaml")), parse_experiment(choice, Path("FILE.yaml"))):
+        assert {trial.matmul_precision for trial in experiment.corners} == {"integer"}
+    changed = parse_experiment(text, Path("FILE.yaml"), changes={"arithmetic": "float32"})
+    assert {trial.matmul_precision for trial in changed.corners} == {"float32"}
+    with pytest.raises(ConfigError, match="must be a field that no grid, case or space sets, got one of search.space"):
+        parse_experiment(choice, Path("FILE.yaml"), changes={"arithmetic": "float32"})
+
+
 def test_steps_follow_c_and_the_noise_alone():
     for step, twice in zip(steps(BASE, 1.0, 0.5), steps(BASE, 2.0, 1.0), strict=True):
         assert twice.contribution == 2 * step.contribution and twice[:2] == step[:2]

@@ -71,14 +71,14 @@ def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, 
             raise ConfigError(f"--set {field}: must be an entry of its {', '.join(PARTS)}, got {value!r}"
                               + (f"; the file has no {keys[0]}, add it there" if lacks else ""))
         content = put
-    changes = {field: value for field, value in changes.items() if field not in of_file}
+    changes = renamed({field: value for field, value in changes.items() if field not in of_file})
     base, grid, cases = _settings(content, "base"), _settings(content, "grid"), content.get("cases") or []
     parts = {"grid": grid} | {f"cases[{number}].{key}": case.get(key) for number, case in enumerate(cases)
                               if isinstance(case, Mapping) for key in ("base", "grid")}
     if isinstance(content.get("search"), Mapping):
         parts["search.space"] = content["search"].get("space")
     for place, part in parts.items():
-        if both := [field for field in changes if isinstance(part, Mapping) and field in part]:
+        if both := [field for field in changes if isinstance(part, Mapping) and field in renamed(part)]:
             raise ConfigError(f"--set {both[0]}: must be a field that no grid, case or space sets, got one of "
                               f"{place}; edit the file")
     names = [f.name for f in settings()]
