@@ -126,6 +126,5 @@ def test_interrupted_trials_with_secret_noise_summed_in_floating_point_are_repor
             "without rounding, got 'float32'; use that, or noise 'research'") in ended.stderr
     assert facts(store, name) == before, "nothing was drawn or charged, and what was released stays counted"
     assert len(list((store.root / "checkpoints" / name).glob("*.safetensors"))) == 2, "nothing is lost"
-    report = photonic(folder, "report", f"{name}.yaml")
-    assert report.returncode == 0, report.stderr
-    assert (folder / "reports" / name / "index.html").stat().st_size > 10_000
+    read = photonic(folder, "status", f"{name}.yaml")
+    assert read.returncode == 0 and "2 trials: 2 interrupted" in read.stdout, read.stderr

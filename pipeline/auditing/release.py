@@ -18,8 +18,10 @@ from pipeline.learning.handed import Flat
 from pipeline.learning.mechanisms import make_mechanism, noise_deviation
 from pipeline.learning.mechanisms.base import Mechanism
 from pipeline.learning.network.network import Parameters, make_network
+from pipeline.learning.rows import Activation, Rows
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
+from pipeline.trials.steps import LARGEST_FIRST, LARGEST_SIGNAL, signal_steps, steps
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     neighbours, (out, *means) = _worst_neighbours(config), (net.blank_parameters(1) for _ in range(3))
 
     def release(by: Mechanism, j: int, to: Parameters) -> None:
-        if own:
+        if own and not config.exact:
             by.net.forward(neighbours[j][1][0])  # convolutions learn where the maxima of this batch are
         by.update(*neighbours[j], to)
 
@@ -110,7 +112,7 @@ def _audit(zeros: np.ndarray, ones: np.ndarray, delta: float, conf: float) -> Tw
     return two_point_step_audit(lambda j: next(runs[j]), delta, len(zeros), conf, of="mu")
 
 
-def _worst_neighbours(config: TrialConfig) -> tuple[tuple[list[torch.Tensor], list[torch.Tensor]], ...]:
+def _worst_neighbours(config: TrialConfig) -> tuple[tuple[list[torch.Tensor], list[Activation]], ...]:
     """Factors (deltas [1, m, n_l], activations [1, m, n_{l-1}]) of two neighbouring batches, far longer than any bound.
 
     add/remove: no record, and one. replace-one: that record, and one of opposite sign that leaves the last input out,
@@ -124,7 +126,21 @@ def _worst_neighbours(config: TrialConfig) -> tuple[tuple[list[torch.Tensor], li
     one = [flat(n) for n in config.layer_sizes[1:]], [flat(n) for n in config.layer_sizes[:-1]]
     if config.parts.sampler.relation == "add/remove":
         deltas, activations = one
-        return ([d[:, :0] for d in deltas], [h[:, :0] for h in activations]), one
-    without_last = one[1][0].clone()
-    without_last[..., -1:] = 0  # contributions of a trainer have no inputs
-    return ([-d for d in one[0]], [without_last, *one[1][1:]]), one
+        other = [d[:, :0] for d in deltas], [h[:, :0] for h in activations]
+    else:
+        without_last = one[1][0].clone()
+        without_last[..., -1:] = 0  # contributions of a trainer have no inputs
+        other = [-d for d in one[0]], [without_last, *one[1][1:]]
+    return (_in_integers(config, *other), _in_integers(config, *one)) if config.exact else (other, one)
+
+
+def _in_integers(config: TrialConfig, deltas: list[torch.Tensor],
+                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[Activation]]:
+    """The same signs, as large as integers are; deltas such that every layer's part has the same length, as parts that
+    are far shorter than others would be truncated to nothing."""
+    inputs = [Rows((h > 0).to(torch.int8) * LARGEST_FIRST, step.input)
+              for h, step in zip(activations, steps(config, 1.0, 1.0), strict=True)]
+    lengths = [h.step * LARGEST_FIRST * h.values.shape[2]**0.5 for h in inputs]
+    longest = min(step * LARGEST_SIGNAL * length * d.shape[2]**0.5
+                  for step, length, d in zip(signal_steps(config), lengths, deltas, strict=True))
+    return [d.sign() * (longest / length / d.shape[2]**0.5) for d, length in zip(deltas, lengths, strict=True)], inputs

@@ -16,6 +16,7 @@ from pipeline.accounting.audited import auc, tpr_at_fpr
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.mechanisms.photonic import Photonic
+from pipeline.learning.rows import Rows
 from pipeline.learning.run import prepare
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
@@ -140,4 +141,5 @@ def _factors(training: Training, indices: torch.Tensor, layer: int) -> torch.Ten
     activations, _ = training.net.forward(training.train_inputs.batch(indices))
     if isinstance(training.mechanism, Photonic):
         activations = training.mechanism.clipped(activations)
-    return activations[layer - 1][0]
+    factors = activations[layer - 1]
+    return (factors.real() if isinstance(factors, Rows) else factors)[0]
