@@ -38,6 +38,7 @@ TRIALS = {
                                            sampler="without_replacement"),
     "denoise": TrialConfig(BASE.given, denoise=True, output_init="feedback", input_norm=2.0),
     "automatic, relu": TrialConfig(BASE.given, mechanism="automatic", activation="relu", inputs="standardized"),
+    "width 1": TrialConfig(BASE.given, hidden=(1, 3), learning_rate=0.1),
     "softmax, smoothed": TrialConfig(BASE.given, algorithm="bp", feedback_std=1.0, hidden=(),
                                      loss="label_smoothing", private_metrics="noisy"),
 }
@@ -212,11 +213,27 @@ def test_products_are_exact_in_both_kernels_and_a_wrong_one_is_noticed(monkeypat
         pairs = (a.int()[:, None, 0::2] * b.int().T[None, :, 0::2] + a.int()[:, None, 1::2] * b.int().T[None, :, 1::2])
         return pairs.clamp(-16_000, 16_000).sum(-1, dtype=torch.int32)
     monkeypatch.setattr(torch, "_int_mm", saturating)
-    monkeypatch.setattr(products, "TRIED", ((17, 40, 24),))
-    products.kernel.cache_clear()
-    assert products.kernel(CPU) == "float32" and torch.equal(products.product(a, b), expected)
+    products.by_int8.cache_clear()
+    assert not products.by_int8(CPU, 37, 5_000, 21) and products.kernel(CPU, (64, 24, 10), 30) == "float32"
+    assert torch.equal(products.product(a, b), expected)
     monkeypatch.undo()
-    products.kernel.cache_clear()
+    products.by_int8.cache_clear()
+    int_mm = torch._int_mm
+    monkeypatch.setattr(torch, "_int_mm", lambda a, b: (a.float() @ b.float()).to(torch.int32))  # sums of 24 bits
+    assert not products.by_int8(CPU, 37, 5_001, 21) and products.by_int8(CPU, 37, 501, 21)
+    monkeypatch.setattr(torch, "_int_mm", int_mm)
+    products.by_int8.cache_clear()
+
+
+@pytest.mark.parametrize("shape", [(1, 40, 9), (40, 1, 9), (40, 9, 1), (1, 1, 40), (16, 784, 1), (5, 3, 2)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_of_single_rows_and_columns_are_exact(shape, transposed):
+    """Int8 products of some of them read memory that is not theirs."""
+    (m, k, n), generator = shape, torch.Generator().manual_seed(1)
+    a = torch.randint(-127, 128, (k, m) if transposed else (m, k), dtype=torch.int8, generator=generator)
+    b = torch.randint(-64, 65, (n, k) if transposed else (k, n), dtype=torch.int8, generator=generator)
+    a, b = (a.t(), b.t()) if transposed else (a, b)
+    assert torch.equal(products.product(a, b).double(), a.double() @ b.double())
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, -64, -65, 8_192, -8_192, 127 * 128])
@@ -247,6 +264,10 @@ def test_the_network_learns_as_that_of_float32_does_without_noise(digits):
         whole, real = (made(TrialConfig(trial.given, arithmetic=kind), digits) for kind in ("integer", "float32"))
         for training in (whole, real):
             training.net.parameters.flat.zero_()
+        if real.feedback.matrices is not None:  # which both draw, each in its way
+            real.feedback.matrices.copy_(whole.feedback.matrices)
+        if real.mechanism.space:
+            real.mechanism.space.bases = whole.mechanism.space.bases
         for (w, v), (b, c) in zip(zip(whole.net.parameters.weights, real.net.parameters.weights, strict=True),
                                   zip(whole.net.parameters.biases, real.net.parameters.biases, strict=True),
                                   strict=True):
@@ -331,7 +352,7 @@ def test_contributions_that_vanish_are_said(digits, capsys):
     assert "warning: clipping_norm: 100% of" in capsys.readouterr().err
     [record] = train(TrialConfig(BASE.given, epochs=1), digits)
     assert float(record.tags["arithmetic.truncated_to_zero"]) < 0.01 and not capsys.readouterr().err
-    assert record.tags["arithmetic.kernel"] == products.kernel(CPU)
+    assert record.tags["arithmetic.kernel"] == products.kernel(CPU, BASE.layer_sizes, BASE.batch_size)
 
 
 def test_a_record_without_features_and_weights_that_are_not_finite_contribute_nothing_wrong(digits):

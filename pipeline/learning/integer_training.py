@@ -8,13 +8,16 @@ from collections.abc import Sequence
 import torch
 
 from pipeline.learning.feedback.algorithms import DirectFeedback, Feedback
+from pipeline.learning.feedback.projection import GaussianProjector
 from pipeline.learning.integers.contributions import IntegerSum
 from pipeline.learning.integers.inputs import IntegerInputs
 from pipeline.learning.integers.loss import IntegerLoss
 from pipeline.learning.integers.network import IntegerNetwork
 from pipeline.learning.integers.products import kernel, power_of_two_above
 from pipeline.learning.mechanisms.gaussian import GaussianMechanism
+from pipeline.learning.randomness import RoundedNoise
 from pipeline.learning.training import Training
+from pipeline.trials.steps import GRID_BITS
 
 MATRIX_BITS = 10  # of an entry of B beside its sign: sums of products with e then have less than 24 bits
 LOOKED_AT = 1_000  # public test records, before the first epoch
@@ -41,9 +44,13 @@ class IntegerTraining(Training):
         return IntegerLoss(self.pack.shared, self.device)
 
     def _feedback(self) -> Feedback:
-        """With B rounded to 10 bits of its largest entry, so that float32 products with errors are exact."""
+        """With B from the rounded Gaussian and of 10 bits, so that float32 products with errors are exact."""
         feedback = super()._feedback()
         if isinstance(feedback, DirectFeedback) and feedback.matrices is not None:
+            if isinstance(feedback.projector, GaussianProjector):  # torch's normal numbers differ between processors
+                seeds = [trial.seed for trial in self.pack.trials]
+                drawn = RoundedNoise(seeds, feedback.matrices.shape[1:], self.device, stream="feedback").next()
+                feedback.matrices.copy_(drawn.mul_(feedback.projector.std / 2**GRID_BITS))
             for matrix in feedback.matrices:
                 step = power_of_two_above(matrix.abs().amax()) / 2**MATRIX_BITS
                 matrix.div_(step).round_().mul_(step)
@@ -71,4 +78,5 @@ class IntegerTraining(Training):
         return [float(share) for share in nothing.double().mean(dim=1)]
 
     def _tags(self, r: int) -> dict[str, str]:
-        return {"arithmetic.kernel": kernel(self.device), "arithmetic.truncated_to_zero": f"{self.truncated[r]:.4g}"}
+        return {"arithmetic.kernel": kernel(self.device, self.net.sizes, self.pack.shared.batch_size),
+                "arithmetic.truncated_to_zero": f"{self.truncated[r]:.4g}"}

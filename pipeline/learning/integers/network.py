@@ -57,7 +57,7 @@ class IntegerDense(Dense):
         for out, d, w in zip(found, delta, weight, strict=True):
             whole, step = quantised(w, LARGEST_SECOND)
             parts = digits(signals(d, BACK_STEP).to(torch.int16)).chunk(2, dim=1)
-            higher, lower = (product(part, whole.to(torch.int8)) for part in parts)
+            higher, lower = (product(part.contiguous(), whole.to(torch.int8).contiguous()) for part in parts)
             out.copy_(higher.double().mul_(BASE).add_(lower)).mul_(step * BACK_STEP)
         return found
 

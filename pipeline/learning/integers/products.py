@@ -1,13 +1,16 @@
 """Exact products of small integers.
 
 The entries of first factors are at most 127 in size, those of second factors 64. `torch._int_mm` gives wrong sums for
-larger second factors, without saying so, on processors without VNNI. It is tried with the largest entries before it is
-used; where it fails, chunks of float32 products take its place, whose sums stay below 2^24 and so are exact.
+larger second factors on processors without VNNI, and for factors of a single row or column on any, without saying so.
+Every shape is tried with large entries before it is used; where that fails, chunks of float32 products take its place,
+whose sums stay below 2^24 and so are exact.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +18,6 @@ import torch.nn.functional as F
 from pipeline.trials.steps import BASE, LARGEST_FIRST, LARGEST_SECOND, LARGEST_SIGNAL
 
 FLOAT32_TERMS = 2**24 // (LARGEST_FIRST * LARGEST_SECOND)
-TRIED = ((17, 4_103, 24), (2_048, 784, 128), (33, 8, 8))  # rows, terms, columns
 LARGEST_WEIGHT = 2.0**100  # in place of infinity
 CUDA_ROWS, CUDA_MULTIPLE = 17, 8  # least rows, and a divisor of terms and columns, of `_int_mm` on a GPU
 
@@ -23,24 +25,41 @@ CUDA_ROWS, CUDA_MULTIPLE = 17, 8  # least rows, and a divisor of terms and colum
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a b [m, n], int32, of int8 factors a [m, k] with entries in [-127, 127] and b [k, n] in [-64, 64]; k at most
     `steps.most_terms()`."""
-    return (_by_int8 if kernel(a.device) == "int8" else _by_float32)(a, b)
+    int8 = by_int8(a.device, a.shape[0], a.shape[1], b.shape[1], a.is_contiguous(), b.is_contiguous())
+    return (_by_int8 if int8 else _by_float32)(a, b)
 
 
 @functools.cache
-def kernel(device: torch.device) -> str:
-    """What computes products there: `int8`, or `float32` where the processor's int8 products are wrong."""
-    return "int8" if all(_is_right(device, *shape) for shape in TRIED) else "float32"
+def by_int8(device: torch.device, m: int, k: int, n: int, rows_first: bool = True, rows_second: bool = True) -> bool:
+    """Whether int8 products [m, k] [k, n] are right there.
+
+    Args:
+        rows_first, rows_second: whether the factors lie row by row; column by column otherwise.
+    """
+    if min(m, k, n) < 2:  # strides of a single row or column are taken for others
+        return False
+    # Odd and unequal entries, the largest of them, all signs; terms of an entry have one sign, so that sums are large.
+    of_rows = _cycled(m, (127, -125, 1, 123, -127, 63), device)
+    of_columns = _cycled(n, (64, -61, 3, -64, 57), device)
+    of_terms = _cycled(k, (1, 1, -1, 1, -1, -1, 1), device)
+    a = (of_rows[:, None] * of_terms).to(torch.int8)
+    b = (of_terms[:, None] * of_columns).to(torch.int8)
+    a = a if rows_first else a.t().contiguous().t()
+    b = b if rows_second else b.t().contiguous().t()
+    return torch.equal(_by_int8(a, b), (k * of_rows[:, None] * of_columns).to(torch.int32))
 
 
-def _is_right(device: torch.device, m: int, k: int, n: int) -> bool:
-    """Whether int8 products of the largest entries are right, with all signs, and with factors of both layouts."""
-    signs = [(torch.arange(count, device=device) % period < period // 2).to(torch.int8) * 2 - 1
-             for count, period in ((m, 2), (k, 6), (n, 4))]
-    a = LARGEST_FIRST * signs[0][:, None] * signs[1]
-    b = LARGEST_SECOND * signs[1][:, None] * signs[2]
-    expected = LARGEST_FIRST * LARGEST_SECOND * k * signs[0].int()[:, None] * signs[2]
-    return all(torch.equal(_by_int8(first, second), expected) for first in (a, a.t().contiguous().t())
-               for second in (b, b.t().contiguous().t()))
+def _cycled(count: int, values: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    return torch.tensor(values, device=device).repeat(-(-count // len(values)))[:count]
+
+
+def kernel(device: torch.device, sizes: Sequence[int], m: int) -> str:
+    """What computes the large products of a network of layers `sizes`, in batches of m: `int8`, or `float32` where some
+    of the processor's int8 products are wrong."""
+    layers = [(n_in, n_out) for n_in, n_out in itertools.pairwise(sizes) if min(n_in, n_out) > 1]
+    right = all(by_int8(device, m, n_in, n_out, True, False) and by_int8(device, n_in, m, 2 * n_out, False, True)
+                for n_in, n_out in layers)
+    return "int8" if right else "float32"
 
 
 def _by_int8(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -89,7 +108,7 @@ def quantised(weight: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.T
     """Whole numbers of at most this size, float32, and the power of two that 1 stands for, of a tensor's numbers."""
     weight = weight.nan_to_num(0.0, LARGEST_WEIGHT, -LARGEST_WEIGHT)  # of a trial that diverged
     least, most = torch.aminmax(weight)
-    step = power_of_two_above(torch.maximum(-least, most)) / largest
+    step = power_of_two_above(torch.maximum(-least, most).clamp(min=1 / LARGEST_WEIGHT)) / largest
     return weight.mul_(1 / step).round_(), step
 
 

@@ -193,4 +193,5 @@ def start_output(net: Network, config: TrialConfig, matrices: torch.Tensor | Non
         if matrices is None:
             raise ValueError("matrices: output_init 'feedback' needs the feedback matrix B, got None")
         block = matrices[:, :, -weight.shape[2]:]
+        block = block.double() if config.exact else block  # in which sums of squares are exact
         weight.copy_(block * (config.output_std / block.square().mean(dim=(1, 2), keepdim=True).sqrt()))
