@@ -19,6 +19,7 @@ from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.data.dataset import load
 from pipeline.learning.integers import products
 from pipeline.learning.integers.inputs import IntegerInputs
+from pipeline.learning.model import TrainedModel
 from pipeline.learning.run import prepare
 from pipeline.learning.run import train as train_pack
 from pipeline.trials.config import ConfigError
@@ -373,3 +374,15 @@ def test_secure_and_seeded_trials_differ_in_keys_alone(digits, monkeypatch):
     one.step(batch), two.step(batch)
     assert torch.equal(one.net.parameters.flat, two.net.parameters.flat)
     assert dataclasses.is_dataclass(seeded)
+
+
+def test_a_loaded_model_has_the_logits_by_which_the_trial_was_evaluated(digits):
+    for name in ("dfa", "softmax, smoothed"):
+        *_, last = train(TRIALS[name], digits)
+        model = TrainedModel(TRIALS[name], last.outcome.weights)
+        right = (model(digits.test_x).argmax(dim=1) == digits.test_y).double().mean()
+        assert right == pytest.approx(last.metrics["test/accuracy"], abs=1e-6)
+        training = made(TRIALS[name], digits)
+        training.net.parameters = model._network.parameters
+        places = torch.arange(len(digits.test_y))[None]
+        assert torch.equal(training.net.forward(training.test_inputs.batch(places))[1][0], model(digits.test_x))

@@ -11,7 +11,9 @@ from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.features import compute
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.evaluation import EVALUATION_BATCH
-from pipeline.learning.network.network import make_network
+from pipeline.learning.integers.inputs import IntegerInputs
+from pipeline.learning.integers.network import IntegerNetwork
+from pipeline.learning.network.network import Network, make_network
 from pipeline.trials.config import ConfigError, TrialConfig
 
 
@@ -48,7 +50,7 @@ class TrainedModel(torch.nn.Module):
     def __init__(self, config: TrialConfig, weights: Mapping[str, np.ndarray]) -> None:
         super().__init__()
         self.config = config
-        self._network = make_network(config, [config.seed])
+        self._network = _network(config, torch.device("cpu"))
         shapes = {f"layer_{number}.{part}": shape for number, layer in enumerate(config.layers, start=1)
                   for part, shape in (("weight", tuple(layer.weight_shape)), ("bias", tuple(layer.weight_shape[:1])))}
         if (found := {name: tuple(array.shape) for name, array in weights.items()}) != shapes:
@@ -68,6 +70,8 @@ class TrainedModel(torch.nn.Module):
             ConfigError: for records of another type or shape.
         """
         inputs = self._inputs(records)
+        if self._network.parameters.flat.device != records.device:
+            self._network = _network(self.config, records.device)
         net, places = self._network, torch.arange(len(records), device=records.device)
         net.parameters = net.blank_parameters(1, records.device)
         blocks = zip(net.parameters.weights, net.parameters.biases, strict=True)
@@ -90,4 +94,10 @@ class TrainedModel(torch.nn.Module):
                               f"{c.features} of {c.dataset}, got {records.dtype} {list(records.shape)}")
         labels = torch.zeros(len(flat), dtype=torch.int64, device=flat.device)
         data = Dataset(spec, flat, labels, flat, labels)
-        return Inputs(flat if c.parts.features.raw else compute([flat], data, c)[0], c, data)
+        return (IntegerInputs if c.exact else Inputs)(
+            flat if c.parts.features.raw else compute([flat], data, c)[0], c, data)
+
+
+def _network(config: TrialConfig, device: torch.device) -> Network:
+    """As the trial's arithmetic has it."""
+    return (IntegerNetwork if config.exact else make_network)(config, [config.seed], device)
