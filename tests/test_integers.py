@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from scipy import stats
 
 from pipeline import TrialConfig, train
@@ -299,6 +300,7 @@ def test_a_trial_goes_on_with_the_same_bits(digits):
     ({"network": "convnet", "channels": (4,), "kernel": 3}, "arithmetic: 'integer' does not go with network 'convnet'"),
     ({"algorithm": "pdfa", "projector": "opu_physical"}, "arithmetic: 'integer' does not go with projector 'opu_phys"),
     ({"noise_multiplier": 1e7}, "noise_multiplier: must be at most .* with arithmetic 'integer', or the grid"),
+    ({"input_norm": 1e160}, "input_norm: must be 0, or at least 1e-06 and at most 1e.06 with arithmetic 'integer'"),
     ({"arithmetic": "int8"}, "arithmetic: must be one of float32, bfloat16, integer, got 'int8'"),
     ({"features": "optical", "feature_groups": 0}, "input_norm: must be > 0 with arithmetic 'integer' and features"),
     ({"matmul_precision": "float32"}, "arithmetic: is another name of matmul_precision; give it once"),
@@ -386,3 +388,14 @@ def test_a_loaded_model_has_the_logits_by_which_the_trial_was_evaluated(digits):
         training.net.parameters = model._network.parameters
         places = torch.arange(len(digits.test_y))[None]
         assert torch.equal(training.net.forward(training.test_inputs.batch(places))[1][0], model(digits.test_x))
+
+
+@pytest.mark.parametrize("size", [1e-4, 1.0, 300.0, 1e30])
+def test_a_file_of_features_of_any_size_keeps_its_directions(size, tmp_path, digits):
+    path, generator = tmp_path / "features.safetensors", torch.Generator().manual_seed(1)
+    parts = {name: torch.randn(n, 96, generator=generator) * size for name, n in (("train", 1437), ("test", 360))}
+    save_file(parts, path)
+    trial = TrialConfig(BASE.given, features="file", feature_file=str(path), feature_source="random", input_norm=2.0)
+    rows = made(trial, digits).train_inputs.batch(torch.arange(50)[None])
+    cosines = torch.cosine_similarity(rows.real()[0], parts["train"][:50] / size, dim=1)
+    assert cosines.min() > 0.999 and (rows.real().norm(dim=-1) / 2 - 1).abs().max() < 0.03

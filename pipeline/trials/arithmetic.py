@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
 
+LARGEST_NORM = 1e6  # of inputs; 1/LARGEST_NORM is the least
+
+
 class Arithmetic(Part):
     """What the configuration knows of an arithmetic.
 
@@ -65,6 +68,9 @@ class Integer(Arithmetic):
                                   f"{chosen.not_integer}; use {slot} {listed_or(others)}, or arithmetic 'float32'")
 
     def _check_inputs(self, trial: TrialConfig) -> None:
+        if trial.input_norm and not 1 / LARGEST_NORM <= trial.input_norm <= LARGEST_NORM:
+            raise ConfigError(f"input_norm: must be 0, or at least {1 / LARGEST_NORM:g} and at most {LARGEST_NORM:g} "
+                              f"with arithmetic 'integer', got {trial.input_norm:g}")
         if not trial.input_norm and not trial.parts.features.scale(trial):
             raise ConfigError("input_norm: must be > 0 with arithmetic 'integer' and features "
                               f"'{trial.features}' of unknown size, whose step follows from it, got 0.0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,12 +10,14 @@ import torch
 
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.inputs import CHUNK_ELEMENTS, LEAST_NORM, Inputs
+from pipeline.learning.integers.products import power_of_two_above
 from pipeline.learning.rows import Rows, exact_norm
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.steps import LARGEST_FIRST, input_step
 
-FINE = 2.0**-16  # of a feature or pixel before it is normalised: sums of squares of such numbers are exact in float64
+FINE = 2.0**-16  # of a feature or pixel before it is normalised
 LARGEST_FINE = 2.0**6
+LARGEST_SQUARES, SMALLEST = 2.0**21, 2.0**-4  # of a record's largest number: its square times their count; itself
 
 
 class IntegerInputs(Inputs):
@@ -33,9 +36,10 @@ class IntegerInputs(Inputs):
             x = self._looked_up(table, some) if table is not None else some.float().div_(FINE)
             if usable:
                 x[~usable[0]] = 0.0
-            x.round_().clamp_(-LARGEST_FINE / FINE, LARGEST_FINE / FINE)
+            fold = self._fold(x) if self.norm else 1.0
+            x.div_(fold).round_().clamp_(-LARGEST_FINE / FINE, LARGEST_FINE / FINE)
             if self.norm:
-                x.mul_((self.norm / (exact_norm(x) * FINE).clamp_(min=LEAST_NORM)).float())
+                x.mul_((self.norm * fold / (exact_norm(x) * FINE * fold).clamp_(min=LEAST_NORM)).float())
             x.mul_(FINE / self.step).round_().clamp_(-LARGEST_FIRST, LARGEST_FIRST)
             values.copy_(x)
             squares.copy_(exact_norm(x).square_().round_())
@@ -46,6 +50,14 @@ class IntegerInputs(Inputs):
         values = torch.index_select(self.values, 0, places, out=self._place(len(places), passing))
         squares = self.squares.index_select(0, places).view(*indices.shape, 1)
         return Rows(values.view(*indices.shape, -1), self.step, squares)
+
+    def _fold(self, x: torch.Tensor) -> torch.Tensor:
+        """By which power of two rows are divided [rows, 1], so that the sums of their squares are exact in float64 and
+        small numbers are not lost; their direction is all that normalisation leaves."""
+        largest = x.abs().amax(dim=1, keepdim=True).mul_(FINE)
+        most = min(LARGEST_FINE, math.sqrt(LARGEST_SQUARES / x.shape[1]))
+        wanted = torch.where(largest > most, largest / most, torch.where(largest < SMALLEST, largest / SMALLEST, 0.0))
+        return power_of_two_above(wanted)
 
     def _of_pixels(self, scale: int) -> torch.Tensor:
         """What pixels 0, ..., scale of every channel are in units of `FINE` [channels, scale + 1], as Python rounds."""
