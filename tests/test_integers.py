@@ -344,8 +344,11 @@ search: {algorithm: random, trials: 2, space: {learning_rate: {uniform: [0.1, 1]
 def test_steps_follow_c_and_the_noise_alone():
     for step, twice in zip(steps(BASE, 1.0, 0.5), steps(BASE, 2.0, 1.0), strict=True):
         assert twice.contribution == 2 * step.contribution and twice[:2] == step[:2]
-    for z in (0.2, 0.9, 17.0):
-        assert all(grid_exponent(step, z) >= 0 for step in steps(BASE, 1.0, z))
+    for trial, z in ((BASE, 0.2), (BASE, 0.9), (BASE, 17.0), (TrialConfig(BASE.given, input_norm=1e6), 256.0)):
+        for step in steps(trial, 1.0, z):
+            assert grid_exponent(step, z) >= 0 and step.contribution * 2**GRID_BITS / z >= 1, "biases have no b"
+    with pytest.raises(ConfigError, match="noise_multiplier: must be at most 256 with arithmetic 'integer'"):
+        TrialConfig(BASE.given, input_norm=1e6, noise_multiplier=1000.0)
 
 
 def test_contributions_that_vanish_are_said(digits, capsys):

@@ -25,8 +25,8 @@ MANY = 0.1  # of them that contribute nothing
 
 
 class IntegerTraining(Training):
-    """`Training` whose sums over records are exact. What leaves it has the same bits on every processor, in every pack
-    and with any number of threads.
+    """`Training` whose sums over records are exact. Weights have the same bits with any number of threads, in any pack
+    and, from the same inputs, with any kernels of the processor.
 
     Attributes:
         truncated: of every trial, the share of public test records whose contributions, at the start, were so short

@@ -195,7 +195,7 @@ def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
     comments = {
         "preset": "sets what is left open below: batch, step size, clipping norm, ...",
         "  mechanism": MEANING[answers.private],
-        "  arithmetic": "sums without rounding; `noise: secure` then keeps the guarantee for the bits",
+        "  arithmetic": "exact sums, which `noise: secure` needs",
         "  algorithm": "; ".join(f"{name}: {WHO[name]}" for name in algorithms),
         f"  {target}": COMMENTS.get(target, ""),
         "  seed": "three seeds, so that every mean has an interval",

@@ -20,6 +20,7 @@ from pipeline.tracking.artifacts import DONE, STATUSES, TrackedRun
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError
 from pipeline.trials.naming import counted, run_name
+from pipeline.trials.promises import sums_in_floating_point
 
 SHOWN = ("diverged", "failed", "interrupted", "running", "missing")  # statuses whose trials get a line each
 MOST_LINES = 20  # of one status
@@ -64,6 +65,7 @@ class SweepState:
             store (None where trials are an extension's that is not imported), and how the guarantee stands
             (`simulated` with noise from a recorded seed).
         nodes: of each node of a sweep that runs what is taken and what there is of CPU, GPU and OPU; None if unknown.
+        stopped: whether trials are left whose secret noise is of floating point, which train no more.
     """
 
     name: str
@@ -77,6 +79,7 @@ class SweepState:
     search: str = ""
     budget: dict[str, Any] | None = None
     nodes: list[dict[str, Any]] | None = None
+    stopped: bool = False
 
     @property
     def counts(self) -> dict[str, int]:
@@ -121,11 +124,14 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
         later, unknown = planned - len(decisions), max(0, planned - _passed_over(decisions) - len(trials))
     left = unknown or any(trial.status not in DONE for trial in trials)
     go_on = shlex.join(["photonic", "sweep", *(words or [str(experiment.source)])] if experiment else GO_ON)
+    stopped = experiment is not None and any(
+        sums_in_floating_point(t) for t in experiment.trials
+        if t.trial_key not in runs or runs[t.trial_key].status not in DONE)
     refused = tuple(_refusal(f) for f in found if f.problem)
     nodes = store.nodes(driver) if driver and found_it else None
-    return SweepState(name, bool(driver), tuple(trials), unknown, refused, go_on if left and not driver else "",
+    return SweepState(name, bool(driver), tuple(trials), unknown, refused, go_on if left and not driver and not stopped else "",
                       elsewhere, beat, _search(decisions, max(0, later)) if decisions else "",
-                      _budget(store) if found_it else None, nodes)
+                      _budget(store) if found_it else None, nodes, stopped)
 
 
 def _search(decisions: Sequence[tuple[str, bool]], later: int) -> str:
@@ -226,6 +232,9 @@ def _text(state: SweepState) -> str:
         if (more := sum(trial.status == what for trial in state.trials) - MOST_LINES) > 0:
             lines.append(f"  {what:<11} {more} more, which --json lists")
     lines += [f"  checkpoint that cannot be used: {text}" for text in state.refused]
+    if state.stopped:
+        lines.append("  to go on: trials with noise 'secure' in floating point train no more; copy the file, and give "
+                     "it another name and arithmetic 'integer'")
     if state.go_on:
         lines.append(f"  to go on: {state.go_on}")
     return "\n".join(lines)

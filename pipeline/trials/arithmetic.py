@@ -65,7 +65,8 @@ class Integer(Arithmetic):
             if chosen.not_integer:
                 others = [name for name, cls in PARTS[slot].items() if not cls.not_integer and name != "none"]
                 raise ConfigError(f"arithmetic: 'integer' does not go with {slot} '{chosen.name}': "
-                                  f"{chosen.not_integer}; use {slot} {listed_or(others)}, or arithmetic 'float32'")
+                                  f"{chosen.not_integer}; use {slot} {listed_or(others)}, or arithmetic 'float32'"
+                                  + (" with noise 'research'" if trial.secure else ""))
 
     def _check_inputs(self, trial: TrialConfig) -> None:
         if trial.input_norm and not 1 / LARGEST_NORM <= trial.input_norm <= LARGEST_NORM:

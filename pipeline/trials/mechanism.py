@@ -39,7 +39,7 @@ class Mechanism(Part):
     guarantee: ClassVar[str] = ""
     optical: ClassVar[bool] = False
     target: ClassVar[str] = ""
-    not_integer = "contributions in integers need a bound on their norm, which only Gaussian mechanisms have"
+    not_integer = "contributions in integers need Gaussian noise and a stated bound on their norm (guarantee)"
     feedback_norm = 0.0  # spectral norm to which feedback matrices are scaled; 0 leaves them
 
     def check(self, trial: TrialConfig) -> None:
@@ -224,7 +224,7 @@ class Photonic(Mechanism):
 class Gaussian(Mechanism):
     """Gaussian noise on the sum of contributions that are bounded by C, one of each record."""
 
-    not_integer = "how it bounds contributions is not stated as a factor of their norms"
+    not_integer = "it does not state by which factor contributions of a norm are multiplied (a method `factor`)"
 
     certified = composed = True
     target = "target_epsilon"

@@ -76,8 +76,15 @@ def check_exact(c: TrialConfig) -> None:
         ConfigError: for a trial of this package's networks in floating point. Stores of earlier versions have such
             trials.
     """
-    if c.secure and c.parts.mechanism.certified and c.parts.trainer.own and not c.exact:
+    if sums_in_floating_point(c):
         why_not = c.parts.mechanism.not_integer
+        instead = f", with mechanism 'per_example' ({why_not})" if why_not else ""
         raise ConfigError(f"arithmetic: must be 'integer' with noise 'secure' and mechanism '{c.mechanism}', whose "
-                          f"guarantee is of sums without rounding, got '{c.matmul_precision}'; use that"
-                          + (f" with mechanism 'per_example' ({why_not})" if why_not else "") + ", or noise 'research'")
+                          f"guarantee is of sums without rounding, got '{c.matmul_precision}'; use that, under another "
+                          f"name if a sweep was begun{instead}, or noise 'research'")
+
+
+def sums_in_floating_point(c: TrialConfig) -> bool:
+    """Whether contributions to a release with secret noise would be summed in floating point, as earlier versions did:
+    such trials are read and reported, and train no more."""
+    return c.secure and c.parts.mechanism.certified and c.parts.trainer.own and not c.exact

@@ -1,8 +1,8 @@
 """Steps of integer arithmetic: how much 1 stands for, in every layer of a trial (no torch).
 
-    H = round(h/b)       input of a layer, 8 bits
-    D = round(delta/s)   learning signal of a layer before it is bounded, 15 bits
-    K = trunc(c delta/a) the same after it was bounded, 14 bits
+    H = round(h/b)       input of a layer, at most 127 in size
+    D = round(delta/s)   learning signal of a layer before it is bounded, at most 2^14
+    K = trunc(c s D/a)   the same after it was bounded, at most 2^13
 
 b and s are powers of two, and a is a power of two times the standard deviation of the noise, or times C where there is
 no noise. All of them follow from settings alone. A step that is too coarse or too fine for the records costs accuracy,
@@ -94,10 +94,11 @@ def steps(trial: TrialConfig, bound: float, deviation: float) -> list[Steps]:
 
 
 def grid_exponent(step: Steps, deviation: float) -> int:
-    """j of a b = 2^j sigma/2^40: of which multiple of the noise's grid a sum of K H is."""
+    """j of a b = 2^j sigma/2^40: 1 in a sum of K H is 2^j steps of the noise's grid, 1 in a sum of K 2^j/b."""
     return round(math.log2(step.contribution * step.input / deviation)) + GRID_BITS
 
 
 def largest_noise(trial: TrialConfig) -> float:
-    """Largest noise over C whose grid divides a b in every layer."""
-    return 2.0 ** min(grid_exponent(step, 1.0) for step in steps(trial, 1.0, 1.0))
+    """Largest noise over C whose grid divides a b and a in every layer."""
+    return 2.0 ** min(grid_exponent(step, 1.0) - max(0, round(math.log2(step.input)))
+                      for step in steps(trial, 1.0, 1.0))

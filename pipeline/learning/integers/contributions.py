@@ -119,14 +119,14 @@ class IntegerSum:
 
 
 class RowSum:
-    """As `IntegerSum`, of contributions that a trainer hands in as rows of floating-point numbers.
+    """As `IntegerSum`, of contributions that a trainer hands in as rows of floating-point numbers, with secret noise.
 
     A row is rounded to 15 bits of its own largest number, so that its norm is exact, then bounded and truncated to
     multiples of about C/2^30 that the noise's grid has too. Sums of such integers are exact in float64.
 
     Args:
         trials: one trial.
-        bounds, deviations: its C and the standard deviation of its noise, which is secret.
+        bounds, deviations: its C and the standard deviation of its noise.
         shape: of the noise in one step.
         device: of all tensors.
 

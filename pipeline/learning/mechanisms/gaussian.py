@@ -126,8 +126,8 @@ class GaussianMechanism(Mechanism):
         return trial.noise_multiplier * cls.bound(trial) / excess(trial)
 
     def factor(self, norms: torch.Tensor) -> torch.Tensor:
-        """By what contributions of these norms [R, m, 1] are multiplied, so that ||u_i|| <= C; in integer arithmetic
-        of float64 norms, and 0 or more."""
+        """From norms of contributions [R, m, 1] what they are multiplied by [R, m, 1], at least 0 and such that
+        ||u_i|| <= C; float64 in integer arithmetic."""
         raise NotImplementedError
 
     def bounded(self, deltas: list[torch.Tensor],
