@@ -78,10 +78,10 @@ def check_exact(c: TrialConfig) -> None:
     """
     if sums_in_floating_point(c):
         why_not = c.parts.mechanism.not_integer
-        instead = f", with mechanism 'per_example' ({why_not})" if why_not else ""
+        instead = f" with mechanism 'per_example' ({why_not})" if why_not else ""
         raise ConfigError(f"arithmetic: must be 'integer' with noise 'secure' and mechanism '{c.mechanism}', whose "
-                          f"guarantee is of sums without rounding, got '{c.matmul_precision}'; use that, under another "
-                          f"name if a sweep was begun{instead}, or noise 'research'")
+                          f"guarantee is of sums without rounding, got '{c.matmul_precision}'; use that{instead}, or "
+                          "noise 'research' (a sweep that was begun so trains no more: copy it under another name)")
 
 
 def sums_in_floating_point(c: TrialConfig) -> bool:
