@@ -446,7 +446,8 @@ def test_account_says_what_the_price_of_a_simulated_grid_leaves_out(tmp_path, ca
 def test_version(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
-    assert ended.value.code == 0 and re.fullmatch(r"photonic \d+\.\d+\.\d+(\.dev\d+(\+\S+)?)?\n", capsys.readouterr().out)
+    assert ended.value.code == 0
+    assert re.fullmatch(r"photonic \d+\.\d+\.\d+(\.dev\d+(\+\S+)?)?\n", capsys.readouterr().out)
 
 
 def test_set_changes_what_is_accounted_for_and_refuses_what_the_grid_has(tmp_path, capsys):

@@ -117,7 +117,8 @@ def test_trial_key_changes_with_every_field_that_matters(mechanism):
     # Another projector for an algorithm that can run here does not exist; of another network below, of features in
     # test_features and test_feature_maps, of what goes with target_norm in test_readings, of an output layer that
     # starts at a multiple of B here.
-    elsewhere = {f.name for f in settings() if f.name.startswith(("feature", "scattering_", "patch_", "optical_", "encoder_"))}
+    of_features = ("feature", "scattering_", "patch_", "optical_", "encoder_")
+    elsewhere = {f.name for f in settings() if f.name.startswith(of_features)}
     elsewhere |= {"bounding", "tau_h_rule", "conv_error", "conv_clip"}
     elsewhere |= {"smoothing", "weight_decay", "clipping_gamma"}  # test_a_part_brings_settings, test_automatic
     elsewhere |= {"trainer"}  # test_trainer

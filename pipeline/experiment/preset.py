@@ -20,7 +20,7 @@ import yaml
 
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
-from pipeline.trials.fields import check, coerce, listed_or, plain
+from pipeline.trials.fields import check, coerce, listed_or, plain, renamed
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import method
 from pipeline.trials.network import Network
@@ -72,7 +72,7 @@ def recommended(**settings: Any) -> TrialConfig:
         >>> trial.sampler, trial.hidden
         ('poisson', (64,))
     """
-    return TrialConfig.from_mapping(filled(VERSIONS[-1], settings))
+    return TrialConfig.from_mapping(filled(VERSIONS[-1], renamed(settings)))
 
 
 def filled(version: str, given: Mapping[str, Any]) -> dict[str, Any]:

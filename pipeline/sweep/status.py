@@ -130,9 +130,9 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
     refused = tuple(_refusal(f) for f in found if f.problem)
     nodes = store.nodes(driver) if driver and found_it else None
     goes_on = left and not driver and not stopped
-    return SweepState(name, bool(driver), tuple(trials), unknown, refused, go_on if goes_on else "", elsewhere,
-                      beat, _search(decisions, max(0, later)) if decisions else "", _budget(store) if found_it else None, nodes,
-                      stopped)
+    return SweepState(name, bool(driver), tuple(trials), unknown, refused, go_on if goes_on else "", elsewhere, beat,
+                      _search(decisions, max(0, later)) if decisions else "",
+                      _budget(store) if found_it else None, nodes, stopped)
 
 
 def _search(decisions: Sequence[tuple[str, bool]], later: int) -> str:
