@@ -16,8 +16,9 @@ import math
 
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.shapes import n_parameters
+from pipeline.trials.steps import GRID_BITS
 
-STEPS_PER_SIGMA = 2**40  # of `rounded_gaussian.draw`: its standard deviation
+STEPS_PER_SIGMA = 2**GRID_BITS  # of `rounded_gaussian.draw`: its standard deviation
 TOTAL_VARIATION = 2.0**-256  # of `rounded_gaussian.draw`: of one draw, from the rounded Gaussian
 UNIT = 2.0**-53  # half a unit in the last place of float64
 COARSEST = 2.0**-10  # of gamma sqrt(d), over the sensitivity

@@ -87,17 +87,15 @@ class Sampler(NamedTuple):
     Attributes:
         by_seed: from a generator, too: places of records [steps, width], `ABSENT` where there is none.
         secret: the same, from the operating system.
-        places: of a batch, of n and m.
     """
 
     by_seed: Callable[[np.random.Generator, int, int, int], np.ndarray]
     secret: Callable[[int, int, int], np.ndarray]
-    places: Callable[[int, int], int] = lambda n, m: m
 
 
 SHUFFLED = Sampler(_shuffled, _secret_shuffled)
 WITHOUT_REPLACEMENT = Sampler(_without_replacement, _secret_without_replacement)
-POISSON = Sampler(_poisson, _secret_poisson, _capacity)
+POISSON = Sampler(_poisson, _secret_poisson)
 
 
 class BatchSampler:

@@ -44,13 +44,21 @@ class IntegerSum:
 
     Attributes:
         noise: what the integers R are drawn from.
+        first, signal_steps: by layer, s of every trial [R, 1, 1] before signals are put on a space, and of what is
+            bounded; `again` is their quotient.
+        ratios: by layer, s/a of what is bounded [R, 1, 1].
     """
 
     def __init__(self, trials: Sequence[TrialConfig], bounds: Sequence[float], deviations: Sequence[float],
                  shape: tuple[int, ...], bases: Sequence[torch.Tensor | None], device: torch.device) -> None:
         self.bases, self.batch_size, self.device = list(bases), trials[0].batch_size, device
         self.steps = [steps(*of_trial) for of_trial in zip(trials, bounds, deviations, strict=True)]
-        self.signal_steps = [self._column(of_layer) for of_layer in zip(*map(signal_steps, trials), strict=True)]
+        by_layer = list(zip(*self.steps, strict=True))
+        first = [self._column(of_layer) for of_layer in zip(*map(signal_steps, trials), strict=True)]
+        self.first = [step.float() for step in first]
+        self.signal_steps = [self._column([step.signal for step in of_layer]) for of_layer in by_layer]
+        self.again = [step / before for step, before in zip(self.signal_steps, first, strict=True)]
+        self.ratios = [self._column([step.signal / step.contribution for step in of_layer]) for of_layer in by_layer]
         self.deviations = tuple(deviations)
         self.noise = RoundedNoise(len(trials) if trials[0].secure else [t.seed for t in trials], shape, device,
                                   stream="release", active=[bool(s) for s in deviations])
@@ -61,17 +69,14 @@ class IntegerSum:
 
     def signals(self, deltas: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """D of every layer [R, m, n_l] or, in the feedback space, [R, m, r_l]: whole numbers, float32."""
-        found = [signals(delta, step.float()) for delta, step in zip(deltas, self.signal_steps, strict=True)]
-        ratios = [self._column([of_trial[layer].signal for of_trial in self.steps]) / step
-                  for layer, step in enumerate(self.signal_steps)]
-        return [d if basis is None else signals(torch.matmul(d.double(), basis.double()), ratio).float()
-                for d, basis, ratio in zip(found, self.bases, ratios, strict=True)]
+        found = [signals(delta, step) for delta, step in zip(deltas, self.first, strict=True)]
+        return [d if basis is None else signals(torch.matmul(d.double(), basis.double()), again).float()
+                for d, basis, again in zip(found, self.bases, self.again, strict=True)]
 
     def norms(self, whole: Sequence[torch.Tensor], activations: Sequence[Rows]) -> torch.Tensor:
         """N of every record [R, m, 1], float64: functions of its integers alone."""
         total = torch.zeros(1, dtype=torch.float64, device=self.device)
-        for layer, (d, h) in enumerate(zip(whole, activations, strict=True)):
-            step = self._column([of_trial[layer].signal for of_trial in self.steps])
+        for d, h, step in zip(whole, activations, self.signal_steps, strict=True):
             total = total + exact_norm(d).mul_(step).square_() * (h.squares * h.step**2 + 1)
         return total.sqrt_()
 
@@ -81,8 +86,7 @@ class IntegerSum:
         whole = self.signals(deltas)
         shortened = factor(self.norms(whole, activations)).mul_(HAIR)
         found = []
-        for layer, d in enumerate(whole):
-            ratio = self._column([of_trial[layer].signal / of_trial[layer].contribution for of_trial in self.steps])
+        for d, ratio in zip(whole, self.ratios, strict=True):
             d.mul_((shortened * ratio).float()).clamp_(-LARGEST, LARGEST)
             found.append(d.to(torch.int16))  # toward zero
         return found

@@ -17,8 +17,7 @@ import torch
 from pipeline.learning.integers.inputs import function_table
 from pipeline.learning.integers.products import digits, joined, product, quantised, signals
 from pipeline.learning.network.layers import Dense
-from pipeline.learning.network.network import Network, Parameters, start_bound
-from pipeline.learning.randomness import torch_generator
+from pipeline.learning.network.network import Network, Parameters
 from pipeline.learning.rows import Rows
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.shapes import DenseShape, dense_shapes
@@ -93,22 +92,17 @@ class IntegerNetwork(Network):
     layout = ByInput
 
     def __init__(self, config: TrialConfig, seeds: Sequence[int], device: torch.device) -> None:
-        super().__init__(config.layers, [config.activation] * len(config.hidden), seeds, device)
+        super().__init__(config.layers, [config.activation] * len(config.hidden), seeds, device, init=config.init,
+                         gain=config.init_gain)
         self.layers = [IntegerDense(shape, fine=k == len(config.hidden))
                        for k, shape in enumerate(dense_shapes(config.layer_sizes))]
         self.hidden_step = HIDDEN_STEPS[config.activation]
         self.table = self._table(config.activation, device)
-        self._start(config, seeds)
 
-    def _start(self, config: TrialConfig, seeds: Sequence[int]) -> None:
-        """Weights as `Network` draws them, scaled by operations that round alike on every processor."""
-        for r, seed in enumerate(seeds):
-            generator = torch_generator(seed, "init")
-            for shape, *blocks in zip(config.layers, self.parameters.weights, self.parameters.biases, strict=True):
-                bound = config.init_gain * start_bound(shape, config.init)
-                for block in blocks[:1] if config.init == "glorot" else blocks:
-                    drawn = torch.rand(block[r].shape, generator=generator).mul_(2).sub_(1)  # both exact
-                    block[r].copy_(drawn.mul_(bound))
+    @staticmethod
+    def _drawn(shape: tuple[int, ...], bound: float, generator: torch.Generator) -> torch.Tensor:
+        """Uniform on +-bound, scaled by operations that round alike on every processor."""
+        return torch.rand(shape, generator=generator).mul_(2).sub_(1).mul_(bound)  # the first two are exact
 
     def forward(self, x: Rows) -> tuple[list[Rows], torch.Tensor]:
         """(h^0, ..., h^{L-1}), and logits [R, m, n_L], float32."""

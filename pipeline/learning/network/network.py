@@ -119,7 +119,12 @@ class Network:
             for shape, *blocks in zip(shapes, self.parameters.weights, self.parameters.biases, strict=True):
                 bound = gain * start_bound(shape, init)
                 for block in blocks[:1] if init == "glorot" else blocks:
-                    block[r].copy_(torch.empty(block[r].shape).uniform_(-bound, bound, generator=generator))
+                    block[r].copy_(self._drawn(block[r].shape, bound, generator))
+
+    @staticmethod
+    def _drawn(shape: tuple[int, ...], bound: float, generator: torch.Generator) -> torch.Tensor:
+        """Uniform on +-bound."""
+        return torch.empty(shape).uniform_(-bound, bound, generator=generator)
 
     def blank_parameters(self, replicas: int, device: torch.device | str = "cpu",
                          dtype: torch.dtype = torch.float32) -> Parameters:
