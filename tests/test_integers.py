@@ -31,6 +31,8 @@ CPU = torch.device("cpu")
 BASE = TrialConfig(dataset="digits", algorithm="dfa", hidden=(24, 16), feedback_std=0.3, mechanism="per_example",
                    sampler="poisson", noise_multiplier=0.5, batch_size=48, epochs=2, learning_rate=0.3, momentum=0.9,
                    averaging=0.8, alignment_batches=1, arithmetic="integer", train_records=640)
+OF_FACTORS = TrialConfig({k: v for k, v in BASE.given if k != "feedback_std"}, mechanism="component", tau_e=0.1,
+                         tau_h=1.0, noise_multiplier=1.0)
 TRIALS = {
     "dfa": BASE,
     "bp, sigmoid, adam": TrialConfig(BASE.given, algorithm="bp", feedback_std=1.0, activation="sigmoid",
@@ -43,6 +45,11 @@ TRIALS = {
     "width 1": TrialConfig(BASE.given, hidden=(1, 3), learning_rate=0.1),
     "softmax, smoothed": TrialConfig(BASE.given, algorithm="bp", feedback_std=1.0, hidden=(),
                                      loss="label_smoothing", private_metrics="noisy"),
+    **{f"component{name}": TrialConfig(OF_FACTORS.given, **changes) for name, changes in {
+        "": {}, ", bp": {"algorithm": "bp"}, ", pdfa": {"algorithm": "pdfa", "tau_e": 0.5},
+        ", target": {"target_norm": 0.4, "denoise": True}, ", filled": {"target_norm": 0.4, "bounding": "scale"},
+        ", error not clipped": {"error_clip": False, "tau_e": 1.0},
+        ", published": {"target_norm": 0.4, "tau_h_rule": "published"}}.items()},
 }
 EVERY = pytest.mark.parametrize("trial", TRIALS.values(), ids=TRIALS)
 
@@ -62,30 +69,40 @@ def contributions(training, batch):
     activations, logits = training.net.forward(training.train_inputs.batch(batch))
     error, _ = training.loss(logits, training.data.train_y[batch])
     deltas = training.deltas(error, activations)
-    found = training.mechanism.integers.contributions(training.mechanism.factor, deltas, activations)
-    return [k[0].numpy() for k in found], [h.values[0].numpy() for h in activations]
+    found = training.mechanism.integers.contributions(training.mechanism.of_layers, deltas, activations)
+    return ([k[0].numpy() for k, _ in found], [k[0].numpy() for _, k in found],
+            [h.values[0].numpy() for h in activations])
 
 
-def norms_over_c(training, found, inputs):
+def of_length(trial, norm):
+    """The trial with contributions that are clipped to this norm or, factor by factor, to one that grows with it."""
+    if trial.mechanism != "component":
+        return TrialConfig(trial.given, clipping_norm=norm)
+    changes = {"target_norm": norm} if trial.target_norm else {}
+    return TrialConfig(trial.given, **changes, tau_e=norm / 4 if trial.error_clip else 1.0)
+
+
+def norms_over_c(training, of_weights, of_biases, inputs):
     """Exact squared norms of contributions over C^2, record by record."""
     [of_trial], [bound] = training.mechanism.integers.steps, training.mechanism.bounds
-    squares = [Fraction(0)] * len(found[0])
-    for k, h, step in zip(found, inputs, of_trial, strict=True):
+    squares = [Fraction(0)] * len(inputs[0])
+    for k, of_bias, h, step in zip(of_weights, of_biases, inputs, of_trial, strict=True):
         a, b = Fraction(step.contribution), Fraction(step.input)
-        for record, (row, of_input) in enumerate(zip(k.tolist(), h.tolist(), strict=True)):
-            squares[record] += a**2 * sum(x * x for x in row) * (b**2 * sum(x * x for x in of_input) + 1)
+        for record, rows in enumerate(zip(k.tolist(), of_bias.tolist(), h.tolist(), strict=True)):
+            weight, bias, of_input = (sum(x * x for x in row) for row in rows)
+            squares[record] += a**2 * (weight * b**2 * of_input + bias)
     return [square / Fraction(bound) ** 2 for square in squares]
 
 
 @EVERY
 @pytest.mark.parametrize("clipping_norm", [1e-3, 0.7, 50.0])
 def test_no_contribution_is_longer_than_c(trial, clipping_norm, digits):
-    training = made(TrialConfig(trial.given, clipping_norm=clipping_norm), digits)
+    training = made(of_length(trial, clipping_norm), digits)
     training.net.parameters.flat.mul_(3.0)  # beyond where weights start
     squares = norms_over_c(training, *contributions(training, torch.arange(40).view(1, -1)))
     assert max(squares) <= 1
-    if clipping_norm < 0.1:
-        assert max(squares) > Fraction(9, 10), "they are as long as they may be, but for truncation"
+    if clipping_norm < 0.1 and (trial.mechanism != "component" or trial.bounding == "scale"):
+        assert max(squares) > Fraction(9, 10), "they are as long as they may be, apart from truncation"
 
 
 def test_rounding_up_in_place_of_truncating_is_seen_by_that_test(digits, monkeypatch):
@@ -107,11 +124,11 @@ def test_what_a_record_contributes_depends_on_no_other(trial, digits):
     training = made(trial, digits)
     training.step(training.sampler.epoch()[0])
     batch = torch.arange(100, 171).view(1, -1)
-    before, _ = contributions(training, batch)
+    before, *_ = contributions(training, batch)
     order = torch.randperm(71, generator=torch.Generator().manual_seed(1))
-    moved, _ = contributions(training, batch[:, order])
-    fewer, _ = contributions(training, batch[:, 3:8])
-    replaced, _ = contributions(training, torch.cat([batch[:, :5], batch[:, :1] + 300, batch[:, 6:]], dim=1))
+    moved, *_ = contributions(training, batch[:, order])
+    fewer, *_ = contributions(training, batch[:, 3:8])
+    replaced, *_ = contributions(training, torch.cat([batch[:, :5], batch[:, :1] + 300, batch[:, 6:]], dim=1))
     others = [k for k in range(71) if k != 5]
     for k, m, f, r in zip(before, moved, fewer, replaced, strict=True):
         assert np.array_equal(k[order.numpy()], m) and np.array_equal(k[3:8], f)
@@ -123,7 +140,7 @@ def test_the_sum_is_exact_and_the_release_is_that_plus_the_noise(digits):
     training = made(BASE, digits)
     integers = training.mechanism.integers
     batch = torch.arange(60).view(1, -1)
-    (found, inputs), drawn = contributions(training, batch), integers.noise.next()
+    (found, _, inputs), drawn = contributions(training, batch), integers.noise.next()
     integers.noise.next = lambda: drawn.clone()
     activations, logits = training.net.forward(training.train_inputs.batch(batch))
     error, _ = training.loss(logits, digits.train_y[batch])
@@ -167,7 +184,7 @@ def test_seeded_noise_is_that_of_the_step_and_no_other_trials_or_streams(digits)
 
 @EVERY
 def test_a_trial_in_a_pack_is_the_same_as_alone(trial, digits):
-    another = TrialConfig(trial.given, seed=7, noise_multiplier=4.0, clipping_norm=0.1)
+    another = TrialConfig(of_length(trial, 0.1).given, seed=7, noise_multiplier=4.0)
     together = [list(records) for records in zip(*train_pack(Pack((another, trial)), digits), strict=True)][1]
     alone = list(train(trial, digits))
     for name, weight in alone[-1].outcome.weights.items():
@@ -260,7 +277,8 @@ def test_inputs_are_quantised_once_and_close_to_what_float32_has(changes, digits
 
 def test_the_network_learns_as_that_of_float32_does_without_noise(digits):
     """And where there is next to none: an update in integers has the direction of the one in float32."""
-    for name in ("dfa", "bp, sigmoid, adam", "automatic, relu", "denoise"):
+    for name in ("dfa", "bp, sigmoid, adam", "automatic, relu", "denoise", "component", "component, bp",
+                 "component, pdfa", "component, filled", "component, target"):
         trial = TrialConfig(TRIALS[name].given, noise_multiplier=0.0)
         least = 0.98 if "relu" in name else 0.99  # small outputs are rounded to 0, where it has no slope
         whole, real = (made(TrialConfig(trial.given, arithmetic=kind), digits) for kind in ("integer", "float32"))
@@ -294,9 +312,8 @@ def test_a_trial_goes_on_with_the_same_bits(digits):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"mechanism": "component", "tau_e": 0.5}, "arithmetic: 'integer' does not go with mechanism 'component': it "
-     "bounds the factors of contributions, and not their norm; use mechanism 'per_example' or 'automatic', or arith"),
-    ({"mechanism": "none", "noise_multiplier": 0.0}, "arithmetic: 'integer' does not go with mechanism 'none'"),
+    ({"mechanism": "none", "noise_multiplier": 0.0}, "arithmetic: 'integer' does not go with mechanism 'none': .*; "
+     "use mechanism 'per_example' or 'automatic' or 'component', or arithmetic 'float32'"),
     ({"network": "convnet", "channels": (4,), "kernel": 3}, "arithmetic: 'integer' does not go with network 'convnet'"),
     ({"algorithm": "pdfa", "projector": "opu_physical"}, "arithmetic: 'integer' does not go with projector 'opu_phys"),
     ({"noise_multiplier": 1e7}, "noise_multiplier: must be at most .* with arithmetic 'integer', or the grid"),
@@ -323,7 +340,7 @@ grid: {arithmetic: [float32, integer]}
     assert len({trial.trial_key for trial in experiment.trials}) == 2
     lines = "\n".join(as_lines(parse_experiment(text.replace("[float32, integer]", "[integer]"), Path("FILE.yaml"))))
     assert "layer 1: inputs 2^-6, learning signals" in lines
-    with pytest.raises(ConfigError, match=r"arithmetic: must be one of .* at grid.matmul_precision\[1\]"):
+    with pytest.raises(ConfigError, match=r"arithmetic: must be one of .* at grid.arithmetic\[1\]"):
         parse_experiment(text.replace("integer]", "whole]"), Path("FILE.yaml"))
 
 
@@ -355,7 +372,7 @@ def test_contributions_that_vanish_are_said(digits, capsys):
     trial = TrialConfig(BASE.given, clipping_norm=1e7, noise_multiplier=0.5, epochs=1)
     [record] = train(trial, digits)
     assert float(record.tags["arithmetic.truncated_to_zero"]) == 1.0
-    assert "warning: clipping_norm: 100% of" in capsys.readouterr().err
+    assert "clipping norm C = 1e+07: 100% of" in capsys.readouterr().err
     [record] = train(TrialConfig(BASE.given, epochs=1), digits)
     assert float(record.tags["arithmetic.truncated_to_zero"]) < 0.01 and not capsys.readouterr().err
     assert record.tags["arithmetic.kernel"] == products.kernel(CPU, BASE.layer_sizes, BASE.batch_size)

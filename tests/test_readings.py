@@ -297,14 +297,16 @@ def test_what_cannot_be_accounted_for_is_refused():
 
 
 @readings
-def test_no_reading_has_secret_noise_as_none_is_summed_in_integers(trial):
-    """As settings they stay valid: stores of earlier versions have them."""
+def test_a_reading_has_secret_noise_in_integers_alone(trial):
+    """As settings the others stay valid: stores of earlier versions have them."""
     secret = dataclasses.replace(trial, noise="secure", noise_multiplier=1.0)
     message = ("network: the proof of noise 'secure' is of integers" if trial.network == "convnet" else
-               "arithmetic: must be 'integer' with noise 'secure' and mechanism 'component', .* with mechanism 'per_ex")
+               "arithmetic: must be 'integer' with noise 'secure' and mechanism 'component', .* use that, or noise")
     with pytest.raises(ConfigError, match=f"^{message}") as raised:
         check_promises([secret])
     assert "\n" not in str(raised.value)
+    if trial.network != "convnet":
+        check_promises([dataclasses.replace(secret, matmul_precision="integer", private_metrics="withheld")])
 
 
 @pytest.mark.parametrize(("text", "message"), [
