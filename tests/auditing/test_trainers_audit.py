@@ -117,7 +117,8 @@ def audited(trial, runs=400):
 def test_a_step_with_the_noise_that_is_stated_stays_below_and_close_to_it():
     audit_trainers.enter()
     found = audited(TrialConfig(trainer="audited_honest", width=4, clipping_norm=1.0, noise_multiplier=0.5, **DIGITS))
-    assert 1.4 < found.mu_lower < found.mu == 2 and not found.exceeds and found.fresh
+    # Over 14 seeds mu_lower was 1.25 to 2.09; which of them a processor draws depends on its kernels.
+    assert 1.1 < found.mu_lower < found.mu == 2 and not found.exceeds and found.fresh
     assert found.audited.value == gdp_eps(found.mu_lower, 1e-5) < found.stated.value
     assert (found.audited.metric_name, found.audited.relation) == ("epsilon/audited/one_step", "add/remove")
     assert found.stated.kind == "stated" and "GaussianDpEvent(noise_multiplier=0.5)" in found.stated.note
