@@ -84,7 +84,7 @@ class IntegerTraining(Training):
         error, _ = self.loss(logits, self.data.test_y[places])
         deltas = self.feedback.deltas(self.feedback.signals(error), self.net, activations, self.net.derivative)
         assert isinstance(self.mechanism.integers, IntegerSum)
-        contributions = self.mechanism.integers.contributions(self.mechanism.of_layers, deltas, activations)
+        contributions = self.mechanism.integers.contributions(self.mechanism.layer_factors, deltas, activations)
         nothing = torch.stack([(k == 0).all(dim=-1) for k, _ in contributions]).all(dim=0)
         return [float(share) for share in nothing.double().mean(dim=1)]
 

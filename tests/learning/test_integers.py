@@ -70,7 +70,7 @@ def contributions(training, batch):
     activations, logits = training.net.forward(training.train_inputs.batch(batch))
     error, _ = training.loss(logits, training.data.train_y[batch])
     deltas = training.deltas(error, activations)
-    found = training.mechanism.integers.contributions(training.mechanism.of_layers, deltas, activations)
+    found = training.mechanism.integers.contributions(training.mechanism.layer_factors, deltas, activations)
     return ([k[0].numpy() for k, _ in found], [k[0].numpy() for _, k in found],
             [h.values[0].numpy() for h in activations])
 

@@ -130,8 +130,8 @@ class GaussianMechanism(Mechanism):
         ||u_i|| <= C; float64 in integer arithmetic."""
         raise NotImplementedError
 
-    def of_layers(self, lengths: Sequence[torch.Tensor],
-                  squares: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def layer_factors(self, lengths: Sequence[torch.Tensor],
+                      squares: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """What the parts of a contribution in weights and in biases are multiplied by, layer by layer, in integer
         arithmetic.
 
@@ -155,7 +155,7 @@ class GaussianMechanism(Mechanism):
         """Write the released update to `out`: bounded contributions, summed, with noise, over the public m."""
         released = self.inside or out
         if isinstance(self.integers, IntegerSum):
-            self.integers.release(self.of_layers, deltas, activations, released)
+            self.integers.release(self.layer_factors, deltas, activations, released)
         elif self.integers:
             self.integers.release(self.factor, deltas, activations, released)
         else:
@@ -170,7 +170,7 @@ class GaussianMechanism(Mechanism):
         """Write the sum of the bounded contributions to `out`; with `denoise`, in the coordinates of the feedback
         space."""
         if isinstance(self.integers, IntegerSum):
-            return self.integers.add_up(self.of_layers, deltas, activations, out)
+            return self.integers.add_up(self.layer_factors, deltas, activations, out)
         deltas, activations = self.bounded(self.factors(deltas), activations)
         sum_outer_products(self.net, *only_finite(deltas, activations), out)
 
@@ -262,8 +262,11 @@ class Component(GaussianMechanism):
         return contribution_norm(trial)
 
     def error(self, error: torch.Tensor) -> torch.Tensor:
-        """clip_{tau_e}(e) (Algorithm 1, line 12). A ternarized error is bounded as a delta, its size being lost; e that
-        convolutions learn from unclipped is clipped for the other layers in `bounded`, and integers in `of_layers`."""
+        """Clip e to norm tau_e (Algorithm 1, line 12).
+
+        A ternarized error is bounded as a delta, because its size is lost. If convolutions learn from e before its
+        clip, `bounded` clips it for the other layers; in integers `layer_factors` does.
+        """
         if self.ternary or self.raw or not self.error_clip or self.integers:
             return error
         return scale(error, self.tau_e).to(error.dtype)
@@ -293,8 +296,8 @@ class Component(GaussianMechanism):
                          for layer, d, h, bound in zip(layers, convolved, seen, self.conv_bounds, strict=True)]
         return [*convolved, *dense], [*seen, *clipped]
 
-    def of_layers(self, lengths: Sequence[torch.Tensor],
-                  squares: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def layer_factors(self, lengths: Sequence[torch.Tensor],
+                      squares: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """As of `GaussianMechanism`. Feedback is linear in e, so that deltas are multiplied by e's clip."""
         clipped = self.error_clip and not self.ternary
         of_error = (self.tau_e / lengths[-1]).clamp_(max=1.0) if clipped else torch.ones_like(lengths[-1])
