@@ -64,7 +64,7 @@ test: $(READY) ## all tests but the slow ones
 test-slow: $(READY) ## the slow tests: sweeps through the command line, kills, clusters, servers, PostgreSQL
 	@$(BIN)/python -m pytest -m slow
 
-faults: $(READY) ## injects every fault into sweeps and writes the table of docs/faults.md
+faults: $(READY) ## injects every fault into sweeps and writes the table of analysis/results/faults/notes.md
 	@PYTHONPATH=. $(BIN)/python tests/faults_table.py
 
 bench: $(READY) ## times a step, Opacus, accounting, tracking and a sweep; writes reports/bench.json

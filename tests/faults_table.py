@@ -1,4 +1,4 @@
-"""Inject every fault of the tests and put what was measured into the table of docs/faults.md (`make faults`)."""
+"""Inject every fault of the tests and put what was measured into the table of analysis/results/faults/notes.md (`make faults`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def table(rows: list[dict]) -> str:
 
 
 def main() -> int:
-    page = ROOT / "docs" / "faults.md"
+    page = ROOT / "analysis" / "results" / "faults" / "notes.md"
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder, "rows.jsonl")
         tests = [str(ROOT / "tests" / name) for name in TESTS]
