@@ -1,0 +1,147 @@
+"""The documentation's site: pages are short and begin with their answer, links lead somewhere, no other host is asked."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from browser import Browser, chromium
+
+from pipeline.arguments import make_parser
+from pipeline.trials.config import settings
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PROOFS = {"privacy"}  # which may be as long as they are
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
+NOTES = sorted((ROOT / "analysis" / "results").glob("*/notes.md"))
+CODE = re.compile(r"^```.*?^```$|^(?: {4}|\t)[^\n]*$", re.DOTALL | re.MULTILINE)
+
+
+def words(text: str) -> int:
+    """Words outside blocks of code: what has a letter or a digit between blanks, in tables, too."""
+    return sum(any(map(str.isalnum, word)) for word in CODE.sub("", text).split())
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_short(name):
+    assert name in PROOFS or words(PAGES[name]) <= 1_200
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_begins_with_its_answer(name):
+    title, answer, *_ = PAGES[name].split("\n\n")
+    assert re.fullmatch("# .+", title) and re.match(r"[A-Z`*\[]", answer), answer
+    assert not answer.startswith("```") and 8 <= words(answer) <= 80
+
+
+def test_all_pages_together_and_the_readme_are_short():
+    assert sum(words(text) for name, text in PAGES.items() if name not in PROOFS) <= 14_000
+    assert words((ROOT / "README.md").read_text(encoding="utf-8")) <= 800
+
+
+@pytest.mark.parametrize("path", NOTES, ids=[path.parent.name for path in NOTES])
+def test_notes_of_a_result_are_short(path):
+    assert path.read_text(encoding="utf-8").startswith("# ") and words(path.read_text(encoding="utf-8")) <= 600
+
+
+def test_words_are_counted_outside_code():
+    assert words("One 2 — |\n\n    no code\n\n```python\nnor = this\n```\n\n| three | --- |\n") == 3
+
+
+def test_what_is_loaded_from_elsewhere_is_nothing():
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert "https:" not in text and "http:" not in text and re.search(r"^  font: false", text, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the site, as `make docs` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+                           cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def text_of(page: Path) -> str:
+    return re.sub(r"<[^>]+>", " ", page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+def test_settings_and_commands_are_those_of_the_code(site):
+    listed, commands = (text_of(site / f"{name}.html") for name in ("settings", "commands"))
+    missing = [field.name for field in settings() if field.name not in listed]
+    assert not missing, missing
+    parser = make_parser()
+    (names,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))
+    for name, sub in names.items():
+        assert name in commands
+        assert all(option in commands for option in sub._option_string_actions)
+
+
+@pytest.mark.slow
+def test_the_reference_has_every_public_name(site):
+    import analysis
+    import pipeline
+
+    page = (site / "reference.html").read_text(encoding="utf-8")
+    for name in (*pipeline.__all__, *analysis.__all__):
+        assert re.search(rf"<h3[^>]*>.*?{name}", page, re.DOTALL), name
+
+
+SEARCH = """new Promise((found, failed) => {
+  const query = document.querySelector("[data-md-component=search-query]"), start = Date.now();
+  query.focus();
+  query.value = "clipping norm";
+  const look = () => {
+    query.dispatchEvent(new Event("keyup"));
+    const titles = [...document.querySelectorAll(".md-search-result__item h1")].map(title => title.innerText);
+    if (titles.length) found(titles); else if (Date.now() - start > 20000) failed(new Error("nothing found"));
+    else setTimeout(look, 200);
+  };
+  look();
+})"""
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not chromium(), reason="needs Chromium")
+def test_pages_are_shown_and_searched_and_no_other_host_is_asked(site, tmp_path):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    home, browser = f"http://127.0.0.1:{server.server_port}/", Browser(chromium(), tmp_path)
+    try:
+        for page in (*sorted(site.glob("*.html")), site / "index.html"):
+            loaded = len(browser.events)
+            browser.call("Page.navigate", url=f"{home}{page.name}")
+            while not any(event.get("method") == "Page.loadEventFired" for event in browser.events[loaded:]):
+                browser.run("1")  # reads what has been reported until now
+        titles = browser.run(SEARCH)
+        time.sleep(0.2)
+        browser.run("1")
+    finally:
+        browser.close()
+        server.shutdown()
+        server.server_close()
+    asked = [event["params"]["request"]["url"] for event in browser.events
+             if event.get("method") == "Network.requestWillBeSent"]
+    assert len(asked) > len(PAGES)
+    assert not [url for url in asked if not url.startswith((home, "data:", "blob:"))]
+    answers = [event["params"]["response"] for event in browser.events
+               if event.get("method") == "Network.responseReceived"]
+    assert not [answer["url"] for answer in answers if answer["status"] >= 400]
+    assert "Choose settings" in titles, titles
