@@ -1,7 +1,7 @@
-"""Hook of MkDocs: pages written from the code (settings, commands, reference), and files of the repository that pages link.
+"""Hook of MkDocs: writes pages from the code (settings, commands, reference), and adds files that other pages link to.
 
-A link from a page goes by the repository's folders, so that it works in the checkout and on the site. What lies outside
-docs/ is copied to `files/` of the site; a target that does not exist is an error.
+Links go by the repository's folders, so that they work in the checkout and on the site. What lies outside docs/ is
+copied to `files/` of the site; a target that does not exist is a warning, which `make docs` takes for an error.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import inspect
 import logging
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import Field
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -22,6 +24,7 @@ from mkdocs.structure.pages import Page
 from pipeline.arguments import make_parser
 from pipeline.trials import part
 from pipeline.trials.config import settings
+from pipeline.trials.fields import SYNONYMS
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
@@ -33,9 +36,10 @@ log = logging.getLogger("mkdocs.plugins.generated")
 
 
 def cell(text: object) -> str:
-    """Text that stands in a cell of a table as it is."""
-    return re.sub(r"([|*<_\[\]])", r"\\\1", str(text)).replace("\n", " ") if "`" not in str(text) else (
-        str(text).replace("|", "\\|").replace("\n", " "))
+    """Text that stands as it is in a cell of a table; what is in backticks stays code."""
+    parts = re.split(r"(`[^`]*`)", str(text).replace("\n", " "))
+    parts[::2] = (re.sub(r"([*_\[\]])", r"\\\1", part).replace("<", "&lt;") for part in parts[::2])
+    return "".join(parts).replace("|", r"\|")
 
 
 def table(header: str, rows: list[list[str]]) -> list[str]:
@@ -45,8 +49,8 @@ def table(header: str, rows: list[list[str]]) -> list[str]:
             *("| " + " | ".join(row) + " |" for row in rows), ""]
 
 
-def _default(field: object) -> str:
-    value = list(field.default) if isinstance(field.default, tuple) else field.default  # type: ignore[attr-defined]
+def _default(field: Field[Any]) -> str:
+    value = list(field.default) if isinstance(field.default, tuple) else field.default
     return f"`{value!r}`"
 
 
@@ -54,22 +58,22 @@ def settings_page() -> str:
     """Every setting of a trial, by the question that it answers."""
     fields = {field.name: field for field in settings()}
     left = dict(fields)
-    lines = ["# Settings", "", "Every setting of a trial, with its default: what may stand in `base`, `grid` and `cases` "
-             "of an experiment file, after `--set`, and in `TrialConfig(...)`. `photonic fields FILE` adds the settings "
-             "of the file's plugins. A setting that no trial of a file uses is refused.", ""]
+    lines = ["# Settings", "", "Every setting of a trial, with its default. They stand in `base`, `grid` and `cases` "
+             "of an experiment file, after `--set`, and in `TrialConfig(...)`. `photonic fields FILE` adds those of "
+             "the file's plugins. A setting that no trial of a file uses is refused.", ""]
     for slot, parts in part.PARTS.items():
         if slot not in fields:
             continue
         own = {name: field for name, field in left.items() if name != slot and slot in part.owners(name)}
         left = {name: field for name, field in left.items() if name not in own and name != slot}
         head = fields[slot]
-        names = [name for name in parts if "." not in name]
+        other = [f" Files may call it `{name}`." for name, known in SYNONYMS.items() if known == slot]
         lines += [f"## {slot}", "", f"{_sentence(head.metadata['doc'])} Default: {_default(head)}. "
-                  f"Values: {', '.join(f'`{name}`' for name in names)}.", ""]
+                  f"Values: {', '.join(f'`{name}`' for name in parts)}.{''.join(other)}", ""]
         if own:
             lines += table("setting, default, meaning, applies to", [
-                [f"`{name}`", _default(field), _meaning(field), ", ".join(
-                    f"`{owner}`" for owner in part.owners(name)[slot])] for name, field in own.items()])
+                [f"`{name}`", _default(field), _meaning(field), _owners(part.owners(name)[slot], parts)]
+                for name, field in own.items()])
     lines += ["## Of every trial", *table("setting, default, meaning", [
         [f"`{name}`", _default(field), _meaning(field)] for name, field in left.items()])]
     return "\n".join(lines)
@@ -79,17 +83,21 @@ def _sentence(doc: str) -> str:
     return cell(doc[0].upper() + doc[1:]) + "."
 
 
-def _meaning(field: object) -> str:
-    choices = field.metadata["choices"]  # type: ignore[attr-defined]
-    return cell(field.metadata["doc"]) + (  # type: ignore[attr-defined]
-        f" ({', '.join(f'`{choice}`' for choice in choices)})" if choices else "")
+def _owners(names: Collection[str], parts: Collection[str]) -> str:
+    return "all" if len(names) == len(parts) else ", ".join(f"`{name}`" for name in names)
+
+
+def _meaning(field: Field[Any]) -> str:
+    choices = field.metadata["choices"]
+    return cell(field.metadata["doc"]) + (f" ({', '.join(f'`{choice}`' for choice in choices)})" if choices else "")
 
 
 def commands_page() -> str:
     """Every command of the command line, with its options."""
     parser = make_parser()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    lines = ["# Commands", "", "Every command of `photonic` with its options. `photonic COMMAND --help` prints the same.", ""]
+    lines = ["# Commands", "", "Every command of `photonic` with its options, as `photonic COMMAND --help` prints "
+             "them.", ""]
     helps = {action.dest: action.help for action in commands._choices_actions}
     rows = [[f"[`{name}`](#{name})", cell(helps[name])] for name in commands.choices]
     lines += table("command, does", rows)

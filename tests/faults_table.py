@@ -1,4 +1,5 @@
-"""Inject every fault of the tests and put what was measured into the table of analysis/results/faults/notes.md (`make faults`)."""
+"""`make faults`: inject every fault of the tests, and put what was measured into the table of
+analysis/results/faults/notes.md."""
 
 from __future__ import annotations
 

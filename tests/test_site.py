@@ -1,4 +1,4 @@
-"""The documentation's site: pages are short and begin with their answer, links lead somewhere, no other host is asked."""
+"""The documentation's site: short pages that begin with their answer, links that lead somewhere, no other host."""
 
 from __future__ import annotations
 
