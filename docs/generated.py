@@ -30,6 +30,7 @@ ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 FENCE = re.compile(r"^(```.*?^```$)", re.DOTALL | re.MULTILINE)
 OUTSIDE = "files"  # folder of the site for what lies outside docs/
+BEHIND = ("privacy.md",)  # pages that searches show last, as files from outside docs/
 PUBLIC = ("pipeline", "analysis")  # packages whose `__all__` the reference has
 
 log = logging.getLogger("mkdocs.plugins.generated")
@@ -171,6 +172,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turns links between folders of the repository into links on the site."""
     uri = page.file.src_uri
+    if uri in BEHIND or uri.startswith(f"{OUTSIDE}/"):
+        page.meta["search"] = {"boost": 0.5}  # found after the pages that answer
 
     def moved(match: re.Match[str]) -> str:
         if re.match(r"[a-z]+:", match[2]):
