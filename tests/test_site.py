@@ -103,10 +103,12 @@ SEARCH = """new Promise((found, failed) => {
   const query = document.querySelector("[data-md-component=search-query]"), start = Date.now();
   query.focus();
   query.value = "WORDS";
+  window.before = [...document.querySelectorAll(".md-search-result__item h1")].map(title => title.innerText).join();
   const look = () => {
     query.dispatchEvent(new Event("keyup"));
     const titles = [...document.querySelectorAll(".md-search-result__item h1")].map(title => title.innerText);
-    if (titles.length && titles.join() !== window.before) { window.before = titles.join(); found(titles); } else if (Date.now() - start > 20000) failed(new Error("nothing found"));
+    if (titles.length && titles.join() !== window.before) found(titles);
+    else if (Date.now() - start > 20000) failed(new Error("nothing found"));
     else setTimeout(look, 200);
   };
   look();
