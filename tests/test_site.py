@@ -22,7 +22,12 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PROOFS = {"privacy"}  # which may be as long as they are
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
-NOTES = sorted((ROOT / "analysis" / "results").glob("*/notes.md"))
+RESULTS = ROOT / "analysis" / "results"
+NOTES = sorted(RESULTS.glob("*/notes.md"))
+LINKING = [*sorted(DOCS.glob("*.md")), *NOTES, RESULTS / "README.md", ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+MEASURED = [ROOT / "README.md", *(DOCS / f"{name}.md" for name in (
+    "results", "results_features", "results_ohana", "search", "why_dfa"))]
+GENERATED = {"settings.md", "commands.md", "reference.md"}  # by docs/generated.py, on the site
 CODE = re.compile(r"^```.*?^```$|^(?: {4}|\t)[^\n]*$", re.DOTALL | re.MULTILINE)
 
 
@@ -51,6 +56,26 @@ def test_all_pages_together_and_the_readme_are_short():
 @pytest.mark.parametrize("path", NOTES, ids=[path.parent.name for path in NOTES])
 def test_notes_of_a_result_are_short(path):
     assert path.read_text(encoding="utf-8").startswith("# ") and words(path.read_text(encoding="utf-8")) <= 600
+
+
+@pytest.mark.parametrize("path", LINKING, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path):
+    """In the checkout; `make docs` holds those of the site, and headings."""
+    for target in re.findall(r"\]\((?![a-z]+:)([^)#\s]+)", CODE.sub("", path.read_text(encoding="utf-8"))):
+        assert target in GENERATED or (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("path", LINKING, ids=lambda path: str(path.relative_to(ROOT)))
+def test_pages_are_in_plain_english(path):
+    text = " ".join(CODE.sub("", path.read_text(encoding="utf-8")).split())
+    assert path.stem in PROOFS or not re.findall(r"[^.]*\b(?:of which|but for|those which|of these)\b[^.]*", text)
+
+
+@pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.stem)
+def test_means_are_those_of_the_committed_tables(path):
+    tables = "".join(file.read_text(encoding="utf-8") for file in RESULTS.glob("*/*.md") if file.stem != "notes")
+    shown = set(re.findall(r"\b\d\d\.\d\d ± \d+\.\d\d", path.read_text(encoding="utf-8")))
+    assert shown and all(mean in tables for mean in shown), [mean for mean in shown if mean not in tables]
 
 
 def test_words_are_counted_outside_code():
