@@ -125,7 +125,8 @@ def reference_page() -> str:
         lines += [f"## {package}", ""]
         for name in module.__all__:
             found = inspect.unwrap(getattr(module, name))
-            lines += [f"::: {found.__module__}.{found.__qualname__}", "    options:", f"      heading: {name}", ""]
+            lines += [f"::: {found.__module__}.{found.__qualname__}", "    options:", f"      heading: {name}",
+                      f"      toc_label: {name}", ""]
     return "\n".join(lines)
 
 

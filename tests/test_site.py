@@ -6,6 +6,7 @@ import functools
 import http.server
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 from browser import Browser, chromium
 
 from pipeline.arguments import make_parser
+from pipeline.experiment.experiment import parse_experiment
 from pipeline.trials.config import settings
 
 ROOT = Path(__file__).parent.parent
@@ -76,6 +78,31 @@ def test_means_are_those_of_the_committed_tables(path):
     tables = "".join(file.read_text(encoding="utf-8") for file in RESULTS.glob("*/*.md") if file.stem != "notes")
     shown = set(re.findall(r"\b\d\d\.\d\d ± \d+\.\d\d", path.read_text(encoding="utf-8")))
     assert shown and all(mean in tables for mean in shown), [mean for mean in shown if mean not in tables]
+
+
+def commands():
+    """(page, what a line of code says after its prompt and environment, without its comment)."""
+    for name, page in PAGES.items():
+        for code in CODE.findall(page):
+            for line in re.sub(r"\\\n\s+", "", code).splitlines():
+                if match := re.match(r"(?: {4})?(?:[AB]\$ )?(?:[A-Z_]+=\S+ )*(photonic [^#]*)", line):
+                    yield name, match[1]
+
+
+def test_commands_of_the_pages_parse():
+    found = list(commands())
+    assert len(found) > 25
+    for name, command in found:
+        assert make_parser().parse_args(shlex.split(command)[1:]), name
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    pytest.param(name, text, id=f"{name}{n}") for name, page in PAGES.items()
+    for n, text in enumerate(re.findall(r"^```yaml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE), start=1)
+    if name not in ("own_data",) and re.search("^base:", text, re.MULTILINE)])  # whose data set a plugin enters
+def test_experiments_of_the_pages_are_accepted(name, text):
+    experiment = parse_experiment(text, ROOT / "experiments" / f"{name}.yaml")
+    assert experiment.trials or experiment.search
 
 
 def test_words_are_counted_outside_code():
