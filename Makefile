@@ -14,7 +14,7 @@ endif
 SWEEP_OPTIONS := $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep table1 report results ui test test-slow faults bench growth gpu lab hooks release lint clean
+.PHONY: help install sweep table1 report results ui test test-slow faults bench growth gpu lab docs docs-serve hooks release lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,7 +64,7 @@ test: $(READY) ## all tests but the slow ones
 test-slow: $(READY) ## the slow tests: sweeps through the command line, kills, clusters, servers, PostgreSQL
 	@$(BIN)/python -m pytest -m slow
 
-faults: $(READY) ## injects every fault into sweeps and writes the table of docs/faults.md
+faults: $(READY) ## injects every fault into sweeps and writes the table of analysis/results/faults/notes.md
 	@PYTHONPATH=. $(BIN)/python tests/tools/faults_table.py
 
 bench: $(READY) ## times a step, Opacus, accounting, tracking and a sweep; writes reports/bench.json
@@ -78,6 +78,14 @@ lab: $(READY) ## hosts on this machine whose links are cut: the cluster files, a
 
 gpu: ## checks and times a GPU with the packages at hand, nothing installed; writes reports/gpu.json
 	@PYTHONPATH=. $(PYTHON) tests/benchmarks/gpu.py
+
+# The extra variable silences a notice of the theme about another program.
+SITE := NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs
+docs: $(READY) ## the documentation's site, in build/site; a link that leads nowhere is an error
+	@$(SITE) build --strict --quiet
+
+docs-serve: $(READY) ## show that site, http://127.0.0.1:8000, and build it anew when a page changes
+	@$(SITE) serve --strict
 
 hooks: $(READY) ## check style before every commit and types before every push (git hooks)
 	@$(BIN)/pre-commit install

@@ -103,7 +103,11 @@ def setting(
     Args:
         default: value where the experiment file is silent; its type is the setting's type.
         doc: one line for the reader (`photonic fields` prints it).
-        choices, low, high, open_low, open_high: what is accepted.
+        choices: the values that are accepted.
+        low: the least value that is accepted.
+        high: the largest value that is accepted.
+        open_low: `low` itself is not accepted.
+        open_high: `high` itself is not accepted.
         per_trial: trials that differ only in such settings share tensor shapes and train in one pack.
         applies: whether a trial with the part uses the setting; where not, it is no part of the trial's identity.
         needs: the same, as conditions (`part.Need`) that a message can name.

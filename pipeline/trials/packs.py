@@ -26,7 +26,8 @@ class Resources:
     """What one pack occupies while it trains, in Ray's units.
 
     Attributes:
-        cpu, gpu: cores and (fractions of) GPUs of every pack.
+        cpu: cores of every pack.
+        gpu: GPUs of every pack, or a fraction of one.
         opu: optical processors of a pdfa pack; other packs take none.
         pack_size: most trials in one pack; 0 chooses it (see `pipeline.trials.packs.plan`).
         checkpoint_seconds: a pack is saved at the end of an epoch once so much time has passed since it was last.

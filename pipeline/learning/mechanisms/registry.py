@@ -57,7 +57,7 @@ def noise_deviation(trial: TrialConfig) -> float:
 def register_mechanism(name: str, mechanism: type[Mechanism], *,
                        settings: Sequence[str] | Mapping[str, Field[Any] | None] = (), guarantee: str = "",
                        rounding: float | None = None) -> None:
-    """Add a mechanism: `mechanism: <name>` is accepted from then on (docs/extending.md).
+    """Add a mechanism: `mechanism: <name>` is accepted from then on (docs/add_mechanism.md).
 
     Args:
         name: of the setting `mechanism`.
