@@ -34,8 +34,10 @@ from pipeline.trials.config import TrialConfig
 
 
 def alpha_max(m: int, gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float) -> float:
-    """Return the order from which replacing a record has infinite divergence: 1 + m/(rho^2 - 1); infinite at rho =
-    1."""
+    """Return the order from which replacing a record has infinite divergence; infinite if rho = 1.
+
+        1 + m/(rho^2 - 1)
+    """
     rho = _rho(gamma_min, gamma_max, tau_h_min, tau_h_max)
     return 1 + m / (rho**2 - 1) if rho > 1 else math.inf
 

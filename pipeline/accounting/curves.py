@@ -157,8 +157,7 @@ def poisson_losses(q: float, z: float, interval: float = DISCRETIZATION) -> Loss
 
 
 def _profile(loss: mechanism.GaussianPrivacyLoss, z: float, epsilons: np.ndarray) -> np.ndarray:
-    """Return `loss.get_delta_for_epsilon(epsilons)` [k] by the same operations in the same order, at all points at
-    once.
+    """Return `loss.get_delta_for_epsilon(epsilons)` [k], by the same operations in the same order but vectorized.
 
     Args:
         loss: of sensitivity 1, add or remove.

@@ -43,8 +43,10 @@ LEAST_STEP, MOST_STEP = -20, 14  # range of k; the photon curve is evaluated at 
 
 
 def label_dp_photonic_layer(alpha: Curve, sigma: float, tau_B: float) -> Curve:
-    """Return the Renyi divergence of one layer and one participation, 2 alpha tau_B^2/sigma^2; infinite if sigma is
-    0."""
+    """Return the Renyi divergence of one layer and one participation; infinite if sigma = 0.
+
+        2 alpha tau_B^2/sigma^2
+    """
     return 2 * alpha * (tau_B / sigma) ** 2 if sigma > 0 else alpha * math.inf
 
 
