@@ -133,14 +133,12 @@ class Experiment:
 
     @functools.cached_property
     def varied(self) -> tuple[str, ...]:
-        """Return the fields, except the seed, that vary among trials of one algorithm and noise; they belong in a
-        trial's name."""
+        """Return the fields, except the seed, that vary among trials of one algorithm and noise, for trial names."""
         return varied_fields(self.possible)
 
     @property
     def public_text(self) -> str:
-        """Return the file's content if it may be stored and shown; with random stopping it reveals the number of
-        trials."""
+        """Return the file's content if it may be published; with random stopping it reveals the number of trials."""
         return "" if self.candidates else self.text
 
 

@@ -30,7 +30,7 @@ def load_plugins(names: Sequence[str], folder: Path) -> None:
     if names and str(folder.absolute()) not in sys.path:
         sys.path.append(str(folder.absolute()))
     importlib.invalidate_caches()  # a file may have just been written
-    for name in (name for name in names if name not in LOADED):  # importing again would give a changed file's digest to the loaded code
+    for name in (name for name in names if name not in LOADED):  # a reload could record a newer digest
         try:
             source = importlib.import_module(name).__file__
             LOADED[name] = hashlib.sha256(Path(source or "").read_bytes()).hexdigest()[:16]

@@ -137,10 +137,10 @@ def check_alike(trials: Sequence[TrialConfig], noun: str, of: str) -> None:
 
 
 def draw(candidates: Sequence[TrialConfig], selection: Selection) -> tuple[TrialConfig, ...]:
-    """Return K trials, each a candidate drawn uniformly with replacement and with its own seed; a selection fixes them
-    all.
+    """Return K trials, each a candidate drawn uniformly with replacement and with its own seed.
 
-    The trials' seeds are random, not 0 to K - 1: the best trial is published with its seed, which must not reveal K.
+    The selection determines all draws. The trials' seeds are random, not 0 to K - 1: the best trial is published with
+    its seed, which must not reveal K.
 
     Raises:
         ConfigError: if K = 0, which only the Poisson distribution draws.
