@@ -28,22 +28,22 @@ def train(trials: TrialConfig | Sequence[TrialConfig], data: Dataset | str | os.
           device: torch.device | str = "cpu") -> Iterator[EpochRecord]:
     """Train trials, and yield the record of every epoch of every trial as soon as it is available.
 
-    `pd.DataFrame(record.metrics for record in train(config))` is one trial's history by epoch. Results equal those of a
-    sweep. Trials with the same tensor shapes train together, one group after the other; `record.trial_key` names the
-    trial of a record.
+    `pd.DataFrame(record.metrics for record in train(config))` is one trial's history by epoch. Results equal a sweep's.
+    Trials with the same tensor shapes train together, one group after the other; `record.trial_key` names the trial of
+    a record.
 
     Args:
         trials: one configuration, or several.
         data: the data set of all trials on `device`, from `load_dataset`; or the folder of the data sets. None uses
             PHOTONIC_DATA or downloads, as `load_dataset` does.
-        device: where to train.
+        device: for training.
 
     Yields:
         `EpochRecord`: metrics by name (`validation/accuracy`, `alignment/layer_1`, `epsilon/certified/pld`, ...), tags
         with the first epoch, the outcome (status, final weights, accuracy by class) with the last.
 
     Raises:
-        ConfigError: at once, for no trial, a duplicate trial, another data set than a trial's, or a setting that no
+        ConfigError: at once, for no trial, a duplicate trial, a data set other than a trial's, or a setting that no
             trial uses (`pipeline.trials.unused`).
         DataError: at once, for an unavailable data set.
 

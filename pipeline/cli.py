@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pipeline.auditing.audit import Finding
     from pipeline.tracking.reader import Reader
 
-# Exit codes: 0 done, 1 some trial failed, a reference case was missed or an audit exceeds what is certified,
-# 2 refused or impossible (one line says why), 130 interrupted.
+# Exit codes: 0 done; 1 a trial failed, a reference case was missed or an audit exceeds its certified epsilon;
+# 2 refused or impossible (one line says why); 130 interrupted.
 REFUSED = 2
 WATCH_SECONDS = 5.0  # between two updates of `status --watch`
 

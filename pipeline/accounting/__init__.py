@@ -1,4 +1,4 @@
-"""Privacy accounting: what every trial may, and may not, say about its privacy.
+"""Privacy accounting: the epsilons that a trial may state, and their meaning.
 
 Each kind of epsilon has a module, and `statement` lists all of them for one trial. `certified` turns a trial into a
 privacy event; `event` and `curves` have the accountants for it.

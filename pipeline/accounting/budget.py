@@ -41,7 +41,7 @@ from pipeline.trials.records import Release
 
 
 class Filter(NamedTuple):
-    """What may still be released.
+    """A Renyi filter: the budget that all releases of a sweep share.
 
     Attributes:
         budget: (epsilon, delta) of all releases together.
@@ -62,7 +62,7 @@ class Filter(NamedTuple):
         """Return the Renyi divergence of all released epochs: an exact sum, rounded once.
 
         Raises:
-            ConfigError: for a trial whose epochs have no such divergence.
+            ConfigError: for a trial whose epochs have no finite cost.
         """
         return math.fsum(cost for trial, epochs in epochs_released(released)
                          for cost in [epoch_cost(trial, self.order)] * epochs)
@@ -163,7 +163,7 @@ def epoch_cost(trial: TrialConfig, order: int) -> float:
     It is the larger of the costs to a training record and to a validation record.
 
     Raises:
-        ConfigError: for a trial whose epochs have no finite cost, or that logs something not covered by it.
+        ConfigError: for a trial whose epochs have no finite cost, or that does not log validation accuracy with noise.
     """
     if not composable([trial]) or not is_noisy(trial):
         raise ConfigError(f"budget: trial {trial.trial_key} of this sweep has no finite cost (mechanism "

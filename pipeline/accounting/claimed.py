@@ -41,14 +41,14 @@ def prop3_first(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, ga
 
 def prop3_second(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                  tau_h_min: float, tau_h_max: float) -> Curve:
-    """P2 Eq. 17: `prop3_first` without the n_l of the first term, which counts n_l twice."""
+    """P2 Eq. 17: return `prop3_first` without the n_l of the first term, which counts n_l twice."""
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
     return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m + _log_term(alpha, m, n_out, rho2)
 
 
 def a1_alt(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
            tau_h_min: float, tau_h_max: float) -> Curve:
-    """P2 appendix A.1, the alternative expression: finite for every finite rho."""
+    """P2 appendix A.1: return the alternative expression, which is finite for every finite rho."""
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
     log = math.log((m - 1) / m + rho2 / m)
     return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m + n_out * alpha / (2 * (alpha - 1)) * log
@@ -56,14 +56,17 @@ def a1_alt(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_m
 
 def a2_equal_cov(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                  tau_h_min: float, tau_h_max: float) -> Curve:
-    """P2 appendix A.2 (epsilon_2): both neighbours are assumed to have equal covariances."""
+    """P2 appendix A.2 (epsilon_2): return the divergence if both neighbours have equal covariances."""
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
     return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m
 
 
 def a3_saturating(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                   tau_h_min: float, tau_h_max: float) -> Curve:
-    """P2 appendix A.3 (epsilon_3): equal covariances, and every phi' and h assumed at its bound; L cancels."""
+    """P2 appendix A.3 (epsilon_3): return the divergence for equal covariances with every phi' and h at its bound.
+
+    L cancels.
+    """
     return 2 * alpha * _snr2(tau_B, sigma) / m
 
 
@@ -277,7 +280,7 @@ def _floor(config: TrialConfig) -> Assumption:
 
 
 def abridged(items: Sequence[str], most: int = 20) -> str:
-    """Join the items, at most `most` of them, and say how many follow, so that a reason stays one readable line."""
+    """Join at most `most` items and the number of the remaining ones, so that a reason stays one readable line."""
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return ", ".join(items[:most]) + more
 

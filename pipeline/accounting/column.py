@@ -64,7 +64,9 @@ def corrected_column_replace_one(alpha: Curve, m: int, n_out: int, sigma: float,
 
 def corrected_column_add_remove(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float,
                                 gamma_max: float, tau_h_min: float, tau_h_max: float) -> Curve:
-    """As `corrected_column_replace_one`, a record added or removed; infinite unless (alpha - 1) rho^2 < m - 1.
+    """Return the divergence of `corrected_column_replace_one` for a record added or removed.
+
+    Infinite unless (alpha - 1) rho^2 < m - 1:
 
         alpha tau_B^2/(2 sigma^2) rho^2/(m - 1 - (alpha - 1) rho^2) + n_out g_alpha(1 + rho^2/(m - 1))
     """

@@ -1,7 +1,7 @@
 """`certified` epsilon: accounting of Gaussian mechanisms on the released update, for the sampler that drew the batches.
 
-A mechanism describes what it released as an immutable `PrivacyEvent`; `epsilon` accounts for it, or refuses with
-`UnsupportedAccounting` and the reason. What is proved:
+A mechanism describes its releases as an immutable `PrivacyEvent`. `epsilon` accounts for the event, or refuses it with
+`UnsupportedAccounting` and the reason. Proved accountants:
 
     sampler               relation      accountants
     poisson               add/remove    pld

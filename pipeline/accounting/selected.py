@@ -132,12 +132,12 @@ def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -
     With order lambda and curve e(lambda), for every lambda > 1 and any lambda' >= 1:
 
         e(lambda) + (1 + eta)((1 - 1/lambda') e(lambda') + log(1/gamma)/lambda') + log(mean)/(lambda - 1)
-        Poisson: e(lambda) + mean delta'(log(1 + 1/(lambda - 1))) + log(mean)/(lambda - 1),
+        Poisson: e(lambda) + mean delta'(log(1 + 1/(lambda - 1))) + log(mean)/(lambda - 1).
 
-    where delta' is delta of one run at this epsilon.
+    delta'(epsilon) is delta of one run at epsilon.
 
     Args:
-        orders, curve: [n], orders >= 1 and increasing; infinite where an order has no bound.
+        orders, curve: [n], orders >= 1 and increasing; infinite if an order has no bound.
     """
     above, out = orders > 1, np.full(len(orders), np.inf)
     if shape == POISSON:

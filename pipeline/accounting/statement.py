@@ -97,7 +97,7 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
 
 
 def price_lines(experiment: Experiment) -> Iterator[str]:
-    """Yield what the best trial costs by the file's rule and, for drawn trials, the cost of publishing all of them."""
+    """Yield the cost of the best trial by the file's rule and, for drawn trials, the cost of publishing all of them."""
     guaranteed = composable(experiment.trials)
     if len(guaranteed) < 2 and not experiment.candidates:
         return
@@ -138,7 +138,7 @@ def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
 
 
 def _standing(config: TrialConfig, epsilons: list[Epsilon]) -> list[str]:
-    """Return what is guaranteed, if anything, and whether the noise keeps or only simulates the guarantee."""
+    """Return the guarantee, if any, and whether the noise keeps or only simulates it."""
     if not epsilons:
         return ["**No guarantee**: nothing is stated of this trial's privacy."]
     finite = {epsilon.kind for epsilon in epsilons if epsilon.is_metric}

@@ -107,9 +107,9 @@ def trial_name(trial: TrialConfig, also: Sequence[str] = ()) -> str:
 def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
     """Yield the findings of all attacks that apply to a trial.
 
-    These are the row space attack on the first fully connected layers, the audit of the mechanism's release if an
-    epsilon is certified, and the low-order-bit attack for secure trials. If an attack does not apply to a user's
-    trainer, its row says why.
+    The row space attack runs on the first fully connected layers. If an epsilon is certified, the mechanism's release
+    is audited. Secure trials also get the low-order-bit attack. For a user's trainer, a row says why an attack does not
+    apply.
     """
     noisy = with_noise(trial)
     found = _found(name, noisy, data, steps) if trial.parts.trainer.own else _of_trainer(name, noisy, data)

@@ -45,8 +45,8 @@ class ReleaseAudit:
 
     @property
     def exceeds(self) -> bool:
-        """Whether the bound exceeds the certified mu: the mechanism is broken, or this is the one failure in 20
-        audits."""
+        """Whether the bound exceeds the certified mu: the mechanism is broken, or the bound is wrong (probability
+        5%)."""
         return self.mu_lower > self.mu
 
 
@@ -54,10 +54,10 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
                   conf: float = 0.95) -> ReleaseAudit:
     """Run a two-point audit of a certified trial's one-step release, on the worst-case neighbours.
 
-    Several statistics are tried, because noise may be missing in one place only. These are the log-likelihood ratios of
-    the whole release and of every matrix and bias vector, and the energy in a column of the first layer that only one
-    neighbour reaches. The last detects noise with a covariance that depends on data. The statistics share the 1 - conf.
-    Contributions of a trainer have no layers, so only the first statistic applies.
+    Several statistics are tried, because noise may be missing in one place only. The first is the log-likelihood ratio
+    of the whole release; others are the ratios of every matrix and bias vector. The last is the energy in a column of
+    the first layer that only one neighbour reaches. It detects noise with a covariance that depends on data. The
+    statistics share the 1 - conf. A trainer's contributions have no layers, so only the first statistic applies.
 
     Args:
         config: a trial with a certified mechanism, and noise.

@@ -23,8 +23,8 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.shapes import ConvShape
 
-# Values below this many rounding units of the update's type count as rounding: singular values over the largest, and
-# residuals. In float32, updates of 256 records had such singular values at 0.1 to 0.3 units, and the
+# Below this many rounding units of the update's type a value counts as rounding: a residual, or a singular value
+# relative to the largest. In float32, updates of 256 records had such singular values at 0.1 to 0.3 units, and the
 # smallest true one at 400 units and more.
 ROUNDING_UNITS = 4
 
@@ -93,8 +93,8 @@ class RowSpaceAudit:
 def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: int = 1) -> RowSpaceAudit:
     """Train the first steps of a trial, and infer each step's batch from its released update.
 
-    The attacker sees one layer's update as the mechanism releases it, knows the weights before the step and the batch
-    size, and tests the batch's records and all held-out ones.
+    The attacker sees one layer's update as the mechanism releases it. The attacker knows the weights before the step
+    and the batch size, and tests the batch's records and all held-out ones.
 
     Args:
         config: the trial.
@@ -103,8 +103,8 @@ def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: i
         steps: steps trained and attacked; residuals of all steps are pooled.
 
     Raises:
-        ValueError: for a layer or a number of steps that the trial does not have, a trial without held-out records, or
-            a convolution, whose update is no sum of outer products of activations.
+        ValueError: for a layer or a number of steps that the trial does not have, or a trial without held-out records;
+            for a convolution, because its update is no sum of outer products of activations.
     """
     n_layers = len(config.layer_sizes) - 1
     if not 1 <= layer <= n_layers:

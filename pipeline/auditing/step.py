@@ -50,8 +50,7 @@ class StepAudit:
 
     @property
     def exceeds(self) -> bool:
-        """Whether the bound exceeds the stated value: the statement is wrong, or this is the one failure in 20
-        audits."""
+        """Whether the bound exceeds the stated value: the statement is wrong, or the bound is (probability 5%)."""
         if self.mu is None or self.mu_lower is None:
             return self.audited.value > self.stated.value
         return self.mu_lower > self.mu
@@ -60,10 +59,11 @@ class StepAudit:
 def audit_step(config: TrialConfig, data: Dataset, runs: int, conf: float = 0.95) -> StepAudit:
     """Run a two-point audit of a trainer's `step`, and compare it with the stated event of one step.
 
-    Neighbours are batches of test records. One batch has an additional record with a wrong label, or such a record in
-    place of another. Of several such records the one that moves the release furthest is taken. The statistic is the
-    projection on the difference of the means over the variances, both estimated from separate runs. In these runs the
-    neighbours share their noise, as far as it comes from the trial's generators, so that it cancels.
+    Neighbours are batches of test records. With add/remove, one batch has an additional record with a wrong label. With
+    replace-one, each batch has a different one. Of several candidates, those with the largest difference of the
+    releases are taken. The statistic is the projection on the difference of the means over the variances, both
+    estimated from separate runs. In these runs the neighbours share the noise of the trial's generators, so that it
+    cancels.
 
     Args:
         config: a trial whose trainer has a `step`, and noise.

@@ -49,7 +49,7 @@ def read_budget(top: Mapping[str, Any], search: Search | None, corners: Sequence
         corners: of the search.
 
     Raises:
-        ConfigError: also for trials that log something not covered by epsilon, or whose epsilons cannot be composed.
+        ConfigError: also for trials that log a private value without noise, or whose epsilons do not compose.
     """
     if "budget" not in top:
         return None

@@ -247,7 +247,7 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
         raise ConfigError(f"resources.opu: must be at least 1 for trials on a real OPU, which one process holds, got "
                           f"{given.opu}")
     selection = _selection(top, configs)
-    if not stored:  # a stored text was already swept
+    if not stored:  # stored text: already swept
         check_written(entries(top), trials)
         for config, places in trials:
             check_noise(config, places.get("mechanism", ""))

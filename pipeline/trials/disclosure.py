@@ -1,4 +1,4 @@
-"""The allowed store entries of a trial whose `private_metrics` are not plain, and why epsilon covers them.
+"""The allowed store entries of a trial with `private_metrics` other than plain, and why epsilon covers them.
 
 Every entry is a function of released iterates and public data, or has its own noise that epsilon covers. Other values
 computed from private records are not allowed: training loss, alignment on training batches, validation accuracy and

@@ -186,8 +186,8 @@ def part(slot: str, name: str, held: bool = False) -> Callable[[type[Part]], typ
         held: only a trainer brings the part, so messages do not offer it.
 
     Raises:
-        ConfigError: for an unknown slot, a name that another class has or that is not made of small letters, digits and
-            '_', or a setting that another part declares with a different default, text or range.
+        ConfigError: for an unknown slot, or a name that another class has or that is not made of small letters, digits
+            and '_'; for a setting that another part declares with a different default, text or range.
     """
     def enter(cls: type[Part]) -> type[Part]:
         if slot not in PARTS:

@@ -21,10 +21,10 @@ Written = tuple["TrialConfig", Mapping[str, str]]  # a trial, and the place in t
 
 
 def check_used(trials: Sequence[TrialConfig]) -> None:
-    """Refuse a setting that differs from its default in some trials if none of these trials uses it.
+    """Refuse a setting that differs from its default in some trials but is used by none of them.
 
     Raises:
-        ConfigError: naming field, value, the reason, and what to use instead.
+        ConfigError: naming field, value, the reason, and a replacement.
     """
     used_by = [trial.used() for trial in trials]
     for f in settings():
