@@ -45,8 +45,7 @@ class ReleaseAudit:
 
     @property
     def exceeds(self) -> bool:
-        """Whether the bound exceeds the certified mu: the mechanism is broken, or the bound is wrong (probability
-        5%)."""
+        """Whether the bound exceeds the certified mu: the mechanism is broken, or the bound fails (probability 5%)."""
         return self.mu_lower > self.mu
 
 
@@ -114,8 +113,7 @@ def _audit(zeros: np.ndarray, ones: np.ndarray, delta: float, conf: float) -> Tw
 
 
 def _worst_neighbours(config: TrialConfig) -> tuple[tuple[list[torch.Tensor], list[Activation]], ...]:
-    """Return factors (deltas [1, m, n_l], activations [1, m, n_{l-1}]) of two neighbouring batches, far above any
-    bound.
+    """Return factors (deltas [1, m, n_l], activations [1, m, n_{l-1}]) of two neighbouring batches, above any bound.
 
     add/remove: no record, and one record. replace-one: the same record, and a record of opposite sign without the last
     input, which brings the two closer by a relative 1/(8 n_0) at most.

@@ -50,7 +50,7 @@ class StepAudit:
 
     @property
     def exceeds(self) -> bool:
-        """Whether the bound exceeds the stated value: the statement is wrong, or the bound is (probability 5%)."""
+        """Whether the bound exceeds the stated value: the statement is wrong, or the bound fails (probability 5%)."""
         if self.mu is None or self.mu_lower is None:
             return self.audited.value > self.stated.value
         return self.mu_lower > self.mu

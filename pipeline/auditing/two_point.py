@@ -15,7 +15,10 @@ from pipeline.accounting.audited import checked, gdp_mu_lower, two_point
 
 
 def gaussian_log_ratio(output: np.ndarray, mean_0: np.ndarray, mean_1: np.ndarray, sigma: float) -> float:
-    """Return log p_1/p_0 of an output of N(mean_j, sigma^2 I), sigma > 0: the best statistic to distinguish j."""
+    """Return log p_1/p_0 of an output of N(mean_j, sigma^2 I), sigma > 0.
+
+    It is the best statistic to distinguish j = 1 from j = 0.
+    """
     middle = (np.asarray(mean_0) + mean_1) / 2
     return float(np.sum((np.asarray(output) - middle) * (np.asarray(mean_1) - mean_0))) / sigma**2
 

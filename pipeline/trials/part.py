@@ -310,7 +310,7 @@ def own() -> Need:
 
 
 def slot(name: str, attribute: str, default: str, doc: str, **rules: Any) -> str:
-    """Create a slot.
+    """Create a slot, and return `attribute`.
 
     Args:
         attribute: the slot's name in `config.Parts`.
