@@ -35,7 +35,7 @@ class Keeper(Protocol):
     def resume(self, training: Run) -> Iterable[list[EpochRecord] | Draw]:
         """Restore a new training from a checkpoint.
 
-        Yield the epochs to report again, in case they were lost, or a question to the reader of the records.
+        Yield the epochs to report again, in case they were lost, or a `Draw`: asking for the next item permits it.
         """
 
     def keep(self, training: Run, records: list[EpochRecord]) -> Iterable[list[EpochRecord]]:

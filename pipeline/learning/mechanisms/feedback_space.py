@@ -41,7 +41,7 @@ class FeedbackSpace:
         if matrices is None:
             raise ValueError("matrices: denoise needs the feedback matrix B, got None")
         matrices = matrices.double()
-        if not shared.parts.feedback.ternary:  # e sums to 0, so subtracting the mean of B leaves B e unchanged
+        if not shared.parts.feedback.ternary:  # e sums to 0: subtracting B's mean over classes keeps B e
             matrices = matrices - matrices.mean(dim=1, keepdim=True)
         rank = matrices.shape[1] - (not shared.parts.feedback.ternary)
         widths = [layer.shape.n_out for layer in net.layers[:-1] if isinstance(layer, Dense)]

@@ -49,8 +49,7 @@ def contribution_bound(trial: TrialConfig) -> float:
 
 
 def noise_deviation(trial: TrialConfig) -> float:
-    """Return the standard deviation of the noise on the sum, for a Gaussian mechanism (`GaussianMechanism.deviation`).
-    """
+    """Return the standard deviation of a Gaussian mechanism's noise on the sum (`GaussianMechanism.deviation`)."""
     return trial.parts.mechanism.load().deviation(trial)
 
 
