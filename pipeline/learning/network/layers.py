@@ -220,8 +220,7 @@ class Conv:
         return F.unfold(image, self.shape.kernel, padding=self.shape.kernel // 2)
 
     def _norms_by_gradient(self, delta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-        """Return ||sum_p delta_p x_p^T||^2 [c] from the formed gradients of c records; x_p is the patch at position p.
-        """
+        """Return ||sum_p delta_p x_p^T||^2 [c] from the formed gradients of c records; x_p is position p's patch."""
         patches, of_delta = self._patches(image), delta.flatten(2)
         squares = squared_norm(torch.bmm(of_delta, patches.transpose(1, 2)).flatten(1), 1)
         if_aligned = ((squared_norm(patches, 1) + 1) * squared_norm(of_delta, 1)).sqrt_().sum(dim=1)
