@@ -142,7 +142,7 @@ def require_accuracy(runs: pd.DataFrame, name: str = "test/accuracy") -> None:
 
 
 def setting_label(setting: str) -> str:
-    """`σ = 0.1`, `ε ≤ 3` (a target is met from below), `label ε ≤ 3`, `z = 1.1`, `photons = 100` or `non-private`."""
+    """Return a setting's label: `σ = 0.1`, `ε ≤ 3` (a target is met from below), `z = 1.1`, `non-private`, ..."""
     name, _, number = setting.rpartition("=")
     shown = {"": "σ =", "epsilon": "ε ≤", "label_epsilon": "label ε ≤", "z": "z =",
              "photons": "photons ="}

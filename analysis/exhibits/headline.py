@@ -29,9 +29,9 @@ def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = 
     """Return sentences on test accuracy: the answer, the cost of choosing, and doubts.
 
     For each data set and kind of epsilon with a guarantee, they name the algorithm with the highest mean at each
-    epsilon. At up to three epsilons (fewer if there are many doubts) they give the lead over the next algorithm with
-    its 95% t interval over seeds (`analysis.statistics.difference_of`), and the selected epsilon, which covers the
-    choice among settings. Then follow the price of the best trial, and a sentence for each check that fires
+    epsilon. At up to three epsilons (fewer if there are many doubts) they give the lead over the next algorithm, with
+    its 95% t interval over seeds (`analysis.statistics.difference_of`). They also give the selected epsilon, which
+    covers the choice among settings. Then follow the price of the best trial, and a sentence for each check that fires
     (`doubts.checks`). A comparison that fails a check gets no verdict.
 
     If the trials of a kind make no frontier (several relations or deltas, or no score to choose by), a sentence tells

@@ -61,8 +61,8 @@ def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, filter: Fil
     """Return a row per suggestion.
 
     Columns: number, trial, trial_key, algorithm, status (`passed over` if it was not trained, or trained before),
-    released epochs, validation in %, and the epsilon of this and all earlier suggestions, as if there were no later
-    ones.
+    released epochs, validation in %, and epsilon spent. Epsilon is of this and all earlier suggestions, as if there
+    were no later ones.
     """
     of_run = runs.set_index("trial_key")
     released, rows = store.released(), []

@@ -43,7 +43,8 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
     A diverged trial counts with its final weights, and a record without a finite output counts as wrong: leaving the
     trial out would flatter its setting. `caption` names it. `paper` and `difference` (ours minus the paper's) are empty
-    if the paper has no such cell, or if trials differ from the paper's in data set, network, batch size or epochs.
+    if the paper has no such cell. They are also empty if trials have another data set, network, batch size or number of
+    epochs than the paper's.
 
     Raises:
         ReportError: without trials, or if a trial lacks `test/accuracy`.

@@ -50,7 +50,7 @@ class Sgd(Optimizer):
     nesterov = False
 
     def step(self) -> None:
-        """w <- w - eta (mu b + u)."""
+        """Move the parameters: w <- w - eta (mu b + u)."""
         if self.config.exact:
             return self._rounded_alike()
         buffers = [self.state.get("momentum_buffer")]
@@ -87,7 +87,7 @@ class Adam(Optimizer):
                       "step": torch.zeros((), device=parameters.device)}
 
     def step(self) -> None:
-        """w <- w - eta m/(sqrt(v) + 1e-8), with bias-corrected m and v."""
+        """Move the parameters: w <- w - eta m/(sqrt(v) + 1e-8), with bias-corrected m and v."""
         if self.config.exact:
             return self._rounded_alike()
         mean, mean_square, steps = ([self.state[name]] for name in ("exp_avg", "exp_avg_sq", "step"))

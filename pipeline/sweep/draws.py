@@ -37,8 +37,8 @@ class Draws:
     def before(self, trial: TrialConfig, draw: Draw) -> list[int]:
         """Return the epochs that count in addition to this draw's published ones.
 
-        They are all epochs of every other draw with a release, because its end may depend on the release, and the lost
-        epochs of this draw's failed attempts.
+        Every other draw with a release counts with all of its epochs, because its end may depend on the release. The
+        lost epochs of this draw's failed attempts count too.
         """
         released = self._store.released(trial.trial_key)
         lost = sum(release.lost for release in released if release.draw == draw.name)

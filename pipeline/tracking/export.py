@@ -15,8 +15,8 @@ from pipeline.trials.fields import UserError
 def export(store: Reader, name: str, folder: Path | None = None) -> list[Path]:
     """Write a trial that has ended to a new folder, atomically.
 
-    The folder has `weights.safetensors` and `config.json` from the store, all metrics in `metrics.csv` (columns metric,
-    epoch, value), and the tags on the guarantee of its epsilons in `privacy.json`.
+    The folder has `weights.safetensors` and `config.json` from the store, and all metrics in `metrics.csv` (columns
+    metric, epoch, value). `privacy.json` has the tags on the guarantee of its epsilons.
 
     Args:
         store: the store.

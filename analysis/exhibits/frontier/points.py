@@ -32,10 +32,10 @@ def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accurac
     """Return the points of one kind of epsilon: a metric at the last epoch, by algorithm and epsilon.
 
     There is one row per algorithm and noise setting, sorted by algorithm and epsilon. The columns `COLUMNS` have mean
-    and 95% intervals over n seeds, epsilon with its relation, sampler and delta, and whether the mean is on the Pareto
-    front of its algorithm and of all algorithms. Epsilon is the value at the last epoch by the tightest logged
-    accountant. If seeds differ (one diverged early), it is the largest, which holds for all. A diverged trial counts
-    with its final weights.
+    and 95% intervals over n seeds, and epsilon with its relation, sampler and delta. Two columns tell whether the mean
+    is on the Pareto front of its algorithm, and of all algorithms. Epsilon is the value at the last epoch by the
+    tightest logged accountant. If seeds differ (one diverged early), it is the largest, which holds for all. A diverged
+    trial counts with its final weights.
 
     If trials of one algorithm and noise differ in further fields, the frontier is their envelope: a point is the best
     of its `choices` settings by mean validation accuracy, and `chosen` names it. Its epsilon does not cover this choice

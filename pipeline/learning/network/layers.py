@@ -308,12 +308,12 @@ def _each_replica(function: Callable[..., tuple[torch.Tensor, ...]], *tensors: t
 
 
 def _side_by_side(x: torch.Tensor) -> torch.Tensor:
-    """[R, m, C, H, W] -> [m, R C, H, W]."""
+    """Put replicas side by side as channels: [R, m, C, H, W] -> [m, R C, H, W]."""
     return x.transpose(0, 1).flatten(1, 2)
 
 
 def _apart(x: torch.Tensor, replicas: int) -> torch.Tensor:
-    """[m, R C, H, W] -> [R, m, C, H, W]."""
+    """Split channels into replicas again: [m, R C, H, W] -> [R, m, C, H, W]."""
     return x.unflatten(1, (replicas, -1)).transpose(0, 1)
 
 
