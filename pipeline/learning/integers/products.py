@@ -2,7 +2,7 @@
 
 Entries of the first factor are in [-127, 127], entries of the second in [-64, 64]. `torch._int_mm` returns wrong sums
 without an error in two cases: larger second factors on processors without VNNI, and a single row or column anywhere.
-So every shape is tried with large entries before its first use. If the trial fails, chunks of float32 products replace
+So every shape is tested with large entries before its first use. If the test fails, chunks of float32 products replace
 it; their sums stay below 2^24 and are exact.
 """
 
@@ -109,7 +109,7 @@ def power_of_two_above(x: torch.Tensor) -> torch.Tensor:
 
 
 def quantised(weight: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise a tensor: return integers in [-largest, largest], float32, and the step that 1 represents."""
+    """Quantise a tensor: return integers in [-largest, largest], float32, and their step, a power of two."""
     weight = weight.nan_to_num(0.0, LARGEST_WEIGHT, -LARGEST_WEIGHT)  # for a trial that diverged
     least, most = torch.aminmax(weight)
     step = power_of_two_above(torch.maximum(-least, most).clamp(min=1 / LARGEST_WEIGHT)) / largest
