@@ -13,7 +13,7 @@ from pipeline.trials.config import TrialConfig
 
 
 class Mechanism(ABC):
-    """Hooks of the training step.
+    """Hooks of the training step, in the order `error`, `perturb`, `derivative`, `update`; `update` may call `factors`.
 
     Args:
         trials: the trials of one pack, each with its own parameters.

@@ -4,7 +4,8 @@
 
 K has integer entries, so K + R = round(K + N(0, sigma^2)/gamma): post-processing of the Gaussian mechanism on gamma K.
 Rounding makes the sensitivity of gamma K larger than the sensitivity of S: `accounting.finite_precision` has the
-factor, and docs/privacy.md, section 9, proves it. Any later computation from gamma (K + R) is post-processing.
+factor, and docs/privacy.md, section 9, proves it. Any computation from gamma (K + R), in any precision, is
+post-processing.
 """
 
 from __future__ import annotations

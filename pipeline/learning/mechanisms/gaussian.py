@@ -116,7 +116,7 @@ class GaussianMechanism(Mechanism):
     @staticmethod
     @abstractmethod
     def bound(trial: TrialConfig) -> float:
-        """Return C, the largest contribution of a record, in the Euclidean norm over all weights and biases."""
+        """Return C: no record contributes more to the sum, in the Euclidean norm over all weights and biases."""
 
     @classmethod
     def deviation(cls, trial: TrialConfig) -> float:
