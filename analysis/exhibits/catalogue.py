@@ -31,16 +31,16 @@ class Entry:
     Attributes:
         draws: `module:function` in `analysis.exhibits`. The function takes the last epoch of every trial (`load_runs`)
             and returns the `Exhibit`.
-        misfit: returns why it cannot show these trials, as the end of a sentence that begins with its name; empty if it
-            can.
+        mismatch: returns why the exhibit cannot show these trials, as the end of a sentence that begins with its name;
+            empty if it can.
         takes: further keyword arguments of the function: `name`, `store` (has every epoch), `experiment`.
-        unasked: whether a file without a list of exhibits gets it if it fits.
+        by_default: whether a file without a list of exhibits gets it if it fits.
     """
 
     draws: str
-    misfit: Callable[[Sequence[TrialConfig]], str]
+    mismatch: Callable[[Sequence[TrialConfig]], str]
     takes: tuple[str, ...] = ()
-    unasked: bool = True
+    by_default: bool = True
 
 
 _one, _named = fit.of_one_dataset, ("name",)
@@ -60,26 +60,27 @@ EXHIBITS = {
     "main_effects": Entry("main_effects:draw", fit.main_effects),
     "parallel_coordinates": Entry("parallel_coordinates:draw", fit.parallel_coordinates),
     "means": Entry("means:draw", fit.means),
-    "training_time": Entry("training_time:draw", _one(fit.training_time), ("store",), unasked=False),
+    "training_time": Entry("training_time:draw", _one(fit.training_time), ("store",), by_default=False),
     "leekifer": Entry("leekifer:draw", fit.leekifer, ("store",)),
 }
 
 
-def misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
+def mismatch(exhibit: str, configs: Sequence[TrialConfig]) -> str:
     """Return why an exhibit cannot show these trials; empty if it can."""
     if exhibit not in EXHIBITS:
         raise ValueError(f"exhibit: must be one of {', '.join(EXHIBITS)}, got {exhibit!r}")
-    return EXHIBITS[exhibit].misfit(configs)
+    return EXHIBITS[exhibit].mismatch(configs)
 
 
 def fitting(configs: Sequence[TrialConfig]) -> tuple[str, ...]:
     """Return the exhibits that can show these trials, except those that a file must list."""
-    return tuple(name for name, entry in EXHIBITS.items() if configs and entry.unasked and not entry.misfit(configs))
+    return tuple(name for name, entry in EXHIBITS.items()
+                 if configs and entry.by_default and not entry.mismatch(configs))
 
 
 def left_out(configs: Sequence[TrialConfig], report: Sequence[str]) -> list[tuple[str, str]]:
     """Return every exhibit that a report does not draw, with the reason."""
-    return [(exhibit, misfit(exhibit, configs) or "the `report` of the experiment file does not list it")
+    return [(exhibit, mismatch(exhibit, configs) or "the `report` of the experiment file does not list it")
             for exhibit in EXHIBITS if exhibit not in report]
 
 

@@ -23,10 +23,10 @@ HEATMAPS = {"alignment_heatmap": "alignment", "accuracy_heatmap": "accuracy"}
 READINGS = ("activation", "bounding", "conv_clip", "conv_error", "error_clip", "init", "init_gain", "tau_h_rule")
 
 
-def of_one_dataset(misfit: Callable[..., str], *args: str) -> Callable[[Sequence[TrialConfig]], str]:
-    """Return a `misfit` that first refuses trials with several data sets."""
+def of_one_dataset(mismatch: Callable[..., str], *args: str) -> Callable[[Sequence[TrialConfig]], str]:
+    """Return a `mismatch` that first refuses trials with several data sets."""
     return lambda configs: ("is of one data set, but the trials use several" if len({c.dataset for c in configs}) > 1
-                            else misfit(configs, *args))
+                            else mismatch(configs, *args))
 
 
 def table1(configs: Sequence[TrialConfig]) -> str:

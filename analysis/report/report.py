@@ -16,7 +16,7 @@ from analysis.report.overview import NOISE, compose, file_name, manifest, shown,
 from analysis.report.page import render
 from analysis.report.unfinished import NO_BEST, Progress, part_of
 from analysis.runs import FIELDS, MissingTrials, ReportError, load_runs, searched
-from pipeline.accounting.budget import require_as_begun
+from pipeline.accounting.budget import require_unchanged
 from pipeline.accounting.certified import with_noise
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.reader import Reader
@@ -69,7 +69,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         TrackingError: if the store lacks the sweep, or imported results that the experiment names.
     """
     store.attach(experiment.name)
-    require_as_begun(experiment.budget, store.budget())
+    require_unchanged(experiment.budget, store.budget())
     if not where:
         experiment = searched(store, experiment)
     if experiment.imports and not (SHOWN_BY in experiment.report and composable(experiment.trials)):

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
-from analysis.exhibits.catalogue import misfit
+from analysis.exhibits.catalogue import mismatch
 from analysis.runs import MissingTrials
 from pipeline.experiment.experiment import Experiment
 
@@ -53,6 +53,6 @@ def part_of(experiment: Experiment, ended: Collection[str], missing: MissingTria
     shown = tuple(trial for setting, trial in zip(settings, experiment.trials, strict=True) if setting not in open_ones)
     if not shown:
         raise MissingTrials(f"{missing}; no setting has all of its seeds yet")
-    report = tuple(name for name in experiment.report if not misfit(name, shown))
+    report = tuple(name for name in experiment.report if not mismatch(name, shown))
     count = sum(trial.trial_key in ended for trial in experiment.trials)
     return replace(experiment, trials=shown, report=report), Progress(count, len(shown), len(experiment.trials))

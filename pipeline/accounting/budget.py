@@ -103,7 +103,7 @@ def begun(kept: Sequence[float]) -> Filter:
     return Filter(Budget(epsilon, delta), int(order), accounted)
 
 
-def require_as_begun(budget: Budget | None, kept: Sequence[float] | None) -> None:
+def require_unchanged(budget: Budget | None, kept: Sequence[float] | None) -> None:
     """Refuse a budget that changed after the sweep began: a budget covers only what was released under it.
 
     Args:
@@ -200,7 +200,7 @@ def epochs_released(released: Iterable[Release]) -> Iterable[tuple[TrialConfig, 
     trials: dict[str, tuple[TrialConfig, list[Release]]] = {}
     for release in released:
         trials.setdefault(release.trial.trial_key, (release.trial, []))[1].append(release)
-    return [(trial, sum(draws_of(own)) if trial.redrawn else max(release.epochs for release in own))
+    return [(trial, sum(draws_of(own)) if trial.draws_fresh_noise else max(release.epochs for release in own))
             for trial, own in trials.values()]
 
 

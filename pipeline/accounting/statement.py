@@ -25,7 +25,7 @@ from pipeline.accounting.stated import StatedEvent
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import composable, counted, guarantee, spelled
+from pipeline.trials.naming import composable, counted, guarantee, to_ascii
 
 # Mironov 2012, "On significance of the least significant bits for differential privacy".
 REAL_NUMBERS = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; Mironov "
@@ -93,7 +93,7 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
             least = min(of_kind, key=lambda epsilon: epsilon.value)
             parts.append(f"**{kind}**: {least if least.is_metric else 'infinite, by every formula'}. {text}")
     text = "\n\n".join([*parts, "The tag `privacy.notes` says what this rests on."])
-    return spelled(text)
+    return to_ascii(text)
 
 
 def price_lines(experiment: Experiment) -> Iterator[str]:

@@ -331,7 +331,7 @@ def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: S
         if selection.is_random:
             raise ConfigError(f"report: {exhibit} shows every trial, but of random stopping only the best may be "
                               f"published, got {report!r}; leave it out (selection.md shows the best)")
-        if reason := catalogue.misfit(exhibit, configs):
+        if reason := catalogue.mismatch(exhibit, configs):
             raise ConfigError(f"report: {exhibit} {reason}; leave it out (`report: []` writes runs.csv alone)")
     return tuple(report)
 

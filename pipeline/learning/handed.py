@@ -67,7 +67,7 @@ class Epoch:
     state: Any = None
 
 
-class Handed:
+class TrialContext:
     """A trial as its trainer sees it. Every setting is an attribute, with the noise that a target epsilon gives.
 
     Attributes:
@@ -79,7 +79,7 @@ class Handed:
         self._config, self._contributions = config, contributions
         self.epochs_done, self.state = 0, None
         self.generators: dict[tuple[str, str], torch.Generator] = {}
-        self.going_on: Callable[[], None] | None = None  # restores the generators
+        self.restore_generators: Callable[[], None] | None = None  # restores the generators
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_config"], name)
@@ -90,9 +90,9 @@ class Handed:
 
         After a restart, reading this restores the generators. Draws before it, such as initial weights, are repeated.
         """
-        if self.going_on:
-            self.going_on()
-            self.going_on = None
+        if self.restore_generators:
+            self.restore_generators()
+            self.restore_generators = None
         return range(self.epochs_done, self._config.epochs)
 
     def generator(self, stream: str = "noise", device: torch.device | str = "cpu") -> torch.Generator:
@@ -168,7 +168,7 @@ class Contributions:
         return self.mechanism.noise_sources()
 
     def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the batches of one epoch (`Handed.batches`)."""
+        """Yield the batches of one epoch (`TrialContext.batches`)."""
         if self._open is not None or self.released or self.over:
             raise TrainerError("batches: once in an epoch, got a second call before the yield, or one after the last")
         for indices in self.sampler.epoch()[:, 0]:
@@ -179,7 +179,7 @@ class Contributions:
             yield records, labels
 
     def release(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the noisy mean of a batch's contributions (`Handed.release`)."""
+        """Return the noisy mean of a batch's contributions (`TrialContext.release`)."""
         d, n = self._out.biases[0].shape[1], self._open
         if n is None:
             raise TrainerError("release: once for each batch, got it without one")

@@ -26,9 +26,9 @@ from pipeline.learning.handed import (
     Contributions,
     Epoch,
     GlobalRandomness,
-    Handed,
     TrainerError,
     TrainerFailed,
+    TrialContext,
     packed_state,
     unpacked_state,
 )
@@ -51,7 +51,7 @@ class Harness(Run):
         check_packages(self.config)
         self.contributions = (Contributions(self.config, self.records[0], self._fetch, device)
                               if self.trainer.parameters else None)
-        self.handed = Handed(self.config, self.contributions)
+        self.handed = TrialContext(self.config, self.contributions)
         self.randomness = GlobalRandomness(self.config.seed, device)
         self.training: GeneratorType[Any, Any, Any] | None = None
         self.yielded: Epoch | None = None
@@ -107,7 +107,7 @@ class Harness(Run):
             for stream, device, state in content["generators"]:
                 self.handed.generator(stream, device).set_state(state)
 
-        self.handed.going_on = go_on
+        self.handed.restore_generators = go_on
         for k, source in enumerate(self.noise_sources()):
             source.restore({name.removeprefix(f"noise_{k}."): torch.from_numpy(array)
                             for name, array in arrays.items() if name.startswith(f"noise_{k}.")})
@@ -133,7 +133,7 @@ class Harness(Run):
         if self.contributions:
             with self._at_its_line():
                 self.contributions.end_epoch()
-        if self.handed.going_on:
+        if self.handed.restore_generators:
             raise self._error("goes on from a state without `trial.epochs_left`, from which generators go on")
         if self.epoch + 1 == self.config.epochs:
             self._end(self.training)

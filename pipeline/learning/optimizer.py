@@ -52,14 +52,14 @@ class Sgd(Optimizer):
     def step(self) -> None:
         """Move the parameters: w <- w - eta (mu b + u)."""
         if self.config.exact:
-            return self._rounded_alike()
+            return self._step_bit_exact()
         buffers = [self.state.get("momentum_buffer")]
         sgd([self.parameters], [self.update], buffers, fused=True, lr=self.learning_rate,
             momentum=self.config.momentum, dampening=0.0, nesterov=self.nesterov, weight_decay=0.0, maximize=False)
         if buffers[0] is not None:
             self.state["momentum_buffer"] = buffers[0]
 
-    def _rounded_alike(self) -> None:
+    def _step_bit_exact(self) -> None:
         """Do the same, operation by operation: the rounding of fused operations depends on the processor."""
         direction = self.update
         if momentum := self.config.momentum:
@@ -89,14 +89,14 @@ class Adam(Optimizer):
     def step(self) -> None:
         """Move the parameters: w <- w - eta m/(sqrt(v) + 1e-8), with bias-corrected m and v."""
         if self.config.exact:
-            return self._rounded_alike()
+            return self._step_bit_exact()
         mean, mean_square, steps = ([self.state[name]] for name in ("exp_avg", "exp_avg_sq", "step"))
         adam([self.parameters], [self.update], mean, mean_square, [], steps, fused=True, lr=self.learning_rate,
              beta1=0.9, beta2=0.999, eps=1e-8, amsgrad=False, weight_decay=self.weight_decay, maximize=False,
              decoupled_weight_decay=self.decoupled)
 
 
-    def _rounded_alike(self) -> None:
+    def _step_bit_exact(self) -> None:
         """Do the same, operation by operation."""
         mean, square, steps = (self.state[name] for name in ("exp_avg", "exp_avg_sq", "step"))
         done = int(steps.add_(1))

@@ -76,7 +76,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Known:
+class PublishedState:
     """The tracking store's state of a secure trial: it shows whether a checkpoint is too old.
 
     Attributes:
@@ -97,7 +97,8 @@ class Checkpoints:
         known: the store's state of secure trials with releases, by trial_key.
     """
 
-    def __init__(self, folder: Path, seconds: float, known: Mapping[str, Known] = MappingProxyType({})) -> None:
+    def __init__(self, folder: Path, seconds: float,
+                 known: Mapping[str, PublishedState] = MappingProxyType({})) -> None:
         self.folder, self.seconds, self.known = Path(folder), seconds, dict(known)
 
     def path(self, pack: Pack) -> Path:
@@ -197,7 +198,7 @@ class Checkpoints:
             say: receives one line per checkpoint that is given up.
             ended: whether nothing is left to train.
         """
-        waiting = {} if ended else {t.trial_key: t for t in trials if t.redrawn and t.trial_key not in done}
+        waiting = {} if ended else {t.trial_key: t for t in trials if t.draws_fresh_noise and t.trial_key not in done}
         configs, packs = {trial.trial_key: trial for trial in trials}, []
         taken: set[str] = set()
         for found in self.found():

@@ -95,7 +95,7 @@ def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_fold
                                     "dependencies, and its data sets by PHOTONIC_DATA of the node, --data or a "
                                     "download") from None
         watch.say(f"node {names[key]} was lost while it was prepared; going on without it")
-        check_resources(trials, resources, offers())
+        check_resources(trials, resources, node_resources())
 
 
 def on_head(function: Callable[..., Result], address: str, **arguments: Any) -> Result:
@@ -172,7 +172,7 @@ def _reason(error: RayError) -> str:
     return f"{type(cause).__name__}: {str(cause).strip().splitlines()[-1]}"
 
 
-def offers() -> list[dict[str, float]]:
+def node_resources() -> list[dict[str, float]]:
     """Return the resources of each live node."""
     return [node["Resources"] for node in alive()]
 
@@ -292,6 +292,6 @@ def start(init: Callable[[], object], say: Callable[[str], None]) -> None:
             say(f"Ray did not start ({one_line(error)}); trying once more")
 
 
-def everything() -> dict[str, float]:
+def cluster_resources() -> dict[str, float]:
     """Return the total resources of all nodes."""
     return ray.cluster_resources()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from pipeline.accounting.budget import Filter, draws_of
-from pipeline.sweep.checkpoints import Known
+from pipeline.sweep.checkpoints import PublishedState
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
@@ -111,13 +111,13 @@ class Draws:
                              if key in drawn or key not in live)]
 
 
-def known(store: Reader, done: Collection[str] = ()) -> dict[str, Known]:
+def known(store: Reader, done: Collection[str] = ()) -> dict[str, PublishedState]:
     """Return the store's state of each secure trial with releases that is not done; older checkpoints are refused."""
     found: dict[str, list[Release]] = {}
     for release in store.released(but=done) if store.began else ():
-        if release.trial.redrawn:
+        if release.trial.draws_fresh_noise:
             found.setdefault(release.trial.trial_key, []).append(release)
-    return {key: Known(latest(releases).draw, published(releases)) for key, releases in found.items()}
+    return {key: PublishedState(latest(releases).draw, published(releases)) for key, releases in found.items()}
 
 
 def latest(releases: Sequence[Release]) -> Release:

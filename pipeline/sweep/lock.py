@@ -35,7 +35,7 @@ def sweeping(root: Path, name: str, driver: str, patience: float = PATIENCE) -> 
     Args:
         root: root of the store.
         name: name of the sweep.
-        driver: name of this driver (`Store.driver`), for `swept_by`.
+        driver: name of this driver (`Store.driver`), for `local_driver`.
         patience: seconds to wait for the lock.
 
     Raises:
@@ -50,7 +50,7 @@ def sweeping(root: Path, name: str, driver: str, patience: float = PATIENCE) -> 
                            "end it") from None
 
 
-def swept_by(root: Path, name: str) -> str:
+def local_driver(root: Path, name: str) -> str:
     """Return the driver that runs the sweep on this host, empty if none does; creates nothing."""
     lock = _lock(root, name)
     if not Path(lock.lock_file).exists():
@@ -62,7 +62,7 @@ def swept_by(root: Path, name: str) -> str:
         return _holder(root, name).read_text(encoding="utf-8")
 
 
-def held_elsewhere(store: Reader, name: str) -> tuple[str, str] | None:
+def remote_lease(store: Reader, name: str) -> tuple[str, str] | None:
     """Return (driver, its last heartbeat) of a sweep that runs in another place, from a shared store; None if none.
 
     The driver may be dead: only a new heartbeat shows that it is alive. The caller must have found its own lock free: a
@@ -107,10 +107,10 @@ class Lease:
         Raises:
             SweepRunning: if a driver elsewhere is alive.
         """
-        begin, first = time.monotonic(), held_elsewhere(self._store, self._name)
+        begin, first = time.monotonic(), remote_lease(self._store, self._name)
         while first is not None and time.monotonic() - begin < MISSED_BEATS * BEAT_SECONDS:
             time.sleep(BEAT_SECONDS / 5)
-            now = held_elsewhere(self._store, self._name)
+            now = remote_lease(self._store, self._name)
             if now is None:
                 return
             if now != first:

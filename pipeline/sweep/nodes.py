@@ -129,7 +129,7 @@ class Overdue:
         self._returned, self._heard, self._slowest = returned, dict[Any, float](), 0.0
         self._asked = self._listens = 0.0  # last call of `among`; start of the current series of calls
 
-    def hear(self, worker: Any, seconds: float = 0.0) -> None:
+    def note_result(self, worker: Any, seconds: float = 0.0) -> None:
         """Note that a worker started, or sent a result that took this many seconds."""
         self._heard[worker] = time.monotonic()
         self._slowest = max(self._slowest, seconds)

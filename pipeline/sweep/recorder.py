@@ -204,10 +204,10 @@ class Recorder:
             for record in records:
                 self._store.check(record)
         except ValueError as error:  # a metric that cannot be stored fails the pack, not the sweep
-            self.fail(pack, (public_line if pack.shared.discreet else one_line)(error), traceback.format_exc())
+            self.fail(pack, (public_line if pack.shared.hides_errors else one_line)(error), traceback.format_exc())
             return
         self._waiting.setdefault(pack, []).extend(records)
-        if pack.shared.redrawn or any(record.outcome for record in records):
+        if pack.shared.draws_fresh_noise or any(record.outcome for record in records):
             self._write(pack)
         self.write_due()
         for record in records:
@@ -276,11 +276,11 @@ class Recorder:
         if self._odometer and tags:
             self._odometer.read_again()
         # The failure becomes visible only now, after the store has its charge.
-        discreet = pack.shared.discreet
+        hides_errors = pack.shared.hides_errors
         with contextlib.suppress(OSError):  # a full disk; the store has the reason
             mode = "a" if self._result.failed else "w"
-            for path, said in ((self._failure_log, reason if discreet else text), (self._private_log, text)):
-                if said and (path == self._failure_log or discreet):
+            for path, said in ((self._failure_log, reason if hides_errors else text), (self._private_log, text)):
+                if said and (path == self._failure_log or hides_errors):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     with path.open(mode, encoding="utf-8") as log:
                         log.write(f"{names}\n{said}\n")

@@ -22,7 +22,15 @@ from pipeline.accounting.evaluations import check_evaluations
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.cluster import CLIENT, WORKERS_OF_CLUSTER, everything, offers, on_head, prepare_nodes, running_ray
+from pipeline.sweep.cluster import (
+    CLIENT,
+    WORKERS_OF_CLUSTER,
+    cluster_resources,
+    node_resources,
+    on_head,
+    prepare_nodes,
+    running_ray,
+)
 from pipeline.sweep.draws import Draws, known
 from pipeline.sweep.lock import Lease, SweepRunning, sweeping
 from pipeline.sweep.nodes import Overdue, Watch
@@ -130,14 +138,14 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
             possible = experiment.corners or missing
             asked = possible if experiment.corners else missing
             check_promises(asked, published_digests(store) if any(t.parts.features.of_file for t in asked) else ())
-            folder.make(experiment.name, any(trial.discreet for trial in possible), store.artifact_folders())
+            folder.make(experiment.name, any(trial.hides_errors for trial in possible), store.artifact_folders())
             digests = folder.feature_digests(possible)
             for line in (*scope(experiment, store.certified), *edited):
                 progress.say(line)
             with progress, running_ray(possible, experiment.resources, address, workers, progress) as watch:
                 checkpoints = Checkpoints(folder.checkpoints(experiment.name), experiment.resources.checkpoint_seconds,
-                                          known(store, done) if any(t.redrawn for t in possible) else {})
-                check_resources(possible, experiment.resources, offers())
+                                          known(store, done) if any(t.draws_fresh_noise for t in possible) else {})
+                check_resources(possible, experiment.resources, node_resources())
                 progress.phase(f"looking for data sets: {', '.join(sorted({t.dataset for t in possible}))}")
                 at_once, trainer = _prepared(experiment, plugins, possible, checkpoints, digests, data_folder,
                                              trainer, address == "local", watch)
@@ -151,8 +159,9 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                     recorder = Recorder(store, progress, result, failure_log, tags, name, done, short, odometer,
                                         0.0 if experiment.stop else WRITE_SECONDS, draws,
                                         folder.failure_log(experiment.name))
-                    watchdog = Watchdog(lambda: check_resources(recorder.left(missing), experiment.resources, offers()),
-                                        idle_seconds, progress.say)
+                    watchdog = Watchdog(
+                        lambda: check_resources(recorder.left(missing), experiment.resources, node_resources()),
+                        idle_seconds, progress.say)
                     rungs, overdue = _rungs(experiment, rounds), Overdue(lambda: watch.returned)
                     with afterwards(lease, recorder.write_all):
                         while missing:
@@ -233,7 +242,7 @@ def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:
         return None
     rungs = Rungs(experiment.stop, experiment.search.metric)
     for came in rounds.scores(experiment.stop):
-        rungs.goes_on(*came)
+        rungs.is_promoted(*came)
     return rungs
 
 
@@ -247,7 +256,7 @@ def _prepared(experiment: Experiment, plugins: Plugins, possible: Sequence[Trial
         trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
                                     threads=max(1, int(resources.cpu)), data_folder=data_folder,
                                     checkpoints=checkpoints, stop=experiment.stop, digests=digests)
-    return slots(bundle(resources, False), everything()), trainer
+    return slots(bundle(resources, False), cluster_resources()), trainer
 
 
 def _next(rounds: Rounds, store: Store, result: SweepResult, progress: SweepProgress,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from pipeline.accounting.budget import Filter, make_filter, require_as_begun
+from pipeline.accounting.budget import Filter, make_filter, require_unchanged
 from pipeline.experiment.experiment import Experiment, asked_for
 from pipeline.experiment.halving import Halving
 from pipeline.experiment.search import Search
@@ -224,7 +224,7 @@ def filter_of(experiment: Experiment, store: Reader) -> Filter | None:
     """
     before = store.budget() if store.began else None
     if before:
-        require_as_begun(experiment.budget, before)
+        require_unchanged(experiment.budget, before)
     if not experiment.budget:
         return None
     budget, released = experiment.budget, released_by(store)

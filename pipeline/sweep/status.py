@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.accounting.noise import standing
 from pipeline.experiment.experiment import Experiment, asked_for
 from pipeline.sweep.checkpoints import Checkpoints, Found
-from pipeline.sweep.lock import BEAT_SECONDS, MISSED_BEATS, held_elsewhere, place, swept_by
+from pipeline.sweep.lock import BEAT_SECONDS, MISSED_BEATS, local_driver, place, remote_lease
 from pipeline.sweep.private import PrivateFolder
 from pipeline.tracking.artifacts import DONE, STATUSES, TrackedRun
 from pipeline.tracking.reader import Reader
@@ -105,8 +105,8 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
         words: the user's words for the experiment, for the resume command; by default its file.
         private: the private folder, if it is not the store's default.
     """
-    driver, beat, elsewhere = swept_by(store.root, name), "", ""
-    if not driver and (holder := held_elsewhere(store, name)):
+    driver, beat, elsewhere = local_driver(store.root, name), "", ""
+    if not driver and (holder := remote_lease(store, name)):
         driver, beat = holder
         elsewhere = place(driver)
     found_it = store.find(name)

@@ -161,15 +161,15 @@ class Rungs:
         self._rule: Any = ASHAScheduler("epoch", "score", "max", max_t=2**31, grace_period=stop.grace,
                                    reduction_factor=stop.factor)
 
-    def goes_on(self, trial_key: str, epoch: int, score: float) -> bool:
+    def is_promoted(self, trial_key: str, epoch: int, score: float) -> bool:
         """Whether a trial at a rung is promoted: it is one of the best there so far."""
         trial = SimpleNamespace(trial_id=trial_key)
         self._rule.on_trial_add(None, trial)
         return self._rule.on_trial_result(None, trial, {"epoch": epoch, "score": score}) != self._rule.STOP
 
-    def all_go_on(self, records: Iterable[EpochRecord]) -> bool:
+    def all_promoted(self, records: Iterable[EpochRecord]) -> bool:
         """Whether all trials of these records that are at a rung are promoted."""
-        return all(self.goes_on(r.trial_key, r.epoch, r.metrics[self._metric]) for r in records if r.if_stopped)
+        return all(self.is_promoted(r.trial_key, r.epoch, r.metrics[self._metric]) for r in records if r.if_stopped)
 
 
 class PackTrainable(tune.Trainable):
@@ -224,7 +224,7 @@ class PackOrder(FIFOScheduler):
         # The worker takes its next step, which draws the noise it asked for, only after this returns.
         if "draw" in result:
             return self.CONTINUE if self._driver.lets_draw(trial, result["draw"]) else self.STOP
-        return self.CONTINUE if self._rungs is None or self._rungs.all_go_on(result["records"]) else self.STOP
+        return self.CONTINUE if self._rungs is None or self._rungs.all_promoted(result["records"]) else self.STOP
 
     def kill_workers(self) -> None:
         """Kill all workers at once and free their resources; Tune itself would wait for the end of every epoch."""
@@ -265,13 +265,13 @@ class Driver(tune.Callback):
         return tune.Callback, ()
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._overdue.hear(trial.trial_id)
+        self._overdue.note_result(trial.trial_id)
         with self._writing():
             self._recorder.start(self._pack(trial))
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any],
                         **info: Any) -> None:
-        self._overdue.hear(trial.trial_id, result["time_this_iter_s"])
+        self._overdue.note_result(trial.trial_id, result["time_this_iter_s"])
         records = result.pop("records")  # otherwise Tune would keep and snapshot the weights in them
         with self._writing():
             if result["done"]:
@@ -313,7 +313,7 @@ class Driver(tune.Callback):
             live = {trial.trial_id: trial for trial in self.live()}
             self._watchdog.look([trial.status for trial in live.values()])
             for lost in self._overdue.among(key for key, trial in live.items() if trial.status == "RUNNING"):
-                self._overdue.hear(lost)
+                self._overdue.note_result(lost)
                 self.kill(live[lost])
 
     def _pack(self, trial: Any) -> Pack:

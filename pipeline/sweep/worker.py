@@ -49,7 +49,7 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
         if live:
             raise RuntimeError(f"training ended without an outcome of {', '.join(sorted(live))}")
     except Exception as error:
-        said = public_line(error) if pack.shared.discreet else one_line(error)
+        said = public_line(error) if pack.shared.hides_errors else one_line(error)
         yield {"records": [], "error": said, "traceback": traceback.format_exc()}
 
 
@@ -155,7 +155,7 @@ class CheckpointKeeper:
         except CheckpointError as error:
             refused = str(error)
             self._note = f"checkpoint refused, started again: {error}"
-        if self._pack.shared.redrawn:
+        if self._pack.shared.draws_fresh_noise:
             self._draw = saved.draw if saved else secrets.token_hex(4)
             yield Draw(self._draw, saved.values["epoch"] if saved else 0, refused)
             if refused:  # the driver has given this checkpoint up
@@ -169,7 +169,7 @@ class CheckpointKeeper:
 
     def keep(self, training: Run, records: list[EpochRecord]) -> list[list[EpochRecord]]:
         """Save a checkpoint if one is due; return the epochs that need not wait for a checkpoint."""
-        secure = self._pack.shared.redrawn and training.resumable  # without checkpoints there is nothing to wait for
+        secure = self._pack.shared.draws_fresh_noise and training.resumable  # else there is no checkpoint to wait for
         self._history += records
         due = secure if training.ended else time.monotonic() - self._saved_at >= self._checkpoints.seconds
         saved = due and training.resumable and self._save(training)

@@ -55,7 +55,7 @@ from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.disclosure import SWEEP_METRICS, check_metrics
 from pipeline.trials.fields import UserError
-from pipeline.trials.naming import short_name, spelled
+from pipeline.trials.naming import short_name, to_ascii
 from pipeline.trials.records import CLOCK, DESCRIPTION, EpochRecord, Outcome
 
 WITHOUT_NOISE = ("time/", "epsilon/")  # metrics that do not depend on the drawn noise
@@ -171,7 +171,7 @@ class Store(Reader):
     @reports_errors
     def describe(self, description: str, headline: str = "") -> None:
         """Set the sweep's description on MLflow's page, for parent run and experiment: Markdown, the headline first."""
-        notes = [f"{spelled(headline)}\n\n{spelled(text)}".strip()[:MAX_TAG_LENGTH]
+        notes = [f"{to_ascii(headline)}\n\n{to_ascii(text)}".strip()[:MAX_TAG_LENGTH]
                  for text in (_PARENT_NOTE.format(description=description), description)]
         self._client.set_tag(self._parent(), _NOTE, notes[0])
         self._client.set_experiment_tag(self._experiment(), _NOTE, notes[1])
@@ -295,7 +295,7 @@ class Store(Reader):
         for name, value in record.metrics.items():
             require_finite(name, value, f"trial {key}, epoch {record.epoch}")
             known = logged.get((name, record.epoch), value)
-            if config.redrawn and known != value and not name.startswith(WITHOUT_NOISE):  # without the values
+            if config.draws_fresh_noise and known != value and not name.startswith(WITHOUT_NOISE):  # without the values
                 raise OtherNoise(f"{name}: trial {key}, epoch {record.epoch}, was published with other noise; what "
                                  "came now was thrown away")
         if record.outcome and record.outcome.status not in DONE:

@@ -87,8 +87,8 @@ class Component(Gaussian):
         """
         heights = activation_bounds(trial)
         deltas = delta_bounds(trial, error_bound(trial))
-        if fills_parts(trial):
-            deltas = (part_norm(trial),) * len(heights)
+        if scales_to_bound(trial):
+            deltas = (layer_bound(trial),) * len(heights)
         norm = contribution_norm(trial)
         return [(delta / norm, height) for delta, height in zip(deltas, heights, strict=True)]
 
@@ -143,14 +143,14 @@ def error_bound(c: TrialConfig) -> float:
     return c.tau_e if c.error_clip else max(c.tau_e, LONGEST_ERROR)
 
 
-def part_norm(c: TrialConfig) -> float:
+def layer_bound(c: TrialConfig) -> float:
     """Return C/sqrt(L), each layer's share of a target C."""
     return c.target_norm / math.sqrt(len(c.layers))
 
 
 def conv_bounds(c: TrialConfig) -> tuple[float, ...]:
     """Return the bound on a record's part in each convolution, weights and bias together: C/sqrt(L)."""
-    return (part_norm(c),) * (len(c.layers) - len(c.hidden) - 1)
+    return (layer_bound(c),) * (len(c.layers) - len(c.hidden) - 1)
 
 
 def activation_bounds(c: TrialConfig) -> tuple[float, ...]:
@@ -170,7 +170,7 @@ def activation_bounds(c: TrialConfig) -> tuple[float, ...]:
 
 
 def _longest_activation(c: TrialConfig, of_delta: float) -> float:
-    return math.sqrt((part_norm(c) / of_delta) ** 2 - 1)
+    return math.sqrt((layer_bound(c) / of_delta) ** 2 - 1)
 
 
 def least_target_norm(c: TrialConfig) -> float:
@@ -179,7 +179,7 @@ def least_target_norm(c: TrialConfig) -> float:
     return (max(of_delta) if c.tau_h_rule == "per_layer" else of_delta[0]) * math.sqrt(len(c.layers))
 
 
-def fills_parts(c: TrialConfig) -> bool:
+def scales_to_bound(c: TrialConfig) -> bool:
     """Whether a record's part in each layer is scaled to exactly C/sqrt(L) (`bounding: scale`)."""
     return c.bounding == "scale" and c.target_norm > 0
 
@@ -195,7 +195,7 @@ def contribution_norm(c: TrialConfig) -> float:
     The squared bound is (C/sqrt(L))^2 for a convolution and ||delta^l||^2 (1 + tau_h^2) for a fully connected layer.
     """
     as_stated = c.error_clip and (c.tau_h_rule == "per_layer" or not c.target_norm)
-    if as_stated or fills_parts(c):
+    if as_stated or scales_to_bound(c):
         return stated_norm(c)
     dense = zip(delta_bounds(c, error_bound(c)), activation_bounds(c), strict=True)
     return math.sqrt(sum(part**2 for part in conv_bounds(c)) + sum(d**2 * (1 + h**2) for d, h in dense))

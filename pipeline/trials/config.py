@@ -169,12 +169,12 @@ class TrialConfig:
         return self.private_metrics or self.parts.release.in_effect(self)
 
     @property
-    def discreet(self) -> bool:
+    def hides_errors(self) -> bool:
         """Whether exception messages stay in the private folder, because they may contain private records."""
         return self.secure or (not self.parts.trainer.own and self.disclosure != "plain")
 
     @property
-    def redrawn(self) -> bool:
+    def draws_fresh_noise(self) -> bool:
         """Whether a second run of the trial draws different noise, and so is a second release."""
         return self.secure or self.parts.trainer.redraws
 

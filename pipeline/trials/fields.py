@@ -58,7 +58,7 @@ def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {SYNONYMS.get(name, name): value for name, value in values.items()}
 
 
-def meant(name: Any, names: Collection[str]) -> str:
+def suggestion(name: Any, names: Collection[str]) -> str:
     """Return `did you mean 'sigma'? ` for a wrong name with a likely correction among `names`, else an empty text."""
     bare = {re.sub("[^a-z0-9]", "", known.lower()): known for known in names}
     asked = re.sub("[^a-z0-9]", "", str(name).lower())
@@ -71,12 +71,13 @@ def known_fields(name: str, names: Collection[str]) -> str:
 
     There are some eighty fields, too many for a message.
     """
-    return meant(name, names).strip() or "`photonic fields` lists all there are, and with FILE those of its plugins"
+    return suggestion(name, names).strip() or ("`photonic fields` lists all there are, and with FILE those of its "
+                                               "plugins")
 
 
 def accepted(name: str, names: Collection[str], what: str) -> str:
     """Return the end of a message on an unknown name: the likely correction, and all names."""
-    return f"{meant(name, names)}{what} are {', '.join(names)}"
+    return f"{suggestion(name, names)}{what} are {', '.join(names)}"
 
 
 def always(trial: TrialConfig) -> bool:
@@ -190,7 +191,7 @@ def check(f: dataclasses.Field[Any], value: Any) -> None:
     """
     meta, name = f.metadata, f.metadata["called"] or f.name
     if meta["choices"] and value not in meta["choices"]:
-        hint = meant(value, meta["choices"]).strip()
+        hint = suggestion(value, meta["choices"]).strip()
         if not hint and f.name == "algorithm" and re.sub("[^a-z]", "", value.lower()) == "dpsgd":
             hint = "DP-SGD is algorithm 'bp' with mechanism 'per_example'"
         raise ConfigError(f"{name}: must be one of {', '.join(meta['choices'])}, got {value!r}"

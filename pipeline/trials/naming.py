@@ -34,7 +34,7 @@ SPELLED: dict[str, str | int | None] = {
     "’": "'"}
 
 
-def spelled(text: str) -> str:
+def to_ascii(text: str) -> str:
     """Return a text with its symbols written out, for tracking databases that store only ASCII."""
     return text.translate(str.maketrans(SPELLED))
 

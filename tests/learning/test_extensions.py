@@ -13,7 +13,7 @@ import pytest
 from flat import train, train_pack
 
 from analysis import runs, style
-from analysis.exhibits.catalogue import misfit
+from analysis.exhibits.catalogue import mismatch
 from analysis.runs import ReportError, _require_known
 from pipeline.accounting import account, privacy_tags
 from pipeline.auditing.release import audit_release
@@ -199,7 +199,7 @@ def test_a_mechanism_without_a_guarantee_has_no_epsilon_anywhere():
     assert (tags["privacy.certified"], tags["privacy.relation"], tags["privacy.delta"]) == ("false", "none", "none")
     assert tags["privacy.notes"] == "not certified: mechanism 'mine' is an extension that states no guarantee"
     assert composable([trial]) == [] and noise_setting(trial.canonical()) == "mine=1"
-    assert "mechanism mine does not have" in misfit("table1", [trial]) and misfit("frontier", [trial])
+    assert "mechanism mine does not have" in mismatch("table1", [trial]) and mismatch("frontier", [trial])
     with pytest.raises(ConfigError, match="^target_epsilon: mechanism 'mine' states no guarantee .*, got 3.0"):
         dataclasses.replace(trial, target_epsilon=3)
 

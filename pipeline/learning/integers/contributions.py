@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from pipeline.learning.integers.products import digits, joined, power_of_two_above, product, signals
+from pipeline.learning.integers.products import combine_digits, power_of_two_above, product, signals, split_digits
 from pipeline.learning.network.network import Parameters
 from pipeline.learning.randomness import RoundedNoise
 from pipeline.learning.rows import Rows, exact_norm
@@ -26,7 +26,7 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.steps import GRID_BITS, LARGEST, grid_exponent, signal_steps, steps
 
 # Safety margin on factors: rounding a factor and its products to float32 then lengthens nothing.
-HAIR = 1 - 2.0**-20
+SAFETY_FACTOR = 1 - 2.0**-20
 CHUNK_ELEMENTS = {"cpu": 2**16, "cuda": 2**28}  # on a CPU, a chunk stays in the cache for several passes
 
 ROW_BITS = 30  # bits of C, for contributions in rows
@@ -120,18 +120,19 @@ class IntegerSum:
                 unit = step.contribution * step.input / scale / divisor
                 of_biases = k_of_biases.sum(dim=0, dtype=torch.int64).double().mul_(scale / step.input)
                 out.biases[layer][r].copy_(of_biases.add_(biases[layer][r]).mul_(unit))
-                self._write(product(h.t(), digits(k)), weights[layer][r].t(), scale, unit, out.weights[layer][r].t())
+                sums = product(h.t(), split_digits(k))
+                self._write(sums, weights[layer][r].t(), scale, unit, out.weights[layer][r].t())
 
     def _write(self, sums: torch.Tensor, noise: torch.Tensor, scale: float, unit: float, out: torch.Tensor) -> None:
         """Write unit (scale S + R) to `out` [n_{l-1}, n_l]; S is in two digits, int32 [n_{l-1}, 2 n_l]."""
         rows = max(1, CHUNK_ELEMENTS[self.device.type] // out.shape[1])
         for some, own, into in zip(sums.split(rows), noise.split(rows), out.split(rows), strict=True):
-            torch.mul(own.add_(joined(some), alpha=scale), unit, out=into)
+            torch.mul(own.add_(combine_digits(some), alpha=scale), unit, out=into)
 
 
 def _cut(d: torch.Tensor, factor: torch.Tensor, ratio: torch.Tensor, largest: float) -> torch.Tensor:
-    """Return factor s D/a with the margin `HAIR`, not truncated yet; D is overwritten."""
-    return d.mul_((factor * HAIR * ratio).float()).clamp_(-largest, largest)
+    """Return factor s D/a with the margin `SAFETY_FACTOR`, not truncated yet; D is overwritten."""
+    return d.mul_((factor * SAFETY_FACTOR * ratio).float()).clamp_(-largest, largest)
 
 
 class RowSum:
@@ -162,7 +163,7 @@ class RowSum:
         row = torch.where(rows[0].isfinite().all(dim=-1, keepdim=True), rows[0], 0.0).double()
         step = power_of_two_above(row.abs().amax(dim=-1, keepdim=True)) / 2**15
         whole = (row / step).round_()
-        factors = factor(exact_norm(whole) * step).mul_(HAIR) * step / (self.unit * self.scale)
+        factors = factor(exact_norm(whole) * step).mul_(SAFETY_FACTOR) * step / (self.unit * self.scale)
         total = (whole * factors).trunc_().sum(dim=1)
         _, (noise,) = out.views(self.noise.next())
         out.biases[0].copy_(total.mul_(self.scale).add_(noise).mul_(self.unit / self.batch_size))

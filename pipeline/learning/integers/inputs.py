@@ -28,7 +28,7 @@ class IntegerInputs(Inputs):
         super().__init__(records, config, data)
         self.step = input_step(config)
         self.values = torch.empty(records.shape, dtype=torch.int8, device=records.device)
-        self._room = self.values[:0]
+        self._buffer = self.values[:0]
         self.squares = torch.empty(len(records), 1, dtype=torch.float64, device=records.device)
         rows = max(1, CHUNK_ELEMENTS[records.device.type] // records.shape[1])
         table = self._of_pixels(int(data.spec.scale)) if self.scaled else None

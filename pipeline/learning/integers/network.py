@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from pipeline.learning.integers.inputs import function_table
-from pipeline.learning.integers.products import digits, joined, product, quantised, signals
+from pipeline.learning.integers.products import combine_digits, product, quantised, signals, split_digits
 from pipeline.learning.network.layers import Dense
 from pipeline.learning.network.network import Network, Parameters
 from pipeline.learning.rows import Rows
@@ -44,7 +44,7 @@ class IntegerDense(Dense):
         for z, values, w, b in zip(found, h.values, weight, bias, strict=True):
             whole, step = quantised(w, LARGEST if self.fine else LARGEST_SECOND)
             if self.fine:
-                z.copy_(joined(product(values, digits(whole.t().to(torch.int16)))))
+                z.copy_(combine_digits(product(values, split_digits(whole.t().to(torch.int16)))))
             else:
                 z.copy_(product(values, whole.to(torch.int8).t()))
             z.mul_(step * h.step).add_(b)
@@ -55,7 +55,7 @@ class IntegerDense(Dense):
         found = torch.empty(*delta.shape[:2], self.shape.n_in, device=delta.device)
         for out, d, w in zip(found, delta, weight, strict=True):
             whole, step = quantised(w, LARGEST_SECOND)
-            parts = digits(signals(d, BACK_STEP).to(torch.int16)).chunk(2, dim=1)
+            parts = split_digits(signals(d, BACK_STEP).to(torch.int16)).chunk(2, dim=1)
             higher, lower = (product(part.contiguous(), whole.to(torch.int8).contiguous()) for part in parts)
             out.copy_(higher.double().mul_(BASE).add_(lower)).mul_(step * BACK_STEP)
         return found
@@ -64,7 +64,8 @@ class IntegerDense(Dense):
         """Write sum_i delta_i h_i^T and sum_i delta_i to the outputs; deltas are rounded to 14 bits of the largest."""
         for d, values, weight, bias in zip(delta, h.values, out_weight, out_bias, strict=True):
             whole, step = quantised(d, LARGEST)
-            weight.copy_(joined(product(values.t(), digits(whole.to(torch.int16)))).t()).mul_(step * h.step)
+            sums = product(values.t(), split_digits(whole.to(torch.int16)))
+            weight.copy_(combine_digits(sums).t()).mul_(step * h.step)
             bias.copy_(whole.sum(dim=0, dtype=torch.float64)).mul_(step)
 
     def squared_norms(self, delta: torch.Tensor, h: Rows) -> torch.Tensor:

@@ -82,7 +82,7 @@ def _by_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def digits(x: torch.Tensor) -> torch.Tensor:
+def split_digits(x: torch.Tensor) -> torch.Tensor:
     """Return two digits of base 128, side by side: int8 [m, 2 n], the higher digits first.
 
     Args:
@@ -96,8 +96,8 @@ def digits(x: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def joined(products: torch.Tensor) -> torch.Tensor:
-    """Return the whole products, float64 [m, n], from products int32 [m, 2 n] with `digits` as second factor."""
+def combine_digits(products: torch.Tensor) -> torch.Tensor:
+    """Return the whole products, float64 [m, n], from products int32 [m, 2 n] with `split_digits` as second factor."""
     higher, lower = products.chunk(2, dim=1)
     return lower.double().add_(higher, alpha=BASE)  # exact
 

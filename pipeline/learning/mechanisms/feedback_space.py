@@ -64,7 +64,7 @@ class FeedbackSpace:
         """Return Q^T delta [R, m, r_l] for layers with a basis, and delta [R, m, n_l] for the others."""
         return [d if basis is None else matmul(d, basis) for d, basis in zip(deltas, self.bases, strict=True)]
 
-    def write_outside(self, inside: Parameters, out: Parameters) -> None:
+    def expand_to(self, inside: Parameters, out: Parameters) -> None:
         """Write Q times the release `inside` to `out`."""
         for basis, weight, bias, out_weight, out_bias in zip(self.bases, inside.weights, inside.biases, out.weights,
                                                              out.biases, strict=True):

@@ -48,8 +48,8 @@ from pipeline.trials.component import (
     delta_bounds,
     error_bound,
     excess,
-    fills_parts,
-    part_norm,
+    layer_bound,
+    scales_to_bound,
 )
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.promises import check_exact
@@ -166,7 +166,7 @@ class GaussianMechanism(Mechanism):
             for block, noise in zip(_blocks(released), weights + biases, strict=True):
                 block.add_(noise).div_(self.batch_size)
         if self.space:
-            self.space.write_outside(released, out)
+            self.space.expand_to(released, out)
 
     def add_up(self, deltas: list[torch.Tensor], activations: list[Activation], out: Parameters) -> None:
         """Write the sum of the bounded contributions to `out`, with `denoise` in feedback-space coordinates."""
@@ -243,7 +243,7 @@ class Component(GaussianMechanism):
         super().__init__(trials, net, device, matrices)
         shared = trials[0]
         self.ternary, self.error_clip = shared.parts.feedback.ternary, shared.error_clip
-        self.filled = fills_parts(shared)
+        self.filled = scales_to_bound(shared)
         self.raw = shared.conv_error == "raw" and shared.parts.feedback.convolutional and shared.error_clip
         self.apart = shared.conv_clip == "apart" and not self.filled
         self.tau_e = column(trials, "tau_e", device)
@@ -251,7 +251,7 @@ class Component(GaussianMechanism):
             [self._column(bounds, device) for bounds in zip(*of_trials, strict=True)]
             for of_trials in ([conv_bounds(t) for t in trials], [delta_bounds(t, error_bound(t)) for t in trials],
                               [activation_bounds(t) for t in trials]))
-        self.part = self._column([part_norm(t) for t in trials], device)
+        self.part = self._column([layer_bound(t) for t in trials], device)
 
     def _column(self, values: Sequence[float], device: torch.device) -> torch.Tensor:
         """Return one number of every trial as [R, 1, 1], as `column` does."""
