@@ -65,7 +65,7 @@ test-slow: $(READY) ## the slow tests: sweeps through the command line, kills, c
 	@$(BIN)/python -m pytest -m slow
 
 faults: $(READY) ## injects every fault into sweeps and writes the table of analysis/results/faults/notes.md
-	@PYTHONPATH=. $(BIN)/python tests/faults_table.py
+	@PYTHONPATH=. $(BIN)/python tests/tools/faults_table.py
 
 bench: $(READY) ## times a step, Opacus, accounting, tracking and a sweep; writes reports/bench.json
 	@PYTHONPATH=. $(BIN)/python tests/benchmarks/bench.py
@@ -74,7 +74,7 @@ growth: $(READY) ## times every command with 250 to 16,000 trials in the store; 
 	@PYTHONPATH=. $(BIN)/python tests/benchmarks/growth.py
 
 lab: $(READY) ## hosts on this machine whose links are cut: the cluster files, and faults (Linux, root; SHORT=1: a part of it)
-	@PYTHONPATH=.:tests $(BIN)/python -m lab $(if $(SHORT),short) $(if $(IF_POSSIBLE),--if-possible)
+	@PYTHONPATH=.:tests:tests/tools $(BIN)/python -m lab $(if $(SHORT),short) $(if $(IF_POSSIBLE),--if-possible)
 
 gpu: ## checks and times a GPU with the packages at hand, nothing installed; writes reports/gpu.json
 	@PYTHONPATH=. $(PYTHON) tests/benchmarks/gpu.py
@@ -100,7 +100,7 @@ release: $(READY) ## wheel and sdist of the version whose tag HEAD has, in dist/
 lint: $(READY) ## style, common errors, types, and known vulnerabilities of the pinned packages
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/python tests/audit_dependencies.py constraints.txt
+	@$(BIN)/python tests/tools/audit_dependencies.py constraints.txt
 
 clean: ## remove the virtual environment and caches; the tracking store and reports stay
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache

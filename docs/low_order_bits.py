@@ -1,6 +1,6 @@
 """The table of docs/privacy.md, section 7: the low-order-bit attack on three sources of noise.
 
-    PHOTONIC_DATA=/my/datasets PYTHONPATH=.:tests .venv/bin/python docs/low_order_bits.py [RUNS]
+    PHOTONIC_DATA=/my/datasets PYTHONPATH=.:tests/tools .venv/bin/python docs/low_order_bits.py [RUNS]
 """
 
 import dataclasses

@@ -3,14 +3,12 @@ import functools
 import logging
 import shutil
 import sqlite3
-import sys
 
 import pytest
 import torch
+from registries import forgotten_plugins
 
-from pipeline.experiment import plugins
 from pipeline.tracking import backend, store
-from pipeline.trials import part
 
 # Files that take longest, the longest first: two processes that take file by file then end at the same time.
 LONGEST = ("test_sweep", "test_api", "test_certified", "test_cli", "test_tracking", "test_convnet", "test_data",
@@ -80,20 +78,6 @@ def said(monkeypatch):
     lines = []
     monkeypatch.setattr(SweepProgress, "say", lambda self, text: lines.append(text))
     return lines
-
-
-@contextlib.contextmanager
-def forgotten_plugins():
-    """What is registered within, or loaded as a plugin, is gone after it."""
-    registries = [*part.PARTS.values(), part.SETTINGS, plugins.LOADED]
-    before, path = [dict(registry) for registry in registries], list(sys.path)
-    yield
-    for name in plugins.LOADED.keys() - before[-1].keys():
-        sys.modules.pop(name, None)
-    for registry, content in zip(registries, before, strict=True):
-        registry.clear()
-        registry.update(content)
-    sys.path[:] = path
 
 
 @pytest.fixture

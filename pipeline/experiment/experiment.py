@@ -43,7 +43,16 @@ from typing import Any
 from pipeline.experiment.budget import Budget, read_budget
 from pipeline.experiment.chosen import Chosen, read_chosen
 from pipeline.experiment.factors import varied_fields
-from pipeline.experiment.grid import changed, combine, entries, line_of, parse_yaml, read_mapping
+from pipeline.experiment.grid import (
+    by_names_in_keys,
+    changed,
+    combine,
+    entries,
+    in_words_of,
+    line_of,
+    parse_yaml,
+    read_mapping,
+)
 from pipeline.experiment.halving import Halving, read_halving
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.experiment.preset import advice, pinned, read_preset
@@ -168,11 +177,11 @@ def parse_experiment(text: str, path: Path, stored: bool = False,
     try:
         if changes:
             content, text = changed(read_mapping(content, "the file", ENTRIES), changes, path)
-        experiment = _experiment(content, path, stored)
+        experiment = _experiment(by_names_in_keys(content), path, stored)
         return dataclasses.replace(experiment, text=pinned(text, experiment.preset))
     except ConfigError as error:
         line = "" if changes else line_of(text, str(error))  # a changed text is no file
-        raise ConfigError(f"{error} ({path}{line})") from None
+        raise ConfigError(f"{in_words_of(text, str(error))} ({path}{line})") from None
 
 
 def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:

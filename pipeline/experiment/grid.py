@@ -51,6 +51,29 @@ def parse_yaml(text: str, path: Path | str) -> Any:
         raise ConfigError(f"{path}:{where} not valid YAML: {getattr(error, 'problem', error)}") from None
 
 
+def by_names_in_keys(content: Any) -> Any:
+    """A file's content with every setting under its name in keys.
+
+    Raises:
+        ConfigError: for a setting that stands under both of its names.
+    """
+    if not isinstance(content, Mapping):
+        return content
+    found = {key: renamed(value) if key in ("base", "grid", "space") and isinstance(value, Mapping) else value
+             for key, value in content.items()}
+    if isinstance(cases := found.get("cases"), list):
+        found["cases"] = [by_names_in_keys(case) for case in cases]
+    return {**found, "search": by_names_in_keys(found["search"])} if "search" in found else found
+
+
+def in_words_of(text: str, message: str) -> str:
+    """A message with settings under the names that the file's text has for them."""
+    for name, known in SYNONYMS.items():
+        if re.search(rf"\b{name}\b", text) and not re.search(rf"\b{known}\b", text):
+            message = re.sub(rf"\b{known}\b", name, message)
+    return message
+
+
 def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, str]:
     """An experiment file's content with other settings in its base, and a text that says the same.
 
@@ -71,14 +94,14 @@ def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, 
             raise ConfigError(f"--set {field}: must be an entry of its {', '.join(PARTS)}, got {value!r}"
                               + (f"; the file has no {keys[0]}, add it there" if lacks else ""))
         content = put
-    changes = renamed({field: value for field, value in changes.items() if field not in of_file})
-    base, grid, cases = _settings(content, "base"), _settings(content, "grid"), content.get("cases") or []
+    changes, known = renamed({k: v for k, v in changes.items() if k not in of_file}), by_names_in_keys(content)
+    base, grid, cases = _settings(known, "base"), _settings(known, "grid"), known.get("cases") or []
     parts = {"grid": grid} | {f"cases[{number}].{key}": case.get(key) for number, case in enumerate(cases)
                               if isinstance(case, Mapping) for key in ("base", "grid")}
-    if isinstance(content.get("search"), Mapping):
-        parts["search.space"] = content["search"].get("space")
+    if isinstance(known.get("search"), Mapping):
+        parts["search.space"] = known["search"].get("space")
     for place, part in parts.items():
-        if both := [field for field in changes if isinstance(part, Mapping) and field in renamed(part)]:
+        if both := [field for field in changes if isinstance(part, Mapping) and field in part]:
             raise ConfigError(f"--set {both[0]}: must be a field that no grid, case or space sets, got one of "
                               f"{place}; edit the file")
     names = [f.name for f in settings()]
@@ -126,9 +149,8 @@ def entries(top: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of the file, by their place."""
     parts = [("", top), *((f"cases[{number}].", case) for number, case in enumerate(top.get("cases") or ()))]
     found = {f"{prefix}{key}.{field}": value for prefix, part in parts for key in ("base", "grid")
-             for field, value in renamed(part.get(key, {})).items()}
-    return found | {f"search.space.{field}": value
-                    for field, value in renamed(top.get("search", {}).get("space", {})).items()}
+             for field, value in part.get(key, {}).items()}
+    return found | {f"search.space.{field}": value for field, value in top.get("search", {}).get("space", {}).items()}
 
 
 def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple[str, TrialConfig, dict[str, str]]]:
@@ -155,7 +177,7 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple
         for fixed in _settings(case, "base", prefix):
             case_grid.pop(fixed, None)
         places = {field: f"{where}{key}.{field}" for where, part in (("", top), (prefix, case))
-                  for key in ("base", "grid") for field in renamed(part.get(key, {}))}
+                  for key in ("base", "grid") for field in part.get(key, {})}
         for choice in itertools.product(*(list(enumerate(values)) for values in case_grid.values())):
             values = dict(zip(case_grid, (value for _, value in choice), strict=True))
             indices = dict(zip(case_grid, (index for index, _ in choice), strict=True))
@@ -173,9 +195,9 @@ def _locate(message: str, prefix: str, case: Mapping[str, Any], top: Mapping[str
     field = message.split(":", 1)[0]
     field = SYNONYMS.get(field, field)
     for part, where in ((case, prefix), (top, "")):
-        if field in renamed(part.get("grid") or {}):
+        if field in (part.get("grid") or {}):
             return f"{message}, at {where}grid.{field}[{indices.get(field, 0)}]"
-        if field in renamed(part.get("base") or {}):
+        if field in (part.get("base") or {}):
             return f"{message}, at {where}base.{field}"
     return f"{message}{by_preset(top.get('preset'), field)}"
 
@@ -202,7 +224,7 @@ def _settings(part: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, 
         raise ConfigError(f"{prefix}{key}: is blank; give it at least one field, or leave it out")
     if not isinstance(value, Mapping):
         raise ConfigError(f"{prefix}{key}: must be a mapping from field to value, got {value!r}")
-    return renamed(value)
+    return dict(value)
 
 
 def _grid(part: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, list[Any]]:

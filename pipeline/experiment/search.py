@@ -32,7 +32,7 @@ from pipeline.experiment.grid import read_mapping
 from pipeline.experiment.preset import by_preset, filled
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import located
-from pipeline.trials.fields import check_whole, known_fields, renamed
+from pipeline.trials.fields import check_whole, known_fields
 from pipeline.trials.records import ACCURACY
 
 ALGORITHMS = ("random", "optuna")
@@ -154,7 +154,7 @@ def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | N
     if given.get("metric", ACCURACY) != ACCURACY:
         raise ConfigError(f"search.metric: must be {ACCURACY}, which noise can cover and settings may be chosen by, "
                           f"got {given['metric']!r}")
-    base = renamed(top.get("base") or {})
+    base = top.get("base") or {}
     space = _space(given["space"], base)
     return Search(**{**given, "base": located(base, folder), "space": space, "preset": preset})
 
@@ -163,7 +163,6 @@ def _space(given: Any, base: Mapping[str, Any]) -> dict[str, Domain]:
     names = [f.name for f in settings()]
     if not isinstance(given, Mapping) or not given:
         raise ConfigError(f"search.space: must be a mapping from settings to what they may be, got {given!r}")
-    given = renamed(given)
     for name in given:
         if name not in names:
             raise ConfigError(f"search.space.{name}: unknown field, got {given[name]!r}; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 
@@ -22,6 +23,12 @@ from pipeline.trials.steps import GRID_BITS
 MATRIX_BITS = 10  # of an entry of B beside its sign: sums of products with e then have less than 24 bits
 LOOKED_AT = 1_000  # public test records, before the first epoch
 MANY = 0.1  # of them that contribute nothing
+
+
+def _rounded(x: float) -> float:
+    """x > 0 to 16 bits, which hides in what order a library adds."""
+    mantissa, exponent = math.frexp(x)
+    return math.ldexp(round(mantissa * 2**16), exponent - 16)
 
 
 class IntegerTraining(Training):
@@ -51,6 +58,10 @@ class IntegerTraining(Training):
                 seeds = [trial.seed for trial in self.pack.trials]
                 drawn = RoundedNoise(seeds, feedback.matrices.shape[1:], self.device, stream="feedback").next()
                 feedback.matrices.copy_(drawn.mul_(feedback.projector.std / 2**GRID_BITS))
+            if norm := self.pack.shared.parts.mechanism.feedback_norm:
+                for block in feedback.matrices.split(list(feedback.widths), dim=2):
+                    for matrix in block:
+                        matrix.mul_(_rounded(norm / float(torch.linalg.matrix_norm(matrix.double(), ord=2))))
             for matrix in feedback.matrices:
                 step = power_of_two_above(matrix.abs().amax()) / 2**MATRIX_BITS
                 matrix.div_(step).round_().mul_(step)
@@ -59,11 +70,11 @@ class IntegerTraining(Training):
     def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
         if self.epoch == 0:
             self.truncated = self._truncated()
-            for trial, share in zip(self.pack.trials, self.truncated, strict=True):
+            for trial, bound, share in zip(self.pack.trials, self.mechanism.bounds, self.truncated, strict=True):
                 if share > MANY:
-                    print(f"warning: clipping_norm: {share:.0%} of {LOOKED_AT:,} test records contribute nothing to "
-                          f"trial {trial.trial_key} in integers, as their contributions are far shorter than "
-                          f"{trial.clipping_norm:g}; lower it, or use arithmetic 'float32'", file=sys.stderr)
+                    print(f"warning: clipping norm C = {bound:g}: {share:.0%} of {LOOKED_AT:,} test records contribute "
+                          f"nothing to trial {trial.trial_key} in integers, as their contributions are far shorter; "
+                          "lower it, or use arithmetic 'float32'", file=sys.stderr)
         return super()._train_epoch()
 
     def _truncated(self) -> list[float]:
@@ -73,8 +84,8 @@ class IntegerTraining(Training):
         error, _ = self.loss(logits, self.data.test_y[places])
         deltas = self.feedback.deltas(self.feedback.signals(error), self.net, activations, self.net.derivative)
         assert isinstance(self.mechanism.integers, IntegerSum)
-        contributions = self.mechanism.integers.contributions(self.mechanism.factor, deltas, activations)
-        nothing = torch.stack([(k == 0).all(dim=-1) for k in contributions]).all(dim=0)
+        contributions = self.mechanism.integers.contributions(self.mechanism.layer_factors, deltas, activations)
+        nothing = torch.stack([(k == 0).all(dim=-1) for k, _ in contributions]).all(dim=0)
         return [float(share) for share in nothing.double().mean(dim=1)]
 
     def _tags(self, r: int) -> dict[str, str]:

@@ -61,11 +61,15 @@ def secret_bits() -> Bits:
 
 
 def keyed_bits(key: bytes) -> Bits:
-    """Bytes of AES-256 in counter mode, under a key of 32 bytes."""
+    """Bytes of AES-256 in counter mode, under a key of 32 bytes. Those of a whole chunk are overwritten by the next."""
     encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
+    of_chunk = bytearray()
 
     def bits(n: int) -> bytearray:
-        out = bytearray(n + 15)
+        nonlocal of_chunk
+        out = of_chunk if n == 16 * CHUNK and of_chunk else bytearray(n + 15)
+        if n == 16 * CHUNK:
+            of_chunk = out
         encryptor.update_into(memoryview(_zeros((n - 1).bit_length()))[:n], out)
         return out
 
@@ -85,10 +89,10 @@ def draw(n: int, bits: Bits | None = None) -> np.ndarray:
 
 def fill(out: np.ndarray, bits: Bits) -> None:
     """Fill float64 `out` [n] with independent integers, as `draw`."""
-    doubtful = []
+    doubtful, work = [], np.empty((4, min(CHUNK, len(out))), dtype=np.int64)
     for begin in range(0, len(out), CHUNK):
         part = out[begin: begin + CHUNK]
-        doubtful.append(_fill(part, bits))
+        doubtful.append(_fill(part, bits, work[:, : len(part)]))
         doubtful[-1][0] += begin
     if doubtful:
         places, cells, offsets, coins = np.concatenate(doubtful, axis=1)
@@ -96,36 +100,43 @@ def fill(out: np.ndarray, bits: Bits) -> None:
         out[again] = draw(len(again), bits)
 
 
-def _fill(out: np.ndarray, bits: Bits) -> np.ndarray:
-    """Fill `out` [n] as if all were accepted; (place, cell, offset, coin) of those that may not be, int64 [4, k]."""
+def _fill(out: np.ndarray, bits: Bits, work: np.ndarray) -> np.ndarray:
+    """Fill `out` [n] as if all were accepted; (place, cell, offset, coin) of those that may not be, int64 [4, k].
+
+    `work` int64 [4, n] is written over: memory that is new in every chunk takes longer than all else.
+    """
     n = len(out)
     first, second = np.frombuffer(bits(16 * n), dtype=np.int64, count=2 * n).reshape(2, n)
-    cells = _cells(first, bits)
-    offsets = second & (2**OFFSET_BITS - 1)
-    rounded = cells << OFFSET_BITS
+    cells, offsets, coins, some = work
+    _fill_cells(cells, first, bits, offsets, coins)
+    np.bitwise_and(second, 2**OFFSET_BITS - 1, out=offsets)
+    rounded = np.left_shift(cells, OFFSET_BITS, out=some)
     rounded += offsets
     rounded += 1
     rounded >>= 1
     np.copysign(rounded, second.view(np.float64), out=out)  # the sign is the first bit of the word
-    coins = second >> OFFSET_BITS
+    np.right_shift(second, OFFSET_BITS, out=coins)
     coins &= 2**COIN_BITS - 1
     # exp(-a) >= 1 - a >= 1 - (2 j + 1) h^2/2: below that a coin accepts whatever v is.
-    doubtful = np.flatnonzero(coins + (cells << COIN_BITS + 2 * _LOG_H) >= _SURE)
+    least = np.left_shift(cells, COIN_BITS + 2 * _LOG_H, out=some)
+    least += coins
+    doubtful = np.flatnonzero(least >= _SURE)
     return np.stack([doubtful, cells[doubtful], offsets[doubtful], coins[doubtful]])
 
 
-def _cells(words: np.ndarray, bits: Bits) -> np.ndarray:
-    """j [n] from uniform words of 64 bits, int64 [n]."""
+def _fill_cells(out: np.ndarray, words: np.ndarray, bits: Bits, below: np.ndarray, taken: np.ndarray) -> None:
+    """Fill `out` with j, from uniform words of 64 bits; all are int64 [n], and the last two are written over."""
     table = _table()
-    places = (words.view(np.uint64) >> np.uint64(FRACTION_BITS)).view(np.int64)
-    below = words & (2**FRACTION_BITS - 1)
-    below -= table.high[places]  # below 0: the place's own cell
+    places = out
+    np.right_shift(words.view(np.uint64), np.uint64(FRACTION_BITS), out=places.view(np.uint64))
+    np.bitwise_and(words, 2**FRACTION_BITS - 1, out=below)
+    below -= np.take(table.high, places, out=taken, mode="clip")  # below 0: the place's own cell
     for tie in np.flatnonzero(below == 0) if np.count_nonzero(below) < len(below) else ():
         below[tie] = -1 if _more(bits) < table.low[places[tie]] else 1
     below >>= 63
     np.invert(below, out=below)
-    below &= table.alias[places]
-    return np.bitwise_xor(below, places, out=below)
+    below &= np.take(table.alias, places, out=taken, mode="clip")
+    out ^= below
 
 
 def _accepted(cells: np.ndarray, offsets: np.ndarray, coins: np.ndarray, bits: Bits) -> np.ndarray:

@@ -33,7 +33,7 @@ _CLIPS = chosen("bounding", "clip")
 class Component(Gaussian):
     """The factors of a record's contribution are clipped one by one (Lee & Kifer 2020, Algorithm 1)."""
 
-    not_integer = "it bounds the factors of contributions, and not their norm"
+    not_integer = ""
     works = "pipeline.learning.mechanisms.gaussian:Component"
     instead = {"sigma": "noise_multiplier or target_epsilon", "clipping_norm": "target_norm", "tau_f": "tau_e"}
 
@@ -79,6 +79,15 @@ class Component(Gaussian):
     def excess(self, trial: TrialConfig) -> float:
         """1, but for readings of Lee & Kifer that keep their noise and another bound."""
         return excess(trial)
+
+    def factor_bounds(self, trial: TrialConfig) -> list[tuple[float, float]]:
+        """Bounds on ||delta^l||/C and ||h^{l-1}|| of every layer; where parts are filled, delta is at most one."""
+        heights = activation_bounds(trial)
+        deltas = delta_bounds(trial, error_bound(trial))
+        if fills_parts(trial):
+            deltas = (part_norm(trial),) * len(heights)
+        norm = contribution_norm(trial)
+        return [(delta / norm, height) for delta, height in zip(deltas, heights, strict=True)]
 
     def checks(self) -> Iterator[Callable[[TrialConfig], None]]:
         """Readings of the algorithm: what they leave to activations, to the accountants, and to a grid."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.trials.feedback import Feedback
@@ -59,6 +59,10 @@ class Mechanism(Part):
     def stated_norm(self, trial: TrialConfig) -> float:
         """The norm by which noise is measured."""
         return self.update_norm(trial.canonical())
+
+    def factor_bounds(self, trial: TrialConfig) -> Sequence[tuple[float, float]] | None:
+        """Bounds on ||delta^l||/C and ||h^{l-1}|| of every layer; None where only a contribution's norm is bounded."""
+        return None
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:

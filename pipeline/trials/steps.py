@@ -58,15 +58,16 @@ def input_step(trial: TrialConfig) -> float:
 
 def signal_steps(trial: TrialConfig) -> tuple[float, ...]:
     """s of every layer's learning signal, before any projection on the feedback space."""
-    hidden = len(trial.layer_sizes) - 2
+    of_error = 2.0 ** -(ERROR_BITS + 1)
     if trial.parts.feedback.exact:
-        step = BACK_STEP
-    else:
-        size = trial.feedback_std
+        return (*[BACK_STEP] * len(trial.hidden), of_error)
+    found = []
+    for width in trial.hidden:
+        size = trial.parts.mechanism.feedback_norm / math.sqrt(width) or trial.feedback_std
         if trial.sigma:
             size = min(size, trial.tau_f / math.sqrt(sum(trial.hidden))) + trial.sigma
-        step = power_of_two(PEAK * size / LARGEST_SIGNAL)
-    return (*[step] * hidden, 2.0 ** -(ERROR_BITS + 1))
+        found.append(power_of_two(PEAK * size / LARGEST_SIGNAL))
+    return (*found, of_error)
 
 
 def steps(trial: TrialConfig, bound: float, deviation: float) -> list[Steps]:
@@ -81,14 +82,16 @@ def steps(trial: TrialConfig, bound: float, deviation: float) -> list[Steps]:
     inputs = (input_step(trial), *[HIDDEN_STEPS[trial.activation]] * (len(sizes) - 2))
     typical = (trial.input_norm or trial.parts.features.scale(trial) / 2 * math.sqrt(sizes[0]),
                *(TYPICAL * math.sqrt(n) for n in sizes[1:-1]))
+    bounds = trial.parts.mechanism.factor_bounds(trial)
     found = []
     for layer, (b, s, norm) in enumerate(zip(inputs, signal_steps(trial), typical, strict=True), start=1):
         width, is_hidden = sizes[layer], layer < len(sizes) - 1
         if trial.denoise and is_hidden:
             s *= power_of_two(math.sqrt(width / sizes[-1]))
             width = sizes[-1]
-        # A component of what is bounded is at most C/||(h, 1)||, and PEAK times smaller signals are typical.
-        largest = bound * min(1.0, PEAK / math.sqrt(width)) / math.hypot(norm, 1)
+        # What is bounded is at most C/||(h, 1)|| long, or delta tau_h/||h||; its components are PEAK times smaller.
+        of_delta, tau_h = bounds[layer - 1] if bounds else (1 / math.hypot(norm, 1), math.inf)
+        largest = bound * of_delta * min(1.0, tau_h / norm) * min(1.0, PEAK / math.sqrt(width))
         found.append(Steps(b, s, unit * power_of_two(largest / (LARGEST * unit))))
     return found
 

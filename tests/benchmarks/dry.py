@@ -25,7 +25,7 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Resources
 from pipeline.trials.records import EpochRecord
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 import sweep_stub
 
 cloudpickle.register_pickle_by_value(sweep_stub)  # workers cannot import from the folder of the tests

@@ -205,7 +205,7 @@ def sqlite(folder: Path) -> Iterator[str]:
 @contextlib.contextmanager
 def postgresql(folder: Path) -> Iterator[str]:
     """A cluster of its own, as the test of PostgreSQL starts it."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("tools", "tracking")]
     import test_postgres
 
     if test_postgres.MISSING:

@@ -134,7 +134,7 @@ def direct_feedback(pack: Pack, net: Network, device: torch.device) -> DirectFee
     c = pack.shared
     widths = c.hidden if c.parts.feedback.convolutional else net.sizes[1:-1]
     projector = make_projector(pack.trials, sum(widths), device)
-    if norm := c.parts.mechanism.feedback_norm:
+    if (norm := c.parts.mechanism.feedback_norm) and not c.exact:  # `IntegerTraining` does it on every processor alike
         projector.normalize(widths, norm)
     threshold = None
     if c.parts.feedback.ternary:

@@ -3,6 +3,9 @@
     D = round(delta/s),   N = ||s D (outer) (b H, 1)|| over all layers,   c = factor(N),   c N <= C
     K = trunc(c s D/a),   S = sum_i K_i (outer) (H_i, 1),   released: gamma (2^j S + R)/m,   gamma = sigma/2^40
 
+Where the factors of a layer's part are bounded one by one (`component`), K of its weights and K of its biases differ:
+trunc(f g s D/a) and trunc(f s D/a), with f ||s D|| <= bound on delta and g ||b H|| <= tau_h.
+
 Truncation and clamping make no component longer, so no record contributes more than c N <= C, whatever was rounded
 before. S is exact. a b = 2^j gamma, so that the sum lies on the noise's grid and the guarantee is that of the Gaussian
 mechanism with sensitivity C (docs/privacy.md, section 9).
@@ -29,6 +32,10 @@ CHUNK_ELEMENTS = {"cpu": 2**16, "cuda": 2**28}  # several passes over one chunk 
 ROW_BITS = 30  # of C, in contributions that are handed in as rows
 
 Factor = Callable[[torch.Tensor], torch.Tensor]  # from norms [R, m, 1] to what contributions are multiplied by
+
+# From ||delta|| and ||h||^2 of every layer, each [R, m, 1], to what its weights and its biases are multiplied by.
+Factors = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], Sequence[tuple[torch.Tensor, torch.Tensor]]]
+LARGEST_OF_BIASES = 2.0**30
 
 
 class IntegerSum:
@@ -73,45 +80,42 @@ class IntegerSum:
         return [d if basis is None else signals(torch.matmul(d.double(), basis.double()), again).float()
                 for d, basis, again in zip(found, self.bases, self.again, strict=True)]
 
-    def norms(self, whole: Sequence[torch.Tensor], activations: Sequence[Rows]) -> torch.Tensor:
-        """N of every record [R, m, 1], float64: functions of its integers alone."""
-        total = torch.zeros(1, dtype=torch.float64, device=self.device)
-        for d, h, step in zip(whole, activations, self.signal_steps, strict=True):
-            total = total + exact_norm(d).mul_(step).square_() * (h.squares * h.step**2 + 1)
-        return total.sqrt_()
-
-    def contributions(self, factor: Factor, deltas: Sequence[torch.Tensor],
-                      activations: Sequence[Rows]) -> list[torch.Tensor]:
-        """K of every layer, int16 [R, m, n_l]; `steps` say what 1 stands for."""
+    def contributions(self, factors: Factors, deltas: Sequence[torch.Tensor],
+                      activations: Sequence[Rows]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """K of every layer's weights, int16 [R, m, n_l], and of its biases, the same or int32; `steps` say what 1
+        stands for. Factors are functions of a record's integers alone."""
         whole = self.signals(deltas)
-        shortened = factor(self.norms(whole, activations)).mul_(HAIR)
+        lengths = [exact_norm(d).mul_(step) for d, step in zip(whole, self.signal_steps, strict=True)]
+        of_layers = factors(lengths, [h.squares * h.step**2 for h in activations])
         found = []
-        for d, ratio in zip(whole, self.ratios, strict=True):
-            d.mul_((shortened * ratio).float()).clamp_(-LARGEST, LARGEST)
-            found.append(d.to(torch.int16))  # toward zero
+        for d, ratio, (of_weights, of_biases) in zip(whole, self.ratios, of_layers, strict=True):
+            apart = None if of_biases is of_weights else _cut(d.clone(), of_biases, ratio, LARGEST_OF_BIASES).int()
+            of_both = _cut(d, of_weights, ratio, LARGEST).to(torch.int16)
+            found.append((of_both, of_both if apart is None else apart))
         return found
 
-    def release(self, factor: Factor, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
+    def release(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
                 out: Parameters) -> None:
         """Write the sum of the contributions, with noise and over the public batch size, to `out`."""
-        self._add_up(factor, deltas, activations, self.noise.next(), self.batch_size, out)
+        self._add_up(factors, deltas, activations, self.noise.next(), self.batch_size, out)
 
-    def add_up(self, factor: Factor, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
+    def add_up(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
                out: Parameters) -> None:
         """Write the sum of the contributions to `out`, exact in float64."""
-        self._add_up(factor, deltas, activations, torch.zeros_like(out.flat, dtype=torch.float64), 1, out)
+        self._add_up(factors, deltas, activations, torch.zeros_like(out.flat, dtype=torch.float64), 1, out)
 
-    def _add_up(self, factor: Factor, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
+    def _add_up(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
                 drawn: torch.Tensor, divisor: int, out: Parameters) -> None:
-        contributions = self.contributions(factor, deltas, activations)
+        contributions = self.contributions(factors, deltas, activations)
         weights, biases = out.views(drawn)
         for r, (of_trial, deviation) in enumerate(zip(self.steps, self.deviations, strict=True)):
             for layer, step in enumerate(of_trial):
-                k, h = contributions[layer][r], activations[layer].values[r]
+                k, k_of_biases = (k[r] for k in contributions[layer])
+                h = activations[layer].values[r]
                 # In units of the noise's grid a sum counts 2^j; without noise, 1.
                 scale = 2.0 ** grid_exponent(step, deviation) if deviation else 1.0
                 unit = step.contribution * step.input / scale / divisor
-                of_biases = k.sum(dim=0, dtype=torch.int64).double().mul_(scale / step.input)
+                of_biases = k_of_biases.sum(dim=0, dtype=torch.int64).double().mul_(scale / step.input)
                 out.biases[layer][r].copy_(of_biases.add_(biases[layer][r]).mul_(unit))
                 self._write(product(h.t(), digits(k)), weights[layer][r].t(), scale, unit, out.weights[layer][r].t())
 
@@ -120,6 +124,11 @@ class IntegerSum:
         rows = max(1, CHUNK_ELEMENTS[self.device.type] // out.shape[1])
         for some, own, into in zip(sums.split(rows), noise.split(rows), out.split(rows), strict=True):
             torch.mul(own.add_(joined(some), alpha=scale), unit, out=into)
+
+
+def _cut(d: torch.Tensor, factor: torch.Tensor, ratio: torch.Tensor, largest: float) -> torch.Tensor:
+    """factor s D/a, a hair shorter, which is yet to be truncated; D is overwritten."""
+    return d.mul_((factor * HAIR * ratio).float()).clamp_(-largest, largest)
 
 
 class RowSum:

@@ -130,6 +130,21 @@ class GaussianMechanism(Mechanism):
         ||u_i|| <= C; float64 in integer arithmetic."""
         raise NotImplementedError
 
+    def layer_factors(self, lengths: Sequence[torch.Tensor],
+                      squares: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """What the parts of a contribution in weights and in biases are multiplied by, layer by layer, in integer
+        arithmetic.
+
+        Args:
+            lengths: ||delta_i^l|| [R, m, 1] of every layer, float64.
+            squares: ||h_i^{l-1}||^2 [R, m, 1].
+        """
+        total = torch.zeros_like(lengths[0])
+        for delta, h in zip(lengths, squares, strict=True):
+            total = total + delta.square() * (h + 1)
+        factor = self.factor(total.sqrt_())
+        return [(factor, factor)] * len(lengths)
+
     def bounded(self, deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The factors delta_i^l, h_i^{l-1} of the contributions, so bounded that ||u_i|| <= C."""
@@ -139,7 +154,9 @@ class GaussianMechanism(Mechanism):
     def update(self, deltas: list[torch.Tensor], activations: list[Activation], out: Parameters) -> None:
         """Write the released update to `out`: bounded contributions, summed, with noise, over the public m."""
         released = self.inside or out
-        if self.integers:
+        if isinstance(self.integers, IntegerSum):
+            self.integers.release(self.layer_factors, deltas, activations, released)
+        elif self.integers:
             self.integers.release(self.factor, deltas, activations, released)
         else:
             self.add_up(deltas, activations, released)
@@ -153,7 +170,7 @@ class GaussianMechanism(Mechanism):
         """Write the sum of the bounded contributions to `out`; with `denoise`, in the coordinates of the feedback
         space."""
         if isinstance(self.integers, IntegerSum):
-            return self.integers.add_up(self.factor, deltas, activations, out)
+            return self.integers.add_up(self.layer_factors, deltas, activations, out)
         deltas, activations = self.bounded(self.factors(deltas), activations)
         sum_outer_products(self.net, *only_finite(deltas, activations), out)
 
@@ -245,9 +262,12 @@ class Component(GaussianMechanism):
         return contribution_norm(trial)
 
     def error(self, error: torch.Tensor) -> torch.Tensor:
-        """clip_{tau_e}(e) (Algorithm 1, line 12). A ternarized error is bounded as a delta, its size being lost; e that
-        convolutions learn from unclipped is clipped for the other layers in `bounded`."""
-        if self.ternary or self.raw or not self.error_clip:
+        """Clip e to norm tau_e (Algorithm 1, line 12).
+
+        A ternarized error is bounded as a delta, because its size is lost. If convolutions learn from e before its
+        clip, `bounded` clips it for the other layers; in integers `layer_factors` does.
+        """
+        if self.ternary or self.raw or not self.error_clip or self.integers:
             return error
         return scale(error, self.tau_e).to(error.dtype)
 
@@ -275,6 +295,21 @@ class Component(GaussianMechanism):
             convolved = [d * (bound / layer.squared_norms(d, h).sqrt_()).clamp_(max=1.0)
                          for layer, d, h, bound in zip(layers, convolved, seen, self.conv_bounds, strict=True)]
         return [*convolved, *dense], [*seen, *clipped]
+
+    def layer_factors(self, lengths: Sequence[torch.Tensor],
+                      squares: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """As of `GaussianMechanism`. Feedback is linear in e, so that deltas are multiplied by e's clip."""
+        clipped = self.error_clip and not self.ternary
+        of_error = (self.tau_e / lengths[-1]).clamp_(max=1.0) if clipped else torch.ones_like(lengths[-1])
+        found = []
+        for delta, h, bound, tau_h in zip(lengths, squares, self.delta_bounds, self.activation_bounds, strict=True):
+            of_h = (tau_h / h.sqrt()).clamp_(max=1.0)
+            if self.filled:
+                of_delta = torch.where(delta > 0, self.part / (delta * (1 + h * of_h.square()).sqrt()), 0.0)
+            else:
+                of_delta = torch.minimum(of_error, bound / delta)
+            found.append((of_delta * of_h, of_delta))
+        return found
 
     def _filled(self, layer: Layer, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
         """delta with which a record's part in the layer has norm C/sqrt(L); zeros where it is zero."""

@@ -28,7 +28,6 @@ CHUNK_ELEMENTS = {"cpu": 2**20, "cuda": 2**28}
 # them (and the 1 that the bias multiplies) are aligned: of the norm where the gradient is formed, of its square by Gram
 # matrices.
 GRADIENT_ROUNDING, GRAM_ROUNDING = 64, 2
-EXACT_ROUNDING = 1024  # in float64, times the number of positions: more than any order of summation can take
 
 Matmul = Callable[..., torch.Tensor]
 
@@ -121,14 +120,9 @@ class Conv:
         return _each_replica(self._back, self._pooled(delta), weight, self.places)[0].flatten(2)
 
     def write_sum(self, delta: torch.Tensor, h: torch.Tensor, out_weight: torch.Tensor, out_bias: torch.Tensor) -> None:
-        """The gradients of sum_i <delta_i, z_i> by weights and bias, over the m records.
-
-        In float64 the gradient of every record is formed, and these are added: what rounding does to the sum is then
-        bounded by the records' norms, however much cancels within a record.
-        """
+        """The gradients of sum_i <delta_i, z_i> by weights and bias, over the m records."""
         pooled = self._pooled(delta)
-        add_up = self._sum_of_formed if delta.dtype == torch.float64 else self._sum
-        out_weight.copy_(_each_replica(add_up, pooled, self._image(h), self.places)[0])
+        out_weight.copy_(_each_replica(self._sum, pooled, self._image(h), self.places)[0])
         torch.sum(pooled.flatten(3).sum(dim=-1), dim=1, out=out_bias)
 
     def squared_norms(self, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
@@ -144,8 +138,8 @@ class Conv:
         """
         pooled = self._pooled(delta)
         if_aligned = squared_norm(pooled.flatten(3).abs().sum(dim=-1), -1, keepdim=True)
-        units = EXACT_ROUNDING * pooled[0, 0, 0].numel() if delta.dtype == torch.float64 else GRADIENT_ROUNDING
-        of_bias = _squared_norms_of_bias(pooled).add_(if_aligned, alpha=(units * torch.finfo(delta.dtype).eps) ** 2)
+        rounding = GRADIENT_ROUNDING * torch.finfo(delta.dtype).eps
+        of_bias = _squared_norms_of_bias(pooled).add_(if_aligned, alpha=rounding**2)
         return self._squared_norms_of_weights(pooled, h), of_bias
 
     def _squared_norms_of_weights(self, pooled: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
@@ -185,21 +179,11 @@ class Conv:
             groups=replicas)
         return total.to(delta.dtype).view(replicas, filters, -1),
 
-    def _sum_of_formed(self, delta: torch.Tensor, image: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
-        totals = []
-        for of_replica in zip(delta, image, places, strict=True):
-            chunks = zip(*(x.split(self._chunk(delta.device)) for x in of_replica), strict=True)
-            totals.append(torch.as_tensor(sum(
-                torch.bmm(self._unpool(d, p).flatten(2), self._patches(h).transpose(1, 2)).sum(dim=0)
-                for d, h, p in chunks)))
-        return torch.stack(totals),
-
     def _unpool(self, delta: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         return unpool(delta, places, self.shape.height, self.shape.width)
 
     def _weight_norms(self, delta: torch.Tensor, image: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
-        by_gram = self.by_gram and delta.dtype != torch.float64
-        norms = self._norms_by_gram if by_gram else self._norms_by_gradient
+        norms = self._norms_by_gram if self.by_gram else self._norms_by_gradient
         records = [x.flatten(0, 1) for x in (delta, image, places)]
         parts = [norms(self._unpool(d, p), h) for d, h, p in
                  zip(*(x.split(self._chunk(delta.device)) for x in records), strict=True)]
@@ -221,8 +205,7 @@ class Conv:
         patches, of_delta = self._patches(image), delta.flatten(2)
         squares = squared_norm(torch.bmm(of_delta, patches.transpose(1, 2)).flatten(1), 1)
         if_aligned = ((squared_norm(patches, 1) + 1) * squared_norm(of_delta, 1)).sqrt_().sum(dim=1)
-        units = EXACT_ROUNDING * patches.shape[2] if delta.dtype == torch.float64 else GRADIENT_ROUNDING
-        return squares.add_(if_aligned.mul_(units * torch.finfo(squares.dtype).eps).square_())
+        return squares.add_(if_aligned.mul_(GRADIENT_ROUNDING * torch.finfo(squares.dtype).eps).square_())
 
     def _norms_by_gram(self, delta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
         """The same as sum_{p,q} <delta_p, delta_q> <x_p, x_q>; patches overlap, so that their products are sums of

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from pipeline.accounting.check import FUNCTIONS, CheckError, _number, agree, evaluate
+from pipeline.cli import main
+
+REFERENCE = Path(__file__).parents[1] / "data" / "accounting_reference.json"
+CASES = json.loads(REFERENCE.read_text())["cases"]
+GDP = dict(id="a", function="gdp_eps", inputs=dict(mu=1.0, delta=1e-5), expected=4.377178095681235, rtol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def results():
+    return {result.id: result for result in evaluate(REFERENCE)}
+
+
+def write(tmp_path, *cases):
+    file = tmp_path / "cases.json"
+    file.write_text(json.dumps({"readme": "", "cases": cases}))
+    return file
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c["id"])
+def test_reference(case, results):
+    result = results[case["id"]]
+    assert result.ok, result
+
+
+def test_every_function_has_a_case(results):
+    assert len(results) == len(CASES) == 97
+    assert {case["function"] for case in CASES} == set(FUNCTIONS)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c["id"])
+def test_a_wrong_expectation_is_a_miss(case, results):
+    """Every number of every case, each moved by three tolerances (or infinity made finite), is noticed."""
+    got = results[case["id"]].got
+    values = got if isinstance(got, dict) else {"": got}
+    for key, value in values.items():
+        if key not in (case["expected"] if isinstance(got, dict) else values):
+            continue
+        moved = 1.0 if value is None or math.isinf(value) else value * (1 + 3 * case["rtol"])
+        expected = {**case["expected"], key: moved} if isinstance(got, dict) else moved
+        assert not agree(got, _number(expected), case["rtol"])
+
+
+def test_published_numbers_are_checked_to_their_last_digit(tmp_path):
+    case = next(c for c in CASES if c["id"] == "audit_one_run_01")
+    for published, ok in ((0.673, True), (0.672, True), (0.671, False), (0.675, False), (None, True)):
+        file = write(tmp_path, {**case, "expected": {**case["expected"], "published": published}})
+        assert evaluate(file)[0].ok is ok
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(function="gdp_epsilon"), r"a: no function 'gdp_epsilon'; there are a1_alt, "),
+    (dict(inputs=dict(mu=1.0)), "a: gdp_eps: .*delta"),
+    (dict(expected=dict(epsilon=1.0)), r"a: gdp_eps: expects \{'epsilon': 1.0\}, and the function gives 4.37"),
+    (dict(expected="large"), "a: gdp_eps: could not convert"),
+])
+def test_malformed_cases_are_named(change, message, tmp_path):
+    with pytest.raises(CheckError, match=message):
+        evaluate(write(tmp_path, {**GDP, **change}))
+
+
+def test_malformed_files_are_named(tmp_path):
+    file = tmp_path / "cases.json"
+    with pytest.raises(CheckError, match="cases.json: No such file"):
+        evaluate(file)
+    for content, message in (("{", "not JSON"), ("[]", "must have a list `cases`"), ('{"cases": []}', "must have a"),
+                             ('{"cases": [{"id": "a"}]}', "a: lacks function, inputs, expected, rtol")):
+        file.write_text(content)
+        with pytest.raises(CheckError, match=message):
+            evaluate(file)
+
+
+def test_inconsistent_inputs_are_refused(tmp_path):
+    case = next(c for c in CASES if c["id"] == "leekifer_epsilon_01")
+    with pytest.raises(CheckError, match="T: the other inputs give 5850, got 5851"):
+        evaluate(write(tmp_path, {**case, "inputs": {**case["inputs"], "T": 5851}}))
+    case = next(c for c in CASES if c["function"] == "joint_column_counterexample")
+    with pytest.raises(CheckError, match="neighbour: must be 'label of record I only'"):
+        evaluate(write(tmp_path, {**case, "inputs": {**case["inputs"], "neighbour": "any"}}))
+
+
+def test_command(tmp_path, capsys):
+    assert main(["account", "--check", str(write(tmp_path, GDP))]) == 0
+    assert "ok   a: expected 4.377178096, got 4.377178096, rtol 1e-06\n1 cases, 0 missed" in capsys.readouterr().out
+    assert main(["account", "--check", str(write(tmp_path, GDP, {**GDP, "id": "b", "expected": 4.0}))]) == 1
+    assert "MISS b: expected 4, got 4.377178096" in capsys.readouterr().out
+    assert main(["account", "--check", str(write(tmp_path, {**GDP, "function": "f"}))]) == 2
+    assert "no function 'f'" in capsys.readouterr().err
+    assert main(["account"]) == 2
+    assert "either FILE or --check CASES" in capsys.readouterr().err

@@ -1,0 +1,370 @@
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.accounting import account, describe, privacy_tags
+from pipeline.accounting import claimed as ph
+from pipeline.accounting.column import corrected_column_add_remove, corrected_column_replace_one
+from pipeline.accounting.epsilon import Epsilon
+from pipeline.trials.config import TrialConfig
+
+BOUNDS = {f.__name__: f for f in (ph.prop3_first, ph.prop3_second, ph.a1_alt, ph.a2_equal_cov, ph.a3_saturating,
+                                  corrected_column_replace_one, corrected_column_add_remove)}
+CASES = json.loads((Path(__file__).parents[1] / "data" / "accounting_reference.json").read_text())["cases"]
+COLUMN_CASES = [c for c in CASES if c["function"] in BOUNDS]
+NETWORK_CASES = [c for c in CASES if c["function"] == "network_epsilon"]
+FINITE = dict(m=256, n_out=512, sigma=0.1, tau_B=1.0, gamma_min=0.25, gamma_max=1.0, tau_h_min=0.5, tau_h_max=1.0)
+PHOTONIC = dict(mechanism="photonic", sigma=0.1)
+ENFORCED = dict(**PHOTONIC, gamma_min=0.25, tau_h_min=0.5, activation_floor=True)
+
+
+CLAIMED_BOUNDS = [v.bound for v in ph.VARIANTS]
+
+
+@pytest.mark.parametrize("case", COLUMN_CASES, ids=lambda c: c["id"])
+def test_column_reference(case):
+    bound = BOUNDS[case["function"]]
+    expected = float(case["expected"])
+    assert bound(**case["inputs"]) == pytest.approx(expected, rel=case["rtol"])
+    inputs = dict(case["inputs"])
+    alphas = np.array([inputs.pop("alpha"), 3.0])
+    vector = bound(alphas, **inputs)
+    assert vector.shape == (2,)
+    assert vector[0] == pytest.approx(expected, rel=case["rtol"])
+
+
+def layers_of_reference(inputs):
+    shared = {k: inputs[k] for k in ("sigma", "tau_B", "gamma_min", "gamma_max", "tau_h_min", "tau_h_max")}
+    return [ph.Layer(n_in, n_out, **shared) for n_in, n_out in inputs["layers"]]
+
+
+@pytest.mark.parametrize("case", NETWORK_CASES, ids=lambda c: c["id"])
+def test_network_reference(case):
+    inputs = case["inputs"]
+    epsilon, alpha = ph.network_epsilon(BOUNDS[inputs["bound"]], layers_of_reference(inputs), inputs["T"],
+                                        inputs["delta"], inputs["m"])
+    assert epsilon == pytest.approx(float(case["expected"]["epsilon"]), rel=case["rtol"])
+    assert alpha == pytest.approx(case["expected"]["alpha"])
+
+
+def test_every_function_has_reference_cases():
+    assert {c["function"] for c in COLUMN_CASES} == set(BOUNDS)
+    assert (len(COLUMN_CASES), len(NETWORK_CASES)) == (42, 14)
+
+
+def test_first_printing_is_never_below_the_second():
+    first, second = ph.prop3_first(ph.ALPHAS, **FINITE), ph.prop3_second(ph.ALPHAS, **FINITE)
+    assert (first > second).all()
+    one_row = {**FINITE, "n_out": 1}
+    np.testing.assert_allclose(ph.prop3_first(ph.ALPHAS, **one_row), ph.prop3_second(ph.ALPHAS, **one_row))
+
+
+@pytest.mark.parametrize("bound", CLAIMED_BOUNDS, ids=lambda b: b.__name__)
+def test_more_noise_is_a_smaller_divergence(bound):
+    values = [bound(2.0, **{**FINITE, "sigma": sigma}) for sigma in (0.0, 1e-200, 0.1, 0.2, 1.0, 10.0)]
+    assert values[:2] == [math.inf, math.inf]
+    assert all(a > b for a, b in itertools.pairwise(values[1:]))
+
+
+def test_the_log_of_prop3_is_finite_up_to_the_boundary():
+    """rho^2 = 64: infinite at m + 1 = 64, log(m / 1) at m = 64."""
+    assert ph.prop3_second(2.0, **{**FINITE, "m": 63}) == math.inf
+    assert ph.prop3_second(2.0, **{**FINITE, "m": 64}) == pytest.approx(2 * 2 * 64 / 64 / 0.1**2 + 512 * math.log(64))
+
+
+def renyi_of_gaussians(alpha, mu_1, cov_1, mu_2, cov_2):
+    """Proposition 1, Eq. 7, with full matrices."""
+    mixed = alpha * cov_2 + (1 - alpha) * cov_1
+    assert (np.linalg.eigvalsh(mixed) > 0).all()
+    d = mu_1 - mu_2
+    logs = [np.linalg.slogdet(c)[1] for c in (mixed, cov_1, cov_2)]
+    return alpha / 2 * d @ np.linalg.solve(mixed, d) - (logs[0] - (1 - alpha) * logs[1] - alpha * logs[2]) / (
+        2 * (alpha - 1))
+
+
+def column(p, derivative, h, sigma):
+    """Mean and covariance of one column's update, Eq. 13: p, derivative [m, n], h [m]."""
+    m = len(h)
+    a2 = ((derivative * h[:, None]) ** 2).sum(0)
+    return (p * derivative * h[:, None]).mean(0), sigma**2 / m**2 * np.diag(a2)
+
+
+def random_batch(rng, m, n, c):
+    p = rng.normal(size=(m, n))
+    p *= c["tau_B"] * rng.uniform(size=(m, 1)) / np.linalg.norm(p, axis=1, keepdims=True)
+    derivative = rng.uniform(c["gamma_min"], c["gamma_max"], (m, n))
+    h = rng.choice([-1, 1], m) * rng.uniform(c["tau_h_min"], c["tau_h_max"], m) / math.sqrt(n)
+    return p, derivative, h
+
+
+def test_a2_is_eq_7_at_equal_covariances():
+    c = {**FINITE, "m": 6, "n_out": 5}
+    rng = np.random.default_rng(0)
+    for alpha in (1.1, 2.0, 30.0):
+        bound = ph.a2_equal_cov(alpha, **c)
+        for _ in range(50):
+            p, derivative, h = random_batch(rng, c["m"], c["n_out"], c)
+            mean, cov = column(p, derivative, h, c["sigma"])
+            p[0] = -p[0]  # a record whose error changes, but neither h nor phi'
+            other, same = column(p, derivative, h, c["sigma"])
+            np.testing.assert_array_equal(cov, same)
+            assert renyi_of_gaussians(alpha, mean, cov, other, same) <= bound
+        # attained where the smallest covariance (Eq. 14) meets the largest change of the mean (Eq. 16)
+        smallest = c["sigma"]**2 / (c["m"] * c["n_out"]) * (c["gamma_min"] * c["tau_h_min"])**2 * np.eye(c["n_out"])
+        shift = np.zeros(c["n_out"])
+        shift[0] = 2 / c["m"] * c["tau_B"] * c["gamma_max"] * c["tau_h_max"] / math.sqrt(c["n_out"])
+        assert renyi_of_gaussians(alpha, shift, smallest, 0 * shift, smallest) == pytest.approx(bound)
+        saturated = smallest * (c["gamma_max"] * c["tau_h_max"] / (c["gamma_min"] * c["tau_h_min"]))**2
+        assert renyi_of_gaussians(alpha, shift, saturated, 0 * shift, saturated) == pytest.approx(
+            ph.a3_saturating(alpha, **c))
+
+
+def test_prop3_covers_the_order_that_its_proof_treats():
+    c = {**FINITE, "m": 24, "n_out": 4, "gamma_min": 0.5}  # rho = 4
+    rng = np.random.default_rng(1)
+    for alpha in (1.5, 5.0):
+        for _ in range(50):
+            p, derivative, h = random_batch(rng, c["m"], c["n_out"], c)
+            mean, cov = column(p, derivative, h, c["sigma"])
+            p[0], derivative[0], h[0] = -p[0], c["gamma_max"], c["tau_h_max"] / math.sqrt(c["n_out"])  # a' >= a
+            exact = renyi_of_gaussians(alpha, mean, cov, *column(p, derivative, h, c["sigma"]))
+            assert exact <= ph.a1_alt(alpha, **c) <= ph.prop3_second(alpha, **c)
+
+
+def test_the_other_order_exceeds_the_printed_bound():
+    """Why `claimed` is no guarantee even of one column: two neighbours whose divergence the formula misses."""
+    c = {**FINITE, "m": 16, "n_out": 2, "sigma": 1.0, "gamma_min": 1 / 1.8, "tau_h_min": 1.0}
+    p = np.zeros((16, 2))
+    p[0] = math.sqrt(0.5)
+    low, h = np.full((16, 2), c["gamma_min"]), np.full(16, 1 / math.sqrt(2))
+    high = low.copy()
+    high[0] = c["gamma_max"]
+    exact = renyi_of_gaussians(5.0, *column(p, high, h, 1.0), *column(-p, low, h, 1.0))
+    assert exact == pytest.approx(2.858307784701961)
+    assert exact > ph.prop3_second(5.0, **c) > ph.a1_alt(5.0, **c)
+
+
+def test_network_is_linear_in_steps_and_columns():
+    layer = ph.Layer(784, 512, 0.1, 1.0, 0.25, 1.0, 0.5, 1.0)
+    ten = ph.network_epsilon(ph.a1_alt, [layer], 10, 1e-5, 256)
+    assert ph.network_epsilon(ph.a1_alt, [layer] * 10, 1, 1e-5, 256) == pytest.approx(ten)
+    assert ph.network_epsilon(ph.a1_alt, [layer], 1, 1e-5, 256)[0] < ten[0]
+    # closed form: for c alpha + log(1/delta)/(alpha - 1), the minimum is c + 2 sqrt(c log(1/delta))
+    c, log = 784 * 2 / 256 / 0.1**2, math.log(1e5)
+    epsilon, alpha = ph.network_epsilon(ph.a3_saturating, [layer], 1, 1e-5, 256)
+    assert epsilon == pytest.approx(c + 2 * math.sqrt(c * log), rel=1e-3)
+    assert alpha == pytest.approx(1 + math.sqrt(log / c), rel=0.07)
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(T=0), "T: must be >= 1, got 0"), (dict(delta=1.0), "delta: must be > 0 and < 1, got 1.0"),
+])
+def test_network_refuses(change, message):
+    layer = ph.Layer(4, 4, 0.1, 1.0, 0.25, 1.0, 0.5, 1.0)
+    with pytest.raises(ValueError, match=message):
+        ph.network_epsilon(**{**dict(bound=ph.a1_alt, layers=[layer], T=1, delta=1e-5, m=8), **change})
+
+
+def test_layer_refuses_crossed_bounds():
+    with pytest.raises(ValueError, match="gamma_min: must be >= 0 and at most gamma_max = 1.0, got 2.0"):
+        ph.Layer(4, 4, 0.1, 1.0, 2.0, 1.0, 0.5, 1.0)
+
+
+def values(config, epochs=15):
+    return {e.variant: e.value for e in account(config, epochs) if e.kind == "claimed"}
+
+
+def failing(config):
+    return {a.name for a in ph.assumptions(config) if not a.holds} - {ph.EQUAL, ph.SATURATING}
+
+
+def test_the_papers_own_experiment_claims_nothing_finite_but_a3():
+    config = TrialConfig(**PHOTONIC)  # tanh, centered inputs, nothing enforced
+    claimed = values(config)
+    assert len(claimed) == 10
+    assert {v for v, value in claimed.items() if math.isfinite(value)} == {"saturating/epochs", "saturating/iterations"}
+    assert failing(config) == {ph.GAMMA, ph.FLOOR, ph.OFFSET, ph.RHO}
+
+
+def test_everything_enforced_is_finite():
+    claimed = values(TrialConfig(**ENFORCED))
+    assert all(math.isfinite(value) for value in claimed.values())
+    assert claimed["first/epochs"] > claimed["second/epochs"] > claimed["alternative/epochs"]
+    assert claimed["alternative/epochs"] > claimed["equal_covariance/epochs"] > claimed["saturating/epochs"]
+    assert all(claimed[v.replace("epochs", "iterations")] > claimed[v] for v in claimed if v.endswith("epochs"))
+
+
+def test_claimed_is_the_composition_over_all_layers():
+    """Hidden layers have the activation's gamma, the output layer has gamma = 1; T is 15, or 15 x 210 steps."""
+    config = TrialConfig(**{**ENFORCED, "activation": "sigmoid", "gamma_min": 0.1, "tau_f": 2.0})
+    log = math.log(1 / config.delta)
+    for T, convention in ((15, "epochs"), (15 * 210, "iterations")):
+        best = min(T * (784 * ph.a1_alt(a, 256, 512, 0.1, 2.0, 0.1, 0.25, 0.5, 1.0)
+                        + 512 * ph.a1_alt(a, 256, 512, 0.1, 2.0, 0.1, 0.25, 0.5, 1.0)
+                        + 512 * ph.a1_alt(a, 256, 10, 0.1, 2.0, 1.0, 1.0, 0.5, 1.0)) + log / (a - 1)
+                   for a in (1 + 10 ** (k / 20) for k in range(-80, 61)))
+        assert values(config)[f"alternative/{convention}"] == pytest.approx(best, rel=1e-12)
+
+
+GRID = [dict(activation=activation, inputs=inputs, gamma_min=gamma_min, activation_floor=floor, tau_h_min=tau_h_min,
+             output_noise=output_noise, sigma=sigma, batch_size=batch)
+        for activation in ("tanh", "sigmoid", "relu") for inputs in ("unit", "standardized")
+        for gamma_min in (0.0, 0.25) for floor in (False, True) for tau_h_min in (0.0, 0.5)
+        for output_noise in (False, True) for sigma in (0.0, 0.1) for batch in (32, 256)]
+
+
+def test_infinite_exactly_where_an_assumption_fails():
+    for setting in GRID:
+        config = TrialConfig(mechanism="photonic", **setting)
+        fails, claimed = failing(config), values(config)
+        for variant in ph.VARIANTS:
+            for convention in ("epochs", "iterations"):
+                infinite = math.isinf(claimed[f"{variant.name}/{convention}"])
+                assert infinite == bool(fails & set(variant.needs)), (setting, variant.name)
+
+
+@pytest.mark.parametrize("setting, fails", [
+    (dict(), set()),
+    (dict(sigma=0.0), {ph.SIGMA}),
+    (dict(output_noise=False), {ph.OUTPUT}),
+    (dict(gamma_min=0.0), {ph.GAMMA, ph.RHO}),
+    (dict(tau_h_min=0.0), {ph.OFFSET, ph.RHO}),
+    (dict(activation_floor=False), {ph.FLOOR, ph.RHO}),
+    (dict(activation_floor=False, inputs="unit"), {ph.FLOOR, ph.RHO}),
+    (dict(activation_floor=False, activation="relu"), {ph.FLOOR, ph.RHO}),
+    (dict(activation_floor=False, activation="relu", inputs="unit"), set()),
+    (dict(activation_floor=False, activation="sigmoid", inputs="unit"), set()),
+    (dict(batch_size=63), {ph.RHO}),
+    (dict(batch_size=64), set()),
+])
+def test_assumption_report(setting, fails):
+    assert failing(TrialConfig(**{**ENFORCED, **setting})) == fails
+
+
+def test_assumption_reasons_name_the_layers():
+    reasons = {a.name: a.reason for a in ph.assumptions(TrialConfig(**PHOTONIC))}
+    assert "(centered, tanh) in layers 1, 2, 3" in reasons[ph.FLOOR]
+    assert "assumed, not enforced" in reasons[ph.SATURATING]
+    relu = {a.name: a.reason for a in ph.assumptions(TrialConfig(**PHOTONIC, activation="relu"))}
+    assert "(centered) in layer 1:" in relu[ph.FLOOR]
+    assert all("\n" not in reason for reason in reasons.values())
+
+
+def test_gamma_of_the_activations():
+    assert {a: ph.layers_of(TrialConfig(**PHOTONIC, activation=a))[0].gamma_max for a in ("tanh", "sigmoid", "relu")
+            } == {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}
+    clamped = ph.layers_of(TrialConfig(**PHOTONIC, activation="sigmoid", gamma_min=0.5))
+    assert (clamped[0].gamma_min, clamped[0].gamma_max) == (0.5, 0.5)
+    assert (clamped[-1].gamma_min, clamped[-1].gamma_max) == (1.0, 1.0)
+    assert [(layer.n_in, layer.n_out) for layer in clamped] == [(784, 512), (512, 512), (512, 10)]
+
+
+def test_nothing_is_claimed_without_noise_or_of_bp():
+    assert account(TrialConfig(), 1) == [] and ph.assumptions(TrialConfig()) == []
+    bp = TrialConfig(**ENFORCED, algorithm="bp")
+    assert ph.claimed_epsilons(bp, 1) == []
+    assert [a.holds for a in ph.assumptions(bp)] == [False]
+    assert "nothing is claimed: bp" in privacy_tags(bp)["privacy.notes"]
+
+
+def test_account_refuses_zero_epochs():
+    with pytest.raises(ValueError, match="epochs_done: must be >= 1, got 0"):
+        account(TrialConfig(**PHOTONIC), 0)
+
+
+def test_every_claim_says_what_it_is():
+    config = TrialConfig(**PHOTONIC, sampler="without_replacement", delta=1e-6)
+    claims = ph.claimed_epsilons(config, 2)
+    for e in claims:
+        assert (e.kind, e.relation, e.sampler, e.delta, e.conversion) == (
+            "claimed", "replace-one", "without_replacement", 1e-6, "classic")
+        assert e.note.startswith("no guarantee") and "\n" not in e.note
+        assert ("infinite, for want of" in e.note) == math.isinf(e.value)
+        assert ("T = epochs presupposes a partition" in e.note) == e.variant.endswith("/epochs")
+        assert ("assumed, not enforced" in e.note) == e.variant.startswith(("equal_covariance", "saturating"))
+    assert [e.metric_name for e in claims][:3] == [
+        "epsilon/claimed/first/epochs", "epsilon/claimed/first/iterations", "epsilon/claimed/second/epochs"]
+
+
+def test_epsilon_prints_with_its_meaning():
+    e = Epsilon(3.0, "certified", "pld", "add/remove", "poisson", 1e-5, "pld")
+    assert str(e) == ("epsilon = 3 (certified pld; delta = 1e-05, relation add/remove, sampler poisson, "
+                      "pld conversion)")
+    assert e.is_metric
+    infinite = Epsilon(math.inf, "label", "", "replace-one", "shuffled", 1e-5, "classic")
+    assert not infinite.is_metric and "epsilon = inf (label;" in str(infinite)
+    assert infinite.metric_name == "epsilon/label"
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(value=-1.0), "value: must be >= 0"), (dict(value=math.nan), "value: must be >= 0"),
+    (dict(kind="proved"), "kind: must be one of certified"), (dict(relation=""), "relation: must name one"),
+    (dict(sampler=""), "sampler: must name one"), (dict(delta=0.0), "delta: must be > 0"),
+    (dict(conversion=""), "conversion: must name one"),
+])
+def test_epsilon_refuses(change, message):
+    fields = dict(value=1.0, kind="claimed", variant="a", relation="r", sampler="s", delta=0.1, conversion="c")
+    with pytest.raises(ValueError, match=message):
+        Epsilon(**{**fields, **change})
+
+
+def test_a_description_gives_every_kind_with_what_it_guarantees():
+    text = describe(TrialConfig(**PHOTONIC))
+    least = min(e.value for e in account(TrialConfig(**PHOTONIC), TrialConfig().epochs) if e.kind == "claimed")
+    assert f"**claimed**: epsilon = {least:.4g} (claimed saturating/epochs; delta = 1e-05" in text
+    assert "**column**: infinite, by every formula. " in text and "No guarantee: the value of the formula" in text
+    assert "**label**" in text and "**certified**" not in text and text.isascii()
+    assert "**No guarantee**: nothing is stated" in describe(TrialConfig())
+    certified = describe(TrialConfig(mechanism="per_example", sampler="poisson", target_epsilon=3))
+    assert "**certified**: epsilon = 2.98" in certified and "No guarantee" not in certified
+
+
+@pytest.mark.parametrize(("setting", "noise", "says"), [
+    ({"mechanism": "per_example", "noise_multiplier": 1.0}, "research",
+     "**Simulated guarantee** for features and labels: the noise comes from a recorded seed"),
+    ({"mechanism": "per_example", "noise_multiplier": 1.0}, "secure",
+     "**Certified** for features and labels: noise and batches come from the operating system"),
+    (PHOTONIC, "research", "**Simulated guarantee** for labels alone: the noise comes from a recorded seed"),
+    ({**PHOTONIC, "sigma": 10.0}, "secure",
+     "**Guaranteed** for labels alone: noise and batches come from the operating system"),
+    ({"mechanism": "per_example"}, "research", "**certified**: infinite, by every formula"),
+])
+def test_a_description_begins_with_what_the_noise_makes_of_the_guarantee(setting, noise, says):
+    second = describe(TrialConfig(**setting, noise=noise)).split("\n\n")[1]
+    assert second.startswith(says)
+    assert ("imulated" in second) == says.startswith("**Simulated")
+
+
+def test_privacy_tags():
+    assert privacy_tags(TrialConfig()) == {
+        "privacy.certified": "false", "privacy.relation": "none", "privacy.sampler": "shuffled",
+        "privacy.delta": "none", "privacy.notes": "no noise, no guarantee"}
+    tags = privacy_tags(TrialConfig(**PHOTONIC))
+    assert (tags["privacy.certified"], tags["privacy.relation"], tags["privacy.delta"]) == (
+        "false", "replace-one", "1e-05")
+    notes = tags["privacy.notes"]
+    assert "m = 256: 1 (784), 2 (512), 3 (512)" in notes
+    assert "first, second is infinite" in notes and "the infimum of phi' is 0 for tanh" in notes
+    assert "saturating is finite, but only the printed formula's value" in notes
+
+
+def test_notes_of_large_batches_and_no_noise():
+    notes = privacy_tags(TrialConfig(**ENFORCED, batch_size=600))["privacy.notes"]
+    assert "m = 600: 1 (784);" in notes and "infinite" not in notes
+    assert "no data-independent bound" in privacy_tags(TrialConfig(**ENFORCED, batch_size=784))["privacy.notes"]
+    silent = privacy_tags(TrialConfig(**{**ENFORCED, "sigma": 0.0}))["privacy.notes"]
+    assert silent == ("not certified: sigma = 0, no noise, no guarantee; claimed epsilon of first, second, "
+                      "alternative, equal_covariance, saturating is infinite (sigma = 0)")
+
+
+def test_notes_stay_one_short_line_for_every_setting():
+    deep = dict(hidden=(512,) * 500)
+    for setting in [*GRID, deep]:
+        notes = privacy_tags(TrialConfig(**{"mechanism": "photonic", "sigma": 0.1, **setting}))["privacy.notes"]
+        assert 0 < len(notes) <= 5000 and "\n" not in notes

@@ -1,0 +1,309 @@
+"""Heat maps and sweeps along a setting, from synthetic trials; and what all exhibits have in common."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from analysis import style
+from analysis.exhibits import heatmaps, metrics, sweeps
+from analysis.exhibits.catalogue import draw, misfit
+from analysis.exhibits.metrics import METRICS
+from analysis.runs import ReportError, _row
+from analysis.statistics import SUMMARY, bootstrap_interval, mean_interval, plus_minus, summarize
+from pipeline.experiment.experiment import load_experiment
+from pipeline.tracking.artifacts import TrackedRun, param_text
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.part import PARTS
+
+FILES = Path(__file__).parents[2] / "experiments"
+BASE = {"dataset": "digits", "hidden": (32, 16), "mechanism": "photonic", "batch_size": 64, "epochs": 2}
+
+
+def grid(**fields):
+    """Trials of DFA and PDFA, two seeds each, at every combination of the fields' values."""
+    configs = [BASE]
+    for name, values in {"algorithm": ["dfa", "pdfa"], **fields, "seed": [0, 1]}.items():
+        configs = [{**config, name: value} for config in configs for value in values]
+    return [TrialConfig(**config) for config in configs]
+
+
+SIGMAS, TAUS, BATCHES = (0.0, 0.1, 0.5), (0.5, 1.0), (32, 64, 128)
+GRID = grid(sigma=SIGMAS, tau_h=TAUS)
+BY_BATCH = grid(sigma=(0.0, 0.1), batch_size=BATCHES)
+CERTIFIED = grid(mechanism=["per_example"], sampler=["poisson"], target_epsilon=[3.0], clipping_norm=[1.0, 2.0])
+
+
+def accuracy(config):
+    return 0.9 - config.sigma + 0.1 * config.tau_h - 0.001 * config.batch_size + 0.02 * config.seed
+
+
+def alignment(config):
+    """Of layer 1; layer 2 has the double, and the output layer 0.9."""
+    return 0.2 - 0.2 * config.sigma + 0.1 * (config.algorithm == "pdfa")
+
+
+def tracked(configs):
+    """As `load_runs` has them, without a store."""
+    rows = []
+    for config in configs:
+        params = {name: param_text(value) for name, value in config.canonical().items()}
+        values = {"test/accuracy": accuracy(config), "test/worst_class_accuracy": 0.1,
+                  "alignment/layer_1": alignment(config), "alignment/layer_2": 2 * alignment(config),
+                  "alignment/layer_3": 0.9}
+        tags = {"privacy.relation": "add/remove" if config.sampler == "poisson" else "replace-one"}
+        rows.append(_row(TrackedRun("id", config.trial_key, params, values, tags, "finished", 0, 0)))
+    return pd.DataFrame(rows)
+
+
+# intervals
+
+def test_up_to_three_values_have_their_range_as_bootstrap_interval():
+    assert bootstrap_interval([1.0, 2.0]) == (1.5, 1.0, 2.0, 2)
+    assert bootstrap_interval([4.0, 1.0, 2.0]) == pytest.approx((7 / 3, 1.0, 4.0, 3))
+    assert bootstrap_interval([3.0, 3.0, 3.0]) == (3.0, 3.0, 3.0, 3)
+    mean, low, high, n = bootstrap_interval([84.2])
+    assert (mean, n) == (84.2, 1) and math.isnan(low) and math.isnan(high)
+
+
+def test_four_and_five_values_count_all_their_draws():
+    # Of four zeros and ones, P[mean of 4 draws <= k/4] is binomial: P[0 ones] = 1/16 > 2.5%.
+    assert bootstrap_interval([0.0, 0.0, 1.0, 1.0])[1:3] == (0.0, 1.0)
+    # P[no one among 5 draws of p = 3/5] = .010, at most one = .087: the 2.5% quantile is 1/5; at the top 5/5 (.078).
+    assert bootstrap_interval([0.0, 0.0, 1.0, 1.0, 1.0])[1:3] == (0.2, 1.0)
+    assert bootstrap_interval([0.0, 0.0, 1.0, 1.0, 1.0], confidence=0.5)[1:3] == pytest.approx((0.4, 0.8))
+
+
+@pytest.mark.parametrize(("n", "expected"), [(3, 0.75), (30, 0.935)])
+def test_how_often_the_bootstrap_covers_the_mean(n, expected):
+    """1 - 2 (1/2)^3 for the range of three; near 95% for many."""
+    rng = np.random.default_rng(n)
+    intervals = [bootstrap_interval(rng.normal(size=n), resamples=1000) for _ in range(600)]
+    covered = sum(low <= 0 <= high for _, low, high, _ in intervals) / 600
+    assert abs(covered - expected) < 4 * math.sqrt(expected * (1 - expected) / 600)
+
+
+def test_a_summary_has_both_intervals_and_repeats():
+    values = np.random.default_rng(0).normal(size=8)
+    summary = summarize(values, -10, 10)
+    assert list(summary) == SUMMARY and summary == summarize(values, -10, 10)
+    assert (summary["mean"], summary["low"], summary["high"], summary["n"]) == mean_interval(values)
+    assert summary["low"] < summary["bootstrap_low"] < summary["mean"] < summary["bootstrap_high"] < summary["high"]
+    assert summary["half_width"] == pytest.approx(summary["high"] - summary["mean"])
+    assert plus_minus(85.689, half_width=0.301) == "85.69 ± 0.30"
+    assert plus_minus(0.5, half_width=math.nan, digits=3) == "0.500"
+    assert plus_minus(86.67, half_width=38.82, least=0, most=100) == "86.67 [47.85, 100.00]"
+
+
+def test_an_interval_is_cut_to_what_can_be_and_its_half_width_is_not():
+    values = [99.0, 95.0]  # 97 +- 12.706 sqrt(8)/sqrt(2)
+    summary = summarize(values, 0, 100)
+    assert (summary["low"], summary["high"]) == pytest.approx((97 - 25.41, 100), abs=0.01)
+    assert summary["half_width"] == pytest.approx(25.41, abs=0.01)
+    assert METRICS["alignment"].summarize([0.9, -0.9])["low"] == -1
+    assert plus_minus(summary["mean"], half_width=summary["half_width"]) == "97.00 ± 25.41"
+
+
+# heat maps
+
+def test_heat_map_values():
+    table = heatmaps.tabulate(tracked(GRID), "alignment")
+    assert list(table.columns) == ["algorithm", "sigma", "tau_h", "metric", *SUMMARY, "chosen", "choices"]
+    assert len(table) == 2 * 3 * 2 and set(table["n"]) == {2}
+    cells = table.set_index(["algorithm", "sigma", "tau_h"])["mean"]
+    assert cells["dfa", 0.1, 1.0] == pytest.approx(1.5 * 0.18)  # the mean of both hidden layers
+    assert cells["pdfa", 0.5, 0.5] == pytest.approx(1.5 * 0.2)
+    row = heatmaps.tabulate(tracked(GRID), "accuracy").iloc[0]
+    middle = 100 * (0.9 + 0.05 - 0.064 + 0.01)
+    assert [row[name] for name in SUMMARY] == pytest.approx(
+        [middle, 12.7062, middle - 12.7062, 100, middle - 1, middle + 1, 2], abs=1e-3)  # 102.3 cannot be
+
+
+def test_heat_map_panels_have_text_on_one_scale():
+    table = heatmaps.tabulate(tracked(GRID), "alignment")
+    figure = heatmaps.plot(table)
+    panels = [ax for ax in figure.axes if ax.images]
+    assert [ax.get_title() for ax in panels] == ["DFA", "PDFA"]
+    texts = [[text.get_text() for text in ax.texts] for ax in panels]
+    assert texts[0] == ["0.30", "0.30", "0.27", "0.27", "0.15", "0.15"]  # rows by sigma, upwards
+    assert {ax.images[0].get_clim() for ax in panels} == {(table["mean"].min(), table["mean"].max())}
+    assert [tick.get_text() for tick in panels[0].get_yticklabels()] == ["0", "0.1", "0.5"]
+    assert [tick.get_text() for tick in panels[0].get_xticklabels()] == ["0.5", "1"]
+    figure.draw_without_rendering()
+    for ax in panels:  # text is readable on its cell
+        for (_, value), text in zip(np.ndenumerate(ax.images[0].get_array()), ax.texts, strict=True):
+            background, ink = (np.dot(c[:3], (0.2126, 0.7152, 0.0722))
+                               for c in (ax.images[0].cmap(ax.images[0].norm(value)), to_rgb(text.get_color())))
+            assert abs(background - ink) > 0.4
+
+
+def test_a_missing_cell_is_marked_and_a_trial_without_alignment_left_out():
+    runs = tracked([c for c in GRID if (c.algorithm, c.sigma, c.tau_h) != ("dfa", 0.1, 1.0)])
+    runs.loc[0, "alignment/layer_2"] = math.nan
+    table = heatmaps.tabulate(runs, "alignment")
+    assert len(table) == 11 and table["n"].tolist() == [1] + [2] * 10
+    figure = heatmaps.plot(table)
+    assert [text.get_text() for text in figure.axes[0].texts][3] == "–"
+    assert "n = 1 to 2 seeds" in figure.get_supxlabel()
+
+
+def test_heat_maps_refuse_what_they_cannot_show():
+    runs = tracked(GRID)
+    with pytest.raises(ReportError, match="validation/accuracy: missing"):  # by which one of two rates would be chosen
+        heatmaps.tabulate(runs.assign(learning_rate=[0.1, *[0.2] * (len(runs) - 1)]), "accuracy")
+    with pytest.raises(ReportError, match="accuracy_heatmap: needs trials with mechanism photonic"):
+        heatmaps.tabulate(tracked(CERTIFIED), "accuracy")
+    with pytest.raises(ReportError, match="alignment: measured in none of 24 trials"):
+        heatmaps.tabulate(runs.drop(columns="alignment/layer_1"), "alignment")
+
+
+# sweeps
+
+def test_sweep_values():
+    table = sweeps.tabulate(tracked(BY_BATCH), "batch_size")
+    assert len(table) == 2 * 2 * 3 * 2 and set(table["n"]) == {2}
+    cells = table.set_index(["metric", "algorithm", "setting", "batch_size"])["mean"]
+    assert cells["accuracy", "dfa", "0.1", 128] == pytest.approx(100 * (0.9 - 0.1 + 0.1 - 0.128 + 0.01))
+    assert cells["alignment", "pdfa", "0", 32] == pytest.approx(0.45)
+
+
+def test_a_sweep_has_a_row_for_each_noise_and_a_curve_for_each_algorithm():
+    figure = sweeps.plot(sweeps.tabulate(tracked(BY_BATCH), "batch_size"), "batch_size")
+    assert [ax.get_title() for ax in figure.axes] == ["σ = 0 (a noise level)"] * 2 + ["σ = 0.1 (a noise level)"] * 2
+    left, right = figure.axes[:2]
+    assert (left.get_ylabel(), right.get_ylabel()) == ("Test accuracy (%)", "Alignment of hidden layers\n(cosine)")
+    for line, algorithm in zip(left.lines, ("dfa", "pdfa"), strict=True):
+        assert line.get_xdata().tolist() == list(BATCHES) and line.get_marker() == style.MARKERS[algorithm]
+        assert to_rgb(line.get_color()) == to_rgb(style.PALETTE[algorithm])
+    assert left.get_xscale() == "log"
+    assert [tick.get_text() for tick in figure.axes[2].get_xticklabels()] == ["32", "64", "128"]
+    for ax in figure.axes:  # no mean is cut off, although an axis is shared by its column
+        drawn = np.concatenate([line.get_ydata() for line in ax.lines])
+        assert ax.get_ylim()[0] < drawn.min() and drawn.max() < ax.get_ylim()[1]
+    thin = next(bars for bars in left.collections if isinstance(bars, LineCollection)).get_segments()[0]
+    mean = left.lines[0].get_ydata()[0]
+    assert thin[:, 1].tolist() == pytest.approx([mean - 12.7062, min(100, mean + 12.7062)], abs=1e-3)
+
+
+def test_a_certified_sweep_says_what_its_noise_guarantees():
+    table = sweeps.tabulate(tracked(CERTIFIED), "clipping_norm")
+    assert sweeps.noise_title(table) == "certified ε ≤ 3, add/remove, δ = 1e-05"
+    label = grid(target_label_epsilon=[3.0], tau_h=TAUS)
+    title = sweeps.noise_title(sweeps.tabulate(tracked(label), "tau_h"))
+    assert title == "label (features public) ε ≤ 3, replace-one label, δ = 1e-05"
+
+
+def test_sweeps_refuse_what_they_cannot_show():
+    with pytest.raises(ReportError, match="clipping_norm_sweep: needs trials that have a clipping_norm"):
+        sweeps.tabulate(tracked(GRID), "clipping_norm")
+    with pytest.raises(ReportError, match="validation/accuracy: missing"):
+        sweeps.tabulate(tracked(GRID), "batch_size")
+
+
+# refusals before anything is trained
+
+ONE_SIGMA, PLAIN = grid(sigma=[0.1], tau_h=TAUS), [TrialConfig(algorithm="bp")]
+
+
+@pytest.mark.parametrize(("exhibit", "trials", "reason"), [
+    ("alignment_heatmap", ONE_SIGMA, "two values or more of both sigma and tau_h, got sigma 0.1 and tau_h 0.5, 1"),
+    ("accuracy_heatmap", PLAIN, "got sigma none and tau_h none"),
+    ("accuracy_heatmap", grid(sigma=SIGMAS, tau_h=TAUS, batch_size=BATCHES, validation_fraction=[0.0]),
+     "chooses by validation accuracy among trials of one algorithm, sigma and tau_h, here differing in batch_size"),
+    ("alignment_heatmap", grid(sigma=SIGMAS, tau_h=TAUS, alignment_batches=[0]), "alignment_batches 0"),
+    ("tau_h_sweep", BY_BATCH, "at two values or more of tau_h, got 1"),
+    ("batch_size_sweep", PLAIN, "two values or more of batch_size, got 256"),
+    ("clipping_norm_sweep", GRID, "two values or more of clipping_norm, got none"),
+    ("batch_size_sweep", grid(batch_size=BATCHES, tau_h=TAUS, validation_fraction=[0.0]), "here differing in tau_h"),
+    ("batch_size_sweep", grid(batch_size=BATCHES, delta=[1e-5, 1e-6]), "needs one delta"),
+    ("frontier_slices", PLAIN, "needs trials with a certified epsilon"),
+    ("frontier_slices", grid(sigma=[0.1, 1]), "none varies"),
+    ("main_effects", PLAIN, "needs a balanced grid"), ("means", PLAIN, "differ in their seed alone"),
+    ("main_effects", GRID[1:], "needs a balanced grid"),
+    ("parallel_coordinates", grid(sigma=[0.1, 1]), "got algorithm and noise"),
+    ("tau_h_sweep", grid(tau_h=TAUS, alignment_batches=[0]), "alignment_batches 0"),
+    ("frontier_alignment", grid(sigma=[0.1, 1], alignment_batches=[0]), "alignment_batches 0"),
+    ("frontier_worst_class", PLAIN, "needs trials with a certified epsilon"),
+    ("frontier_claimed", CERTIFIED, "needs trials with a claimed epsilon"),
+    ("frontier_claimed", grid(sigma=[0.0]), "sigma > 0"),
+    ("frontier_claimed", grid(target_label_epsilon=[3.0], joint_release=[True]), "neither joint_release nor denoise"),
+    ("frontier_claimed", grid(sigma=SIGMAS, tau_h=TAUS, validation_fraction=[0.0]), "here differing in tau_h"),
+])
+def test_misfits_are_named_in_one_line(exhibit, trials, reason):
+    text = misfit(exhibit, trials)
+    assert reason in text and "\n" not in text
+
+
+@pytest.mark.parametrize(("exhibit", "trials"), [
+    ("alignment_heatmap", GRID), ("accuracy_heatmap", [*GRID, TrialConfig(dataset="digits", batch_size=64)]),
+    ("tau_h_sweep", GRID), ("batch_size_sweep", BY_BATCH), ("clipping_norm_sweep", CERTIFIED),
+    ("frontier_claimed", grid(sigma=[0.0, 0.1, 1])), ("frontier_worst_class", grid(sigma=[0.1, 1])),
+    ("accuracy_heatmap", grid(sigma=SIGMAS, tau_h=TAUS, alignment_batches=[0]))])
+def test_what_fits(exhibit, trials):
+    assert misfit(exhibit, trials) == ""
+
+
+def test_a_file_that_asks_for_what_does_not_fit_is_refused_with_the_reason(tmp_path):
+    path = tmp_path / "e.yaml"
+    path.write_text("base: {mechanism: photonic}\ngrid: {tau_h: [1, 2]}\nreport: [alignment_heatmap]")
+    with pytest.raises(ConfigError, match="^report: alignment_heatmap needs .* got sigma 0 and tau_h 1, 2; leave it"):
+        load_experiment(path)
+
+
+# what all have in common
+
+def test_every_algorithm_has_a_colour_marker_and_line_of_its_own():
+    looks = [style.look(algorithm) for algorithm in PARTS["algorithm"]]
+    for part in ("color", "marker", "linestyle", "label"):
+        assert len({str(look[part]) for look in looks}) == len(PARTS["algorithm"]), part
+
+
+@pytest.mark.parametrize(("name", "trials"), [("alignment_heatmap", GRID), ("batch_size_sweep", BY_BATCH)])
+def test_a_figure_lies_beside_its_tidy_data(name, trials):
+    exhibit = draw(name, None, tracked(trials), None)
+    files = exhibit.files
+    assert list(files) == [f"{name}.{extension}" for extension in ("csv", "md", "svg", "pdf", "png")]
+    table = pd.read_csv(io.BytesIO(files[f"{name}.csv"]))
+    assert len(table) == (12 if name == "alignment_heatmap" else 24) and set(SUMMARY) <= set(table.columns)
+    assert files[f"{name}.md"].decode() == exhibit.markdown and exhibit.texts.body[0] in exhibit.markdown
+    assert b"<text" in files[f"{name}.svg"] and b"/Type3" not in files[f"{name}.pdf"]
+
+
+def test_large_values_get_ticks_that_fit():
+    ax = Figure().subplots()
+    style.log_axis(ax, [5791.2, 2128635.9, 445080659.5])
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["5800", r"$2.1 \times 10^{6}$",
+                                                                  r"$4.5 \times 10^{8}$"]
+
+
+def test_alignment_counts_convolutions_as_hidden_layers():
+    config = TrialConfig(dataset="digits", network="convnet", channels=(2,), hidden=(16,), batch_size=64)
+    assert metrics.hidden_alignment(tracked([config])).tolist() == pytest.approx([1.5 * 0.2])
+
+
+# the files that are shipped
+
+def test_the_files_of_table1_with_more_seeds_have_its_trials():
+    one, five, mnist = (load_experiment(FILES / f"{name}.yaml").trials
+                        for name in ("table1", "table1_seeds", "table1_mnist"))
+    keys = {trial.trial_key for trial in five}
+    assert {trial.trial_key for trial in one} <= keys and len(keys) == 5 * len(one)
+    assert len(mnist) == 3 * len(one) and {trial.dataset for trial in mnist} == {"mnist"}
+
+
+@pytest.mark.parametrize(("name", "exhibits", "count"), [
+    ("alignment_heatmap", ("alignment_heatmap", "accuracy_heatmap", "tau_h_sweep"), 144),
+    ("tau_h", ("tau_h_sweep",), 60), ("batch_size", ("batch_size_sweep",), 60),
+    ("certified_batch_size", ("batch_size_sweep",), 60), ("certified_clipping_norm", ("clipping_norm_sweep",), 60)])
+def test_the_files_of_sweeps_have_three_seeds(name, exhibits, count):
+    experiment = load_experiment(FILES / f"{name}.yaml")
+    assert experiment.report == exhibits and len(experiment.trials) == count
+    assert {trial.seed for trial in experiment.trials} == {0, 1, 2}

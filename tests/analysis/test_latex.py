@@ -1,0 +1,64 @@
+"""Tables as LaTeX: what is escaped, what is set as a formula, and that the files are what pdflatex takes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from latex_tools import check, check_text
+
+from analysis.exhibits.latex import escape, to_latex
+from analysis.exhibits.table import Table
+
+RESULTS = Path(__file__).parents[2] / "analysis" / "results"
+
+
+@pytest.mark.parametrize(("text", "written"), [
+    ("85.69 ± 0.26", r"$85.69 \pm 0.26$"), ("-0.024 ± 0.096", r"$-0.024 \pm 0.096$"), ("−0.34", "$-$0.34"),
+    ("+7.17", "$+$7.17"), ("44.15 to 56.85", "44.15 to 56.85"), ("1.33 [0.00, 6.86]", "1.33 [0.00, 6.86]"),
+    ("σ = 0.05", r"$\sigma = 0.05$"), ("ε ≤ 3", r"$\varepsilon \leq 3$"), ("δ = 1e-05", r"$\delta$ = 1e-05"),
+    ("ε ≤ 3, ε ≤ 5", r"$\varepsilon \leq 3$, $\varepsilon \leq 5$"), ("test %", r"test \%"), ("–", "--"),
+    ("5% of a_b & c", r"5\% of a\_b \& c"), ("bounding `a × b`", r"bounding \texttt{a $\times$ b}"),
+    (r"a\b{c}~^$#", r"a\textbackslash{}b\{c\}\textasciitilde{}\textasciicircum{}\$\#"),
+    ("BP → DFA", r"BP $\to$ DFA"), ("a<b>c|d", r"a\textless{}b\textgreater{}c\textbar{}d"),
+    ("“claimed”", "``claimed''"), ("without-replacement 2021-22", "without-replacement 2021-22")])
+def test_text_is_set_as_it_was_meant(text, written):
+    assert escape(text) == written
+    check_text(written)
+
+
+def test_every_table_has_the_caption_before_it_and_a_label_of_its_own():
+    table = Table.of(["", "ε ≤ 3", "n"], [["BP", "85.69 ± 0.26", "3"], ["DFA", "–", ""]], texts=(0, 2))
+    text = to_latex(("One, 95%.", table, "Two.", table, table), "frontier")
+    assert check(text) == 3
+    assert text.splitlines()[1:13] == [
+        r"\begin{table}", r"\centering", r"\caption{One, 95\%.}", r"\label{tab:frontier}", r"\begin{tabular}{lrl}",
+        r"\toprule", r" & $\varepsilon \leq 3$ & n \\", r"\midrule", r"BP & $85.69 \pm 0.26$ & 3 \\", r"DFA & -- &  \\",
+        r"\bottomrule", r"\end{tabular}"]
+    assert text.count(r"\caption{Two.}") == 2
+    assert r"\label{tab:frontier-2}" in text and r"\label{tab:frontier-3}" in text
+    assert to_latex(("A figure alone.",), "figure2") == ""
+
+
+@pytest.mark.parametrize(("right", "wrong"), [
+    ("BP & 1", "BP & 1 & 2"), ("BP & 1", "BP"), ("BP & 1", "B_P & 1"), ("BP & 1", "BP & 5%"), ("BP & 1", "BP & $1"),
+    ("BP & 1", "BP & {1"), ("BP & 1", "BP & σ"), ("BP & 1", r"BP & \foo{1}"), (r"\midrule", ""),
+    (r"\label{tab:a}", r"\label{a}"), (r"\end{tabular}", ""), (r"\caption{A.}", r"\caption{A}.}")])
+def test_the_reader_of_these_tests_is_strict(right, wrong):
+    text = to_latex(("A.", Table.of(["", "n"], [["BP", "1"]])), "a")
+    assert check(text) == 1 and text.count(right) == 1
+    with pytest.raises((AssertionError, AttributeError)):
+        check(text.replace(right, wrong))
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_pdflatex_sets_the_tables_of_the_results(tmp_path):
+    files = sorted(RESULTS.glob("*/*.tex"))
+    inputs = "\n".join(rf"\input{{{file.with_suffix('').as_posix()}}}\clearpage" for file in files)
+    (tmp_path / "a.tex").write_text("\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n"
+                                    f"{inputs}\n\\end{{document}}\n")
+    done = subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "a.tex"], cwd=tmp_path,
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]

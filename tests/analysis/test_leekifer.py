@@ -1,0 +1,205 @@
+"""Lee & Kifer's figures: which trials they show, at which sigma, with which epsilon."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from analysis import svg
+from analysis.exhibits.catalogue import misfit
+from analysis.exhibits.figure2 import MissingSeries
+from analysis.exhibits.fit import update_sigma
+from analysis.exhibits.leekifer import number as number_text
+from analysis.exhibits.leekifer import plot, reading_of, tabulate, texts
+from analysis.report.report import write
+from analysis.runs import MixedTrials, load_runs
+from pipeline.accounting import account
+from pipeline.accounting.certified import event_of
+from pipeline.accounting.event import epsilon
+from pipeline.experiment.experiment import Experiment, load_experiment
+from pipeline.tracking.store import Store
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.packs import Resources
+from pipeline.trials.records import EpochRecord, Outcome
+
+FOLDER = Path(__file__).parents[2] / "experiments"
+BP = TrialConfig(dataset="digits", algorithm="bp", mechanism="per_example", clipping_norm=1.5, noise_multiplier=4.0,
+                 batch_size=60, sampler="without_replacement", epochs=3, optimizer="adam")
+DFA = replace(BP, algorithm="dfa", projector="", mechanism="component", target_norm=1.5, clipping_norm=1.0)
+PLAIN = replace(BP, mechanism="none")
+TRIALS = [replace(t, seed=seed) for t in (BP, replace(BP, noise_multiplier=8.0), DFA, PLAIN) for seed in (0, 1)]
+
+
+def accuracy(trial, epoch):
+    return 0.1 * epoch + 0.02 * trial.seed + (0.3 if trial.mechanism == "none" else 0)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        store = Store(root=tmp_path_factory.mktemp("store"))
+        store.open_sweep("leekifer")
+        for t in TRIALS:
+            store.start(t)
+            for epoch in (1, 2, 3):
+                metrics = {e.metric_name: e.value for e in account(t, epoch)}
+                metrics["validation/accuracy"] = accuracy(t, epoch)
+                last = {"test/accuracy": 0.5} if epoch == 3 else {}
+                store.log([EpochRecord(t.trial_key, epoch, {**metrics, **last}, {},
+                                       Outcome("finished", {}, ()) if last else None)])
+        yield store
+
+
+def test_sigma_is_that_of_the_mean_update():
+    assert update_sigma(BP.canonical()) == pytest.approx(4.0 * 1.5 / 60)
+    assert update_sigma(DFA.canonical()) == pytest.approx(4.0 * 1.5 / 60)
+    assert update_sigma(PLAIN.canonical()) == 0
+
+
+@pytest.mark.parametrize("figure, sigmas", [(2, {0, 0.01, 0.03, 0.05}), (3, {0, 0.01, 0.03, 0.05}),
+                                            (4, {0, 0.01, 0.05})])
+@pytest.mark.parametrize("scale", ["", "_reduced"])
+def test_the_experiment_files_have_the_papers_noise(figure, sigmas, scale):
+    trials = load_experiment(FOLDER / f"leekifer_figure{figure}{scale}.yaml").trials
+    assert {round(update_sigma(t.canonical()), 9) for t in trials} == sigmas
+    assert {t.optimizer for t in trials} == {"adam"} and {t.learning_rate for t in trials} == {0.001}
+    assert {t.sampler for t in trials} == {"without_replacement"}
+
+
+PUBLISHED = {
+    (2, 0.01): {50: 4.43, 100: 6.43, 150: 8.07, 200: 9.49}, (2, 0.03): {50: 1.28, 100: 1.82, 150: 2.25, 200: 2.61},
+    (2, 0.05): {50: 0.75, 100: 1.07, 150: 1.31, 200: 1.52},
+    (4, 0.05): {50: 1.03, 100: 1.46, 150: 1.8, 200: 2.1, 250: 2.35, 300: 2.59},
+    # The caption has 13.75 after 100 epochs, where the same formula gives 13.786.
+    (4, 0.01): {50: 9.77, 150: 17.8, 200: 21.3, 250: 23.74, 300: 26.19}}
+
+
+@pytest.mark.parametrize("figure, sigma", PUBLISHED)
+def test_the_full_experiments_cost_what_the_captions_say(figure, sigma):
+    trials = [t for t in load_experiment(FOLDER / f"leekifer_figure{figure}.yaml").trials
+              if t.dataset == "fashion_mnist" and math.isclose(update_sigma(t.canonical()), sigma, rel_tol=1e-6)]
+    assert len({t.algorithm for t in trials}) == (3 if figure == 2 else 2)
+    for trial in trials:
+        for epochs, expected in PUBLISHED[figure, sigma].items():
+            value = epsilon(event_of(trial, epochs), trial.delta, "rdp/classic").value
+            assert math.floor(100 * value) / 100 == expected, "the captions truncate"
+
+
+def test_curves_have_the_accuracy_and_both_epsilons_of_every_epoch(store):
+    table = tabulate(load_runs(store, TRIALS), store)
+    assert len(table) == 3 * len(TRIALS) and set(table["accuracy_of"]) == {"validation"}
+    row = table[(table["algorithm"] == "dfa") & (table["seed"] == 1) & (table["epoch"] == 2)].iloc[0]
+    assert row["accuracy"] == pytest.approx(22) and row["sigma"] == pytest.approx(0.1)
+    expected = {e.variant: e.value for e in account(DFA, 2)}
+    assert row["epsilon_published"] == pytest.approx(expected["rdp/classic"])
+    assert row["epsilon_tight"] == pytest.approx(expected["pld"])
+    assert table.loc[table["sigma"] == 0, "epsilon_published"].isna().all()
+    assert table.loc[table["sigma"] > 0, "epsilon_published"].notna().all()
+
+
+def test_a_panel_per_sigma_with_the_published_epsilon_on_top(store):
+    table = tabulate(load_runs(store, TRIALS), store)
+    figure = plot(table)
+    figure.canvas.draw()
+    panels = [ax for ax in figure.axes if ax.get_title()]
+    assert [ax.get_title().rpartition("σ = ")[2] for ax in panels] == ["0.1", "0.2"]
+    tight = max(e.value for e in account(BP, 3) if e.variant == "pld")
+    labels = [{line.get_label() for line in panel.lines} for panel in panels]
+    assert labels[0] >= {f"DP-BP: ε = {tight:.2f}", f"DP-DFA: ε = {tight:.2f}", "BP, non-private"}
+    assert not any("DP-DFA" in label for label in labels[1])
+    top = panels[0].child_axes[0]
+    after_three = max(e.value for e in account(BP, 3) if e.variant == "rdp/classic")
+    assert top.get_xticks()[-1] == 3 and top.get_xticklabels()[-1].get_text() == f"{after_three:.2f}"
+
+
+def test_readings_have_curves_of_their_own_with_their_own_epsilon(tmp_path):
+    readings = [replace(DFA, error_clip=False), replace(DFA, bounding="scale"), replace(DFA, init="glorot")]
+    trials = [*TRIALS, *readings]
+    assert misfit("leekifer", trials) == ""
+    store = Store(root=tmp_path)
+    store.open_sweep("readings")
+    for t in trials:
+        store.start(t)
+        metrics = [{e.metric_name: e.value for e in account(t, epoch)} | {"validation/accuracy": 0.1 * epoch}
+                   for epoch in (1, 2)]
+        store.log([EpochRecord(t.trial_key, 1, metrics[0]), EpochRecord(
+            t.trial_key, 2, {**metrics[1], "test/accuracy": 0.5}, {}, Outcome("finished", {}, ()))])
+    table = tabulate(load_runs(store, trials), store)
+    assert set(table["reading"]) == {"", "error_clip false", "bounding scale", "init glorot"}
+    spent = table[(table["sigma"] > 0) & (table["epoch"] == 2)].groupby("reading")["epsilon_published"].max()
+    assert spent["error_clip false"] > 100 * spent["bounding scale"] and spent["bounding scale"] == spent[""]
+    (panel, _) = (ax for ax in plot(table).axes if ax.get_title())
+    labels = {line.get_label() for line in panel.lines}
+    off = min(e.value for e in account(readings[0], 2) if e.variant in ("pld", "rdp/improved"))
+    assert f"DP-DFA, error_clip false: ε = {number_text(off)}" in labels and len(labels) == 6
+    printed = max(e.value for e in account(DFA, 2) if e.variant == "rdp/classic")
+    assert panel.child_axes[0].get_xticklabels()[-1].get_text() == f"{printed:.2f}", "not that of the loudest reading"
+
+
+def test_a_reading_is_named_by_what_varies_and_is_not_the_default_and_by_every_activation():
+    runs = pd.DataFrame([replace(DFA, error_clip=clip).values() for clip in (False, True, False, True)])
+    assert list(reading_of(runs)) == ["error_clip false", "", "error_clip false", ""]
+    runs = pd.DataFrame([trial.values() for trial in (BP, DFA, replace(DFA, activation="sigmoid", bounding="scale"))])
+    assert list(reading_of(runs)) == ["activation tanh", "activation tanh", "activation sigmoid, bounding scale"]
+
+
+def test_every_marker_of_a_long_curve_can_be_read():
+    """Only some of its points have one."""
+    figure = Figure()
+    figure.subplots().plot(range(30), range(30), marker="o", markevery=4, label="a")
+    names, drawn = svg.name(figure), io.BytesIO()
+    figure.savefig(drawn, format="svg")
+    text = svg.annotate(drawn.getvalue(), figure, names).decode()
+    assert text.count("title>a\n") == 8 and "28" in text
+
+
+def test_the_report_ranks_methods_and_names_both_epsilons(store, tmp_path):
+    trials = tuple(TRIALS)
+    experiment = Experiment("leekifer", "", trials, Resources(), ("leekifer",), Path("some.yaml"))
+    files = write(experiment, store, tmp_path).files
+    assert {f"leekifer.{kind}" for kind in ("csv", "md", "svg", "pdf", "png")} <= {path.name for path in files}
+    text = (tmp_path / "leekifer.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if "σ" not in line and line.startswith("| scikit")]
+    assert rows[0].split(" | ")[2:6] == ["BP, non-private", "61.00", "2", "3"]
+    for fact in ("DP-DFA", "classic conversion", "δ = 1e-05", "replace-one", "simulated"):
+        assert fact in text
+    assert pd.read_csv(tmp_path / "leekifer.csv")["epsilon_tight"].notna().sum() == 18
+
+
+@pytest.mark.parametrize(("secure", "says"), [
+    (set(), "certified ε (simulated; replace-one, without_replacement, δ = 1e-05)"),
+    ({"bp", "dfa"}, "certified ε (replace-one, without_replacement, δ = 1e-05)"),
+    ({"dfa"}, "certified ε (partly simulated; replace-one, "),
+])
+def test_the_caption_says_where_the_noise_of_the_private_trials_comes_from(store, secure, says):
+    runs = load_runs(store, TRIALS)
+    runs.loc[runs["algorithm"].isin(secure) & (runs["mechanism"] != "none"), "noise"] = "secure"
+    text = texts(tabulate(runs, store)).markdown
+    assert says in text and ("simulate" in text) == (secure != {"bp", "dfa"})
+
+
+def test_misfits_are_named():
+    assert misfit("leekifer", TRIALS) == ""
+    assert "there are none" in misfit("leekifer", [PLAIN])
+    assert "sampler poisson" in misfit("leekifer", [replace(BP, sampler="poisson")])
+    assert "noise_multiplier 0" in misfit("leekifer", [replace(BP, noise_multiplier=0.0)])
+    assert "learning_rate" in misfit("leekifer", [BP, replace(BP, learning_rate=0.5)])
+
+
+def test_series_that_are_missing_or_mixed_are_refused(store):
+    runs = load_runs(store, TRIALS)
+    with pytest.raises(MissingSeries, match="rdp/classic of every private trial"):
+        tabulate(runs.assign(mechanism="per_example", noise_multiplier=1.0, clipping_norm=1.0), store)
+    with pytest.raises(MixedTrials, match="learning_rate"):
+        tabulate(runs.assign(learning_rate=range(len(runs))), store)
+    table = tabulate(runs, store)
+    with pytest.raises(MissingSeries, match="needs private trials"):
+        plot(table[table["sigma"] == 0])
+    assert texts(table[table["seed"] == 0]).markdown.count(" | 1 | 3 | ") == 4

@@ -1,0 +1,146 @@
+"""What light buys: accuracy, label epsilon and effective sigma by photons, and Table 1's row by counted photons."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.exhibits import light, table1_light
+from analysis.exhibits.catalogue import misfit
+from analysis.runs import ReportError, _row
+from pipeline.experiment.experiment import load_experiment
+from pipeline.tracking.artifacts import TrackedRun, param_text
+from pipeline.trials.camera import ZYLA_4_2, camera_of
+from pipeline.trials.config import TrialConfig
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+PHOTONS, SEEDS = (0.1, 1.0, 100.0), (0, 1)
+PHYSICAL = TrialConfig(dataset="digits", algorithm="pdfa", projector="opu_physical", mechanism="photonic",
+                       joint_release=True, hidden=(32,), dark_counts=0.5, epochs=2)
+IDEAL = [dataclasses.replace(PHYSICAL, photons=p, seed=s) for p in PHOTONS for s in SEEDS]
+REAL = [dataclasses.replace(trial, **ZYLA_4_2) for trial in IDEAL]
+
+
+def epsilon(trial):
+    """A power of the light, so that log-log lines are exact."""
+    return 20 * trial.photons**0.9 * (1 + trial.seed)
+
+
+def accuracy(trial):
+    return 0.9 - 0.1 * math.tanh(camera_of(trial).effective_sigma) + 0.01 * trial.seed
+
+
+def tracked(trials, **metrics):
+    rows = []
+    for trial in trials:
+        params = {name: param_text(value) for name, value in trial.canonical().items()}
+        values, tags = {"test/accuracy": 0.85, "validation/accuracy": 0.8}, {}
+        if trial.projector == "opu_physical":
+            values |= {"test/accuracy": accuracy(trial), "epsilon/label/photon": epsilon(trial)}
+            tags["optics.effective_sigma"] = repr(camera_of(trial).effective_sigma)
+        values |= metrics
+        rows.append(_row(TrackedRun(trial.trial_key, trial.trial_key, params, values, tags, "finished", 0, 1)))
+    return pd.DataFrame(rows)
+
+
+def test_a_row_for_every_camera_and_light():
+    table = light.tabulate(tracked([*IDEAL, *REAL, TrialConfig(dataset="digits", algorithm="pdfa")]))
+    assert len(table) == 6 and set(table["n"]) == {2}
+    assert set(table["camera"]) == {"ideal camera", "read noise 0.9 e, full well 30000 e, 16 bits"}
+    for row in table.itertuples():
+        trials = [t for t in (*IDEAL, *REAL) if (t.photons, t.read_noise) == (row.photons, row.read_noise)]
+        assert row.mean == pytest.approx(100 * np.mean([accuracy(t) for t in trials]))
+        assert row.epsilon == max(epsilon(t) for t in trials)
+        assert row.effective_sigma == pytest.approx(math.hypot(row.shot_sigma, row.floor_sigma))
+    assert set(light.tabulate(tracked(IDEAL))["camera"]) == {""}
+
+
+def test_the_light_that_an_epsilon_takes():
+    table = light.tabulate(tracked(IDEAL))
+    photons, low, high = light.light_for(table, 80.0)  # of the worst of two seeds, 40 photons^0.9
+    assert (photons, low, high) == (pytest.approx(2 ** (1 / 0.9)), 1.0, 100.0)
+    assert all(np.isnan(light.light_for(table, value)[0]) for value in (1.0, 1e5))
+    unknown = table.assign(epsilon=table["epsilon"].where(table["photons"] != 100.0))
+    assert np.isnan(light.light_for(unknown, 80.0)[0])
+    runs = tracked([*IDEAL, *REAL, TrialConfig(dataset="digits", algorithm="pdfa")])
+    text = light.draw(runs, name="light").markdown
+    assert "without noise and photonic mechanism, 85.0%." in text
+    assert f"Label ε 8 takes some {0.2 ** (1 / 0.9):.2g} photons, interpolated" in text
+    assert "between the points at 0.1 and 1" in text and "reference ratio 2, 0.5 dark counts." in text
+
+
+def test_the_parts_of_sigma_are_drawn_as_the_camera_has_them():
+    table = light.tabulate(tracked(REAL))
+    camera = dataclasses.replace(camera_of(REAL[0]), photons=7.0)
+    parts = light._parts(table.iloc[-1:], np.array([7.0]))
+    assert parts["shot_sigma"][0] == pytest.approx(camera.shot_sigma)
+    assert parts["floor_sigma"][0] == pytest.approx(camera.floor_sigma)
+    crossing = dataclasses.replace(camera, photons=light._crossing(table))
+    assert crossing.shot_sigma == pytest.approx(crossing.floor_sigma)
+    assert f"Below {crossing.photons:.2g} photons the camera makes more of it" in " ".join(light._sigma_notes(table))
+    assert light._crossing(light.tabulate(tracked(dataclasses.replace(t, dark_counts=0.0) for t in IDEAL))) == 0
+
+
+def test_both_figures_are_drawn():
+    runs = tracked([*IDEAL, *REAL, TrialConfig(dataset="digits", algorithm="pdfa")])
+    upper, lower = (exhibit := light.draw(runs, name="light")).figure.axes
+    assert upper.get_xlim() == lower.get_xlim() and lower.get_yscale() == lower.get_xscale() == "log"
+    assert len(exhibit.rows) == 6
+    (ax,) = light.draw(runs, name="effective_sigma").figure.axes
+    ends = [line.get_xdata()[-1] for line in ax.lines if len(line.get_xdata()) == light.POINTS]
+    assert ends == pytest.approx([100.0] * 3 + [30_000.0] * 3)
+
+
+def test_among_other_settings_the_best_by_validation_stands_for_a_light():
+    other = [dataclasses.replace(trial, tau_h=3.0) for trial in IDEAL]
+    runs = pd.concat([tracked(IDEAL, **{"validation/accuracy": 0.5}), tracked(other, **{"validation/accuracy": 0.6})],
+                     ignore_index=True)
+    table = light.tabulate(runs)
+    assert set(table["choices"]) == {2} and set(table["chosen"]) == {"tau_h 3"}
+
+
+GAUSSIAN = [TrialConfig(dataset="digits", algorithm="pdfa", mechanism="photonic", joint_release=True, hidden=(32,),
+                        sigma=s, epochs=2) for s in (0.1, 0.2)]
+MATCHED = [dataclasses.replace(PHYSICAL, photons=round(camera_of(PHYSICAL).with_sigma(s).photons, 3))
+           for s in (0.1, 0.2)]
+
+
+def test_light_stands_below_the_sigma_that_it_amounts_to():
+    table = table1_light.tabulate(tracked([*GAUSSIAN, *MATCHED]))
+    assert list(table["sigma"]) == [0.1, 0.2, 0.1, 0.2] and table["paper"].isna().all()
+    assert list(table["photons"].dropna()) == [t.photons for t in MATCHED]
+    caption, grid = table1_light.texts(table, tracked([*GAUSSIAN, *MATCHED])).body
+    cells = {row[0].text: [cell.text for cell in row[1:]] for row in grid.rows}
+    assert cells["photons per pixel and exposure"] == [f"{t.photons:.3g}" for t in MATCHED]
+    assert cells["Gaussian, test %"] == ["85.00", "85.00"] and cells["Gaussian, label ε"] == ["–", "–"]
+    assert "Ohana" not in caption
+    with pytest.raises(ReportError, match="light whose effective sigma is, to 1%, a sigma of projector"):
+        table1_light.tabulate(tracked([GAUSSIAN[0], *MATCHED]))
+
+
+def test_the_published_row_stands_beside_what_the_paper_trained():
+    trials = load_experiment(EXPERIMENTS / "optics_table1.yaml").trials
+    runs = tracked(trials)
+    _caption, grid = table1_light.texts(table1_light.tabulate(runs), runs).body
+    assert [cell.text for cell in grid.rows[0]][:2] == ["Ohana et al. 2021, Table 1", "83.79"]
+    assert len(grid.rows) == 6 and not any(cell.text == "–" for row in grid.rows[:4] for cell in row)
+    shorter = [dataclasses.replace(trial, epochs=2) for trial in trials]
+    assert table1_light.tabulate(tracked(shorter))["paper"].isna().all()
+
+
+@pytest.mark.parametrize("exhibit, trials, reason", [
+    ("light", IDEAL[:1], "at two values or more of photons, got 0.1"),
+    ("effective_sigma", GAUSSIAN, "got none"),
+    ("light", [*IDEAL, dataclasses.replace(IDEAL[0], tau_h=3.0, validation_fraction=0)], "differing in"),
+    ("light", [*IDEAL, *REAL], ""),
+    ("table1_light", [*GAUSSIAN, *MATCHED], ""),
+    ("table1_light", [GAUSSIAN[0], *MATCHED], "to 1%, a sigma of projector opu_simulated, got 0.1, 0.2 and 0.1"),
+    ("table1_light", GAUSSIAN, "got none and 0.1, 0.2")])
+def test_what_an_exhibit_needs_is_said_before_anything_is_trained(exhibit, trials, reason):
+    found = misfit(exhibit, trials)
+    assert reason in found if reason else found == ""

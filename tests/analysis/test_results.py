@@ -1,0 +1,136 @@
+"""analysis/results: the committed data are those of the experiment files, and pages of docs quote them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import doubts
+import pandas as pd
+import pytest
+import results_text
+import tuning
+from latex_tools import check
+
+from analysis.exhibits.exhibit import MOST_WORDS
+from pipeline.experiment.experiment import load_experiment
+from pipeline.trials.fields import ConfigError
+from pipeline.trials.promises import check_promises
+
+ROOT = Path(__file__).parents[2]
+RESULTS = results_text.RESULTS
+NAMES = sorted(path.parent.name for path in RESULTS.glob("*/manifest.json"))
+QUOTED = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
+each = pytest.mark.parametrize("name", NAMES)
+
+
+def tables(text):
+    """The lines of every Markdown table."""
+    return [block.splitlines() for block in re.findall(r"^\|.*\n(?:\|.*\n)+", text, re.MULTILINE)]
+
+
+def test_there_are_as_many_as_make_results_trains_and_those_that_no_version_trains_any_more():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    trained, recorded = (re.findall(rf"^{name} := (.+)$", makefile, re.MULTILINE) for name in ("RESULTS", "RECORDED"))
+    trained, recorded = trained[0].split(), recorded[0].split()
+    assert NAMES == sorted(trained + recorded) and len(NAMES) >= 7
+    for name in NAMES:
+        trials = load_experiment(ROOT / "experiments" / f"{name}.yaml").trials
+        with pytest.raises(ConfigError, match="arithmetic: must be 'integer' with noise 'secure'") if (
+                name in recorded) else contextlib.nullcontext():
+            check_promises(trials)
+
+
+@each
+def test_data_are_those_of_the_manifest_and_trials_those_of_the_experiment_file(name):
+    folder, experiment = RESULTS / name, load_experiment(ROOT / "experiments" / f"{name}.yaml")
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.csv")}
+    runs = pd.read_csv(folder / "runs.csv")
+    assert manifest["data"] == digests and manifest["experiment"] == experiment.name == name
+    assert sorted(runs["trial_key"]) == sorted(trial.trial_key for trial in experiment.trials)
+    assert manifest["trials"] == runs["status"].value_counts().to_dict()
+    assert sum(manifest["commits"].values()) == len(runs) and not any("dirty" in c for c in manifest["commits"])
+
+
+@each
+def test_every_figure_has_its_data_and_a_caption(name):
+    figures = list((RESULTS / name).glob("*.svg"))
+    assert figures
+    for figure in figures:
+        assert all(figure.with_suffix(f".{kind}").is_file() for kind in ("csv", "md", "pdf"))
+        assert "<text" in figure.read_text(encoding="utf-8")
+
+
+@each
+def test_every_column_of_an_exhibit_is_explained(name):
+    text = (RESULTS / "README.md").read_text(encoding="utf-8")
+    for path in (RESULTS / name).glob("*.csv"):
+        if path.name != "runs.csv":
+            missing = [column for column in pd.read_csv(path, nrows=0) if f"`{column}`" not in text]
+            assert not missing, f"{path.name}: {missing}"
+
+
+def test_means_are_those_of_the_trials():
+    runs = pd.read_csv(RESULTS / "table1_seeds" / "runs.csv")
+    means = 100 * runs.groupby(["algorithm", "setting"])["test/accuracy"].mean()
+    table = pd.read_csv(RESULTS / "table1_seeds" / "table1.csv").set_index(["algorithm", "setting"])
+    assert len(table) == 28 and (table["n"] == 5).all()
+    assert (table["accuracy_mean"] - means).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(("name", "file", "count"), [("table1_seeds", "table1.md", 1), ("certified", "frontier.md", 2)])
+def test_pages_have_the_tables_as_they_were_measured(name, file, count):
+    shown = tables(QUOTED)
+    measured = [table for table in tables((RESULTS / name / file).read_text(encoding="utf-8"))
+                if table[0].startswith("|  | ") and table[0].count("|") > 6 and "mean" not in table[0]]
+    assert len(measured) == count
+    for table in measured:
+        assert table in shown, "\n".join(table)
+
+
+@pytest.mark.parametrize(("name", "exhibit"), results_text.everything())
+def test_every_exhibit_has_the_captions_and_tables_that_the_code_writes_of_its_trials(name, exhibit):
+    written = results_text.exhibit(RESULTS / name, exhibit)
+    for file in (f"{exhibit}.md", f"{exhibit}.tex"):
+        path = RESULTS / name / file
+        assert written.files.get(file, b"") == (path.read_bytes() if path.exists() else b""), (
+            f"{file}: `python tests/tools/results_text.py` writes it anew")
+    captions = [part for part in (*written.texts.body, *written.texts.more) if isinstance(part, str)]
+    assert captions and all(len(caption.split()) <= MOST_WORDS for caption in captions), captions
+    check(written.files.get(f"{exhibit}.tex", b"").decode())
+
+
+def test_every_exhibit_of_the_results_was_looked_at():
+    committed = {(path.parent.name, path.stem) for path in RESULTS.glob("*/*.md")
+                 if path.stem not in ("notes", "tuning")}
+    assert set(results_text.everything()) == committed and {folder for folder, _ in committed} == set(NAMES)
+
+
+def test_links_of_the_pages_lead_somewhere():
+    for page in (ROOT / "README.md", ROOT / "docs" / "results.md"):
+        links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
+        assert len(links) > 5
+        for link in links:
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_the_comparison_of_ways_to_tune_is_that_of_its_data_and_quoted():
+    text = (RESULTS / "tuning" / "tuning.md").read_text(encoding="utf-8")
+    rows = pd.read_csv(RESULTS / "tuning" / "tuning.csv")
+    assert tuning.table(rows) == text
+    cells = set(re.findall(r"\d+\.\d+ ± \d+\.\d+", text))
+    assert len(cells) > 12 and all(cell in QUOTED for cell in cells)
+    assert len(rows) == 48 and (rows["epsilon of the choice"] <= rows["epsilon"]).all()
+
+
+def test_the_page_of_doubts_is_what_the_checks_say_of_the_trials_and_every_alarm_is_judged(monkeypatch):
+    assert doubts.FILE.read_text(encoding="utf-8") == doubts.page()
+    judged = {**doubts.JUDGED, ("certified", "flat"): (doubts.HOLDS, "it does not fire")}
+    monkeypatch.setattr(doubts, "JUDGED", judged)
+    monkeypatch.setattr(doubts, "RESULTS", RESULTS / "certified")  # no sweep, and so no alarm
+    with pytest.raises(ValueError, match="JUDGED: must have the alarms .*, differs in .*'certified', 'flat'"):
+        doubts.page()

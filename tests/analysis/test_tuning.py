@@ -1,0 +1,38 @@
+"""The comparison of ways to choose settings (`docs/tuning.py`): each costs in total what it says."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from tuning import METHODS, Way, table, ways
+
+from pipeline.accounting.evaluations import selected_epsilon
+
+
+@pytest.mark.parametrize("epsilon", [3, 8])
+@pytest.mark.parametrize("method", ["grid", "stopping"])
+def test_the_best_of_a_grid_and_of_random_stopping_costs_the_total(method, epsilon):
+    experiment = Way(method, epsilon, "dfa", 1).experiment()
+    price = selected_epsilon(experiment.candidates or experiment.trials, experiment.selection)
+    assert 0.98 * epsilon < price.value <= epsilon and price.delta == 1e-5
+
+
+def test_searches_have_the_total_as_their_budget_and_differ_in_stopping_alone():
+    for epsilon in (3, 8):
+        searching, halving = (Way(method, epsilon, "bp", 2).experiment() for method in ("search", "halving"))
+        assert searching.budget == halving.budget and searching.budget.epsilon == epsilon
+        assert searching.search == halving.search and searching.search.seed == 2 and not searching.stop
+        assert halving.stop.rungs(40) == (5, 10, 20)
+
+
+def test_all_ways_are_sweeps_of_their_own_for_both_algorithms():
+    found = [way.experiment() for way in ways(2)]
+    assert len({experiment.name for experiment in found}) == len(found) == 2 * 2 * 2 * len(METHODS)
+    for experiment in found:
+        assert {trial.algorithm for trial in experiment.possible} == {"bp" if "_bp" in experiment.name else "dfa"}
+
+
+def test_the_table_has_a_mean_over_seeds():
+    rows = pd.DataFrame([{"method": "grid", "algorithm": "bp", "epsilon": epsilon, "test %": 80.0 + epsilon + seed,
+                          "trials": 9, "core minutes": 2.0} for epsilon in (8, 3) for seed in (0, 1)])
+    assert "| a grid of 9, composed | BP | 83.50 ± 6.35 | 88.50 ± 6.35 | 9.0 | 2.0 |" in table(rows)

@@ -1,0 +1,268 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from pipeline.experiment.experiment import load_experiment, parse_experiment
+from pipeline.trials.config import ConfigError
+from pipeline.trials.naming import run_name
+
+pytestmark = pytest.mark.usefixtures("extensions")  # files with trainers enter them
+SHIPPED = sorted((Path(__file__).parents[2] / "experiments").glob("*.yaml"))
+
+
+def load(tmp_path, text):
+    path = tmp_path / "e.yaml"
+    path.write_text(text)
+    return load_experiment(path)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_file_loads(path):
+    experiment = load_experiment(path)
+    assert experiment.name == path.stem and experiment.possible and experiment.description
+
+
+def test_table1_has_the_28_cells_of_the_paper():
+    trials = load_experiment(Path(__file__).parents[2] / "experiments/table1.yaml").trials
+    cells = {(t.algorithm, "non-private" if t.mechanism == "none" else t.sigma) for t in trials}
+    settings = ["non-private", 0.0, 0.01, 0.03, 0.05, 0.1, 0.2]
+    assert len(trials) == 28 and cells == {(a, s) for a in ("bp", "dfa", "tdfa", "pdfa") for s in settings}
+
+
+def test_grid_is_a_product_and_cases_are_a_union(tmp_path):
+    experiment = load(tmp_path, """
+name: small
+base: {dataset: digits, batch_size: 32}
+grid: {algorithm: [bp, dfa], seed: {range: [0, 3]}}
+cases:
+  - {}
+  - base: {mechanism: photonic, algorithm: tdfa}
+    grid: {sigma: {logspace: [0.01, 1, 3]}}
+""")
+    assert experiment.name == "small" and len(experiment.trials) == 2 * 3 + 3 * 3
+    assert sorted({t.sigma for t in experiment.trials if t.mechanism == "photonic"}) == [0.01, 0.1, 1.0]
+    assert {t.algorithm for t in experiment.trials if t.mechanism == "photonic"} == {"tdfa"}
+
+
+def test_ranges(tmp_path):
+    text = "base: {mechanism: photonic}\ngrid: {sigma: {linspace: [0, 1, 5]}, seed: {range: [4, 10, 3]}}"
+    trials = load(tmp_path, text).trials
+    assert [t.sigma for t in trials[::2]] == [0, 0.25, 0.5, 0.75, 1] and {t.seed for t in trials} == {4, 7}
+
+
+@pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.0e-5", "1.e-5", ".1e-4", "+1e-05", "0.1e-4", "100e-7"])
+def test_powers_of_ten_are_numbers(tmp_path, text):
+    assert {t.delta for t in load(tmp_path, f"base: {{mechanism: photonic, delta: {text}}}").trials} == {1e-5}
+    grid = f"{{sigma: [{text}, 1e1], seed: {{range: [0, 1e0]}}}}"
+    trials = load(tmp_path, f"base: {{mechanism: photonic}}\ngrid: {grid}").trials
+    assert [t.sigma for t in trials] == [1e-5, 10.0]
+
+
+@pytest.mark.parametrize("text", ["'1e-5'", "1e", "e5", "1e-", "1e5x", "1-e5"])
+def test_other_text_stays_text(tmp_path, text):
+    with pytest.raises(ConfigError, match=rf"delta: must be a number, got the text .{text.strip(chr(39))}., at base"):
+        load(tmp_path, f"base: {{delta: {text}}}")
+    assert load(tmp_path, f"description: {text}").description == text.strip("'")
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("base: {nose: 1}", r"nose: unknown field, got 1; did you mean 'noise'\?, at base.nose \(.*e.yaml, line 1\)$"),
+    ("base: {mechanism: photonic}\ngrid: {sigma: [0, 0.1, -0.1]}",
+     r"sigma: must be >= 0, got -0.1, at grid.sigma\[2\] \(.*e.yaml, line 2\)"),
+    ("cases: [{base: {batch_size: 99999}}]", r"batch_size: must be at most .*, at cases\[0\].base.batch_size"),
+    ("grid: {}", r"grid: is empty"),
+    ("grid: {sigma: []}", r"grid.sigma: the list is empty"),
+    ("grid: {sigma: 0.1}", r"grid.sigma: must be a list of values or a range, got 0.1"),
+    ("grid: {seed: {range: [0]}}", r"grid.seed.range: must be \[start, stop\]"),
+    ("grid: {seed: {range: [3, 1]}}", r"grid.seed: the list is empty"),
+    ("grid: {sigma: {logspace: [0, 1, 3]}}", r"grid.sigma.logspace: needs low, high > 0"),
+    ("grid: {sigma: {geomspace: [1, 2, 3]}}", r"grid.sigma: a range is one of range, linspace, logspace"),
+    ("grid: {seed: [1, 2, 1]}", r"grid\[seed=1\]: the same trial as grid\[seed=1\]: .*seed=1"),
+    ("grid: {algorithm: [bp, tdfa], threshold: [0.1, 0.2]}", r"grid\[algorithm=bp, threshold=0.2\]: the same trial as"),
+    ("cases: []", r"cases: must be a list of at least one case"),
+    ("base: [1]", r"base: must be a mapping"),
+    ("bose: {}", r"the file: unknown entry 'bose'; did you mean 'base'\? accepted are name, description, preset, base"),
+    ("", r"the file: must be a mapping"),
+    ("base: {a: ]", r".*e.yaml: line 1, column \d+: not valid YAML"),
+    ("base: !!python/object/apply:os.system ['true']", r".*e.yaml: line 1, column \d+: not valid YAML"),
+    ("name: a/b", r"name: must be letters, digits"),
+    ("name: '..'", r"name: must be letters, digits.* got '..'"),
+    ("grid: {seed: [1]}\ngrid: {seed: [2]}", r".*e.yaml: line 2, column 1: not valid YAML: the key 'grid' stands"),
+    ("grid:\n", r"grid: is blank"),
+    ("base: {seed: 7}\ngrid: {seed: [1]}", r"grid.seed: also stands in base"),
+    ("base: {sigma: [0, 0.1]}", r"sigma: must be a finite number, got \[0, 0.1\]; several values go to grid"),
+    ("grid: {seed: {range: [0, .inf]}}", r"grid.seed.range: must be"),
+    ("grid: {sigma: {linspace: [0, .nan, 3]}}", r"grid.sigma.linspace: must be"),
+    ("resources: {opu: 0}", r"resources.opu: must be > 0"),
+    ("resources: {opu: 0.5}\nbase: {algorithm: pdfa, projector: opu_hardware}", r"resources.opu: must be at least 1"),
+    ("grid: {tau_h: [1, 2]}\nbase: {mechanism: photonic}\nreport: [table1]", r"report: table1 has one cell .* tau_h"),
+    ("report: [figure2]", r"report: figure2 shows the alignment of pdfa, but no trial"),
+    ("resources: {gpu: -1}", r"resources.gpu: must be a number >= 0, got -1"),
+    ("resources: {tpu: 1}", r"resources: unknown entry 'tpu'"),
+    ("report: [table9]", r"report: must be a list of table1, figure2, frontier, .*, leekifer, got \['table9'\]"),
+])
+def test_refused_in_one_line_with_the_place(tmp_path, text, message):
+    with pytest.raises(ConfigError, match="^" + message) as raised:
+        load(tmp_path, text)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_silent_file_gets_the_exhibits_that_its_trials_fit(tmp_path):
+    assert load(tmp_path, "grid: {algorithm: [bp, pdfa], seed: [0, 1]}").report == ("table1", "figure2", "means")
+    assert load(tmp_path, "grid: {algorithm: [bp, dfa]}").report == ("table1", "means")
+    assert load(tmp_path, "grid: {seed: [0, 1]}").report == ("table1",)
+    wide = load(tmp_path, "base: {mechanism: photonic}\ngrid: {tau_h: [1, 2], batch_size: [64, 128]}")
+    assert wide.report == ("tau_h_sweep", "batch_size_sweep", "main_effects", "means")
+    assert wide.varied == ("batch_size", "tau_h")
+
+
+CERTIFIED = "base: {mechanism: per_example, sampler: poisson}\ngrid: "
+CURVES = "algorithm: [bp, dfa], target_epsilon: [1, 3], seed: [0, 1]"
+
+
+def test_certified_trials_make_a_frontier(tmp_path):
+    file = load(tmp_path, f"{CERTIFIED}{{{CURVES}}}")
+    frontiers = ("frontier", "frontier_worst_class", "frontier_alignment")
+    assert file.report == (*frontiers, "main_effects", "means") and file.varied == ()
+    assert load(tmp_path, f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2]}}").report == (
+        *frontiers, "frontier_slices", "clipping_norm_sweep", "main_effects", "parallel_coordinates", "means")
+    label = load(tmp_path, "base: {mechanism: photonic}\ngrid: {sigma: [0, 1, 2], algorithm: [dfa, pdfa]}")
+    assert label.report == ("table1", "figure2", *frontiers, "frontier_claimed", "main_effects", "means")
+    targets = load(tmp_path, "base: {mechanism: photonic, joint_release: true}\ngrid: {target_label_epsilon: [1, 3]}")
+    assert targets.report == (*frontiers, "means") and targets.varied == ()
+    assert [run_name(t) for t in targets.trials] == ["dfa label_epsilon=1 seed=0", "dfa label_epsilon=3 seed=0"]
+    bare = load(tmp_path, "base: {mechanism: photonic, output_noise: false, algorithm: dfa}\ngrid: {sigma: [0, 1]}")
+    assert bare.report == ("table1", "means")
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("grid: {algorithm: [bp, dfa]}", r"needs trials with a certified epsilon .* or a label epsilon .* there are none"),
+    (f"{CERTIFIED}{{noise_multiplier: [0]}}", r"needs trials with a certified epsilon"),
+    (f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2], validation_fraction: [0]}}",
+     r"chooses by validation accuracy .* differing in clipping_norm, but not all trials log that"),
+    (f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2], private_metrics: [withheld]}}", r"chooses by validation accuracy"),
+    ("base: {target_epsilon: 1, mechanism: per_example}\ngrid: {sampler: [poisson, shuffled]}",
+     r"needs one neighbouring relation"),
+    ("base: {target_epsilon: 1, mechanism: per_example}\ncases:\n  - base: {sampler: poisson, algorithm: bp}\n"
+     "  - base: {sampler: shuffled, algorithm: dfa}", r"needs one neighbouring relation"),
+    ("base: {target_epsilon: 1, mechanism: per_example}\ncases:\n  - base: {delta: 1.0e-6, algorithm: bp}\n"
+     "  - base: {algorithm: dfa}", r"needs one delta"),
+])
+def test_trials_without_a_frontier(tmp_path, text, message):
+    with pytest.raises(ConfigError, match="^report: frontier " + message):
+        load(tmp_path, text + "\nreport: [frontier]")
+
+
+@pytest.mark.parametrize("exhibit", ["table1", "figure2"])
+def test_exhibits_of_sigma_refuse_certified_trials(tmp_path, exhibit):
+    with pytest.raises(ConfigError, match=f"^report: {exhibit} has one cell .* target_epsilon, noise_multiplier"):
+        load(tmp_path, f"{CERTIFIED}{{{CURVES}}}\nreport: [{exhibit}]")
+
+
+def test_missing_file_is_named():
+    with pytest.raises(ConfigError, match=r"^nowhere.yaml: no such experiment file"):
+        load_experiment("nowhere.yaml")
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("name: a\nbase:\n  dataset: digits\n  nose: 1\n", r"nose: unknown field, .*, at base.nose \(a.yaml, line 4"),
+    ("cases:\n  - {}\n  - grid:\n      sgma: [1]\n", r"at cases\[1\].grid.sgma\[0\] \(a.yaml, line 4"),
+    ("name: a\nbsae: {}\n", r"the file: unknown entry 'bsae'; did you mean 'base'\? .* \(a.yaml, line 2"),
+    ("name: a\nresources:\n  gpus: 1\n", r"resources: unknown entry 'gpus'; did you mean 'gpu'\? .* \(a.yaml, line 3"),
+    ("name: a\nresources:\n  gpu: -1\n", r"resources.gpu: must be .* \(a.yaml, line 3"),
+    ("name: a\ngrid: {}\n", r"grid: is empty; .* \(a.yaml, line 2"),
+])
+def test_what_is_wrong_names_file_and_line(text, says):
+    with pytest.raises(ConfigError, match=says + r"\)$"):
+        parse_experiment(text, Path("a.yaml"))
+
+
+@pytest.mark.parametrize(("setting", "says"), [
+    ("lr: 0.1", "did you mean 'learning_rate'"), ("max_grad_norm: 1", "did you mean 'clipping_norm'"),
+    ("noise: 1.1", "noise: must be text, got 1.1; how much noise there is, noise_multiplier says"),
+    ("mechanism: dp-sgd", "got 'dp-sgd'; did you mean 'per_example'"),
+    ("algorithm: DP-SGD", "got 'DP-SGD'; DP-SGD is algorithm 'bp' with mechanism 'per_example'"),
+    ("dataset: FashionMNIST", "got 'FashionMNIST'; did you mean 'fashion_mnist'"),
+])
+def test_names_from_other_tools_are_understood_enough_for_a_hint(setting, says):
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        parse_experiment(f"base: {{{setting}}}", Path("a.yaml"))
+
+
+def test_a_setting_in_place_of_that_of_base_is_another_experiment_text():
+    text = "name: a\nbase: {dataset: digits, epochs: 2}  # few\ngrid: {seed: [0, 1]}\n"
+    changes = {"epochs": 3, "learning_rate": 1e-5, "hidden": [8, 8]}
+    experiment = parse_experiment(text, Path("a.yaml"), changes=changes)
+    assert {(t.epochs, t.learning_rate, t.hidden) for t in experiment.trials} == {(3, 1e-5, (8, 8))}
+    assert experiment.text.startswith("# a.yaml with --set epochs=3 --set learning_rate=1e-05 --set hidden=[8, 8]\n")
+    again = parse_experiment(experiment.text, Path("a.yaml"))
+    assert again == experiment and again.trials != parse_experiment(text, Path("a.yaml")).trials
+
+
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"seed": 1}, "--set seed: must be a field that no grid, case or space sets, got one of grid; edit the file"),
+    ({"sigma": 1}, "--set sigma: must be a field that no .* sets, got one of cases[0].base; edit the file"),
+    ({"nose": 1}, "--set nose: unknown field, got 1; did you mean 'noise'? (a.yaml)"),
+    ({"epochs": "many"}, "epochs: must be a whole number"),
+])
+def test_a_setting_that_base_cannot_change_is_refused(changes, says):
+    text = "base: {dataset: digits}\ngrid: {seed: [0, 1]}\ncases: [{base: {mechanism: photonic, sigma: 0.1}}]"
+    with pytest.raises(ConfigError, match=re.escape(says).replace(r"\.\*", ".*")):
+        parse_experiment(text, Path("a.yaml"), changes=changes)
+
+
+REFERENCE = "{source: They 2021, epsilon: 3, delta: 1.0e-5, accuracy: 89.7}"
+
+
+def test_published_results_are_read(tmp_path):
+    reference, = load(tmp_path, f"base: {{dataset: digits}}\nreferences: [{REFERENCE}]").references
+    assert (reference.source, reference.epsilon, reference.delta, reference.accuracy) == ("They 2021", 3, 1e-5, 89.7)
+    assert load(tmp_path, "base: {dataset: digits}").references == ()
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("They 2021", "references: must be a list of published results, got 'They 2021'"),
+    ("[They 2021]", r"references\[0\]: must be a mapping with source, epsilon, delta, accuracy, got 'They 2021'"),
+    ("[{source: They, epsilon: 3}]", r"references\[0\]: needs delta, accuracy, got"),
+    (f"[{REFERENCE.replace('They 2021', '')}]", "references.source: must say who published the result, got None"),
+    (f"[{REFERENCE.replace('3', '0')}]", "references.epsilon: must be > 0, got 0"),
+    (f"[{REFERENCE.replace('1.0e-5', '2')}]", "references.delta: must be > 0 and at most 1, got 2"),
+    (f"[{REFERENCE.replace('89.7', '897')}]", "references.accuracy: must be > 0 and at most 100 percent, got 897")])
+def test_a_published_result_must_be_complete_and_possible(tmp_path, text, message):
+    with pytest.raises(ConfigError, match=message):
+        load(tmp_path, f"base: {{dataset: digits}}\nreferences: {text}")
+
+
+@pytest.mark.parametrize(("seeds", "kept", "told"), [("[0]", (0,), "seed 0"), ("[0, 3]", (0, 3), "seeds 0, 3"),
+                                                      ("3", 3, "3 seeds"), ("1", 1, "1 seed")])
+def test_a_file_states_how_its_settings_were_found_and_no_trial_is_another_for_it(tmp_path, seeds, kept, told):
+    entry = f"chosen: {{runs: 45, by: validation accuracy, seeds: {seeds}}}"
+    experiment = load(tmp_path, f"base: {{dataset: digits}}\n{entry}")
+    assert (experiment.chosen.runs, experiment.chosen.by, experiment.chosen.seeds) == (45, "validation accuracy", kept)
+    assert str(experiment.chosen) == f"45 runs, by validation accuracy, {told}"
+    silent = load(tmp_path, "base: {dataset: digits}")
+    assert silent.chosen is None and silent.trials == experiment.trials
+    published = load(tmp_path, "chosen: {runs: 0, by: those of a paper}\nbase: {dataset: digits}")
+    assert str(published.chosen) == "by no run: those of a paper"
+
+
+@pytest.mark.parametrize(("entry", "message"), [
+    ("45", "chosen: must be a mapping with runs, by, seeds, got 45"),
+    ("{runs: 45}", r"chosen: needs by, got \{'runs': 45\}"),
+    ("{runs: 45, by: luck}", r"chosen: needs seeds, got \{'runs': 45, 'by': 'luck'\}"),
+    ("{runs: 45, by: luck, seeds: 1, when: 2021}", "chosen: unknown entry 'when'; .*accepted are runs, by, seeds"),
+    ("{runs: 0, by: luck, seeds: 1}", "chosen.seeds: must be left out where no run was made, got 1"),
+    ("{runs: -1, by: luck, seeds: 1}", "chosen.runs: must be a whole number >= 0, got -1"),
+    ("{runs: 4.5, by: luck, seeds: 1}", "chosen.runs: must be a whole number >= 0, got 4.5"),
+    ("{runs: 45, by: ' ', seeds: 1}", "chosen.by: must say what the runs were compared by, .*, got ' '"),
+    ("{runs: 45, by: 3, seeds: 1}", "chosen.by: must say what the runs were compared by, .*, got 3"),
+    ("{runs: 45, by: luck, seeds: []}", r"chosen.seeds: must be a list of different whole numbers >= 0, .*, got \[\]"),
+    ("{runs: 45, by: luck, seeds: [1, 1]}", r"chosen.seeds: must be a list of different .*, got \[1, 1\]"),
+    ("{runs: 45, by: luck, seeds: [-1]}", r"chosen.seeds: must be a list of different .*, got \[-1\]"),
+    ("{runs: 45, by: luck, seeds: [true]}", r"chosen.seeds: must be a list of different .*, got \[True\]"),
+    ("{runs: 45, by: luck, seeds: 0}", "chosen.seeds: must be a list of seeds, or a whole number >= 1 .*, got 0"),
+    ("{runs: 45, by: luck, seeds: some}", "chosen.seeds: must be a list of seeds, or a whole .*, got 'some'")])
+def test_how_settings_were_found_must_be_stated_in_full(tmp_path, entry, message):
+    with pytest.raises(ConfigError, match=message + r".* \(.*e.yaml, line 2\)"):
+        load(tmp_path, f"base: {{dataset: digits}}\nchosen: {entry}")

@@ -1,0 +1,150 @@
+"""`preset: recommended`: committed results have its settings, a version never changes, and it says what it sets."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipeline import recommended
+from pipeline.experiment import preset
+from pipeline.experiment.experiment import parse_experiment
+from pipeline.experiment.preset import VERSIONS, recommend
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.fields import digest
+from pipeline.trials.part import PARTS
+
+RESULTS = Path(__file__).parents[2] / "analysis" / "results"
+GIVEN = {"dataset": "fashion_mnist", "mechanism": "per_example", "algorithm": "dfa", "target_epsilon": 3}
+FILE = """\
+preset: recommended  # the newest
+base: {dataset: fashion_mnist, mechanism: per_example}
+grid: {algorithm: [bp, dfa], target_epsilon: [1, 3]}
+"""
+
+
+def parsed(text, **changes):
+    return parse_experiment(text, Path("e.yaml"), changes=changes)
+
+
+@pytest.mark.parametrize("name", ["quickstart", *sorted(
+    path.parent.name for path in RESULTS.glob("certified*/runs.csv")
+    if path.parent.name not in ("certified_optical", "certified_secure"))])
+def test_trials_with_the_preset_are_those_of_the_committed_frontier(name):
+    """Same keys, so same accuracies: the committed runs are the measurement of the preset."""
+    runs = pd.read_csv(RESULTS / name / "runs.csv")
+    assert len(runs)
+    for run in runs.to_dict("records"):
+        target = "target_label_epsilon" if run["mechanism"] == "photonic" else "target_epsilon"
+        written = ["dataset", "mechanism", "algorithm", "validation_fraction", "seed"]
+        given = {name: run[name] for name in written + [target] * (run["mechanism"] != "none")}
+        given |= {"features": run["features"]} if isinstance(run.get("features"), str) else {}
+        given |= {"hidden": []} if run["hidden"] == "[]" else {}
+        given |= {"arithmetic": "integer"} if run["matmul_precision"] == "integer" else {}
+        assert recommended(**given).trial_key == run["trial_key"], given
+
+
+def test_a_version_never_changes():
+    """Trials are named by what it says: another digest here would train finished sweeps again."""
+    keys = [TrialConfig.from_mapping(settings).trial_key for settings in all_settings(VERSIONS[0])]
+    assert (len(keys), digest({"keys": keys})) == EXPECTED
+
+
+def all_settings(version):
+    for row in preset._rows(version):
+        for name in row["methods"]:
+            given = {"mechanism": row["mechanism"], "algorithm": "bp" if name == "softmax" else name}
+            given |= {field: row[field] for field in ("dataset", "features") if row[field] != "any"}
+            given |= {"hidden": []} if name == "softmax" else {}
+            for epsilon in (0.3, 1, 1.7, 3, 6, 8, 20):
+                target = {cls.target: epsilon} if (cls := PARTS["mechanism"][row["mechanism"]]).target else {}
+                yield preset.filled(version, {**given, **target})
+
+
+def test_what_is_written_goes_first_and_the_rest_is_filled_in():
+    trial = recommended(**GIVEN, hidden=[32], learning_rate=0.5)
+    assert (trial.hidden, trial.learning_rate, trial.sampler, trial.batch_size) == ((32,), 0.5, "poisson", 2048)
+
+
+def test_a_number_lies_between_those_of_the_epsilons_around_it_and_other_values_are_the_nearest_one():
+    def at(epsilon):
+        return recommend(VERSIONS[0], {**GIVEN, "features": "patches", "target_epsilon": epsilon}).settings
+
+    assert [at(e)["learning_rate"] for e in (0.5, 1, 3, 8, 50)] == [1.2, 1.2, 2.5, 4.5, 4.5]
+    assert at(3 ** 0.5)["learning_rate"] == pytest.approx((1.2 * 2.5) ** 0.5, rel=0.02)
+    assert [at(e)["denoise"] for e in (1, 4, 6)] == [True, True, False]
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"target_epsilon": None}, r"target_epsilon: must be > 0 with a preset, .* got None"),
+    ({"target_epsilon": 0}, r"target_epsilon: must be > 0 with a preset, .* got 0"),
+    ({"target_epsilon": "3"}, r"target_epsilon: must be > 0 with a preset, .* got '3'"),
+    ({"network": "convnet"}, r"preset: recommended-1 has no settings for dfa with .* network convnet; it has"),
+    ({"mechanism": "component"}, r"preset: .*mechanism component.*; it has settings for per_example on pixels of"),
+    ({"algorithm": "hybrid"}, r"preset: recommended-1 has no settings for hybrid with"),
+    ({"dataset": "fmnist"}, r"dataset: must be one of .*fashion_mnist"),
+    ({"hidden": 5}, r"hidden: must be a list of whole numbers, got 5"),
+])
+def test_what_has_no_recommendation_is_refused_with_what_has(changes, message):
+    given = {name: value for name, value in {**GIVEN, **changes}.items() if value is not None}
+    with pytest.raises(ConfigError, match=message):
+        recommended(**given)
+
+
+def test_errors_name_the_line_and_the_preset():
+    with pytest.raises(ConfigError, match=r"preset: must be 'recommended' or 'recommended-1', got 'best' .*line 1"):
+        parsed("preset: best\nbase: {dataset: digits}\n")
+    with pytest.raises(ConfigError, match=r"batch_size: .*; give batch_size in the file, in place of what"):
+        parsed("preset: recommended\nbase: {dataset: fashion_mnist, mechanism: per_example, target_epsilon: 1, "
+               "algorithm: bp, train_records: 4000}\n")
+
+
+@pytest.mark.parametrize("name", ["target_epsilom", "learning_rat"])
+def test_a_misspelt_setting_is_named_before_anything_is_recommended(name):
+    with pytest.raises(ConfigError, match=rf"{name}: unknown field, got .*did you mean"):
+        parsed(f"preset: recommended\nbase: {{dataset: digits, mechanism: per_example, {name}: 3}}\n")
+    with pytest.raises(ConfigError, match=r"target_epsilon: must be > 0 with a preset, .* got None \(e.yaml"):
+        parsed("preset: recommended\nbase: {dataset: digits, mechanism: per_example}\n")
+
+
+def test_the_text_that_the_store_keeps_names_the_version():
+    experiment = parsed(FILE)
+    assert experiment.preset == "recommended-1"
+    assert experiment.text == FILE.replace("recommended  #", "recommended-1  #")
+    assert parsed(experiment.text) == experiment
+    assert parsed(FILE, epochs=3).text.count("preset: recommended-1\n") == 1
+    assert parsed("base: {dataset: digits}\n").text == "base: {dataset: digits}\n"
+
+
+def test_a_file_is_told_what_the_preset_sets_and_from_where():
+    (bp, dfa) = parsed(FILE).advice
+    assert bp.startswith("recommended-1 sets, for bp on pixels of fashion_mnist, mechanism per_example: "
+                         "alignment_batches=1 averaging=0.8 batch_size=8192 ")
+    assert "(experiments/certified.yaml: " in dfa
+    *_, last = parsed(FILE, batch_size=256).advice
+    assert last == "  the file has, in place of what is recommended: batch_size=256"
+
+
+def test_without_it_a_file_is_told_which_defaults_it_would_replace():
+    stated = "base: {dataset: fashion_mnist, mechanism: per_example, target_epsilon: 1, learning_rate: 0.01}\n"
+    defaults, better = parsed(stated).advice
+    assert defaults.startswith("left at general defaults, by dfa on pixels of fashion_mnist")
+    assert "feedback_std=1 " in defaults and "feedback_std=0.3 " in better
+    assert "learning_rate" not in defaults  # it was written down
+    assert "momentum" not in defaults  # the default is what is recommended
+    assert parsed("base: {dataset: fashion_mnist, mechanism: photonic, sigma: 0.1}\n").advice == ()
+
+
+def test_a_search_fills_in_what_its_space_leaves_open():
+    text = ("preset: recommended\nbase: {dataset: fashion_mnist, algorithm: dfa, mechanism: per_example, "
+            "target_epsilon: 3}\n"
+            "search: {algorithm: random, trials: 4, space: {learning_rate: {loguniform: [0.1, 10]}}}\n")
+    experiment = parsed(text)
+    trial = experiment.search.trial({"learning_rate": 2.0})
+    assert trial == dataclasses.replace(recommended(**GIVEN), learning_rate=2.0)
+    assert {corner.batch_size for corner in experiment.corners} == {2048}
+
+
+EXPECTED = (399, "2fd719c97f78f11a")

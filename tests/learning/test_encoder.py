@@ -1,0 +1,148 @@
+"""Features that are activations of an encoder trained on synthetic objects."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+import pytest
+import torch
+from flat import train
+from safetensors.torch import save_file
+
+from pipeline.accounting import privacy_tags
+from pipeline.learning.data import encoder as module
+from pipeline.learning.data import features as maps
+from pipeline.learning.data.dataset import load
+from pipeline.learning.data.encoder import WEIGHTS, Encoder, convolutions, encoder_weights, folded
+from pipeline.learning.data.objects import SIDE, Objects
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.packs import Pack
+
+TRIAL = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=20, input_norm=2.0, learning_rate=0.5,
+                    features="encoder", encoder_pools=2)
+
+
+@pytest.fixture
+def digits(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHOTONIC_CACHE", str(tmp_path / "cache"))
+    return load("digits")
+
+
+def test_objects_are_drawn_by_seed_and_differ_more_between_classes_than_within():
+    objects, others = Objects(2, 5, 20), Objects(2, 6, 20)
+    images, which = objects.batch(200)
+    assert images.shape == (200, 3, SIDE, SIDE) and 0 <= images.min() and images.max() <= 1
+    assert set(which.tolist()) == {0, 1} and images.std(0).min() > 0.05
+    again, same = Objects(2, 5, 20).batch(200)
+    assert torch.equal(again, images) and torch.equal(same, which)
+    assert not torch.equal(objects.batch(200)[0], images) and not torch.equal(others.batch(200)[0], images)
+    middle = images[..., 8:24, 8:24].mean((2, 3))
+    between = (middle[which == 0].mean(0) - middle[which == 1].mean(0)).square().sum()
+    by_chance = (middle[::2].mean(0) - middle[1::2].mean(0)).square().sum()
+    assert between > 4 * by_chance
+
+
+def test_seed_and_code_give_the_weights(monkeypatch):
+    for name, value in (("CLASSES", 4), ("BATCH", 16)):
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr("pipeline.learning.data.objects.dead_leaves",
+                        lambda n, channels, size: torch.rand(n, channels, size, size))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        found, same, other = encoder_weights(3, 4), encoder_weights(3, 4), encoder_weights(4, 4)
+    finally:
+        torch.set_num_threads(threads)
+    assert {name: tuple(weight.shape) for name, weight in found.items()} == {
+        "weight1": (48, 3, 5, 5), "bias1": (48,), "weight2": (96, 48, 3, 3), "bias2": (96,), "weight3": (192, 96, 3, 3),
+        "bias3": (192,)}
+    assert all(torch.equal(found[name], same[name]) for name in found)
+    assert not any(torch.equal(found[name], other[name]) for name in found)
+
+
+@pytest.mark.parametrize("size", [8, 28, 32])
+def test_features_are_activations_of_the_trained_layers_averaged_over_pools(tmp_path, size):
+    torch.manual_seed(2)
+    layers = convolutions()
+    for _, norm, _ in layers:
+        for values, low in ((norm.running_mean, -0.5), (norm.running_var, 0.5), (norm.weight.data, 0.5),
+                            (norm.bias.data, -0.5)):
+            values.uniform_(low, low + 1)
+    layers.eval()
+    save_file(folded(layers), tmp_path / "weights.safetensors")
+    images = torch.rand(70, 3, size, size)
+    with torch.no_grad():
+        first = layers[0]((images - 0.5) / 0.25)
+        second = layers[1](torch.nn.functional.max_pool2d(first, 2))
+        third = layers[2](torch.nn.functional.avg_pool2d(second, 2))
+    expected = torch.cat([torch.nn.functional.adaptive_avg_pool2d(maps, 2) for maps in (second, third)], dim=1)
+    encoder = Encoder(2, path=tmp_path / "weights.safetensors")
+    torch.testing.assert_close(encoder(images), expected, atol=5e-3, rtol=5e-3)
+    torch.testing.assert_close(encoder(images[:3]), encoder(images)[:3])
+    grey = images[:3, :1]
+    assert torch.equal(encoder(grey), encoder(grey.expand(-1, 3, -1, -1)))
+
+
+def test_the_weights_are_those_that_were_trained_once_and_are_small():
+    digest = hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()
+    assert digest == "7d525202db0cfa93b051221603c3ebbaafc13219e9a87449119197fa247c300a"
+    assert WEIGHTS.stat().st_size < 2_000_000
+
+
+def test_digits_are_learnt_through_them(digits):
+    private = dataclasses.replace(TRIAL, algorithm="dfa", mechanism="per_example", noise_multiplier=0.5,
+                                  feature_decorrelation=1.0)
+    assert list(train(Pack((private,)), digits))[-1].metrics["test/accuracy"] > 0.85
+
+
+def test_a_record_s_features_are_of_the_stated_shape_and_its_own(digits):
+    (some,) = maps.compute((digits.train_x[:20],), digits, TRIAL)
+    (alone,) = maps.compute((digits.train_x[7:8],), digits, TRIAL)
+    assert some.shape == (20, 288 * 4) and TRIAL.feature_groups == 1
+    torch.testing.assert_close(some[7:8].float(), alone.float(), atol=2e-2, rtol=2**-6)
+
+
+def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
+    private = dataclasses.replace(TRIAL, mechanism="per_example", sampler="poisson", target_epsilon=3.0)
+    because = ("inputs are activations of convolutions trained to tell synthetic objects apart, standardised over "
+               "synthetic images of dead leaves, a map of each record alone that no private record had a part in")
+    assert because in privacy_tags(private)["privacy.notes"]
+    changes = ({}, {"encoder_pools": 1}, {"feature_groups": 2}, {"feature_mirrored": True}, {"feature_power": 0.5},
+               {"feature_decorrelation": 0.5}, {"features": "patches", "patch_size": 3})
+    trials = [dataclasses.replace(TRIAL, **change) for change in changes]
+    assert len({trial.trial_key for trial in trials}) == len(changes)
+    assert len({trial.parts.features.key(trial) for trial in trials}) == len(changes)
+
+
+def test_they_may_stand_beside_patches(digits):
+    patches = dataclasses.replace(TRIAL, features="patches", patch_filters=6, patch_size=3, patch_pools=2,
+                                  feature_groups=0)
+    both = dataclasses.replace(patches, patch_beside="encoder")
+    found = [maps.compute((digits.train_x[:20],), digits, trial)[0]
+             for trial in (patches, dataclasses.replace(TRIAL, feature_groups=0), both)]
+    apart = torch.cat(found[:2], dim=1)
+    ordinary = apart.abs() < 50  # a channel that hardly varies is divided by a share of the median, which differs
+    assert ordinary.float().mean() > 0.999
+    torch.testing.assert_close(found[2][ordinary], apart[ordinary], atol=2e-2, rtol=2**-6)
+    assert both.parts.features.shape(both) == (12 + 288, 2, 2) and "patch_beside" not in patches.canonical()
+    assert len({trial.parts.features.key(trial) for trial in (
+        patches, both, dataclasses.replace(patches, feature_mirrored=True),
+        dataclasses.replace(both, feature_mirrored=True))}) == 4
+    notes = privacy_tags(dataclasses.replace(both, mechanism="per_example", sampler="poisson", target_epsilon=3.0))
+    said = ("standardised over these, beside activations of convolutions trained to tell synthetic objects apart, a "
+            "map of each record alone")
+    assert said in notes["privacy.notes"]
+    with pytest.raises(ConfigError, match="patch_pools: must be at most the 2 places in a row of the encoder's third"):
+        dataclasses.replace(both, patch_pools=3)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"encoder_pools": 3}, "encoder_pools: must be at most the 2 places in a row of the encoder's third layer for "
+                           "images of digits, got 3"),
+    ({"encoder_pools": 0}, "encoder_pools: must be >= 1, got 0"),
+    ({"feature_groups": 5}, "feature_groups: must divide the 288 channels of the features, got 5"),
+])
+def test_refusals(change, message):
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(TRIAL, **change)

@@ -1,0 +1,177 @@
+"""The guarantee for the bits: what neighbours move stays within C, or C (1 + eta) where numbers are put on a grid."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.accounting import account
+from pipeline.accounting.certified import certified_epsilons, with_noise
+from pipeline.accounting.finite_precision import (
+    COARSEST,
+    DELTA_SHARE,
+    STEPS_PER_SIGMA,
+    TOTAL_VARIATION,
+    accounted_delta,
+    count_enlargement,
+    draws,
+    optical_enlargement,
+    within_delta,
+)
+from pipeline.learning.data.dataset import load
+from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
+from pipeline.learning.run import prepare
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.packs import Pack
+from pipeline.trials.promises import check_promises
+
+CPU = torch.device("cpu")
+BASE = TrialConfig(dataset="digits", hidden=(16, 12), batch_size=32, epochs=2, learning_rate=0.1, noise="secure",
+                   mechanism="per_example", sampler="poisson", noise_multiplier=1.0, matmul_precision="integer")
+AUTOMATIC = dataclasses.replace(BASE, mechanism="automatic")
+PHOTONIC = TrialConfig(dataset="digits", hidden=(16, 12), batch_size=32, algorithm="pdfa", mechanism="photonic",
+                       sigma=5.0, noise="secure")
+EVERY = pytest.mark.parametrize("trial", [BASE, AUTOMATIC], ids=["per_example", "automatic"])
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits")
+
+
+@EVERY
+@pytest.mark.parametrize("size", [1e-20, 1.0, 1e12])
+def test_no_record_moves_the_sum_by_more_than_c(trial, size, digits):
+    """Learning signals beyond every clip, or below it, of records of the data set."""
+    training, rng = prepare(Pack((trial,)), digits, CPU), np.random.default_rng(1)
+    activations, _ = training.net.forward(training.train_inputs.batch(torch.arange(6).view(1, -1)))
+    moved = []
+    for _ in range(20):
+        deltas = [torch.from_numpy(rng.normal(size=(1, 6, n)) * size).float() for n in training.net.sizes[1:]]
+        sums = []
+        for last in (1.0, 0.0):
+            keep = torch.ones(1, 6, 1)
+            keep[0, -1] = last
+            out = training.net.blank_parameters(1, CPU, torch.float64)
+            training.mechanism.add_up([d * keep for d in deltas], activations, out)
+            sums.append(out.flat[0].numpy())
+        moved.append(np.linalg.norm(sums[0] - sums[1]))
+    assert max(moved) <= training.mechanism.bounds[0] == 1
+    assert (max(moved) > 0.97) == (size >= 1), "as long as they may be, or nothing"
+
+
+def test_rounding_to_the_grid_does_break_the_bound_that_real_numbers_would_keep():
+    """Why signals have eta: a vector of norm 1 whose every coordinate crosses half a step."""
+    d = sum(PHOTONIC.layer_sizes[1:])
+    trial = dataclasses.replace(PHOTONIC, sigma=COARSEST * STEPS_PER_SIGMA / math.sqrt(d) * 0.999)
+    eta = optical_enlargement(trial)
+    release = FixedPointRelease([trial.sigma * (1 + eta)], (d,), CPU)
+    base = np.full(d, 0.5 - 1e-6) * release.steps[0]  # just below half a step, in every coordinate
+    # Half steps are crossed by as many whole steps as fit, and one more.
+    step = np.full(d, (math.floor(1 / math.sqrt(d) / release.steps[0]) + 2e-6) * release.steps[0])
+    release.noise.next = lambda: torch.zeros(1, d, dtype=torch.float64)
+    one, other = (release(torch.from_numpy(numbers[None].copy()))[0].numpy() for numbers in (base, base + step))
+    moved = np.linalg.norm(other - one)
+    assert np.linalg.norm(step) <= 1 and np.linalg.norm(step) * (1 + 2.0**-11) < moved <= 1 + eta
+
+
+def test_released_numbers_lie_on_the_grid_and_hold_what_was_rounded():
+    release = FixedPointRelease([3.0, 0.5], (1000,), CPU)
+    drawn = release.noise.next()
+    release.noise.next = lambda: drawn.clone()
+    numbers = torch.randn(2, 1000, dtype=torch.float64)
+    released = release(numbers.clone())
+    for r, step in enumerate(release.steps):
+        assert step == (3.0, 0.5)[r] / STEPS_PER_SIGMA
+        integers = released[r].numpy() / step
+        assert (np.abs(integers - np.round(integers)) < 1e-3).all()
+        assert np.array_equal(np.round(integers) - drawn[r].numpy(), np.round(numbers[r].numpy() * (1 / step))), \
+            "halfway, a quotient may round to the other side"
+
+
+def test_eta_counts_widths_and_the_grid():
+    width = sum(PHOTONIC.layer_sizes[1:])
+    expected = (width + 16) * 2.0**-53 + 5.0 * math.sqrt(width) * 2.0**-40 + 2.0**-40
+    assert PHOTONIC.tau_f == 1 and optical_enlargement(PHOTONIC) == pytest.approx(expected, rel=1e-4)
+    assert count_enlargement(30.0) == pytest.approx(31 * 2.0**-40, rel=1e-4)
+    with pytest.raises(ValueError, match=r"sigma/tau_f: must be at most 1.74e\+08 with noise 'secure', whose grid of"):
+        optical_enlargement(dataclasses.replace(PHOTONIC, sigma=2e8))
+    with pytest.raises(ValueError, match=r"the noise of a count: must be at most 1.07e\+09 with noise 'secure'"):
+        count_enlargement(2e9)
+
+
+def test_a_thousandth_of_delta_is_the_samplers_and_epsilon_still_is_for_delta():
+    research = dataclasses.replace(BASE, noise="research")
+    assert accounted_delta(BASE) == BASE.delta * (1 - DELTA_SHARE) and accounted_delta(research) == BASE.delta
+    secure, simulated = certified_epsilons(BASE, 2)[0], certified_epsilons(research, 2)[0]
+    assert secure.delta == simulated.delta == BASE.delta and simulated.value < secure.value < simulated.value * 1.001
+    assert draws(BASE) * TOTAL_VARIATION * (1 + math.exp(secure.value)) < DELTA_SHARE * BASE.delta
+    assert within_delta(BASE, 100.0) and not within_delta(BASE, 200.0) and within_delta(research, 200.0)
+    target = dataclasses.replace(BASE, noise_multiplier=0.0, target_epsilon=3.0)
+    assert 2.97 <= certified_epsilons(target, target.epochs)[0].value <= 3
+    simulated = dataclasses.replace(target, noise="research")
+    assert with_noise(target).noise_multiplier > with_noise(simulated).noise_multiplier
+
+
+def test_an_epsilon_so_large_that_the_sampler_counts_is_not_certified():
+    loose = TrialConfig(mechanism="photonic", sigma=0.1, noise="secure", private_metrics="withheld")
+    assert all(math.isinf(e.value) for e in account(loose, 1) if e.kind == "label")
+    tight = dataclasses.replace(loose, sigma=10.0)
+    assert all(math.isfinite(e.value) for e in account(tight, 1) if e.kind == "label")
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"mechanism": "photonic", "sampler": "shuffled", "noise_multiplier": 0.0}, "noise: needs a guarantee"),
+    ({"noise_multiplier": 0.0}, "noise: needs a guarantee that it can keep: mechanism 'per_example' or 'automatic' or "
+                                "'component'"),
+    ({"algorithm": "pdfa", "projector": "opu_hardware"}, "projector: nobody has shown that a real OPU projects"),
+    ({"canaries": 100}, "canaries: their audit is computed from private records"),
+    ({"clipping_norm": 1e-300}, "clipping_norm: must be at least 1e-15 and at most 1e.15 with noise 'secure'"),
+    ({"clipping_norm": 1e20}, "clipping_norm: must be at least 1e-15 and at most 1e.15 with noise 'secure'"),
+    ({"noise_multiplier": 2e6}, r"noise_multiplier: must be at most [\d.e+]+ with arithmetic 'integer', or the grid"),
+    ({"noise_multiplier": 1e9, "matmul_precision": "float32"},
+     r"noise_multiplier: must be at most 2.9e\+07 with noise 'secure', whose grid would be too coarse for"),
+    ({"noise": "research", "private_metrics": "noisy", "canaries": 100}, "canaries: their audit is computed from priv"),
+    ({"private_metrics": "plain"}, "private_metrics: must be 'noisy' or 'withheld' with noise 'secure'"),
+    ({"private_metrics": "all"}, "private_metrics: must be one of plain, noisy, withheld, got 'all'"),
+])
+def test_a_secure_trial_whose_argument_does_not_hold_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        dataclasses.replace(BASE, **changes)
+
+
+def test_a_device_of_which_nothing_is_known_is_refused():
+    with pytest.raises(ConfigError, match="noise: 'secure' adds up in float64, .* got 'meta'; use 'cpu' or 'cuda'"):
+        FixedPointRelease([1.0], (3,), torch.device("meta"))
+    with pytest.raises(ConfigError, match="noise: 'secure' has a grid for noise of standard deviation"):
+        FixedPointRelease([1e-290], (3,), CPU)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({}, "arithmetic: must be 'integer' with noise 'secure' and mechanism 'per_example', whose guarantee is of sums "
+         "without rounding, got 'float32'; use that, or noise 'research'"),
+    ({"mechanism": "component"}, "arithmetic: must be 'integer' with noise 'secure' and mechanism 'component', "),
+    ({"network": "convnet", "channels": (4,), "kernel": 3, "algorithm": "hybrid", "projector": ""},
+     "network: the proof of noise 'secure' is of integers, .* got 'convnet'; use 'mlp', or noise 'research'"),
+])
+def test_sums_in_floating_point_are_refused_where_noise_is_secret(changes, message, digits):
+    """As settings they stay valid: stores of earlier versions have them, and their epsilon is what it was."""
+    trial = dataclasses.replace(BASE, **{"matmul_precision": "float32", **changes})
+    assert math.isfinite(account(trial, trial.epochs)[0].value)
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        check_promises([trial])
+    with pytest.raises(ConfigError, match="^arithmetic: must be 'integer'"):
+        prepare(Pack((trial,)), digits, CPU)
+
+
+def test_optical_signals_of_secure_trials_are_released_on_a_grid(digits):
+    training = prepare(Pack((PHOTONIC,)), digits, CPU)
+    optics = training.mechanism.optics
+    sigma = optics.release.steps[0] * STEPS_PER_SIGMA
+    assert sigma == pytest.approx(5.0 * (1 + optical_enlargement(PHOTONIC)), rel=1e-15) and sigma > 5.0
+    signals = [torch.randn(1, 32, n) * 1e3 for n in (16, 12, 10)]
+    optics.release.noise.next = lambda: torch.zeros(1, 32, 38, dtype=torch.float64)
+    for v, released in zip(signals, optics.perturb(signals), strict=True):
+        assert torch.allclose(released, v / v.norm(dim=-1, keepdim=True), atol=1e-6)

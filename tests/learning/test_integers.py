@@ -1,0 +1,427 @@
+"""Integer arithmetic: contributions that are functions of one record, never longer than C, with exact sums."""
+
+import dataclasses
+import functools
+import hashlib
+import os
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from scipy import stats
+
+from pipeline import TrialConfig, train
+from pipeline.accounting.overview import as_lines
+from pipeline.experiment.experiment import parse_experiment
+from pipeline.learning.data.dataset import load
+from pipeline.learning.integers import products
+from pipeline.learning.integers.inputs import IntegerInputs
+from pipeline.learning.model import TrainedModel
+from pipeline.learning.run import prepare
+from pipeline.learning.run import train as train_pack
+from pipeline.trials.config import ConfigError
+from pipeline.trials.packs import Pack
+from pipeline.trials.steps import GRID_BITS, LARGEST, grid_exponent, steps
+
+CPU = torch.device("cpu")
+BASE = TrialConfig(dataset="digits", algorithm="dfa", hidden=(24, 16), feedback_std=0.3, mechanism="per_example",
+                   sampler="poisson", noise_multiplier=0.5, batch_size=48, epochs=2, learning_rate=0.3, momentum=0.9,
+                   averaging=0.8, alignment_batches=1, arithmetic="integer", train_records=640)
+OF_FACTORS = TrialConfig({k: v for k, v in BASE.given if k != "feedback_std"}, mechanism="component", tau_e=0.1,
+                         tau_h=1.0, noise_multiplier=1.0)
+TRIALS = {
+    "dfa": BASE,
+    "bp, sigmoid, adam": TrialConfig(BASE.given, algorithm="bp", feedback_std=1.0, activation="sigmoid",
+                                     optimizer="adam", momentum=0.9, learning_rate=0.02),
+    "tdfa, shuffled, nesterov": TrialConfig(BASE.given, algorithm="tdfa", sampler="shuffled", optimizer="nesterov"),
+    "pdfa with optical noise": TrialConfig(BASE.given, algorithm="pdfa", sigma=0.1, tau_f=2.0,
+                                           sampler="without_replacement"),
+    "denoise": TrialConfig(BASE.given, denoise=True, output_init="feedback", input_norm=2.0),
+    "automatic, relu": TrialConfig(BASE.given, mechanism="automatic", activation="relu", inputs="standardized"),
+    "width 1": TrialConfig(BASE.given, hidden=(1, 3), learning_rate=0.1),
+    "softmax, smoothed": TrialConfig(BASE.given, algorithm="bp", feedback_std=1.0, hidden=(),
+                                     loss="label_smoothing", private_metrics="noisy"),
+    **{f"component{name}": TrialConfig(OF_FACTORS.given, **changes) for name, changes in {
+        "": {}, ", bp": {"algorithm": "bp"}, ", pdfa": {"algorithm": "pdfa", "tau_e": 0.5},
+        ", target": {"target_norm": 0.4, "denoise": True}, ", filled": {"target_norm": 0.4, "bounding": "scale"},
+        ", error not clipped": {"error_clip": False, "tau_e": 1.0},
+        ", published": {"target_norm": 0.4, "tau_h_rule": "published"}}.items()},
+}
+EVERY = pytest.mark.parametrize("trial", TRIALS.values(), ids=TRIALS)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits")
+
+
+def made(trial, data, *others):
+    return prepare(Pack((trial, *others)), data, CPU)
+
+
+def contributions(training, batch):
+    """K of every layer [m, n_l] and H, as integers, of a batch [1, m] in which every place has a record."""
+    training.mechanism.optics = None  # the record's own randomness, drawn by place
+    activations, logits = training.net.forward(training.train_inputs.batch(batch))
+    error, _ = training.loss(logits, training.data.train_y[batch])
+    deltas = training.deltas(error, activations)
+    found = training.mechanism.integers.contributions(training.mechanism.layer_factors, deltas, activations)
+    return ([k[0].numpy() for k, _ in found], [k[0].numpy() for _, k in found],
+            [h.values[0].numpy() for h in activations])
+
+
+def of_length(trial, norm):
+    """The trial with contributions that are clipped to this norm or, factor by factor, to one that grows with it."""
+    if trial.mechanism != "component":
+        return TrialConfig(trial.given, clipping_norm=norm)
+    changes = {"target_norm": norm} if trial.target_norm else {}
+    return TrialConfig(trial.given, **changes, tau_e=norm / 4 if trial.error_clip else 1.0)
+
+
+def norms_over_c(training, of_weights, of_biases, inputs):
+    """Exact squared norms of contributions over C^2, record by record."""
+    [of_trial], [bound] = training.mechanism.integers.steps, training.mechanism.bounds
+    squares = [Fraction(0)] * len(inputs[0])
+    for k, of_bias, h, step in zip(of_weights, of_biases, inputs, of_trial, strict=True):
+        a, b = Fraction(step.contribution), Fraction(step.input)
+        for record, rows in enumerate(zip(k.tolist(), of_bias.tolist(), h.tolist(), strict=True)):
+            weight, bias, of_input = (sum(x * x for x in row) for row in rows)
+            squares[record] += a**2 * (weight * b**2 * of_input + bias)
+    return [square / Fraction(bound) ** 2 for square in squares]
+
+
+@EVERY
+@pytest.mark.parametrize("clipping_norm", [1e-3, 0.7, 50.0])
+def test_no_contribution_is_longer_than_c(trial, clipping_norm, digits):
+    training = made(of_length(trial, clipping_norm), digits)
+    training.net.parameters.flat.mul_(3.0)  # beyond where weights start
+    squares = norms_over_c(training, *contributions(training, torch.arange(40).view(1, -1)))
+    assert max(squares) <= 1
+    if clipping_norm < 0.1 and (trial.mechanism != "component" or trial.bounding == "scale"):
+        assert max(squares) > Fraction(9, 10), "they are as long as they may be, apart from truncation"
+
+
+def test_rounding_up_in_place_of_truncating_is_seen_by_that_test(digits, monkeypatch):
+    training = made(TrialConfig(BASE.given, clipping_norm=1e-3), digits)
+    truncate = torch.Tensor.to
+
+    def away_from_zero(x, *args, **kwargs):
+        up = x.sign() * x.abs().ceil() if args == (torch.int16,) and x.dtype == torch.float32 else x
+        return truncate(up, *args, **kwargs)
+    monkeypatch.setattr(torch.Tensor, "to", away_from_zero)
+    found = contributions(training, torch.arange(40).view(1, -1))
+    monkeypatch.undo()
+    assert max(norms_over_c(training, *found)) > 1
+
+
+@EVERY
+def test_what_a_record_contributes_depends_on_no_other(trial, digits):
+    """Wherever it stands, among how many, and with whichever trials in the pack."""
+    training = made(trial, digits)
+    training.step(training.sampler.epoch()[0])
+    batch = torch.arange(100, 171).view(1, -1)
+    before, *_ = contributions(training, batch)
+    order = torch.randperm(71, generator=torch.Generator().manual_seed(1))
+    moved, *_ = contributions(training, batch[:, order])
+    fewer, *_ = contributions(training, batch[:, 3:8])
+    replaced, *_ = contributions(training, torch.cat([batch[:, :5], batch[:, :1] + 300, batch[:, 6:]], dim=1))
+    others = [k for k in range(71) if k != 5]
+    for k, m, f, r in zip(before, moved, fewer, replaced, strict=True):
+        assert np.array_equal(k[order.numpy()], m) and np.array_equal(k[3:8], f)
+        assert np.array_equal(k[others], r[others])
+    assert any(not np.array_equal(k[5], r[5]) for k, r in zip(before, replaced, strict=True))
+
+
+def test_the_sum_is_exact_and_the_release_is_that_plus_the_noise(digits):
+    training = made(BASE, digits)
+    integers = training.mechanism.integers
+    batch = torch.arange(60).view(1, -1)
+    (found, _, inputs), drawn = contributions(training, batch), integers.noise.next()
+    integers.noise.next = lambda: drawn.clone()
+    activations, logits = training.net.forward(training.train_inputs.batch(batch))
+    error, _ = training.loss(logits, digits.train_y[batch])
+    training.mechanism.update(training.deltas(error, activations), activations, training.update)
+    weights, biases = training.update.views(drawn)
+    gamma = training.mechanism.deviations[0] / 2**GRID_BITS
+    for layer, (k, h, step) in enumerate(zip(found, inputs, integers.steps[0], strict=True)):
+        scale = 2.0 ** grid_exponent(step, training.mechanism.deviations[0])
+        assert step.contribution * step.input == scale * gamma, "the sum lies on the noise's grid"
+        exact = k.T.astype(object) @ h.astype(object) * int(scale) + weights[layer][0].numpy().astype(object)
+        released = training.update.weights[layer][0].numpy()
+        assert np.array_equal(released, (exact.astype(np.float64) * (gamma / BASE.batch_size)).astype(np.float32))
+        exact = k.sum(axis=0, dtype=object) * int(scale / step.input) + biases[layer][0].numpy().astype(object)
+        assert np.array_equal(training.update.biases[layer][0].numpy(),
+                              (exact.astype(np.float64) * (gamma / BASE.batch_size)).astype(np.float32))
+
+
+@pytest.mark.parametrize("noise", ["research", "secure"])
+@pytest.mark.parametrize("wrong", [2 / 3, 3 / 2])
+def test_noise_has_its_sigma_and_another_is_rejected(noise, wrong, digits):
+    trial = TrialConfig(BASE.given, noise=noise, noise_multiplier=3.0, private_metrics="withheld", clipping_norm=0.3)
+    training = made(trial, digits)
+    nothing = torch.full((1, 48), -1)
+    sample = []
+    for _ in range(12):
+        training.step(nothing)
+        sample += [block.flatten().numpy().copy() for block in training.update.weights + training.update.biases]
+    sample = np.concatenate(sample) * trial.batch_size / (3.0 * 0.3)
+    assert stats.kstest(sample, "norm").pvalue > 1e-6 > 1e-12 > stats.kstest(sample * wrong, "norm").pvalue
+
+
+def test_seeded_noise_is_that_of_the_step_and_no_other_trials_or_streams(digits):
+    first, again, other = (made(TrialConfig(BASE.given, seed=seed), digits).mechanism.integers.noise
+                           for seed in (0, 0, 1))
+    one, two = first.next().clone(), first.next().clone()
+    again.restore({"step": torch.tensor([1])})
+    assert torch.equal(again.next(), two) and not torch.equal(one, two) and not torch.equal(other.next(), one)
+    keys = {(source.stream, source.step) for source in made(TRIALS["pdfa with optical noise"], digits).noise_sources()}
+    assert {stream for stream, _ in keys} == {"release", "noise"}
+
+
+@EVERY
+def test_a_trial_in_a_pack_is_the_same_as_alone(trial, digits):
+    another = TrialConfig(of_length(trial, 0.1).given, seed=7, noise_multiplier=4.0)
+    together = [list(records) for records in zip(*train_pack(Pack((another, trial)), digits), strict=True)][1]
+    alone = list(train(trial, digits))
+    for name, weight in alone[-1].outcome.weights.items():
+        assert np.array_equal(weight, together[-1].outcome.weights[name])
+
+
+PRINT_DIGESTS = """
+import sys
+sys.path[:0] = {paths!r}
+import torch
+torch.set_num_threads(int(sys.argv[1]))
+from test_integers import digests
+print(*digests())
+"""
+
+
+@functools.cache
+def digests():
+    """Of the weights of every trial after an epoch."""
+    found, data = [], load("digits")
+    for trial in TRIALS.values():
+        digest = hashlib.sha256()
+        for name, weight in sorted(list(train(dataclasses.replace(trial, epochs=1), data))[-1].outcome.weights.items()):
+            digest.update(f"{name} {weight.shape}".encode() + weight.tobytes())
+        found.append(digest.hexdigest()[:16])
+    return found
+
+
+@pytest.mark.parametrize(("instructions", "kernels", "threads"), [
+    ("AVX512_CORE", "default", 1), ("AVX2", "avx2", 2), ("SSE41", "default", 2)])
+def test_weights_have_the_same_bits_with_other_instructions_and_threads(instructions, kernels, threads):
+    """Processors are imitated by what libraries are told not to use."""
+    root = Path(__file__).parents[2]
+    code = PRINT_DIGESTS.format(paths=[str(root), str(Path(__file__).parent)])
+    other = subprocess.run([sys.executable, "-c", code, str(threads)], capture_output=True, text=True, check=True, env={
+        **os.environ, "ONEDNN_MAX_CPU_ISA": instructions, "ATEN_CPU_CAPABILITY": kernels, "OMP_NUM_THREADS": "2",
+        "OMP_WAIT_POLICY": "passive"})  # threads that spin take the time of other tests
+    assert other.stdout.split() == digests()
+
+
+def test_products_are_exact_in_both_kernels_and_a_wrong_one_is_noticed(monkeypatch):
+    a = torch.randint(-127, 128, (37, 5_000), dtype=torch.int8)
+    b = torch.randint(-64, 65, (5_000, 21), dtype=torch.int8)
+    expected = (a.double() @ b.double()).to(torch.int32)
+    assert torch.equal(products._by_int8(a, b), expected) and torch.equal(products._by_float32(a, b), expected)
+    largest = torch.full((2, 5_000), 127, dtype=torch.int8), torch.full((5_000, 3), -64, dtype=torch.int8)
+    assert (products._by_float32(*largest) == -127 * 64 * 5_000).all()
+
+    def saturating(a, b):  # as pairs of 16 bits do without VNNI
+        pairs = (a.int()[:, None, 0::2] * b.int().T[None, :, 0::2] + a.int()[:, None, 1::2] * b.int().T[None, :, 1::2])
+        return pairs.clamp(-16_000, 16_000).sum(-1, dtype=torch.int32)
+    monkeypatch.setattr(torch, "_int_mm", saturating)
+    products.by_int8.cache_clear()
+    assert not products.by_int8(CPU, 37, 5_000, 21) and products.kernel(CPU, (64, 24, 10), 30) == "float32"
+    assert torch.equal(products.product(a, b), expected)
+    monkeypatch.undo()
+    products.by_int8.cache_clear()
+    int_mm = torch._int_mm
+    monkeypatch.setattr(torch, "_int_mm", lambda a, b: (a.float() @ b.float()).to(torch.int32))  # sums of 24 bits
+    assert not products.by_int8(CPU, 37, 5_001, 21) and products.by_int8(CPU, 37, 501, 21)
+    monkeypatch.setattr(torch, "_int_mm", int_mm)
+    products.by_int8.cache_clear()
+
+
+@pytest.mark.parametrize("shape", [(1, 40, 9), (40, 1, 9), (40, 9, 1), (1, 1, 40), (16, 784, 1), (5, 3, 2)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_of_single_rows_and_columns_are_exact(shape, transposed):
+    """Int8 products of some of them read memory that is not theirs."""
+    (m, k, n), generator = shape, torch.Generator().manual_seed(1)
+    a = torch.randint(-127, 128, (k, m) if transposed else (m, k), dtype=torch.int8, generator=generator)
+    b = torch.randint(-64, 65, (n, k) if transposed else (k, n), dtype=torch.int8, generator=generator)
+    a, b = (a.t(), b.t()) if transposed else (a, b)
+    assert torch.equal(products.product(a, b).double(), a.double() @ b.double())
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, -64, -65, 8_192, -8_192, 127 * 128])
+def test_two_digits_make_a_number(size):
+    x = torch.tensor([[size, -size]], dtype=torch.int16)
+    digits = products.digits(x)
+    assert torch.equal(products.joined(digits.to(torch.int32)), x.double()) and digits.abs().max() <= 127
+    assert abs(size) > LARGEST or digits.abs().max() <= 64
+
+
+@pytest.mark.parametrize("changes", [{"inputs": "unit"}, {"inputs": "standardized"}, {"input_norm": 3.0}])
+def test_inputs_are_quantised_once_and_close_to_what_float32_has(changes, digits):
+    trial = TrialConfig(BASE.given, **changes)
+    whole = made(trial, digits).train_inputs
+    assert isinstance(whole, IntegerInputs) and whole.values.dtype == torch.int8
+    indices = torch.arange(50).view(1, -1)
+    real = made(TrialConfig(trial.given, arithmetic="float32"), digits).train_inputs.batch(indices)
+    rows = whole.batch(indices)
+    assert (rows.real() - real).abs().max() <= 0.51 * whole.step + (real.abs().max() - 127 * whole.step).clamp(min=0)
+    assert torch.equal(rows.squares[..., 0], rows.values.double().square().sum(-1))
+
+
+def test_the_network_learns_as_that_of_float32_does_without_noise(digits):
+    """And where there is next to none: an update in integers has the direction of the one in float32."""
+    for name in ("dfa", "bp, sigmoid, adam", "automatic, relu", "denoise", "component", "component, bp",
+                 "component, pdfa", "component, filled", "component, target"):
+        trial = TrialConfig(TRIALS[name].given, noise_multiplier=0.0)
+        least = 0.98 if "relu" in name else 0.99  # small outputs are rounded to 0, where it has no slope
+        whole, real = (made(TrialConfig(trial.given, arithmetic=kind), digits) for kind in ("integer", "float32"))
+        for training in (whole, real):
+            training.net.parameters.flat.zero_()
+        if real.feedback.matrices is not None:  # which both draw, each in its way
+            real.feedback.matrices.copy_(whole.feedback.matrices)
+        if real.mechanism.space:
+            real.mechanism.space.bases = whole.mechanism.space.bases
+        for (w, v), (b, c) in zip(zip(whole.net.parameters.weights, real.net.parameters.weights, strict=True),
+                                  zip(whole.net.parameters.biases, real.net.parameters.biases, strict=True),
+                                  strict=True):
+            start = torch.randn(v.shape, generator=torch.Generator().manual_seed(3)) / v.shape[2] ** 0.5
+            w.copy_(start), v.copy_(start), b.zero_(), c.zero_()
+        batch = torch.arange(200).view(1, -1)
+        whole.step(batch), real.step(batch)
+        for mine, other in zip(whole.update.weights, real.update.weights, strict=True):
+            assert torch.cosine_similarity(mine.flatten(), other.flatten(), dim=0) > least, name
+            assert 0.95 < mine.norm() / other.norm() < 1.05, name
+
+
+def test_a_trial_goes_on_with_the_same_bits(digits):
+    trial = TRIALS["pdfa with optical noise"]
+    whole, first, second = (made(trial, digits) for _ in range(3))
+    for _ in range(2):
+        whole.run_epoch()
+    first.run_epoch()
+    second.restore(*first.capture())
+    second.run_epoch()
+    assert torch.equal(whole.net.parameters.flat, second.net.parameters.flat)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"mechanism": "none", "noise_multiplier": 0.0}, "arithmetic: 'integer' does not go with mechanism 'none': .*; "
+     "use mechanism 'per_example' or 'automatic' or 'component', or arithmetic 'float32'"),
+    ({"network": "convnet", "channels": (4,), "kernel": 3}, "arithmetic: 'integer' does not go with network 'convnet'"),
+    ({"algorithm": "pdfa", "projector": "opu_physical"}, "arithmetic: 'integer' does not go with projector 'opu_phys"),
+    ({"noise_multiplier": 1e7}, "noise_multiplier: must be at most .* with arithmetic 'integer', or the grid"),
+    ({"input_norm": 1e160}, "input_norm: must be 0, or at least 1e-06 and at most 1e.06 with arithmetic 'integer'"),
+    ({"arithmetic": "int8"}, "arithmetic: must be one of float32, bfloat16, integer, got 'int8'"),
+    ({"features": "optical", "feature_groups": 0}, "input_norm: must be > 0 with arithmetic 'integer' and features"),
+    ({"matmul_precision": "float32"}, "arithmetic: is another name of matmul_precision; give it once"),
+])
+def test_what_integers_are_not_for_is_refused(changes, message):
+    given = {"arithmetic": "integer"} | {k: v for k, v in BASE.given if k != "matmul_precision"}
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        TrialConfig(**{**given, **changes})
+
+
+def test_the_name_in_files_is_arithmetic_and_in_keys_matmul_precision():
+    assert BASE.canonical()["matmul_precision"] == BASE.arithmetic == "integer"
+    text = """
+name: integers
+base: {dataset: digits, mechanism: per_example, sampler: poisson, noise_multiplier: 1, feedback_std: 0.3}
+grid: {arithmetic: [float32, integer]}
+"""
+    experiment = parse_experiment(text, Path("FILE.yaml"))
+    assert [trial.matmul_precision for trial in experiment.trials] == ["float32", "integer"]
+    assert len({trial.trial_key for trial in experiment.trials}) == 2
+    lines = "\n".join(as_lines(parse_experiment(text.replace("[float32, integer]", "[integer]"), Path("FILE.yaml"))))
+    assert "layer 1: inputs 2^-6, learning signals" in lines
+    with pytest.raises(ConfigError, match=r"arithmetic: must be one of .* at grid.arithmetic\[1\]"):
+        parse_experiment(text.replace("integer]", "whole]"), Path("FILE.yaml"))
+
+
+def test_a_search_and_a_changed_setting_know_that_name_too():
+    text = """
+base: {dataset: digits, mechanism: per_example, sampler: poisson, noise_multiplier: 1, arithmetic: integer}
+search: {algorithm: random, trials: 2, space: {learning_rate: {uniform: [0.1, 1]}}}
+"""
+    choice = text.replace(", arithmetic: integer", "").replace("space: {", "space: {arithmetic: {choice: [integer]}, ")
+    for experiment in (parse_experiment(text, Path("FILE.yaml")), parse_experiment(choice, Path("FILE.yaml"))):
+        assert {trial.matmul_precision for trial in experiment.corners} == {"integer"}
+    changed = parse_experiment(text, Path("FILE.yaml"), changes={"arithmetic": "float32"})
+    assert {trial.matmul_precision for trial in changed.corners} == {"float32"}
+    with pytest.raises(ConfigError, match="must be a field that no grid, case or space sets, got one of search.space"):
+        parse_experiment(choice, Path("FILE.yaml"), changes={"arithmetic": "float32"})
+
+
+def test_steps_follow_c_and_the_noise_alone():
+    for step, twice in zip(steps(BASE, 1.0, 0.5), steps(BASE, 2.0, 1.0), strict=True):
+        assert twice.contribution == 2 * step.contribution and twice[:2] == step[:2]
+    for trial, z in ((BASE, 0.2), (BASE, 0.9), (BASE, 17.0), (TrialConfig(BASE.given, input_norm=1e6), 256.0)):
+        for step in steps(trial, 1.0, z):
+            assert grid_exponent(step, z) >= 0 and step.contribution * 2**GRID_BITS / z >= 1, "biases have no b"
+    with pytest.raises(ConfigError, match="noise_multiplier: must be at most 256 with arithmetic 'integer'"):
+        TrialConfig(BASE.given, input_norm=1e6, noise_multiplier=1000.0)
+
+
+def test_contributions_that_vanish_are_said(digits, capsys):
+    trial = TrialConfig(BASE.given, clipping_norm=1e7, noise_multiplier=0.5, epochs=1)
+    [record] = train(trial, digits)
+    assert float(record.tags["arithmetic.truncated_to_zero"]) == 1.0
+    assert "clipping norm C = 1e+07: 100% of" in capsys.readouterr().err
+    [record] = train(TrialConfig(BASE.given, epochs=1), digits)
+    assert float(record.tags["arithmetic.truncated_to_zero"]) < 0.01 and not capsys.readouterr().err
+    assert record.tags["arithmetic.kernel"] == products.kernel(CPU, BASE.layer_sizes, BASE.batch_size)
+
+
+def test_a_record_without_features_and_weights_that_are_not_finite_contribute_nothing_wrong(digits):
+    training = made(BASE, digits)
+    training.net.parameters.flat[0, 5] = float("nan")
+    training.net.parameters.flat[0, 6] = float("inf")
+    squares = norms_over_c(training, *contributions(training, torch.arange(20).view(1, -1)))
+    assert max(squares) <= 1
+
+
+def test_secure_and_seeded_trials_differ_in_keys_alone(digits, monkeypatch):
+    """With the seeded keys in place of secret ones, and the same batches, weights are the same."""
+    seeded = TrialConfig(BASE.given, private_metrics="withheld", epochs=1)
+    secure = TrialConfig(seeded.given, noise="secure")
+    one, two = made(seeded, digits), made(secure, digits)
+    two.sampler, two.mechanism.integers.noise.seeds = one.sampler, one.mechanism.integers.noise.seeds
+    batch = one.sampler.epoch()[0]
+    one.step(batch), two.step(batch)
+    assert torch.equal(one.net.parameters.flat, two.net.parameters.flat)
+    assert dataclasses.is_dataclass(seeded)
+
+
+def test_a_loaded_model_has_the_logits_by_which_the_trial_was_evaluated(digits):
+    for name in ("dfa", "softmax, smoothed"):
+        *_, last = train(TRIALS[name], digits)
+        model = TrainedModel(TRIALS[name], last.outcome.weights)
+        right = (model(digits.test_x).argmax(dim=1) == digits.test_y).double().mean()
+        assert right == pytest.approx(last.metrics["test/accuracy"], abs=1e-6)
+        training = made(TRIALS[name], digits)
+        training.net.parameters = model._network.parameters
+        places = torch.arange(len(digits.test_y))[None]
+        assert torch.equal(training.net.forward(training.test_inputs.batch(places))[1][0], model(digits.test_x))
+
+
+@pytest.mark.parametrize("size", [1e-4, 1.0, 300.0, 1e30])
+def test_a_file_of_features_of_any_size_keeps_its_directions(size, tmp_path, digits):
+    path, generator = tmp_path / "features.safetensors", torch.Generator().manual_seed(1)
+    parts = {name: torch.randn(n, 96, generator=generator) * size for name, n in (("train", 1437), ("test", 360))}
+    save_file(parts, path)
+    trial = TrialConfig(BASE.given, features="file", feature_file=str(path), feature_source="random", input_norm=2.0)
+    rows = made(trial, digits).train_inputs.batch(torch.arange(50)[None])
+    cosines = torch.cosine_similarity(rows.real()[0], parts["train"][:50] / size, dim=1)
+    assert cosines.min() > 0.999 and (rows.real().norm(dim=-1) / 2 - 1).abs().max() < 0.03

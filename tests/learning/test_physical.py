@@ -1,0 +1,283 @@
+"""`opu_physical`: light, camera and retrieval, against the formulas of docs/optics.md."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from pipeline.experiment.experiment import load_experiment
+from pipeline.learning import randomness
+from pipeline.learning.data.dataset import load
+from pipeline.learning.feedback.physical import PhysicalOpuProjector
+from pipeline.learning.feedback.projection import SimulatedOpuProjector
+from pipeline.learning.feedback.projectors import make_projector
+from pipeline.learning.opu import simulated_device
+from pipeline.learning.run import train
+from pipeline.learning.state import capture, restore
+from pipeline.learning.training import Training
+from pipeline.trials.camera import ZYLA_4_2, Camera, camera_of
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.packs import Pack
+from pipeline.trials.transmission import transmission
+
+IDEAL = Camera(photons=1e3, reference_ratio=2.0, dark_counts=0.0, read_noise=0.0, full_well=0.0, adc_bits=0, std=0.5,
+               n_inputs=10)
+PHYSICAL = dict(algorithm="pdfa", projector="opu_physical", dataset="digits", hidden=(16, 16), batch_size=64, epochs=2,
+                alignment_batches=0)
+CPU = torch.device("cpu")
+
+
+def projector(*cameras, n=40, seeds=None, noise_seeds=None):
+    count = len(cameras)
+    return PhysicalOpuProjector(10, n, seeds or [7] * count, cameras[0].std, cameras=cameras,
+                                noise_seeds=noise_seeds or list(range(count)))
+
+
+def ternary(*shape, seed=0):
+    return torch.randint(-1, 2, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+def one_and_minus_one(m):
+    """m errors with one +1 and one -1, of 10 components."""
+    e = torch.zeros(m, 10)
+    at = torch.rand(m, 10, generator=torch.Generator().manual_seed(1)).argsort(dim=1)
+    return e.scatter_(1, at[:, :1], 1.0).scatter_(1, at[:, 1:2], -1.0)[None]
+
+
+def test_the_matrix_is_that_of_lightonmls_simulated_device():
+    device = simulated_device(10, 33, 5, linear=True)
+    np.testing.assert_allclose(transmission(5, 10, 33), math.sqrt(10) * device.random_matrix, rtol=1e-6)
+    ours = projector(IDEAL, n=33, seeds=[5])
+    torch.testing.assert_close(ours.matrices, SimulatedOpuProjector(10, 33, [5], IDEAL.std).matrices)
+
+
+@pytest.mark.parametrize("ratio", [0.5, 2.0, 20.0])
+def test_without_noise_it_is_the_simulated_projection(ratio):
+    e = ternary(2, 31, 10)
+    camera = dataclasses.replace(IDEAL, reference_ratio=ratio, dark_counts=3.0)
+    ours = projector(camera, camera, n=40, seeds=[5, 6])
+    linear = SimulatedOpuProjector(10, 40, [5, 6], IDEAL.std).project(e)
+    torch.testing.assert_close(ours.retrieve(ours.expected_counts(e)), linear, rtol=1e-4, atol=1e-4)
+    assert linear.abs().max() > 2
+
+
+def test_it_comes_closer_to_the_simulated_projection_with_light():
+    e = ternary(1, 200, 10)
+    errors = []
+    for photons in (1e2, 1e4, 1e6):
+        with projector(dataclasses.replace(IDEAL, photons=photons)) as ours:
+            p = ours.project(e)
+            errors.append((p - e @ ours.matrices).std().item())
+    assert p.shape == (1, 200, 40) and p.dtype == torch.float32
+    assert errors[0] / errors[1] == pytest.approx(10, rel=0.1) and errors[1] / errors[2] == pytest.approx(10, rel=0.1)
+
+
+def test_full_scale_is_the_mean_count_with_all_mirrors_on():
+    ours = projector(IDEAL, n=20_000)
+    means = ours.expected_counts(torch.ones(1, 1, 10))
+    assert means.shape == (1, 1, 4, 20_000)
+    assert means[0, 0, :2].mean().item() == pytest.approx(IDEAL.photons, rel=0.03)
+    dark = means[0, 0, 2:]  # nothing is -1: the reference alone
+    torch.testing.assert_close(dark, torch.full_like(dark, IDEAL.photons_per_unit * IDEAL.reference**2))
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"dark_counts": 200.0}, {"read_noise": 20.0}, {"full_well": 1e4, "adc_bits": 8},
+    {"photons": 20.0, "reference_ratio": 1.0}, {"photons": 300.0, "dark_counts": 30.0, "read_noise": 5.0},
+    {"photons": 0.3, **ZYLA_4_2}])
+def test_the_effective_sigma_is_the_noise_that_is_measured(changes):
+    """A chi-square test at 1e-6 that accepts sigma and refuses 2/3 and 3/2 of it; the matrix is drawn, hence 3%."""
+    camera = dataclasses.replace(IDEAL, **changes)
+    ours = projector(camera, n=400)
+    e = one_and_minus_one(250)
+    x = (ours.project(e) - e @ ours.matrices).double()
+    measured = x.std().item()
+    assert measured == pytest.approx(camera.effective_sigma, rel=0.03)
+    for wrong in (2 / 3, 3 / 2):
+        assert measured != pytest.approx(wrong * camera.effective_sigma, rel=0.03)
+    assert abs(x.mean().item()) < 5 * measured / math.sqrt(x.numel())
+    signal = (e @ ours.matrices).double()
+    slope, error = (signal * x).sum() / signal.square().sum(), measured / signal.norm()
+    assert abs(slope) < 5 * error  # read noise below 0 is not cut off, or the dark would have less gain
+
+
+def test_light_for_a_sigma():
+    for camera in (IDEAL, dataclasses.replace(IDEAL, **ZYLA_4_2, dark_counts=0.1)):
+        for sigma in (0.01, 0.2, 30.0):
+            assert camera.with_sigma(sigma).effective_sigma == pytest.approx(sigma, rel=1e-12)
+    dim, bright = (dataclasses.replace(IDEAL, photons=p, **ZYLA_4_2) for p in (1.0, 100.0))
+    assert dim.shot_sigma == pytest.approx(10 * bright.shot_sigma)
+    assert dim.floor_sigma == pytest.approx(100 * bright.floor_sigma)
+
+
+def test_the_experiments_have_the_light_and_the_camera_that_they_say():
+    root = Path(__file__).parents[2] / "experiments"
+    table = [t for t in load_experiment(root / "optics_table1.yaml").trials]
+    sigmas = sorted({t.sigma for t in table if t.projector == "opu_simulated"})
+    light = sorted((camera_of(t) for t in table if t.projector == "opu_physical"), key=lambda c: -c.photons)
+    assert [c.effective_sigma for c in light] == pytest.approx(sigmas, rel=1e-4)
+    assert all(2 * n * t.feedback_std**2 == 1 for t in table for n in t.hidden)  # E||B e||^2, e with one +1 and one -1
+    cameras = {(t.read_noise, t.full_well, t.adc_bits) for t in load_experiment(root / "optics.yaml").trials
+               if t.projector == "opu_physical"}
+    assert cameras == {(0.0, 0.0, 0), tuple(ZYLA_4_2.values())}
+
+
+def test_in_the_bright_limit_sigma_is_a_half_over_the_root_of_photons_per_unit():
+    camera = dataclasses.replace(IDEAL, photons=1e8, reference_ratio=1e3)
+    assert camera.effective_sigma == pytest.approx(1 / (2 * math.sqrt(camera.photons_per_unit)), rel=1e-5)
+
+
+def test_counts_are_poisson():
+    ours = projector(IDEAL)
+    for mean in (0.3, 7.0, 300.0):
+        counts = ours.expose(torch.full((1, 500, 4, 40), mean)).numpy().ravel()
+        assert (counts == np.round(counts)).all()
+        low, high = (int(stats.poisson.ppf(q, mean)) for q in (0.001, 0.999))
+        seen = np.array([np.mean(counts <= k) for k in range(low, high + 1)])
+        assert abs(seen - stats.poisson.cdf(range(low, high + 1), mean)).max() < 2.5 / math.sqrt(counts.size)
+
+
+def test_full_well_and_adc():
+    camera = dataclasses.replace(IDEAL, full_well=255.0, adc_bits=4, read_noise=2.0)
+    assert camera.adc_step == 17.0
+    read = projector(camera).expose(torch.linspace(0, 600, 40).expand(1, 300, 4, 40))
+    levels = torch.unique(read)
+    assert torch.equal(levels, torch.arange(16) * 17.0)
+    assert (read[..., -1] == 255).all() and read[..., 0].max() == 0
+    below = projector(dataclasses.replace(camera, read_noise=20.0)).expose(torch.zeros(1, 300, 4, 40))
+    assert abs(below.mean().item()) < 5 * 21 / math.sqrt(below.numel())
+
+
+def test_a_replica_does_not_depend_on_the_others():
+    cameras = [dataclasses.replace(IDEAL, photons=100.0 * k, read_noise=float(k % 2)) for k in (1, 2, 3)]
+    e = ternary(3, 21, 10)
+    together = projector(*cameras, n=7, seeds=[3, 4, 5], noise_seeds=[6, 7, 8])
+    first, second = together.project(e), together.project(e)
+    assert not torch.equal(first, second)
+    for r, camera in enumerate(cameras):
+        alone = projector(camera, n=7, seeds=[3 + r], noise_seeds=[6 + r])
+        for joint in (first, second):
+            assert torch.equal(alone.project(e[r : r + 1].clone())[0], joint[r])
+    padded = projector(*cameras, n=7, seeds=[3, 4, 5], noise_seeds=[6, 7, 8])
+    empty = torch.cat([e, torch.zeros(3, 6, 10)], dim=1)  # as a batch of another trial of the pack may have it
+    assert torch.equal(padded.project(empty)[:, :21], first)
+    assert torch.equal(padded.project(e), second)
+
+
+@pytest.mark.parametrize("wrong, message", [
+    (dict(cameras=[IDEAL]), "cameras: must be 2, one for every replica, got 1"),
+    (dict(noise_seeds=[1, 2, 3]), "noise_seeds: must be 2, one for every replica, got 3"),
+    (dict(cameras=[IDEAL, dataclasses.replace(IDEAL, full_well=9.0)]), "cameras: must have one full well and one ADC")])
+def test_cameras_are_checked(wrong, message):
+    given = {"cameras": [IDEAL, IDEAL], "noise_seeds": [1, 2]} | wrong
+    with pytest.raises(ValueError, match=message):
+        PhysicalOpuProjector(10, 8, [1, 2], 0.5, **given)
+    with pytest.raises(ValueError, match="an OPU projects -1, 0 and 1 only, got 0.5"):
+        projector(IDEAL).project(torch.full((1, 1, 10), 0.5))
+
+
+@pytest.mark.parametrize("wrong, message", [
+    (dict(sigma=0.1, mechanism="photonic"), r"sigma: must be 0 with projector 'opu_physical', .*, got 0.1"),
+    (dict(target_label_epsilon=3, mechanism="photonic", joint_release=True), r"target_label_epsilon: must be 0 .*3.0"),
+    (dict(mechanism="photonic"), r"output_noise: the device's noise .* got true .*; use false, or joint_release true"),
+    (dict(mechanism="photonic", joint_release=True, noise="secure"), r"noise: its proof covers .* 'secure'"),
+    (dict(mechanism="per_example", noise_multiplier=1, noise="secure"), r"noise: its proof covers .* 'secure'"),
+    (dict(mechanism="component"), r"mechanism: component clipping sets .* got projector 'opu_physical'"),
+    (dict(adc_bits=8), r"adc_bits: needs full_well > 0, .*, got 8 with full_well 0"),
+    (dict(photons=0), r"photons: must be > 0, got 0"),
+    (dict(algorithm="tdfa"), r"projector: tdfa takes 'gaussian', got 'opu_physical'")])
+def test_what_does_not_go_together_is_refused_in_one_line(wrong, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        TrialConfig(**{**PHYSICAL, **wrong})
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text, message", [
+    ("base: {algorithm: pdfa, photons: 10}",
+     r"photons: is not used with projector 'opu_simulated', got 10.0; use projector 'opu_physical', at base.photons"),
+    ("base: {algorithm: dfa, adc_bits: 8}",
+     r"adc_bits: is not used with algorithm 'dfa', got 8; use algorithm 'pdfa' with projector "
+     r"'opu_physical'"),
+    ("base: {algorithm: bp, read_noise: 1}",
+     r"read_noise: is not used with algorithm 'bp', got 1.0; use algorithm 'pdfa' with projector 'opu_physical'")])
+def test_a_field_of_the_camera_that_nothing_uses_is_refused(text, message, tmp_path):
+    (tmp_path / "e.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_experiment(tmp_path / "e.yaml")
+
+
+def test_the_camera_is_part_of_a_trials_identity_where_it_is_used():
+    trial = TrialConfig(**PHYSICAL, photons=50)
+    assert trial.canonical()["photons"] == 50 and "sigma" not in trial.canonical()
+    assert trial.trial_key != TrialConfig(**PHYSICAL).trial_key and trial.pack_key == TrialConfig(**PHYSICAL).pack_key
+    assert trial.pack_key != TrialConfig(**PHYSICAL, full_well=1e4).pack_key
+    camera = camera_of(dataclasses.replace(trial, feedback_std=0.1))
+    assert (camera.photons, camera.std, camera.n_inputs) == (50.0, 0.1, 10)
+    well = TrialConfig(**PHYSICAL, full_well=1e4)
+    others = dict(photons=5, reference_ratio=3, dark_counts=1, read_noise=2, full_well=9, adc_bits=8)
+    assert len({dataclasses.replace(well, **{k: v}).trial_key for k, v in others.items()} | {well.trial_key}) == 7
+    assert not {"photons", "full_well", "adc_bits"} & TrialConfig(algorithm="pdfa").canonical().keys()
+
+
+@pytest.mark.parametrize("changes", [
+    {}, dict(mechanism="photonic", joint_release=True, denoise=True, tau_h=4.0),
+    dict(mechanism="per_example", noise_multiplier=0.5, sampler="poisson", read_noise=2.0)])
+def test_packs_and_checkpoints_leave_a_trial_as_it_is(changes):
+    """Trained alone, in a pack, and in a pack that was stopped after an epoch: the same weights to the last bit."""
+    data = load("digits")
+    trials = tuple(TrialConfig(**PHYSICAL, **changes, photons=p, seed=s)
+                   for p, s in ((20.0, 0), (500.0, 1), (20.0, 2)))
+    ends = [records[0].outcome.weights for trial in trials for records in train(Pack((trial,)), data)
+            if records[0].outcome]
+    whole = list(train(Pack(trials), data))[-1]
+    stopped = Training(Pack(trials), data, CPU)
+    stopped.run_epoch()
+    resumed = Training(Pack(trials), data, CPU)
+    restore(resumed, *capture(stopped))
+    for alone, together, after in zip(ends, whole, resumed.run_epoch(), strict=True):
+        for name, weight in alone.items():
+            assert np.array_equal(together.outcome.weights[name], weight), name
+            assert np.array_equal(after.outcome.weights[name], weight), name
+    first = Training(Pack(trials[:1]), data, CPU).net.parameters.weights[0][0].numpy()
+    assert not np.allclose(first, ends[0]["layer_1.weight"])
+
+
+def test_trials_differ_by_their_light_alone():
+    data = load("digits")
+    trials = tuple(TrialConfig(**{**PHYSICAL, "epochs": 8}, photons=p, learning_rate=0.1) for p in (0.01, 1e4))
+    dim, bright = list(train(Pack(trials), data))[-1]
+    assert bright.metrics["test/accuracy"] > dim.metrics["test/accuracy"] + 0.1
+
+
+def test_make_projector_takes_the_trials_own_settings():
+    trials = [TrialConfig(**PHYSICAL, photons=p, seed=s, feedback_std=0.3) for p, s in ((10.0, 0), (1e6, 1))]
+    e = ternary(2, 100, 10)
+    with make_projector(trials, 32, CPU) as ours:
+        deviations = (ours.project(e) - torch.bmm(e, ours.matrices)).std(dim=(1, 2))
+    assert deviations[0] / deviations[1] == pytest.approx(math.sqrt(1e5), rel=0.1)
+
+
+def test_on_another_device_nothing_stays_on_the_cpu_and_nothing_waits(monkeypatch):
+    """The meta device refuses tensors of two devices, and values that the host would read."""
+    asked = []
+    monkeypatch.setattr(randomness, "torch_generator", lambda seed, stream, device, *step: asked.append((seed, device)))
+    camera = dataclasses.replace(IDEAL, **ZYLA_4_2, dark_counts=0.1)
+    ours = PhysicalOpuProjector(10, 33, [1, 2], 0.5, "meta", cameras=[camera, camera], noise_seeds=[3, 4])
+    p = ours.project(torch.zeros(2, 5, 10, device="meta"))
+    assert p.shape == (2, 5, 33) and p.is_meta
+    assert asked == [(seed, torch.device("meta")) for seed in (3, 4, 3, 4)]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_has_the_same_projection_and_noise_of_the_same_size():
+    e, camera = one_and_minus_one(250), dataclasses.replace(IDEAL, **ZYLA_4_2, photons=20.0)
+    there = PhysicalOpuProjector(10, 400, [7], 0.5, "cuda", cameras=[camera], noise_seeds=[0])
+    x = there.project(e.cuda()).cpu() - e @ projector(camera, n=400).matrices
+    assert x.std().item() == pytest.approx(camera.effective_sigma, rel=0.03)
+    assert abs(x.mean().item()) < 5 * camera.effective_sigma / math.sqrt(x.numel())

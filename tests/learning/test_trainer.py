@@ -1,0 +1,579 @@
+"""Trainers of users (docs/trainers.md): what they are handed, what is accounted for, and what is refused."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting import (
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+    UnsupportedDpEvent,
+    ZCDpEvent,
+)
+from flat import train
+
+from pipeline import Epoch, account, load_model, privacy_tags
+from pipeline.accounting.budget import epoch_cost
+from pipeline.accounting.certified import event_of, with_noise
+from pipeline.accounting.curves import ORDERS, gdp_eps
+from pipeline.accounting.evaluations import selected_epsilon
+from pipeline.accounting.stated import StatedEvent, stated_value
+from pipeline.cli import main
+from pipeline.experiment.experiment import parse_experiment
+from pipeline.experiment.stopping import Selection
+from pipeline.learning.data.dataset import load
+from pipeline.learning.handed import GlobalRandomness, TrainerError, TrainerFailed, packed_state, unpacked_state
+from pipeline.learning.harness import Harness
+from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.worker import epochs, one_line, prepare, train_pack
+from pipeline.tracking.reader import Reader
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.fields import setting
+from pipeline.trials.packs import Pack
+from pipeline.trials.part import PARTS
+from pipeline.trials.promises import check_promises
+from pipeline.trials.records import Draw
+from pipeline.trials.trainer import trainer
+
+DATA = Path(__file__).parents[1] / "data"
+SMALL = dict(dataset="digits", batch_size=64, epochs=3)
+PLAIN = dict(**SMALL, trainer="plain", learning_rate=0.5, noise_multiplier=1.0)
+
+
+@pytest.fixture(autouse=True)
+def trainers(extensions, monkeypatch):
+    monkeypatch.syspath_prepend(DATA)
+    sys.modules.pop("some_trainers", None)  # what it entered was gone after the test before
+    importlib.import_module("some_trainers")
+
+
+def of(keys, **settings):
+    return TrialConfig(**{**keys, **settings})
+
+
+def last(trial):
+    return [*train(Pack((trial,)), load("digits"))][-1]
+
+
+# what a trial of a trainer is
+
+def test_name_version_and_settings_are_in_the_key_and_own_trials_keep_theirs():
+    own = TrialConfig(dataset="digits")
+    trials = [of(PLAIN), of(PLAIN, learning_rate=0.4), of(PLAIN, trainer="by_globals"), of(PLAIN, trainer_version=2)]
+    assert len({trial.trial_key for trial in trials}) == 4 and "trainer" not in own.canonical()
+    for trial in trials:
+        assert TrialConfig(**trial.canonical()).trial_key == trial.trial_key
+    check_promises([trials[0]])
+    with pytest.raises(ConfigError, match="trainer_version: must be 1, .* 'plain' as it is loaded, got 2"):
+        check_promises([trials[3]])
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"algorithm": "bp"}, "algorithm: is the affair of trainer 'plain', got 'bp'"),
+    ({"mechanism": "per_example"}, "mechanism: is the affair of trainer 'plain'"),
+    ({"noise": "secure"}, "noise: nobody checked what trainer 'plain' states"),
+    ({"target_epsilon": 3.0}, "target_epsilon: sets noise_multiplier; give one of the two, got target_epsilon 3.0"),
+    ({"trainer": "rows"}, "mechanism: must be one of per_example, automatic with trainer 'rows', .* got 'none'"),
+    ({"trainer": "answers", "canaries": 30}, "canaries: are records that take part or not"),
+])
+def test_what_does_not_go_with_a_trainer_is_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        of(PLAIN, **settings)
+
+
+@pytest.mark.parametrize("slot", ["network", "loss", "optimizer", "mechanism", "sampler"])
+def test_what_only_a_trainer_brings_along_is_neither_offered_nor_taken_without_one(slot):
+    assert "by_trainer" not in list(PARTS[slot]) and "by_trainer" in PARTS[slot]
+    with pytest.raises(ConfigError, match=f"{slot}: 'by_trainer' is what trials of a trainer have"):
+        TrialConfig(dataset="digits", **{slot: "by_trainer"})
+    with pytest.raises(ConfigError, match="write `trainer: plain` and leave algorithm out"):
+        TrialConfig(dataset="digits", algorithm="plain")
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"version": 0}, "version: must be a whole number >= 1, got 0"),
+    ({"per": "run"}, "per: must be one of step, epoch, got 'run'"),
+    ({"relation": "swap"}, "relation: must be one of add/remove, replace-one, got 'swap'"),
+    ({"randomness": "os"}, "randomness: must be one of seed, own, got 'os'"),
+    ({"calibrates": "noise_multiplier"}, "event: must be given with calibrates"),
+    ({"calibrates": "batch_size", "event": len}, "calibrates: must be a setting with a number"),
+    ({"per_record": "so"}, "per_record: needs `parameters`"),
+    ({"parameters": len}, "per_record: must say why"),
+    ({"settings": {"nope": None}}, "settings: must be fields of a trial, got 'nope'"),
+])
+def test_a_wrong_registration_is_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        @trainer("another", **{"version": 1, **settings})
+        def another(trial, records, labels, device):
+            yield
+
+
+def test_a_function_that_yields_nothing_and_a_name_that_is_taken_are_refused():
+    with pytest.raises(ConfigError, match="must be a generator function"):
+        trainer("another", version=1)(lambda trial, records, labels, device: None)
+    with pytest.raises(ConfigError, match="algorithm: 'bp' is taken"):
+        @trainer("bp", version=1)
+        def bp(trial, records, labels, device):
+            yield
+
+
+# epsilon
+
+def test_poisson_batches_with_gaussian_noise_cost_what_they_cost_here():
+    own = dict(mechanism="per_example", sampler="poisson", algorithm="bp", hidden=())
+    stated, certified = (account(TrialConfig(**SMALL, noise_multiplier=1.0, **more))[0]
+                         for more in ({"trainer": "plain"}, own))
+    assert stated.value == certified.value and (stated.kind, certified.kind) == ("stated", "certified")
+    assert stated.metric_name == "epsilon/stated/pld" and "nobody here checked it" in stated.note
+
+
+def test_a_target_sets_what_the_trainer_is_calibrated_by():
+    for trial in (of(PLAIN, noise_multiplier=0.0, target_epsilon=2.0),
+                  TrialConfig(**SMALL, trainer="pure", target_epsilon=2.0)):
+        epsilons = [epsilon.value for epsilon in account(trial)]
+        assert 0.99 * 2 <= min(epsilons) <= 2
+    assert with_noise(trial).scale == pytest.approx(3 / 2, rel=0.01), "three epochs of 1/scale each, at a tiny delta"
+
+
+def test_events_are_accounted_for_by_every_accountant_that_takes_them():
+    laplace = TrialConfig(**SMALL, trainer="pure", scale=2.0)
+    event = event_of(laplace, 3)
+    assert event == StatedEvent("add/remove", LaplaceDpEvent(2.0), 3, 3)
+    assert event.accountants == ("pld", "rdp/improved")
+    by_name = {epsilon.variant: epsilon.value for epsilon in account(laplace)}
+    assert by_name["pld"] <= 1.5 + 1e-3 and by_name["pld"] <= by_name["rdp/improved"]
+    pure = TrialConfig(**SMALL, trainer="answers")
+    assert account(pure)[0].value == pytest.approx(3.0, rel=1e-3), "three times epsilon 1"
+    assert epoch_cost(of(PLAIN, private_metrics="noisy"), ORDERS[3]) > 0
+
+
+@pytest.mark.parametrize(("event", "message"), [
+    (lambda trial: 3, r"event: must be a dp_accounting.DpEvent, got 3 of trainer 'odd' \(test_trainer.py:\d+\)"),
+    (lambda trial: ZCDpEvent(math.nan), "event: must be made of numbers, got ZCDpEvent"),
+    (lambda trial: UnsupportedDpEvent(), "event: no accountant takes UnsupportedDpEvent"),
+    (lambda trial: GaussianDpEvent(1 / 0), r"event: of trainer 'odd' fails with ZeroDivision.*test_trainer.py:\d+"),
+])
+def test_an_event_that_nothing_can_be_made_of_is_refused_before_training(event, message):
+    @trainer("odd", version=1, event=event)
+    def odd(trial, records, labels, device):
+        yield
+
+    with pytest.raises(ConfigError, match=message):
+        account(TrialConfig(**SMALL, trainer="odd"))
+
+
+def test_what_transforms_round_is_taken_from_delta_also_for_counts_within_an_event():
+    repeated = SelfComposedDpEvent(PoissonSampledDpEvent(1.0, GaussianDpEvent(100.0)), 10**4)
+    inside = StatedEvent("add/remove", repeated, 1, 1)
+    assert stated_value(inside, 1e-9, "pld") >= gdp_eps(1.0, 1e-9) and stated_value(inside, 1e-13, "pld") == math.inf
+
+
+def test_a_trial_of_another_version_is_not_accounted_for_by_the_one_that_is_loaded():
+    with pytest.raises(ConfigError, match="trainer_version: version 2 of trainer 'plain' states what its trials cost"):
+        event_of(of(PLAIN, trainer_version=2), 1)
+
+
+def test_without_an_event_or_noise_there_is_no_epsilon():
+    @trainer("bare", version=1)
+    def bare(trial, records, labels, device):
+        yield
+
+    trial = TrialConfig(**SMALL, trainer="bare")
+    assert account(trial) == [] and privacy_tags(trial)["privacy.certified"] == "false"
+    with pytest.raises(ConfigError, match="noise_multiplier: must be given with trainer 'plain'"):
+        check_promises([TrialConfig(**SMALL, trainer="plain")])
+
+
+def test_what_is_stated_makes_a_selection_stated_whatever_else_is_certified():
+    settings = dict(**SMALL, noise_multiplier=1.0, mechanism="per_example", sampler="poisson", trainer="rows")
+    certified = [TrialConfig(**settings, seed=seed) for seed in (0, 1)]
+    stated = TrialConfig(**SMALL, trainer="pure", scale=2.0)
+    one, both = (selected_epsilon(trials, Selection()) for trials in (certified, [*certified, stated]))
+    assert (one.kind, both.kind) == ("selected", "stated") and both.value > one.value
+    noop = TrialConfig(**SMALL, trainer="pure", scale=1e6)
+    assert selected_epsilon([*certified, noop], Selection()).value == pytest.approx(one.value, rel=0.02)
+
+
+# what it is handed
+
+def test_a_trainer_sees_its_training_records_and_nothing_else():
+    seen = {}
+
+    @trainer("watching", version=1)
+    def watching(trial, records, labels, device):
+        seen.update(records=records, labels=labels, rate=trial.sampling_rate)
+        for _ in range(trial.epochs):
+            yield lambda x: x.new_zeros(len(x), 10)
+
+    plain, audited = (Harness(Pack((TrialConfig(**SMALL, trainer="watching", **more),)), load("digits"),
+                              torch.device("cpu")) for more in ({}, {"canaries": 60, "delta": 1e-5}))
+    plain.run_epoch()
+    data, own = load("digits"), torch.from_numpy(plain.records[0])
+    assert seen["records"].shape == (len(own), 1, 8, 8) == (1293, 1, 8, 8)
+    assert torch.equal(seen["records"].flatten(1), data.train_x[own].float() / 8 - 1)
+    assert torch.equal(seen["labels"], data.train_y[own])
+    audited.run_epoch()
+    out = int((~audited.canaries.included).sum())
+    assert len(seen["records"]) == 1293 - out and 10 < out < 50 and seen["rate"] == 64 / 1293, "N stays public"
+    there = torch.from_numpy(audited.records[0][audited.records[0] >= 0])
+    assert (seen["labels"] != data.train_y[there]).sum() == 60 - out, "canaries that take part have wrong labels"
+
+
+def test_results_follow_from_the_seed_whatever_draws_in_between():
+    trials = [of(PLAIN, trainer=name, seed=seed) for name in ("plain", "by_globals") for seed in (0, 1)]
+    first = [last(trial) for trial in trials]
+    torch.manual_seed(7), random.seed(7), np.random.seed(7)
+    runs = [train(Pack((trial,)), load("digits")) for trial in trials]
+    again = [records[-1] for records in zip(*itertools.zip_longest(*runs), strict=True)]  # an epoch of each in turn
+    for one, other in zip(first, again, strict=True):
+        assert all(np.array_equal(w, other.outcome.weights[name]) for name, w in one.outcome.weights.items())
+    assert len({record.outcome.weights["1.weight"].tobytes() for record in first}) == 4
+
+
+def test_global_generators_are_independent_and_one_device_has_one_generator():
+    with GlobalRandomness(0, torch.device("cpu")).drawn_from():
+        drawn = (torch.randint(0, 1024, (500,)).numpy(), np.random.randint(0, 1024, 500),
+                 np.array([random.randrange(1024) for _ in range(500)]))
+    for one, other in itertools.combinations(drawn, 2):
+        assert np.mean(one == other) < 0.02
+    handed = Harness(Pack((of(PLAIN),)), load("digits"), torch.device("cpu")).handed
+    assert handed.generator("noise") is handed.generator("noise", "cpu:0")
+
+
+def test_global_generators_are_put_back():
+    torch.manual_seed(1), random.seed(1), np.random.seed(1)
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    own = GlobalRandomness(0, torch.device("cpu"))
+    with own.drawn_from():
+        drawn = torch.rand(1), random.random(), np.random.rand()
+    with own.drawn_from():
+        assert (torch.rand(1), random.random(), np.random.rand()) != drawn
+    assert torch.equal(before[0], torch.get_rng_state()) and before[1:] == (
+        random.getstate(), np.random.get_state()[1].tolist())
+
+
+@pytest.mark.parametrize(("trial", "stream"), [(PLAIN, "evaluation"), (PLAIN, "split"), (PLAIN, "mine"),
+                                               ({**PLAIN, "trainer": "rows", "mechanism": "per_example"}, "release")])
+def test_a_trainer_draws_from_no_stream_that_the_noise_here_comes_from(trial, stream):
+    harness = Harness(Pack((TrialConfig(**trial),)), load("digits"), torch.device("cpu"))
+    with pytest.raises(TrainerError, match=f"generator: must be one of .*init, feedback, got '{stream}'"):
+        harness.handed.generator(stream)
+
+
+def test_own_metrics_are_logged_and_withheld_where_nothing_says_why_not():
+    assert last(of(PLAIN)).metrics["trainer/norm"] > 0
+    shown = type(PARTS["trainer"]["plain"])("shown", (PARTS["trainer"]["plain"],), {"public": {"norm": "of weights"}})
+    PARTS["trainer"]["plain"], before = shown, PARTS["trainer"]["plain"]
+    shown.slot, shown.name = before.slot, before.name
+    assert last(of(PLAIN, private_metrics="noisy")).metrics["trainer/norm"] > 0
+    PARTS["trainer"]["plain"] = before
+    noisy = last(of(PLAIN, private_metrics="noisy"))
+    assert "trainer/norm" not in noisy.metrics and 0 < noisy.metrics["validation/accuracy"]
+    assert noisy.metrics["epsilon/stated/pld"] == account(of(PLAIN, private_metrics="noisy"))[0].value
+
+
+# certified trainers
+
+@pytest.mark.parametrize("sampler", ["poisson", "shuffled", "without_replacement"])
+def test_contributions_train_as_this_packages_softmax_regression(sampler):
+    settings = dict(**SMALL, mechanism="per_example", sampler=sampler, noise_multiplier=1.0, learning_rate=0.5)
+    theirs = TrialConfig(**settings, trainer="rows")
+    own = TrialConfig(**settings, algorithm="bp", hidden=(), momentum=0.0)
+    assert [e.value for e in account(theirs)] == [e.value for e in account(own)]
+    assert "stated by the extension 'rows'" in privacy_tags(theirs)["privacy.notes"]
+    assert last(theirs).metrics["test/accuracy"] == pytest.approx(last(own).metrics["test/accuracy"], abs=0.06)
+
+
+def released(trial, rows):
+    """Updates of one batch after the other, where every record contributes `rows`."""
+    updates = []
+
+    @trainer("fixed", version=1, parameters=lambda trial: 650, per_record="constant")
+    def fixed(trial, device):
+        for _ in range(trial.epochs):
+            for x, _ in trial.batches():
+                updates.append((len(x), trial.release(rows.expand(len(x), -1))))
+            yield lambda x: x.new_zeros(len(x), 10)
+
+    last(TrialConfig(**trial, trainer="fixed"))
+    return [n for n, _ in updates], torch.stack([update for _, update in updates])
+
+
+@pytest.mark.parametrize("noise", ["research", "secure"])
+def test_contributions_are_bounded_summed_and_released_with_the_noise_that_is_accounted_for(noise):
+    settings = dict(dataset="digits", batch_size=64, epochs=15, mechanism="per_example", sampler="poisson", noise=noise,
+                    noise_multiplier=2.0, clipping_norm=0.5, delta=1e-5)
+    long = torch.zeros(650)
+    long[0] = 100.0
+    sizes, updates = released(settings, long)
+    assert len(updates) == 15 * 20 and len(set(sizes)) > 20
+    noise_free = torch.tensor(sizes) * 0.5 / 64
+    deviation = (updates * 64).double()
+    deviation[:, 0] -= noise_free * 64
+    assert deviation.std().item() == pytest.approx(1.0, rel=0.01) and deviation.mean().abs() < 0.01
+    assert not math.isclose(deviation.std().item(), 0.9, rel_tol=0.05)
+    _, nothing = released(settings, torch.full((650,), math.nan))
+    assert torch.isfinite(nothing).all(), "a record that cannot be used contributes nothing"
+
+
+@pytest.mark.parametrize(("misuse", "message"), [
+    ("twice", "release: once for each batch"),
+    ("shape", r"release: must be floating point \[n, 650\], .* got torch.float32 \[\d+, 649\] for"),
+    ("skip", "batches: every batch must be released"), ("part", "yields after 1 of 20 batches were released"),
+    ("again", "batches: once in an epoch"), ("records", "batches and release are of trainers that hand in"),
+])
+def test_releases_that_are_not_accounted_for_are_refused(misuse, message):
+    def use(trial):
+        for number, (x, _) in enumerate(trial.batches()):
+            rows = torch.zeros(len(x), 650)
+            if misuse != "skip":
+                trial.release(rows[:, 1:] if misuse == "shape" else rows)
+            if misuse == "twice":
+                trial.release(rows)
+            if misuse == "part" or (misuse == "again" and number == 19):
+                break
+        if misuse == "again":
+            next(trial.batches())
+
+    kind = {} if misuse == "records" else dict(parameters=lambda trial: 650, per_record="so")
+
+    @trainer("misused", version=1, **kind)
+    def misused(trial, *rest):
+        use(trial)
+        yield lambda x: x.new_zeros(len(x), 10)
+
+    trial = TrialConfig(**SMALL, trainer="misused", **({} if misuse == "records" else dict(
+        mechanism="per_example", sampler="poisson", noise_multiplier=1.0)))
+    with pytest.raises(TrainerError, match=message) as raised:
+        last(trial)
+    assert "test_trainer.py:" in raised.value.place
+
+
+def test_nothing_is_released_after_the_last_epoch():
+    @trainer("late", version=1, parameters=lambda trial: 650, per_record="so")
+    def late(trial, device):
+        for _ in (0, 1, 2):
+            for x, _ in trial.batches():
+                trial.release(torch.zeros(len(x), 650))
+            yield lambda x: x.new_zeros(len(x), 10)
+        for x, _ in trial.batches():
+            trial.release(torch.zeros(len(x), 650))
+
+    with pytest.raises(TrainerError, match="batches: once in an epoch, .* or one after the last"):
+        last(TrialConfig(**SMALL, trainer="late", mechanism="per_example", sampler="poisson", noise_multiplier=1.0))
+
+
+# what is refused of what it yields
+
+@pytest.mark.parametrize(("how", "message"), {
+    "nan": "yields nan: logits of records are not finite", "infinite": "yields nan",
+    "classes": r"must give logits \[n, 10\] for n records, got \[16, 7\] for 16",
+    "none": "yields None; must be a model",
+    "few": "yields 1 times; must yield once for each of 3 epochs", "many": "yields more than once for each of 3 epochs",
+    "statistics": r"layer '1' \(BatchNorm1d\) has statistics of whole batches", "batch": "change by .* with the batch",
+    "metric": "yields metric 'loss' that is no finite number, got nan",
+}.items())
+def test_what_a_trainer_yields_is_refused_with_its_file_and_line(how, message):
+    with pytest.raises(TrainerError, match=f"trainer 'wrong' .*{message}") as raised:
+        last(TrialConfig(**SMALL, trainer="wrong", how=how))
+    line = one_line(raised.value)
+    number = int(line.rpartition("some_trainers.py:")[2].rstrip(")"))
+    assert (DATA / "some_trainers.py").read_text().splitlines()[number - 1].strip().startswith("yield")
+
+
+def test_what_an_error_has_of_records_is_not_said_of_trials_that_withhold_it():
+    @trainer("telling", version=1, calibrates="noise_multiplier",
+             event=lambda trial: GaussianDpEvent(trial.noise_multiplier))
+    def telling(trial, records, labels, device):
+        if trial.seed:
+            raise ValueError(f"the first record is {records[0].sum()}")
+        yield Epoch(lambda x: x.new_zeros(len(x), 10), {"loss": torch.tensor(3.25)})
+
+    for seed, public in ((0, "TrainerError: trainer 'telling' yields metric 'loss' that is no finite number (test_"),
+                         (1, "TrainerFailed (test_trainer.py:")):
+        for disclosure, said in (("noisy", False), ("plain", True)):
+            trial = TrialConfig(**SMALL, trainer="telling", noise_multiplier=9.0, private_metrics=disclosure, seed=seed)
+            (result,) = epochs(Pack((trial,)), _packs)
+            assert ("3.25" in result["error"] or "first record" in result["error"]) == said
+            assert said or result["error"].startswith(public)
+
+
+def test_an_exception_names_the_trainers_line_and_no_line_of_a_library():
+    with pytest.raises(TrainerFailed, match="trainer 'wrong': ValueError: no batch today") as raised:
+        last(TrialConfig(**SMALL, trainer="wrong", how="raise"))
+    lines = (DATA / "some_trainers.py").read_text().splitlines()
+    number = next(n for n, text in enumerate(lines, 1) if "no batch today" in text)
+    assert one_line(raised.value) == (f"TrainerFailed: trainer 'wrong': ValueError: no batch today "
+                                      f"(some_trainers.py:{number})")
+
+
+def test_an_exit_ends_the_trial_alone_and_settings_of_torch_are_put_back():
+    @trainer("rude", version=1)
+    def rude(trial, records, labels, device):
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        yield lambda x: x.new_zeros(len(x), 10)
+        assert torch.get_default_dtype() == torch.float64 and not torch.is_grad_enabled(), "it finds what it set"
+        sys.exit(0)
+
+    with pytest.raises(TrainerFailed, match="trainer 'rude': SystemExit: 0"):
+        last(TrialConfig(**SMALL, trainer="rude"))
+    assert torch.get_default_dtype() == torch.float32 and torch.is_grad_enabled()
+
+
+def test_the_trainer_is_closed_where_it_stands():
+    closed = []
+
+    @trainer("closing", version=1)
+    def closing(trial, records, labels, device):
+        try:
+            for _ in range(trial.epochs):
+                yield lambda x: x.new_zeros(len(x), 10)
+        finally:
+            closed.append(True)
+
+    run = train(Pack((TrialConfig(**SMALL, trainer="closing"),)), load("digits"))
+    next(run)
+    run.close()
+    assert closed == [True]
+
+
+def test_packages_that_are_missing_are_told_before_training(tmp_path):
+    @trainer("needy", version=1, requires=("no_such_package",))
+    def needy(trial, records, labels, device):
+        yield
+
+    trial = TrialConfig(**SMALL, trainer="needy")
+    with pytest.raises(ConfigError, match="trainer: 'needy' needs the package 'no_such_package', .* not installed on"):
+        prepare([trial], None, Checkpoints(tmp_path, 0.0))
+    with pytest.raises(ConfigError, match="no_such_package"):
+        last(trial)
+
+
+# going on
+
+def test_a_state_comes_back_as_it_was():
+    state = {"model": {"w": torch.arange(3.0), "half": torch.ones(2, dtype=torch.bfloat16)}, "n": 2.5, "of": "x",
+             "optimizer": {0: [torch.eye(2), (1, None, True)]}}
+    tensors = {}
+    back = unpacked_state(packed_state(state, tensors), {name: value.numpy() for name, value in tensors.items()})
+    assert str(back) == str(state)
+    with pytest.raises(TrainerError, match="state: must be made of tensors, numbers, .* got Linear"):
+        packed_state({"model": torch.nn.Linear(1, 1)}, {})
+
+
+@pytest.mark.parametrize(("settings", "kept"), [
+    ({}, True), ({"trainer": "prelude"}, True), ({"trainer": "by_globals"}, False),
+    ({"trainer": "rows", "mechanism": "per_example", "sampler": "poisson"}, False)])
+def test_a_trial_goes_on_from_its_state_with_the_same_bits_or_starts_again(tmp_path, settings, kept):
+    pack, checkpoints = Pack((of(PLAIN, **settings),)), Checkpoints(tmp_path, 0.0)
+    options = dict(device="cpu", threads=1, data_folder=None, checkpoints=checkpoints)
+    whole = [record for records in train_pack(pack, **options) for record in records]
+    run = train_pack(pack, **options)
+    next(run), next(run), next(run) if kept else None
+    run.close()
+    assert checkpoints.path(pack).exists() == kept
+    rest = [record for records in train_pack(pack, **options) for record in records]
+    assert [record.epoch for record in rest] == [1, 2, 3]
+    assert ("checkpoint" in rest[1].tags or "checkpoint" in rest[2].tags) == kept
+    for name, weight in whole[-1].outcome.weights.items():
+        assert np.array_equal(weight, rest[-1].outcome.weights[name])
+
+
+def test_a_trainer_that_draws_from_elsewhere_asks_before_it_draws_again(tmp_path):
+    pack = Pack((of(PLAIN, trainer="elsewhere"),))
+    options = dict(device="cpu", threads=1, data_folder=None, checkpoints=Checkpoints(tmp_path, 0.0))
+    assert "nothing of it is recorded here" in privacy_tags(pack.shared)["privacy.notes"]
+    first, second = (next(train_pack(pack, **options)) for _ in range(2))
+    assert isinstance(first, Draw) and isinstance(second, Draw) and first.name != second.name and first.epoch == 0
+
+
+# in a sweep
+
+def test_a_sweep_of_trainers_tracks_fails_alone_reports_and_tells_of_edits(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    source = (DATA / "some_trainers.py").read_text()
+    kept = source.split('@trainer("by_globals"')[0] + '@trainer("wrong"' + source.split('@trainer("wrong"')[1]
+    Path("mine.py").write_text(kept.replace('@trainer("plain"', '@trainer("mine"').replace('@trainer("wrong"',
+                                                                                          '@trainer("bad"'))
+    text = """
+    name: mine
+    plugins: [mine]
+    base: {dataset: digits, batch_size: 64, epochs: 2}
+    cases:
+      - {base: {trainer: mine, target_epsilon: 4, learning_rate: 0.5}, grid: {seed: [0, 1]}}
+      - base: {trainer: bad, how: raise}
+      - base: {algorithm: bp, hidden: [], mechanism: per_example, sampler: poisson, target_epsilon: 4}
+        grid: {seed: [0, 1]}
+    """
+    Path("mine.yaml").write_text(text)
+    assert main(["sweep", "mine.yaml", "--dry-run"]) == 0
+    assert "trainers: bad, mine, whose time is not in the estimate" in capsys.readouterr().out
+    assert main(["sweep", "mine.yaml"]) == 1
+    said = capsys.readouterr()
+    assert "4 finished, 1 failed" in said.out + said.err
+    reader = Reader(root=tmp_path / "mlruns")
+    reader.attach("mine")
+    runs = {run.params["trainer"]: run for run in reader.runs() if "trainer" in run.params}
+    mine = runs["mine"]
+    assert mine.tags["privacy.certified"] == "stated" and mine.params["calibrated.noise_multiplier"]
+    assert mine.metrics["epsilon/stated/pld"] <= 4 and len(mine.tags["plugin.mine"]) == 16
+    assert set(reader.weights(mine)) == {"1.weight", "1.bias"}
+    assert "no batch today (mine.py:" in runs["bad"].tags["failure"]
+    with pytest.raises(ConfigError, match="trainer: 'mine' alone knows its network"):
+        load_model(mine.run_id, reader)
+    done = parse_experiment(text.replace("      - base: {trainer: bad, how: raise}\n", ""), tmp_path / "mine.yaml")
+    Path("less.yaml").write_text(text.replace("      - base: {trainer: bad, how: raise}\n", ""))
+    assert len(done.trials) == 4
+    assert main(["report", "less.yaml"]) == 0
+    page = Path("reports/mine/frontier.md").read_text()
+    assert "With stars: ε is what the trainer states, accounted for here and checked by nobody (mine (stated))" in page
+    table = Path("reports/mine/frontier.csv").read_text()
+    assert "mine," in table and "softmax," in table and "stated" not in {line.split(",")[9] for line in table.split()}
+    from pipeline.experiment.plugins import LOADED
+    from pipeline.sweep.run import check_trainers
+
+    assert check_trainers(reader, done.trials) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(PARTS["trainer"]["mine"], "event", staticmethod(
+            lambda trial: PoissonSampledDpEvent(trial.sampling_rate / 2, GaussianDpEvent(trial.noise_multiplier))))
+        with_noise.cache_clear()
+        with pytest.raises(ConfigError, match="event: of every step .*, and when trial .* was trained it was"):
+            check_trainers(reader, done.trials)
+    with_noise.cache_clear()
+    LOADED["mine"] = "0" * 16
+    (line,) = check_trainers(reader, done.trials)
+    assert "trainer 'mine': its file was another" in line and "raise the version" in line
+
+
+def test_a_stopped_generator_of_epochs_hands_out_the_failure_and_no_more():
+    (said,) = epochs(Pack((TrialConfig(**SMALL, trainer="wrong", how="none"),)),
+                     lambda pack: (records for records in _packs(pack)))
+    assert said["records"] == [] and "yields None" in said["error"] and "some_trainers.py:" in said["error"]
+
+
+def _packs(pack):
+    from pipeline.learning.run import train as of_pack
+
+    return of_pack(pack, load("digits"))
+
+
+def test_settings_of_a_trainer_stand_in_experiment_files(tmp_path):
+    experiment = parse_experiment("base: {dataset: digits, trainer: pure, epochs: 1}\ngrid: {scale: [1, 2]}",
+                                  tmp_path / "e.yaml")
+    assert [trial.scale for trial in experiment.trials] == [1.0, 2.0]
+    with pytest.raises(ConfigError, match="scale: is not used with trainer 'built_in'.*use trainer 'pure'"):
+        parse_experiment("base: {dataset: digits, scale: 2}", tmp_path / "e.yaml")
+    assert setting(1.0, "x").metadata["doc"] == "x" and NoOpDpEvent() is not None

@@ -1,0 +1,135 @@
+"""Who may import whom: the contracts of pyproject.toml hold, and each is seen to refuse what it forbids."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import pipeline
+from pipeline.package import ROOT as PACKAGE
+from pipeline.sweep import checkpoints, cluster
+
+ROOT = Path(__file__).parents[2]
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+HEAVY = ("torch", "ray", "mlflow", "numpy", "pandas", "matplotlib")
+# An import that must not be, by contract: the module that would have it, and the line.
+FORBIDDEN = {
+    "layers": ("pipeline/tracking/store.py", "from pipeline.sweep.lock import Lease"),
+    "learning": ("pipeline/learning/randomness.py", "from pipeline.learning.run import train"),
+    "cycles": ("pipeline/trials/part.py", "from pipeline.trials.config import TrialConfig"),
+    "mlflow": ("analysis/runs.py", "import mlflow"),
+    "ray": ("pipeline/sweep/worker.py", "import ray"),
+    "lightonml": ("pipeline/learning/training.py", "import lightonml"),
+    "reports": ("pipeline/sweep/recorder.py", "from analysis.runs import ReportError"),
+    "readers": ("analysis/runs.py", "from pipeline.tracking.store import Store"),
+    "drivers": ("pipeline/sweep/cluster.py", "from pipeline.learning.run import train"),
+}
+
+
+def lint(folder, *options):
+    program = ("import sys; sys.path.insert(0, '.'); from importlinter.cli import lint_imports_command; "
+               "lint_imports_command()")
+    return subprocess.run([sys.executable, "-c", program, "--no-cache", "--config", "pyproject.toml", *options],
+                          cwd=folder, capture_output=True, text=True)
+
+
+def test_all_contracts_are_kept():
+    done = lint(ROOT)
+    assert done.returncode == 0 and f"Contracts: {len(CONTRACTS)} kept, 0 broken" in done.stdout, done.stdout
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("copy")
+    for package in ("pipeline", "analysis"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("results", "__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+@pytest.mark.parametrize("contract", [contract["id"] for contract in CONTRACTS])
+def test_a_contract_refuses_what_it_forbids(contract, copy):
+    name, line = FORBIDDEN[contract]
+    allowed = (copy / name).read_text(encoding="utf-8")
+    (copy / name).write_text(f"{allowed}\n\ndef late():\n    {line}\n", encoding="utf-8")
+    try:
+        done = lint(copy, "--contract", contract)
+    finally:
+        (copy / name).write_text(allowed, encoding="utf-8")
+    assert done.returncode == 1 and "Contracts: 0 kept, 1 broken" in done.stdout, done.stdout
+
+
+def test_every_module_is_in_a_room():
+    assert {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in PACKAGE.rglob("*.py")} == {
+        "__init__", "cli", "api", "arguments", "package", "sweep", "auditing", "learning", "accounting", "terminal",
+        "tracking", "experiment", "trials"}
+    assert all((folder / "__init__.py").is_file() for package in ("pipeline", "analysis")
+               for folder in (path.parent for path in (ROOT / package).rglob("*.py")))
+
+
+@pytest.mark.parametrize("path", sorted([*ROOT.glob("pipeline/**/*.py"), *ROOT.glob("analysis/**/*.py")]),
+                         ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_imports_are_absolute(path):
+    assert not [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+                if isinstance(node, ast.ImportFrom) and node.level]
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("experiments/*.py")), ids=lambda path: path.name)
+def test_experiments_use_the_public_faces_alone(path):
+    modules = {node.module for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+               if isinstance(node, ast.ImportFrom)}
+    assert {module for module in modules if module.startswith(("pipeline", "analysis"))} <= {"pipeline", "analysis"}
+
+
+@pytest.mark.parametrize("names", [
+    "pipeline, analysis", "pipeline.trials, pipeline.experiment, pipeline.learning, pipeline.sweep, "
+                          "pipeline.accounting, pipeline.tracking, pipeline.auditing, analysis.exhibits"])
+def test_faces_are_lazy(names):
+    code = f"import {names}, sys; print([m for m in {HEAVY} if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout == "[]\n"
+
+
+def test_a_file_is_read_by_the_command_line_without_anything_heavy():
+    """What answers a typing mistake, or --help, must not wait for numpy."""
+    code = ("import sys; from pipeline.cli import main; from pipeline.experiment.experiment import load_experiment; "
+            "load_experiment('experiments/table1.yaml'); "
+            f"print([m for m in {(*HEAVY, 'numpy', 'scipy', 'importlib.metadata')} if m in sys.modules])")
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("room", ["trials", "experiment", "tracking", "accounting", "learning.data",
+                                  "learning.feedback", "learning.mechanisms", "auditing"])
+def test_every_name_of_a_face_is_there_and_no_module_hides_it(room):
+    face = import_module(f"pipeline.{room}")
+    assert set(face.__all__) <= set(dir(face))
+    submodules = {path.stem for path in Path(face.__file__).parent.iterdir()}
+    for name in face.__all__:
+        assert name not in submodules and not isinstance(getattr(face, name), ModuleType)
+    with pytest.raises(AttributeError, match=f"module 'pipeline.{room}' has no attribute 'nothing'"):
+        _ = face.nothing
+
+
+def test_the_whole_package_is_shipped_and_digested(monkeypatch, copy):
+    assert Path(pipeline.__file__).parent == PACKAGE
+    assert cluster.code()["py_modules"] == [str(PACKAGE)]
+    monkeypatch.setattr(checkpoints, "ROOT", copy / "pipeline")
+    assert checkpoints._code() == checkpoints.PROGRAM
+    assert checkpoints._code(checkpoints.COMPUTING) == checkpoints.SOFTWARE["code"]
+    for name, computes in (("cli.py", False), ("learning/training.py", True), ("sweep/run.py", False),
+                           ("learning/mechanisms/photonic.py", True), ("accounting/event.py", True),
+                           ("trials/config.py", True), ("tracking/ui.py", False)):
+        program, software = checkpoints._code(), checkpoints._code(checkpoints.COMPUTING)
+        with (copy / "pipeline" / name).open("a") as file:
+            file.write("# changed\n")
+        assert checkpoints._code() != program, name
+        assert (checkpoints._code(checkpoints.COMPUTING) != software) == computes, name

@@ -1,0 +1,565 @@
+"""The command line as a user meets it: real processes, their output and their exit codes."""
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import save_file
+
+from pipeline.api import account
+from pipeline.auditing.release import audit_release
+from pipeline.auditing.row_space import row_space_audit
+from pipeline.cli import main
+from pipeline.experiment.experiment import load_experiment, parse_experiment
+from pipeline.learning.data.dataset import load
+from pipeline.sweep.recorder import SweepResult
+from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
+from pipeline.tracking.store import Store, TrackingError
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.fields import UserError
+
+ROOT = Path(__file__).parents[2]
+QUICKSTART = ROOT / "experiments/quickstart.yaml"
+
+TINY = """
+name: tiny
+description: Six trials of a few seconds.
+base: {dataset: digits, hidden: [16, 16], batch_size: 64, epochs: 2, learning_rate: 0.05}
+cases:
+  - grid: {algorithm: [bp, dfa, pdfa]}
+  - base: {mechanism: photonic}
+    grid: {algorithm: [bp, dfa, pdfa], sigma: [0.1]}
+"""
+
+
+def photonic(*arguments, cwd, **environment):
+    return subprocess.run([sys.executable, "-m", "pipeline.cli", *map(str, arguments)], cwd=cwd, text=True,
+                          capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT), **environment})
+
+
+@pytest.mark.slow
+def test_sweep_then_again_then_wider_then_report(tmp_path):
+    file = tmp_path / "tiny.yaml"
+    file.write_text(TINY)
+    first = photonic("sweep", file, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    phases = [line for line in first.stderr.splitlines() if not line.startswith("[")]
+    assert phases[:3] == ["starting Ray", "looking for data sets: digits", phases[2]] and not first.stdout
+    assert re.fullmatch(r"training 6 trials in \d packs, \d+ at a time", phases[2])
+    assert len(phases) == 4 and phases[3].startswith("6 trials: 6 finished")
+    again = photonic("sweep", file, cwd=tmp_path)
+    assert again.returncode == 0 and "nothing to do: all 6 trials are done" in again.stdout + again.stderr
+    file.write_text(TINY.replace("sigma: [0.1]", "sigma: [0.1, 0.2]"))
+    incomplete = photonic("report", file, cwd=tmp_path)
+    assert incomplete.returncode == 0, incomplete.stderr
+    assert incomplete.stdout.startswith("Unfinished: 6 of 9 trials have ended.") and "logged" not in incomplete.stdout
+    wider = photonic("sweep", file, cwd=tmp_path)
+    assert wider.returncode == 0 and "9 trials: 6 done before, 3 finished" in wider.stdout + wider.stderr
+    report = photonic("report", "tiny", cwd=tmp_path)  # by name: the store has the file as it was swept last
+    assert report.returncode == 0, report.stderr
+    last = report.stdout.splitlines()[-1]
+    assert last.startswith("left out, for reasons that the page has: ") and "leekifer" in last and "table1," not in last
+    page = (tmp_path / "reports/tiny/index.html").read_text(encoding="utf-8")
+    assert "sigma: [0.1, 0.2]" in page
+    assert re.search(r"Trained with python [\d.]+, torch \S+, ray \S+, mlflow \S+<", page)
+    table = (tmp_path / "reports/tiny/table1.csv").read_text().splitlines()
+    assert table[0] == ("algorithm,setting,accuracy_mean,accuracy_half_width,accuracy_low,accuracy_high,n,paper,"
+                        "difference")
+    assert len(table) == 10
+    assert (tmp_path / "reports/tiny/figure2.png").stat().st_size > 10_000
+
+
+def test_dry_run_shows_packs_resources_and_an_estimate(tmp_path, capsys):
+    assert main(["sweep", str(QUICKSTART), "--dry-run", "--workers", "2"]) == 0
+    first, second, *rows = capsys.readouterr().out.splitlines()
+    assert re.match(r"quickstart: .+ of training on this machine .*\(an estimate\)", first)
+    assert second.startswith("48 trials in ")
+    rows, preset = rows[:-5], rows[-5:]
+    assert all(line.startswith("recommended-1 sets, for ") for line in preset)
+    cells = [re.split("  +", row) for row in rows]
+    assert cells[0] == ["packs", "trials", "each takes", "settings"] and sum(int(row[1]) for row in cells[1:]) == 48
+    assert any(takes == "1 CPU, 1 OPU" and "algorithm=pdfa" in text for _, _, takes, text in cells[1:])
+
+    file = tmp_path / "e.yaml"
+    file.write_text("base: {dataset: digits, hidden: [8], feedback_std: 0.3}\ngrid: {algorithm: [bp, dfa]}\n")
+    assert main(["sweep", str(file), "--dry-run"]) == 0
+    assert "\nignored: feedback_std by 1 trial of algorithm bp\n" in capsys.readouterr().out
+
+    assert main(["sweep", str(QUICKSTART), "--dry-run", "--workers", "2", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    keys = [trial["trial_key"] for pack in plan["packs"] for trial in pack["trials"]]
+    assert sorted(keys) == sorted(trial.trial_key for trial in load_experiment(QUICKSTART).trials)
+    assert plan["estimated_seconds"] > 0 and len(plan["packs"]) == int(second.split()[3])
+    assert not (tmp_path / "mlruns").exists()
+    assert main(["sweep", str(QUICKSTART), "--json"]) == 2
+    assert capsys.readouterr().err == "error: --json: is what --dry-run prints, got it without\n"
+
+
+@pytest.mark.parametrize(("content", "arguments", "message"), [
+    ("base: {nose: 1}", [], "nose: unknown field"),
+    ("grid: {}", [], "grid: is empty"),
+    ("base: {dataset: digits}", ["--workers", "0"], "--workers: must be at least 1, got 0"),
+    ("base: {algorithm: pdfa, projector: opu_hardware, dataset: digits, batch_size: 8}", [],
+     "OPU: the driver lightonopu is not installed"),
+    ("base: {dataset: digits, batch_size: 8}\nresources: {gpu: 1}", [], "no node offers GPU: 1"),
+    ("base: {dataset: digits, batch_size: 8, algorithm: pdfa}\nresources: {opu: 2}", [], "no node offers OPU: 2"),
+    ("base: {dataset: digits, batch_size: 8}", ["--address", "127.0.0.1:9"], "no Ray cluster answers"),
+])
+def test_bad_input_is_refused_in_one_line_before_training(tmp_path, monkeypatch, capfd, content, arguments, message):
+    file = tmp_path / "bad.yaml"
+    file.write_text(content)
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", str(file), *arguments]) == 2
+    *phases, line = capfd.readouterr().err.strip().splitlines()
+    assert phases in ([], ["starting Ray"]) and line.startswith("error: ") and message in line
+    if (tmp_path / "mlruns/mlflow.db").exists():
+        with pytest.raises(TrackingError, match="no sweep named 'bad'"):  # a refused sweep leaves no trace
+            Store(root=tmp_path / "mlruns").attach("bad")
+
+
+def test_the_exit_code_of_the_process_is_that_of_the_command(tmp_path):
+    (tmp_path / "bad.yaml").write_text("grid: {}")
+    refused = photonic("sweep", "bad.yaml", cwd=tmp_path)
+    assert refused.returncode == 2 and refused.stdout == ""
+    assert refused.stderr.startswith("error: grid: is empty") and refused.stderr.count("\n") == 1
+
+
+def test_account_prints_assumptions_and_labelled_epsilons(tmp_path, capsys):
+    file = tmp_path / "e.yaml"
+    file.write_text("base: {mechanism: photonic, sigma: 0.1, gamma_min: 0.5, tau_h_min: 0.5, activation_floor: true}")
+    assert main(["account", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("e: 1 setting, whatever the seed, of 1 trial\nepsilon ")
+    assert "\n  holds  sigma > 0: sigma = 0.1\n" in out and "\nclaimed: No guarantee" in out and "no guarantee" in out
+    assert re.search(r"\n[\d.e+]+ +claimed second/epochs +replace-one +shuffled +1e-05 +sigma = 0.1 +15 +dfa", out)
+
+
+def test_account_shows_what_settings_share_once(tmp_path, capsys):
+    file = tmp_path / "e.yaml"
+    file.write_text("base: {dataset: digits, batch_size: 64, epochs: 1, mechanism: per_example, sampler: poisson}\n"
+                    "grid: {algorithm: [bp, dfa], noise_multiplier: [1, 2], seed: [0, 1]}")
+    assert main(["account", str(file)]) == 0
+    header, _, *rows = capsys.readouterr().out.splitlines()
+    assert header == "e: 4 settings, whatever the seed, of 8 trials"
+    assert [re.split("  +", row)[-3:] for row in rows[:2]] == [[f"z = {z}", "1", f"bp, dfa z={z}"] for z in (1, 2)]
+    assert rows[2].startswith("certified: Features and labels ")
+    assert sum("operating system" in row or "recorded seed, and whoever" in row for row in rows) == 1
+
+    assert main(["account", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    trials = load_experiment(file).trials
+    assert [key for s in found["settings"] for key in s["trial_keys"]] == [trial.trial_key for trial in trials]
+    (epsilons,) = found["settings"][0]["epsilons"]
+    assert epsilons[0]["value"] == account(trials[0])[0].value and epsilons[0]["kind"] == "certified"
+    assert found["best"][0] == "the best of 8 certified trials"
+
+
+def test_account_calibrates_and_lists_epsilon_by_epoch(tmp_path, capsys):
+    file = tmp_path / "e.yaml"
+    file.write_text("base: {dataset: digits, batch_size: 64, epochs: 3, mechanism: per_example, sampler: shuffled, "
+                    "target_epsilon: 2}")
+    assert main(["account", str(file), "--by-epoch"]) == 0
+    out = capsys.readouterr().out
+    values = [float(line.rpartition(" ")[2]) for line in out.splitlines() if "after epoch" in line]
+    assert len(values) == 3 and values == sorted(values) and 1.98 <= values[-1] <= 2
+    assert re.search(r"\n[12][.\d]* +certified gdp +replace-one +shuffled +1e-05 +z = [\d.]+ +3 +dfa epsilon=2", out)
+
+
+def test_fields_documents_every_setting(capsys):
+    assert main(["fields"]) == 0
+    out = capsys.readouterr().out
+    assert "sigma = 0.0\n    standard deviation of the optical noise" in out and "tau_h" in out
+
+
+def test_the_command_line_starts_without_torch_ray_or_mlflow():
+    code = ("import sys; from pipeline.cli import main; main(['fields']); "
+            "print({'torch', 'ray', 'mlflow', 'pandas'} & set(sys.modules))")
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.strip().endswith("set()")
+
+
+AUDITED = """
+name: audited
+base: {dataset: digits, hidden: [24, 16], batch_size: 16, algorithm: dfa, sigma: 0.1}
+grid: {seed: [0, 1]}
+cases:
+  - base: {mechanism: photonic}
+  - base: {mechanism: per_example, noise_multiplier: 1, sampler: poisson, clipping_norm: 0.5}
+"""
+
+
+@pytest.fixture
+def few_runs(monkeypatch):
+    """Audits of a quarter and a fifth of the runs, where what they find is plain with those."""
+    monkeypatch.setattr("pipeline.auditing.audit.RUNS", 500)
+    monkeypatch.setattr("pipeline.auditing.audit.BIT_RUNS", 20)
+
+
+def test_audit_prints_what_attacks_see_beside_what_is_certified(tmp_path, capsys, few_runs):
+    file = tmp_path / "audited.yaml"
+    file.write_text(AUDITED)
+    assert main(["audit", str(file), "--steps", "20"]) == 0
+    out = capsys.readouterr().out
+    rows = [line for line in out.splitlines() if line.startswith(("1 dfa photonic", "2 dfa per_example"))]
+    attacks = [row for row in rows if "epsilon =" not in row]
+    assert len(attacks) == 5, "two seeds of a trial are one"
+    assert all("finds its members" in row for row in attacks[:2]) and attacks[0].split()[8] == "1.000"
+    assert all("blind" in row for row in attacks[2:4])
+    assert "below certified" in attacks[4] and ">= 0." in attacks[4] and " 1.000 " in attacks[4]
+    epsilons = [row for row in rows if "epsilon =" in row]
+    for epsilon, kind in zip(epsilons, ("claimed", "audited one_step", "certified one_step"), strict=True):
+        assert f"({kind}" in epsilon and all(word in epsilon for word in ("delta = 1e-05", "relation", "sampler"))
+
+
+def test_audit_of_one_trial_is_logged_to_its_sweep(tmp_path, capsys):
+    file = tmp_path / "audited.yaml"
+    file.write_text(AUDITED)
+    store = tmp_path / "mlruns"
+    arguments = ["audit", str(file), "--trial", "1", "--mlruns", str(store)]
+    assert main(arguments) == 2 and not store.exists()
+    Store(root=store).open_sweep("audited")
+    capsys.readouterr()
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "1 dfa photonic" in out and "per_example" not in out
+    logged = list(store.glob("**/report/audit.txt"))
+    assert len(logged) == 1 and logged[0].read_text() == out
+
+
+def test_of_a_secure_trial_only_public_findings_are_logged(tmp_path, capsys, few_runs):
+    file, store = tmp_path / "secure.yaml", tmp_path / "mlruns"
+    file.write_text("name: secure\nbase: {dataset: digits, hidden: [24, 16], batch_size: 16, mechanism: per_example, "
+                    "sampler: poisson, noise_multiplier: 4, noise: secure, arithmetic: integer, "
+                    "epochs: 1}\n")
+    Store(root=store).open_sweep("secure")
+    assert main(["audit", str(file), "--mlruns", str(store)]) in (0, 1)  # one bound in twenty exceeds by chance
+    out = capsys.readouterr().out
+    assert "low-order bits, update" in out and "low-order bits, weights" in out and "row space" in out
+    assert "logged: 1 of 5 rows; the others are computed from private records" in out
+    (logged,) = store.glob("**/report/audit.txt")
+    assert "two neighbours, one step" in logged.read_text()
+    assert "row space" not in logged.read_text() and "low-order" not in logged.read_text()
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory):
+    """A store with a certified and a photonic trial, and another sweep with the certified one: (root, run ids)."""
+    root, ids = tmp_path_factory.mktemp("tracked") / "mlruns", []
+    store = Store(root=root)
+    for sweep, trials in (("one", [AUDITED_RUN, PHOTONIC_RUN]), ("two", [TWICE]), ("three", [TWICE])):
+        store.open_sweep(sweep)
+        ids += [store.start(trial) for trial in trials]
+    return root, ids
+
+
+AUDITED_RUN = TrialConfig(dataset="digits", hidden=(24, 16), batch_size=16, mechanism="per_example", sampler="poisson",
+                          noise_multiplier=1.0, clipping_norm=0.5, seed=5)
+PHOTONIC_RUN = dataclasses.replace(AUDITED_RUN, mechanism="photonic", sampler="shuffled", sigma=0.1, hidden=(24,))
+TWICE = dataclasses.replace(AUDITED_RUN, seed=6)
+
+
+def seen_by(trial, layer):
+    return row_space_audit(trial, load("digits"), layer).auc
+
+
+def test_a_tracked_run_with_plugins_is_audited_by_its_file_only(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    store = Store(root=tmp_path)
+    store.open_sweep("extended")
+    run_id = store.start(AUDITED_RUN, {"plugin.mine": "0123456789abcdef"})
+    assert main(["audit", run_id, "--mlruns", str(tmp_path)]) == 2
+    assert f"error: {run_id}: must be a trial without plugins, " in (error := capsys.readouterr().err)
+    assert "got one with mine; audit it by its experiment file" in error and "mine" not in sys.modules
+
+
+def test_audit_of_a_tracked_run_is_that_of_its_configuration_and_is_logged_to_it(tracked, capsys, few_runs,
+                                                                                monkeypatch):
+    """Here by its run id, below by its trial_key."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    root, ids = tracked
+    assert main(["audit", ids[0], "--mlruns", str(root)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("dfa per_example z=1") == 5 and "below certified" in out
+    run = Store(root=root).trial(ids[0])
+    expected = audit_release(AUDITED_RUN, 500, 1e-5)
+    assert run.run_id == ids[0] and config_of(run) == AUDITED_RUN
+    assert run.metrics["epsilon/audited/one_step"] <= expected.certified.value
+    assert run.metrics["epsilon/audited/one_step"] == expected.audited.value
+    assert run.metrics["audit/one_step_mu"] == expected.mu_lower
+    assert run.metrics["audit/row_space_auc/layer_2"] == seen_by(AUDITED_RUN, 2)
+    assert "audited one_step; delta = 1e-05, relation add/remove" in run.tags["privacy.audited"]
+    assert [path.read_text() for path in root.glob(f"artifacts/one/{ids[0]}/artifacts/audit/audit.txt")] == [out]
+
+
+def test_audit_of_a_photonic_run_logs_no_epsilon(tracked, capsys, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    root, ids = tracked
+    assert main(["audit", PHOTONIC_RUN.trial_key, "--mlruns", str(root)]) == 0
+    run = Store(root=root).trial(ids[1])
+    assert run.metrics == {"audit/row_space_auc/layer_1": 1.0, "audit/row_space_auc/layer_2": seen_by(PHOTONIC_RUN, 2)}
+    assert "privacy.audited" not in run.tags
+
+
+def test_audit_refuses_unknown_ambiguous_and_foreign_runs_in_one_line(tracked, capsys, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    root, ids = tracked
+    store = Store(root=root)
+    store.attach("one")
+    for name, message in (("0" * 16, "no trial has the trial_key or run id '0000"), ("f" * 32, "no trial has"),
+                          (store._parent_id, "no trial has"), (TWICE.trial_key, f"has 2 runs: {ids[2]}, {ids[3]}"),
+                          ("nothing", "nothing: no such experiment file")):
+        assert main(["audit", name, "--mlruns", str(root)]) == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1 and err.startswith("error: ") and message in err, err
+    assert main(["audit", ids[0], "--mlruns", str(root), "--trial", "1"]) == 2
+    assert "--trial: selects a trial of FILE" in capsys.readouterr().err
+    assert main(["audit", ids[0], "--mlruns", str(root / "none")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("params", "message"), [
+    ({"sigma": "0.3"}, "must be those of trial"), ({"batch_size": "null"}, "cannot be read"),
+    ({"nose": "1"}, "cannot be read .nose: unknown field"), ({"epochs": "many"}, "cannot be read")])
+def test_params_that_are_not_the_trials_are_refused(params, message):
+    own = {name: param_text(value) for name, value in PHOTONIC_RUN.canonical().items()}
+    run = TrackedRun("0" * 32, PHOTONIC_RUN.trial_key, own, {}, {}, "finished", 0, 1)
+    assert config_of(run).canonical() == PHOTONIC_RUN.canonical()
+    with pytest.raises(ConfigError, match=message):
+        config_of(dataclasses.replace(run, params={**own, **params}))
+
+
+def test_audit_exits_1_where_more_is_measured_than_certified(tmp_path, capsys, monkeypatch, few_runs):
+    from pipeline.learning.mechanisms.gaussian import PerExample
+
+    monkeypatch.setattr(PerExample, "bounded", lambda self, deltas, activations: (deltas, activations))
+    file = tmp_path / "audited.yaml"
+    file.write_text(AUDITED)
+    assert main(["audit", str(file), "--trial", "2"]) == 1
+    assert "EXCEEDS certified" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--trial", "3"], "--trial: must be at least 1 and at most the 2"),
+    (["--trial", "0"], "--trial: must be at least 1"),
+    (["--steps", "0"], "--steps: must be at least 1 and at most the 80"),
+])
+def test_audit_refuses_what_does_not_exist(tmp_path, capsys, arguments, message):
+    file = tmp_path / "audited.yaml"
+    file.write_text(AUDITED)
+    assert main(["audit", str(file), *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def test_an_error_for_people_is_printed_in_one_line(capsys, monkeypatch):
+    class Refused(UserError, RuntimeError):
+        """Of a module that the command line does not know."""
+
+    def refuse(path, changes):
+        raise Refused("sigma: must be >= 0")
+
+    monkeypatch.setattr("pipeline.cli.load_experiment", refuse)
+    assert main(["account", "x.yaml"]) == 2 and capsys.readouterr().err == "error: sigma: must be >= 0\n"
+    assert issubclass(ConfigError, ValueError) and issubclass(TrackingError, RuntimeError), "what they were before"
+
+
+STOPPING = """
+name: stopping
+base: {dataset: digits, hidden: [16], batch_size: 64, epochs: 2, mechanism: per_example, sampler: shuffled,
+       noise_multiplier: 20}
+grid: {algorithm: [bp, dfa], learning_rate: [0.1, 0.2]}
+selection: {rule: random_stopping, mean: 4, seed: 2}
+"""
+
+
+@pytest.mark.slow
+def test_random_stopping_from_the_sweep_to_the_report(tmp_path):
+    file = tmp_path / "stopping.yaml"
+    file.write_text(STOPPING)
+    trials = load_experiment(file).trials
+    swept = photonic("sweep", file, cwd=tmp_path)
+    assert swept.returncode == 0, swept.stderr
+    again = photonic("sweep", file, cwd=tmp_path)
+    assert f"nothing to do: all {len(trials)} trials are done" in again.stdout + again.stderr
+    report = photonic("report", file, cwd=tmp_path)
+    assert report.returncode == 0 and "selected ε (random stopping)" in report.stdout, report.stderr
+    runs = pd.read_csv(tmp_path / "reports/stopping/runs.csv")
+    best = pd.read_csv(tmp_path / "reports/stopping/selection.csv").iloc[0]
+    assert best["validation/accuracy"] == runs["validation/accuracy"].max() and len(runs) == len(trials) > 1
+    store = Store(root=tmp_path / "mlruns")
+    store.attach("stopping")
+    parent = store._client.get_run(store._parent()).data
+    assert parent.metrics["epsilon/selected/random_stopping"] == best["selected_epsilon"] > runs[
+        "epsilon/certified/gdp"].max()
+    assert "selection" not in str(parent.params) and parent.tags["privacy.relation"] == "replace-one"
+
+
+def test_prices_of_drawn_trials_are_shown_before_anything_is_trained(tmp_path, capsys):
+    file = tmp_path / "stopping.yaml"
+    file.write_text(STOPPING)
+    trials = load_experiment(file).trials
+    prices = []
+    for arguments in (["sweep", str(file), "--dry-run"], ["account", str(file)]):
+        assert main(arguments) == 0
+        out = capsys.readouterr().out
+        prices.append(out[out.index("the best of the"):])
+    assert f"{len(trials)} drawn trials" in prices[0] and "selected random_stopping; delta = 1e-05" in prices[0]
+    assert "selected composition; delta" in prices[0] and prices[0] == prices[1]
+    assert prices[0].count("these trials simulate the guarantee") == 2 and "share noise" not in prices[0]
+    assert out.startswith("stopping: 4 settings, "), "every candidate is accounted for, drawn or not"
+
+
+@pytest.mark.parametrize(("grid", "says"), [
+    ("grid: {seed: [0, 1]}", "the best of 2 certified trials\n  epsilon = "),
+    ("cases: [{}, {base: {sampler: poisson}}]", "no epsilon covers the choice: relation: must be one"),
+    ("grid: {seed: [0]}", None),
+])
+def test_account_ends_with_what_the_best_of_the_grid_costs(tmp_path, capsys, grid, says):
+    file = tmp_path / "grid.yaml"
+    base = STOPPING.partition("grid:")[0]
+    file.write_text(f"{base}{grid}\n")
+    assert main(["account", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert says in out[out.rindex("Mironov"):] if says else "the best of" not in out
+
+
+@pytest.mark.parametrize(("noise", "grid", "shared"), [
+    ("research", "{learning_rate: [0.1, 0.2]}", True), ("research", "{seed: [0, 1]}", False),
+    ("secure", "{learning_rate: [0.1, 0.2]}", False)])
+def test_account_says_what_the_price_of_a_simulated_grid_leaves_out(tmp_path, capsys, noise, grid, shared):
+    file = tmp_path / "grid.yaml"
+    base = STOPPING.partition("grid:")[0].replace("base: {", f"base: {{noise: {noise}, arithmetic: integer, ")
+    file.write_text(f"{base}grid: {grid}\n")
+    assert main(["account", str(file)]) == 0
+    price = capsys.readouterr().out.partition("the best of 2 certified trials")[2]
+    assert ("so these trials simulate the guarantee" in price) == (noise == "research")
+    assert ("trials of one seed share noise and batches" in price) == shared
+    assert ("came from the operating system" in price) == (noise == "secure")
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert re.fullmatch(r"photonic \d+\.\d+\.\d+(\.dev\d+(\+\S+)?)?\n", capsys.readouterr().out)
+
+
+def test_set_changes_what_is_accounted_for_and_refuses_what_the_grid_has(tmp_path, capsys):
+    file = tmp_path / "e.yaml"
+    file.write_text("base: {dataset: digits, batch_size: 64, epochs: 9, mechanism: per_example, sampler: shuffled}\n"
+                    "grid: {noise_multiplier: [1, 2]}")
+    assert main(["account", str(file), "--set", "epochs=2", "--set", "delta=1e-6"]) == 0
+    assert capsys.readouterr().out.count("  1e-06  ") == 2
+    assert main(["account", str(file), "--set", "noise_multiplier=3"]) == 2
+    assert "--set noise_multiplier: must be a field that no grid, case or space sets" in capsys.readouterr().err
+    for arguments in (["status", "--set", "epochs=2"], ["account", str(file), "--set", "epochs"]):
+        assert main(arguments) == 2 and capsys.readouterr().err.startswith("error: --set: ")
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    (["photonic", "st"], {"status"}), (["photonic", "--v"], {"--version"}),
+    (["photonic", "sweep", "--dr"], {"--dry-run"}),
+    (["photonic", "sweep", "mi"], {"mine.yaml"}), (["photonic", "status", "--wat"], {"--watch"})])
+def test_completion_completes_commands_options_and_files(tmp_path, capsys, words, expected):
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    (tmp_path / "mine.yaml").touch()
+    ask = (f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _photonic; "
+           "printf '%s\\n' \"${COMPREPLY[@]}\"")
+    done = subprocess.run(["bash", "-c", script + "\n" + ask], cwd=tmp_path, text=True, capture_output=True, check=True)
+    assert set(done.stdout.split()) == expected and done.stderr == ""
+    assert main(["completion", "zsh"]) == 0 and capsys.readouterr().out.endswith(script)
+
+
+def swept(tmp_path, text):
+    """The sweep `named` in a store: its parent run, with its text, and one trial that has begun."""
+    experiment = parse_experiment(text, tmp_path / "file.yaml")
+    store = Store(root=tmp_path / "mlruns")
+    store.open_sweep("named", params={"trials": len(experiment.trials)})
+    store.log_experiment(text)
+    store.start(experiment.trials[0])
+    return experiment
+
+
+NAMED = "name: named\nbase: {dataset: digits, epochs: 2, mechanism: photonic, sigma: 0.1}\ngrid: {seed: [0, 1]}\n"
+
+
+def test_sweep_status_and_account_take_the_name_of_a_sweep(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    experiment = swept(tmp_path, NAMED)
+    assert main(["sweep", "named", "--dry-run", "--json", "--workers", "1", "--set", "epochs=3"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    changed = parse_experiment(NAMED, Path("named.yaml"), changes={"epochs": 3})
+    assert {t["trial_key"] for p in plan["packs"] for t in p["trials"]} == {t.trial_key for t in changed.trials}
+    assert main(["status", "named"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "named: 2 trials: 1 interrupted, 1 missing; not running here"
+    assert f"seed=1 ({experiment.trials[1].trial_key})" in lines[2] and lines[-1] == "  to go on: photonic sweep named"
+    assert main(["account", "named", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"][0]["trial_keys"] == [t.trial_key for t in experiment.trials]
+    trained = []
+    monkeypatch.setattr("pipeline.sweep.run.run_sweep", lambda experiment, **_: trained.append(experiment) or (
+        SweepResult(planned=2, finished=2)))
+    assert main(["sweep", "named"]) == 0 and trained[0].trials == experiment.trials and trained[0].text == NAMED
+
+
+def test_a_sweep_that_was_renamed_is_found_by_its_new_name(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    swept(tmp_path, NAMED.replace("named", "before"))
+    assert main(["status", "named"]) == 0
+    assert capsys.readouterr().out.startswith("named: 2 trials: 1 interrupted, 1 missing")
+
+
+@pytest.mark.parametrize("command", [["sweep"], ["status"], ["account"], ["report"]])
+def test_what_is_no_file_and_no_sweep_is_refused_alike(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*command, "other"]) == 2
+    assert "error: other: must be an experiment file or the name of a sweep; " in capsys.readouterr().err
+    swept(tmp_path, NAMED)
+    assert main([*command, "other"]) == 2
+    assert capsys.readouterr().err.endswith("mlruns/mlflow.db, which has named\n")
+    assert main([*command, "other.yaml"]) == 2
+    assert capsys.readouterr().err == "error: other.yaml: no such experiment file\n"
+
+
+@pytest.mark.parametrize("command", [["sweep"], ["status"], ["account"], ["report"]])
+def test_a_stored_text_that_cannot_be_trusted_or_was_not_kept_is_refused_alike(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = Store(root=tmp_path / "mlruns")
+    store.open_sweep("secret")  # as of random stopping, of which no text is kept
+    assert main([*command, "secret"]) == 2
+    assert "has no experiment file (random stopping keeps its seed secret" in capsys.readouterr().err
+    store.log_experiment("plugins: [this_is_not_imported]\nbase: {dataset: digits}\n")
+    assert main([*command, "secret"]) == 2
+    assert "nothing that a store names is imported, got this_is_not_imported" in capsys.readouterr().err
+
+
+def test_a_relative_path_of_a_stored_text_leads_to_the_same_features_or_is_refused(tmp_path, capsys, monkeypatch):
+    text = NAMED.replace("epochs: 2", "epochs: 2, features: file, feature_file: x.safetensors, feature_source: public")
+    for folder, value in (("here", 0.0), ("there", 1.0), ("nowhere", None)):
+        (tmp_path / folder).mkdir()
+        if value is not None:
+            shapes = {"train": (1437, 4), "test": (360, 4)}
+            save_file({part: np.full(shape, value, np.float32) for part, shape in shapes.items()},
+                      tmp_path / folder / "x.safetensors")
+    store = ["--mlruns", str(tmp_path / "mlruns")]
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here" / "file.yaml").write_text(text)
+    experiment = load_experiment("file.yaml")
+    of_sweep = Store(root=tmp_path / "mlruns")
+    of_sweep.open_sweep("named")
+    of_sweep.log_experiment(text)
+    of_sweep.start(experiment.trials[0])
+    assert main(["status", "named", *store]) == 0 and "1 interrupted, 1 missing" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path / "there")
+    assert main(["sweep", "named", "--dry-run", *store]) == 2
+    assert "feature_file: must be a file with which 'named' was swept, got " in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path / "nowhere")
+    assert main(["sweep", "named", "--dry-run", *store]) == 2
+    assert "x.safetensors cannot be read (no such file)" in capsys.readouterr().err

@@ -1,0 +1,85 @@
+"""The built wheel has every module, the page's template and `py.typed`, and a sweep and its report run from it alone.
+
+An editable install hides what a wheel leaves out. The wheel is unpacked into an empty folder that stands first on the
+path; the libraries that it needs are those of this environment.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TINY = """
+name: tiny
+base: {dataset: digits, hidden: [16, 16], batch_size: 64, epochs: 1}
+grid: {algorithm: [bp, dfa]}
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A folder with what the wheel holds, and nothing else."""
+    source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    for package in ("pipeline", "analysis"):
+        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("results", "__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    (source / "analysis" / "results").mkdir()
+    (source / "analysis" / "results" / "tiny.csv").write_text("n\n3\n")
+    for command in (["init", "-q"], ["add", "."]):  # of what git tracks in packages, only what is listed is packed
+        subprocess.run(["git", *command], cwd=source, check=True)
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w",
+             str(source / "wheel"), str(source)]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = (source / "wheel").glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(folder)
+    return folder
+
+
+def files(folder):
+    return {path.relative_to(folder) for package in ("pipeline", "analysis") for path in (folder / package).rglob("*")
+            if path.is_file() and path.suffix in (".py", ".html", ".css", ".js", ".typed")}
+
+
+def test_the_wheel_has_every_module_and_the_template(site):
+    expected = {path for path in files(ROOT) if path.parts[:2] != ("analysis", "results")}
+    assert files(site) == expected and any(path.suffix == ".html" for path in expected)
+    assert {Path("pipeline/py.typed"), Path("analysis/py.typed")} <= files(site)
+    assert not (site / "analysis" / "results").exists()
+
+
+def test_the_version_is_that_of_the_tag_or_without_git_that_of_the_citation(tmp_path):
+    def version(*commands):
+        for command in commands:
+            subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a", *command], cwd=tmp_path, check=True)
+        return subprocess.run([sys.executable, "-m", "setuptools_scm"], cwd=tmp_path, capture_output=True, text=True,
+                              check=True).stdout.strip()
+
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    assert f"\nversion: {version()}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert version(["init", "-q"], ["add", "."], ["commit", "-qm", "first"], ["tag", "v9.8.7"]) == "9.8.7"
+
+
+@pytest.mark.slow
+def test_a_sweep_and_its_report_run_from_the_wheel(site, tmp_path):
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+
+    def python(*arguments):
+        return subprocess.run([sys.executable, *arguments], cwd=tmp_path, env=environment, capture_output=True,
+                              text=True)
+
+    where = python("-c", "import pipeline, analysis; print(pipeline.__file__, analysis.__file__)").stdout.split()
+    assert [Path(file).parents[1] for file in where] == [site, site]
+    for arguments in (("sweep", "tiny.yaml", "--workers", "1"), ("report", "tiny.yaml")):
+        done = python("-m", "pipeline.cli", *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "<html" in (tmp_path / "reports/tiny/index.html").read_text(encoding="utf-8")

@@ -1,0 +1,113 @@
+"""Sweeps on clusters: two real Ray nodes, one with an OPU, that share no code, data, cache or home with the driver."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from cluster_driver import EXPERIMENT
+from fault_tools import Damage, damage
+from ray_nodes import Nodes, free_port
+
+from pipeline.learning.data.dataset import DataError
+from pipeline.sweep.recorder import git_commit
+from pipeline.sweep.resources import ResourceError
+from pipeline.sweep.run import run_sweep
+from pipeline.sweep.worker import _dataset
+from pipeline.tracking.store import Store
+from pipeline.trials.config import ConfigError
+
+TESTS = Path(__file__).parents[1]
+DRIVER = TESTS / "tools" / "cluster_driver.py"
+BROUGHT = """
+from pipeline.learning.data import load, register_dataset
+from pipeline.trials.datasets import DATASETS
+
+
+def read(spec, folder):
+    digits = load("digits")
+    return tuple((x.numpy(), y.numpy().astype("uint8")) for x, y in (
+        (digits.train_x, digits.train_y), (digits.test_x, digits.test_y)))
+
+
+register_dataset("other_digits", DATASETS["digits"], read)
+"""
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    cluster = Nodes(tmp_path_factory.mktemp("nodes"))
+    try:
+        cluster.start("plain", "--num-cpus=1")
+        cluster.start("optical", "--num-cpus=2", '--resources={"OPU": 1}')
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.slow
+def test_sweep_from_outside_trains_pdfa_at_the_opu_and_the_others_on_both_nodes(nodes, tmp_path, monkeypatch):
+    """Through `ray://`: driven on the head, where `mlruns` lies in the home, with the numbers of plain training."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    home = nodes.folder / "plain"
+    done = nodes.python(DRIVER, "sweep", f"ray://127.0.0.1:{nodes.client_port}", home, cwd=tmp_path,
+                        MLFLOW_TRACKING_URI=f"sqlite:///{home}/mlruns/mlflow.db")
+    assert done.returncode == 0 and "finished=6" in done.stdout, done.stdout + done.stderr
+    lines = done.stdout + done.stderr
+    assert "[6/6] " in lines and "6 trials: 6 finished" in lines, "what is said on the head is shown here"
+    assert list(tmp_path.iterdir()) == []
+    assert damage(home / "mlruns", EXPERIMENT) == Damage(len(EXPERIMENT.trials))
+    store = Store(root=home / "mlruns")
+    store.attach("cluster")
+    where = Counter((run.params["algorithm"], run.tags["node"]) for run in store.runs())
+    assert where["pdfa", "optical"] == 2 and where["pdfa", "plain"] == 0
+    assert where["dfa", "plain"] and where["dfa", "optical"]
+    assert {run.tags["git_commit"] for run in store.runs()} == {git_commit()}
+
+
+@pytest.mark.slow
+def test_node_that_lacks_a_library_or_data_is_named_before_anything_is_trained(nodes, tmp_path):
+    home, data = nodes.folder / "optical", os.environ.get("PHOTONIC_DATA", "")
+    done = nodes.python(DRIVER, "prepare", nodes.address, home, data, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    without_library, without_data, with_both = done.stdout.splitlines()
+    assert without_library.startswith("node optical (") and "No module named 'safetensors'" in without_library
+    assert without_data.startswith("node optical (") and f"DataError: {home}/data: must be a folder" in without_data
+    assert with_both == ("ready" if data else without_data)
+
+
+@pytest.mark.slow
+def test_nodes_and_a_head_that_know_no_plugin_train_what_it_brings(nodes, tmp_path):
+    """A trainer and a data set; neither the head, which is handed the experiment, nor the nodes have imported them."""
+    (tmp_path / "brought.py").write_text((TESTS / "data" / "some_trainers.py").read_text() + BROUGHT)
+    (tmp_path / "brought.yaml").write_text("""
+    plugins: [brought]
+    base: {dataset: other_digits, batch_size: 64, epochs: 2, noise_multiplier: 1}
+    cases: [{base: {trainer: plain}, grid: {seed: [0, 1, 2]}}, {base: {mechanism: per_example}}]
+    """)
+    home = nodes.folder / "plain"
+    for address in (f"ray://127.0.0.1:{nodes.client_port}", nodes.address):
+        done = nodes.python(DRIVER, "plugin", address, home, "brought.yaml", cwd=tmp_path,
+                            MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/{len(address)}.db", PHOTONIC_DATA=str(tmp_path))
+        assert done.returncode == 0 and "finished=4" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("arguments", "uri", "error", "says"), [
+    ({}, None, ConfigError, "MLFLOW_TRACKING_URI: must name a tracking server"),
+    ({"workers": 2}, "http://tracking", ConfigError, "workers: the cluster's nodes say .* got 2"),
+    ({}, "http://tracking", ResourceError, "address: no Ray cluster answers at '127.0.0.1:{port}'"),
+])
+def test_cluster_that_cannot_be_swept_from_outside_is_refused(tmp_path, monkeypatch, arguments, uri, error, says):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    port = free_port()
+    with pytest.raises(error, match=says.format(port=port)):
+        run_sweep(EXPERIMENT, root=tmp_path, tracking_uri=uri, address=f"ray://127.0.0.1:{port}", **arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_that_a_node_lacks_while_it_trains_name_the_host(tmp_path):
+    with pytest.raises(DataError, match=f"on {socket.gethostname()}: {tmp_path}/none: must be a folder"):
+        _dataset("mnist", tmp_path / "none", "cpu")

@@ -1,0 +1,106 @@
+"""`photonic init`: the file that it writes trains, says what it does, and takes no longer than was asked for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli import main
+from pipeline.experiment.experiment import load_experiment, parse_experiment
+from pipeline.experiment.preset import recommended
+from pipeline.sweep import first_file
+from pipeline.sweep.first_file import Answers
+from pipeline.trials.config import ConfigError
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+
+
+def written(answers, algorithms=("bp", "dfa")):
+    return first_file.text(Path("mine.yaml"), answers, algorithms)
+
+
+def test_the_example_of_the_readme_is_what_it_writes():
+    shown = "".join(f"    {line}\n" for line in written(Answers(minutes=3)).splitlines())
+    assert shown in README and "photonic init mine.yaml --minutes 3" in README
+
+
+def test_its_trials_are_those_that_are_recommended():
+    trials = parse_experiment(written(Answers()), Path("mine.yaml")).trials
+    assert len(trials) == 2 * 3 * 3
+    last = {"algorithm": "dfa", "target_epsilon": 8, "seed": 2}
+    assert trials[-1] == recommended(dataset="fashion_mnist", mechanism="per_example", arithmetic="integer", **last)
+    assert all(len(line) <= 120 for answers in (Answers(), Answers(private="nothing")) for line in
+               written(answers, ("bp", "dfa", "tdfa", "pdfa")).splitlines())
+
+
+@pytest.mark.parametrize(("answers", "algorithms", "fields"), [
+    (Answers(private="labels", epsilons=(2, 4.5)), ("pdfa",), {"mechanism": "photonic", "target_label_epsilon": 4.5}),
+    (Answers("digits", private="nothing"), ("bp", "dfa"), {"mechanism": "none", "target_epsilon": 0.0}),
+    (Answers("mnist", "scattering", epsilons=(3,)), ("dfa",), {"features": "scattering", "target_epsilon": 3.0}),
+])
+def test_other_answers_give_other_files(answers, algorithms, fields):
+    trial = parse_experiment(written(answers, algorithms), Path("mine.yaml")).trials[-1]
+    assert (trial.dataset, trial.algorithm) == (answers.dataset, algorithms[-1])
+    assert {name: getattr(trial, name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(("seconds", "algorithms"), [
+    (150, {"bp", "dfa", "tdfa", "pdfa"}), (100, {"bp", "dfa"}), (40, {"dfa"}), (1, {"dfa"})])
+def test_as_many_algorithms_are_compared_as_fit_the_time(seconds, algorithms):
+    """36 trials of four algorithms, of 4 s each here."""
+    answers = Answers(minutes=seconds / 60)
+    experiment, took = first_file.fitting(Path("mine.yaml"), answers, lambda experiment: 4.0 * len(experiment.trials))
+    assert {trial.algorithm for trial in experiment.trials} == algorithms and took == 4.0 * len(experiment.trials)
+
+
+def test_labels_alone_are_for_the_algorithm_that_has_settings():
+    experiment, _ = first_file.fitting(Path("mine.yaml"), Answers(private="labels"), lambda experiment: 1.0)
+    assert {trial.algorithm for trial in experiment.trials} == {"pdfa"}
+
+
+def test_the_command_writes_a_file_that_loads_and_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "mine.yaml", "--dataset", "digits", "--epsilon", "1,8", "--minutes", "30"]) == 0
+    said = capsys.readouterr().out
+    assert re.match(r"mine.yaml: 24 trials, .* of training on this machine \(an estimate; 30 min at most were ", said)
+    assert "`photonic sweep mine.yaml`, then `photonic report mine.yaml`" in said
+    assert len(load_experiment("mine.yaml").trials) == 24
+    assert main(["init", "mine.yaml"]) == 2
+    assert capsys.readouterr().err == "error: mine.yaml: is there already; name another file, or remove it\n"
+
+
+@pytest.mark.parametrize(("options", "says"), [
+    (["--dataset", "fmnist"], "--dataset: must be one of fashion_mnist, mnist, cifar10, digits, svhn, got 'fmnist'"),
+    (["--private", "all"], "--private: must be one of records, labels, nothing, got 'all'"),
+    (["--epsilon", "0"], "--epsilon: must be numbers from 0.01 to 1000, got [0.0]"),
+    (["--epsilon", "3,3"], "--epsilon: must be different numbers, got [3.0, 3.0]"),
+    (["--epsilon", "one"], "--epsilon: must be numbers, got 'one'"),
+    (["--private", "nothing", "--epsilon", "2"], "--epsilon: must be left out where nothing is private, got 2"),
+    (["--minutes", "-1"], "--minutes: must be > 0, got -1"),
+    (["--features", "pixel"], "--features: must be one of pixels, scattering, patches, encoder, optical, file, got "
+                              "'pixel'"),
+    (["--dataset", "digits", "--private", "labels"], "preset: recommended-1 has no settings for pdfa with"),
+])
+def test_wrong_answers_are_refused_and_nothing_is_written(options, says, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "mine.yaml", *options]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {says}")
+    assert not Path("mine.yaml").exists()
+    assert main(["init", "nowhere/mine.yaml"]) == 2
+    assert capsys.readouterr().err == "error: nowhere/mine.yaml: must be in a folder that is there\n"
+
+
+def test_what_no_option_says_is_asked():
+    replies = iter(["mnist", "", "", "1 2", ""])
+    asked = []
+    answers = first_file.asked({"dataset": None}, lambda question: (asked.append(question), next(replies))[1])
+    assert answers == Answers("mnist", "pixels", "records", (1.0, 2.0), 10.0) and len(asked) == 5
+    assert asked[3] == "Epsilons [1,3,8]: "
+    asked.clear()
+    silent = first_file.asked({"private": "nothing", "dataset": "digits", "features": "pixels", "minutes": "2"},
+                              lambda question: asked.append(question) or "")
+    assert not asked and silent.minutes == 2.0
+    with pytest.raises(ConfigError, match="^--minutes: must be a number, got 'soon'"):
+        first_file.asked({"minutes": "soon"}, lambda question: "")

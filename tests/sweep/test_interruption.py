@@ -1,0 +1,180 @@
+"""Ctrl-C and SIGTERM, as a terminal and a service manager send them, and a Ray or a cluster that does not answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+import pytest
+import ray
+from fault_tools import environment, wait_for
+
+from pipeline.sweep import cluster
+from pipeline.sweep.address import check_address
+from pipeline.sweep.resources import ResourceError
+from pipeline.tracking.store import Store
+
+ROOT = Path(__file__).parents[2]
+FILE = "name: long\nbase: {dataset: digits, hidden: [8], batch_size: 64, epochs: 2}\ngrid: {seed: [0, 1, 2]}\n"
+# The command line, but an epoch takes ten minutes.
+LONG = """
+import functools, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+import sweep_stub
+from ray import cloudpickle
+from pipeline import cli, terminal
+from pipeline.sweep import run
+cloudpickle.register_pickle_by_value(sweep_stub)
+run.train_pack = functools.partial(sweep_stub.slow, folder=Path({folder!r}))
+terminal.STOP_SECONDS = 300.0
+sys.exit(cli.main(["sweep", "long.yaml", "--workers", "1"]))
+"""
+# What does not end by Ctrl-C.
+STUBBORN = """
+import sys, time
+from pipeline import terminal
+terminal.STOP_SECONDS = {seconds}
+with terminal.stopping():
+    while True:
+        try:
+            print("ready", flush=True)
+            time.sleep(600)
+        except KeyboardInterrupt:
+            pass
+"""
+
+
+def process(script: str, cwd: Path) -> subprocess.Popen:
+    """Which Ctrl-C reaches, also if the tests themselves run in the background."""
+    return subprocess.Popen([sys.executable, "-c", script], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True, env=environment(), start_new_session=True,
+                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+
+
+@pytest.mark.slow
+def test_ctrl_c_says_what_it_waits_for_and_waits_for_no_epoch(tmp_path):
+    (tmp_path / "long.yaml").write_text(FILE)
+    command = process(LONG.format(tests=str(ROOT / "tests" / "tools"), folder=str(tmp_path)), tmp_path)
+    wait_for(lambda: (tmp_path / "training").exists() or command.poll() is not None)
+    os.killpg(command.pid, signal.SIGINT)
+    _, err = command.communicate(timeout=120)
+    assert command.returncode == 130, err
+    lines = err.splitlines()
+    told = lines.index("training 3 trials in 3 packs, 1 at a time") + 2  # after the line in which ^C is echoed
+    assert lines[told] == ("stopping: waiting for the workers to end and for the tracking store, 300 s at most; Ctrl-C "
+                           "again ends at once")
+    assert lines[-1].endswith("interrupted with 3 left: run the same command again to continue")
+    store = Store(root=tmp_path / "mlruns")
+    store.attach("long")
+    assert store._client.get_run(store._parent()).info.status == "KILLED"
+
+
+@pytest.mark.parametrize(("seconds", "signals", "why"), [(300, 2, "by a second Ctrl-C"), (0.2, 1, "after 0.2 s")])
+def test_what_does_not_stop_is_ended(tmp_path, seconds, signals, why):
+    command = process(STUBBORN.format(seconds=seconds), tmp_path)
+    for _ in range(signals):
+        assert command.stdout.readline() == "ready\n"
+        os.kill(command.pid, signal.SIGINT)
+    _out, err = command.communicate(timeout=60)
+    assert (command.returncode, err.splitlines()[-1]) == (130, f"ended {why}; run the same command again to go on")
+
+
+@pytest.mark.slow
+def test_sigterm_ends_the_page_and_its_server(tmp_path):
+    Store(root=tmp_path / "mlruns")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    page = process(f"import sys; from pipeline.cli import main; sys.exit(main(['ui', '--port', '{port}']))", tmp_path)
+
+    def answers() -> bool:
+        assert page.poll() is None, page.communicate()
+        with suppress(OSError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+            return True
+        return False
+
+    wait_for(answers)
+    page.terminate()
+    page.communicate(timeout=60)  # also of the server, which has the same pipes
+    assert page.returncode == 0
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        pass
+
+
+@pytest.fixture
+def asking():
+    """The address of what asks for the token `right`, as the head of a cluster does."""
+    def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
+        if ("authorization", "Bearer right") not in context.invocation_metadata():
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "InvalidAuthToken")
+        return b""
+
+    class Everything(grpc.GenericRpcHandler):
+        def service(self, call):
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[Everything()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+@pytest.mark.parametrize(("mode", "token", "says"), [
+    ("", "", "asks for a token, and there is none; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN .*/auth_token "),
+    ("token", "wrong", "asks for another token than that in RAY_AUTH_TOKEN"),
+    ("", "right", "asks for a token; Ray hands in that of RAY_AUTH_TOKEN with RAY_AUTH_MODE=token only, got ''"),
+    ("token", "right", None),
+])
+def test_a_cluster_that_asks_for_a_token_is_told_from_one_that_is_not_there(asking, monkeypatch, tmp_path, mode, token,
+                                                                           says):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+    for name, value in (("RAY_AUTH_MODE", mode), ("RAY_AUTH_TOKEN", token)):
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
+    if says is None:
+        check_address(asking)
+    else:
+        with pytest.raises(ResourceError, match=f"^address: the Ray cluster at '{asking}' {says}"):
+            check_address(asking)
+    if token == "right":
+        check_address(asking, found=True)
+
+
+def test_the_token_may_be_in_a_file(asking, monkeypatch, tmp_path):
+    for name, value in (("RAY_AUTH_MODE", "token"), ("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    with pytest.raises(ResourceError, match=f"and there is none; .* or write that to {tmp_path}/token "):
+        check_address(asking)
+    (tmp_path / "token").write_text("right\n")
+    check_address(asking)
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_ray_that_does_not_start_in_time_is_tried_once_more(monkeypatch, failures):
+    calls, said = [], []
+
+    def init():
+        calls.append("init")
+        if len(calls) <= failures:
+            raise Exception("The current node timed out during startup.")  # what Ray raises is no more special
+
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    if failures == 1:
+        cluster.start(init, said.append)
+    else:
+        with pytest.raises(ResourceError, match="Ray does not start on this machine .*timed out during startup.*again"):
+            cluster.start(init, said.append)
+    assert len(calls) == 2 and len(said) == 1
+    assert said[0].startswith("Ray did not start (Exception: The current node timed out during startup.")

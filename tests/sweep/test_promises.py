@@ -1,0 +1,371 @@
+"""What leaves the private folder tells nothing but what epsilon covers: names, errors, counts, statistics."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sqlite3
+import stat
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flat import train
+from safetensors.numpy import save_file
+
+from pipeline.accounting import privacy_tags
+from pipeline.experiment.experiment import load_experiment
+from pipeline.experiment.plugins import LOADED
+from pipeline.learning.data import features as maps
+from pipeline.learning.data.dataset import load
+from pipeline.learning.data.download import DataError
+from pipeline.learning.mechanisms import register_mechanism
+from pipeline.learning.mechanisms.gaussian import PerExample
+from pipeline.learning.run import prepare
+from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
+from pipeline.sweep.private import PrivateFolder
+from pipeline.sweep.run import run_sweep
+from pipeline.tracking.artifacts import config_of
+from pipeline.tracking.reader import Reader
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.packs import Pack
+from pipeline.trials.promises import check_promises
+
+SECURE = {"dataset": "digits", "hidden": (16,), "batch_size": 128, "epochs": 2, "learning_rate": 0.5,
+          "mechanism": "per_example", "sampler": "poisson", "noise_multiplier": 2.0, "noise": "secure",
+          "matmul_precision": "integer", "feedback_std": 0.15}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits")
+
+
+def rows(bad=None, other=None):
+    """Features of digits, 16 of each record; those of the training record `bad` are infinite, `other` has others."""
+    data, basis = load("digits"), np.random.default_rng(0).standard_normal((64, 16)).astype(np.float32) / 64
+    found = {name: x.numpy() @ basis for name, x in (("train", data.train_x), ("test", data.test_x))}
+    if bad is not None:
+        found["train"][bad, 3] = np.inf
+    if other is not None:
+        found["train"][other] *= -1
+    return found
+
+
+def of(path, **values):
+    return TrialConfig(**{**SECURE, "features": "file", "feature_file": str(path), "feature_source": "random, seed 0",
+                          "feature_name": "projections", "input_norm": 4.0, **values})
+
+
+@pytest.fixture
+def file(tmp_path):
+    save_file(rows(), tmp_path / "features.safetensors")
+    return tmp_path / "features.safetensors"
+
+
+# Identifiers
+
+
+def test_a_name_takes_the_place_of_the_digest(file, tmp_path):
+    trial = of(file)
+    assert trial.feature_sha256 == "" and trial.feature_width == 16
+    text = json.dumps(trial.used()) + json.dumps(privacy_tags(trial))
+    assert "called projections" in text and not re.search("[0-9a-f]{64}", text)
+    save_file(rows(other=7), tmp_path / "neighbour.safetensors")
+    assert of(tmp_path / "neighbour.safetensors").trial_key == trial.trial_key
+    assert of(file, feature_name="others").trial_key != trial.trial_key
+    plain = of(file, feature_name="", noise="research")
+    assert len(plain.feature_sha256) == 64 and "feature_name" not in plain.canonical()
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    ({"feature_name": "a b"}, "feature_name: must be letters, digits"),
+    ({"feature_sha256": "0" * 64}, "feature_sha256: must be left out with feature_name"),
+    ({"feature_width": 3}, "feature_width: must be 16, which .* has, got 3")])
+def test_names_are_checked(file, values, message):
+    with pytest.raises(ConfigError, match=message):
+        of(file, **values)
+
+
+@pytest.mark.parametrize("values", [{"noise": "secure"}, {"noise": "research", "private_metrics": "withheld"},
+                                    {"noise": "research", "private_metrics": "noisy"}])
+def test_a_trial_whose_records_are_private_needs_a_name(file, values):
+    with pytest.raises(ConfigError, match="feature_name: must be given with features 'file' and private_metrics"):
+        check_promises([of(file, feature_name="", **values)])
+    check_promises([of(file, **values), of(file, feature_name="", noise="research")])
+    old = of(file, feature_name="", **values)
+    check_promises([old], published={old.feature_sha256})
+
+
+def test_a_name_stands_for_one_file_for_ever_and_only_the_private_folder_knows_which(file, tmp_path, digits):
+    folder = PrivateFolder(tmp_path / "mlruns")
+    folder.make("private", secure=True)
+    digests = folder.feature_digests([of(file)])
+    maps.check_file(of(file), digests)
+    assert folder.feature_digests([of(file)]) == digests and list(digests) == ["projections"]
+    save_file(rows(other=7), file)
+    for check in (lambda: folder.feature_digests([of(file)]), lambda: maps.check_file(of(file), digests)):
+        with pytest.raises((ConfigError, DataError), match="another") as error:
+            check()
+        assert not re.search("[0-9a-f]{64}", str(error.value))
+    assert not torch.equal(maps.features(digits, of(file))[0], maps.features(digits, of(file))[0].neg())
+    before = maps.features(digits, of(file))[0].clone()
+    save_file(rows(other=8), file)
+    assert not torch.equal(maps.features(digits, of(file))[0], before), "the file that is there, not one in memory"
+
+
+PLUGIN = """
+import itertools
+import numpy as np
+from pipeline.learning import rounded_gaussian
+
+numbers = itertools.count(1)  # in the place of the entropy of the operating system
+rounded_gaussian.secret_bits = lambda: lambda n: np.random.default_rng(next(numbers)).bytes(n)
+CONTENT = "{content}"  # of a record, perhaps
+"""
+FILE = """
+name: private
+plugins: [some_plugin]
+base: {dataset: digits, features: file, feature_file: features.safetensors, feature_source: "random, seed 0",
+       feature_name: projections, input_norm: 4, hidden: [16], batch_size: 128, epochs: 2, learning_rate: 0.5,
+       feedback_std: 0.15,
+       mechanism: per_example, sampler: poisson, target_epsilon: 3, noise: secure, arithmetic: integer}
+grid: {seed: {range: [0, 2]}}
+resources: {pack_size: 1, checkpoint_seconds: 0}
+"""
+# What may differ between two stores of the same trials, and why. Strings with other keys may not.
+DIFFERS = {
+    "driver": "random, and names the host and the folder", "driver.nodes": "what was in use on the machine",
+    "draw": "random", "mlflow.parentRunId": "random", "checkpoint": "how fast the machine was",
+    "weights.safetensors": "released iterates", "per_class.csv": "counts on the test set",
+}
+NUMBERS = r"\d+\.\d+"  # in the sweep's headline: means of noisy scores, which epsilon covers
+
+
+def texts(root):
+    """Every string of a store, by where it stands: of its database, and of its artifacts."""
+    found = {}
+    with contextlib.closing(sqlite3.connect(root / "mlflow.db")) as database:
+        database.row_factory = sqlite3.Row
+        names = {run: name for run, name in database.execute("SELECT run_uuid, name FROM runs")}
+        for table, keys in (("runs", ("name", "status", "lifecycle_stage", "source_name", "user_id")),
+                            ("experiments", ("name", "lifecycle_stage"))):
+            for row in database.execute(f"SELECT * FROM {table}"):
+                found |= {(table, row["name"], key): row[key] for key in keys}
+        for table in ("params", "tags", "experiment_tags"):
+            for row in database.execute(f"SELECT * FROM {table}"):
+                of_what = names[row["run_uuid"]] if "run_uuid" in row.keys() else "sweep"  # noqa: SIM118
+                found[table, of_what, row["key"]] = row["value"]
+        for row in database.execute("SELECT run_uuid, key, step FROM metrics"):
+            found["metrics", names[row["run_uuid"]], row["key"], row["step"]] = ""
+        for run, uri in database.execute("SELECT run_uuid, artifact_uri FROM runs"):
+            folder = Path(uri.removeprefix("file://"))
+            for path in folder.rglob("*") if folder.exists() else ():
+                found["artifact", names[run], path.name] = "" if path.name in DIFFERS else path.read_text()
+    return {place: re.sub(NUMBERS, "", text) if place[1:] == ("private", "mlflow.note.content") or place[0].startswith(
+        "experiment_tags") else text for place, text in found.items() if place[-1] not in DIFFERS}
+
+
+@pytest.mark.slow
+def test_every_string_of_two_stores_on_neighbouring_data_with_the_same_noise_is_the_same(tmp_path, two_cores,
+                                                                                          extensions):
+    """Of two trials each: a record's features differ, and what a plugin's source has of it."""
+    stores = []
+    for number, neighbour in enumerate((None, 5)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        save_file(rows(other=neighbour), folder / "features.safetensors")
+        (folder / "some_plugin.py").write_text(PLUGIN.format(content=neighbour))
+        (folder / "private.yaml").write_text(FILE)
+        sys.modules.pop("some_plugin", None), LOADED.pop("some_plugin", None)
+        sys.path[:] = [path for path in sys.path if path != str(tmp_path / "0")]
+        result = run_sweep(load_experiment(folder / "private.yaml"), root=folder / "mlruns", quiet=True)
+        assert result.finished == 2 and not result.failed
+        stores.append(texts(folder / "mlruns"))
+    one, other = stores
+    assert one == other and len(one) > 100
+    assert {text for place, text in one.items() if place[-1] == "plugin.some_plugin"} == {"not recorded"}
+    public = "".join(str(text) for text in one.values())
+    assert "projections" in public and not re.search(r"\b[0-9a-f]{64}\b", public)
+    kept = [json.loads((tmp_path / number / "mlruns" / "private" / "digests.json").read_text()) for number in "01"]
+    assert kept[0]["projections"] != kept[1]["projections"], "and the private folder knows"
+
+
+# Statistics of private records
+
+
+def test_statistics_of_private_records_are_refused_where_noise_is_secret():
+    own = TrialConfig(**SECURE, inputs="standardized")
+    with pytest.raises(ConfigError, match="inputs: 'standardized' takes means .* of digits, .* use 'centered'"):
+        check_promises([own])
+    research = TrialConfig(**{**SECURE, "noise": "research"}, inputs="standardized")
+    check_promises([TrialConfig(**SECURE), research])
+    assert "not covered: inputs are shifted" in privacy_tags(research)["privacy.notes"]
+    published = TrialConfig(**{**SECURE, "dataset": "mnist"}, inputs="standardized")
+    check_promises([published])
+    assert "means and deviations of the training records and count as public" in privacy_tags(
+        published)["privacy.notes"]
+
+
+def test_convolutions_are_refused_where_noise_is_secret():
+    convolutions = {"network": "convnet", "channels": (4,), "kernel": 3}
+    with pytest.raises(ConfigError, match="arithmetic: 'integer' does not go with network 'convnet': .* use network "):
+        TrialConfig(**SECURE, **convolutions)
+    stored = TrialConfig(**{**SECURE, "matmul_precision": "float32"}, **convolutions)
+    with pytest.raises(ConfigError, match="network: .* which convolutions are not computed in, got 'convnet'; use 'ml"):
+        check_promises([stored])
+
+
+# The bound of extensions
+
+
+class Normalised(PerExample):
+    """u_i <- C/(||u_i|| + g) u_i, which lengthens short contributions."""
+
+    def factor(self, norms):
+        return self.clipping_norm / (norms + 0.01)
+
+
+class Rewritten(PerExample):
+    """Bounds contributions in a way that it does not state as a factor of their norms."""
+
+    def bounded(self, deltas, activations):
+        deltas, activations = super().bounded(deltas, activations)
+        return [d / 2 for d in deltas], activations
+
+
+@pytest.mark.usefixtures("extensions")
+def test_an_extension_states_its_bound_as_a_factor_or_has_no_secret_noise(digits):
+    register_mechanism("normalised", Normalised, settings=("clipping_norm",), guarantee="so it is")
+    trial = TrialConfig(**{**SECURE, "mechanism": "normalised", "epochs": 1})
+    check_promises([trial])
+    assert next(iter(train(Pack((trial,)), digits))).outcome.status == "finished"
+    register_mechanism("rewritten", Rewritten, settings=("clipping_norm",), guarantee="half of it", rounding=1e-9)
+    why = "it does not state by which factor contributions of a norm are multiplied .a method `factor`."
+    with pytest.raises(ConfigError, match=f"arithmetic: 'integer' does not go with mechanism 'rewritten': {why}; use "):
+        TrialConfig(**{**SECURE, "mechanism": "rewritten"})
+    stored = TrialConfig(**{**SECURE, "mechanism": "rewritten", "matmul_precision": "float32"})
+    with pytest.raises(ConfigError, match=f"use that with mechanism 'per_example' .{why}., or noise 'research'"):
+        check_promises([stored])
+
+
+# Records that cannot be used
+
+
+@pytest.mark.parametrize("values", [
+    {}, {"noise": "research", "private_metrics": "noisy"}, {"mechanism": "photonic", "sampler": "shuffled",
+                                                           "matmul_precision": "float32",
+                                                           "noise_multiplier": 0.0, "sigma": 2.0}])
+def test_a_record_that_cannot_be_used_contributes_nothing_and_nobody_is_told(tmp_path, digits, values, capfd):
+    """Its batch without it has the same sum of contributions, to the last bit."""
+    bad = 11
+    save_file(rows(bad=bad), tmp_path / "bad.safetensors")
+    trial = of(tmp_path / "bad.safetensors", **values)
+    training = prepare(Pack((trial,)), digits, CPU)
+    assert training.train_inputs.usable.sum() == 1436 and not training.train_inputs.usable[bad]
+    batch = torch.arange(128).view(1, -1) % 40
+    batch[0, 5] = bad
+    without = batch.clone()
+    without[0, 5] = -1
+    if trial.mechanism == "per_example":
+        sums = []
+        for indices in (batch, without):
+            sums.append(_sum(training, indices))
+        assert torch.equal(*sums) and torch.isfinite(sums[0]).all()
+    records = list(train(Pack((trial,)), digits))
+    assert records[-1].outcome.status == "finished"
+    assert all(np.isfinite(weight).all() for weight in records[-1].outcome.weights.values())
+    assert str(bad) not in "".join(capfd.readouterr()).replace("0.", "")
+    counts = training.evaluation.count(training.net, "validation")
+    assert counts[:, 0].sum() == training.validation.shape[1], "what is held out stays the public number"
+    training.close()
+
+
+def _sum(training, indices):
+    """What the mechanism adds up of a batch, before noise."""
+    usable = training.train_inputs.usable
+    present = ((indices >= 0) & usable[indices.clamp(min=0)]).unsqueeze(-1).float()
+    indices = indices.clamp(min=0)
+    activations, logits = training.net.forward(training.train_inputs.batch(indices))
+
+    error, _ = training.loss(logits, training.data.train_y[indices], present)
+    out = training.net.blank_parameters(1, CPU, torch.float64)
+    training.mechanism.add_up(training.deltas(error, activations, present), activations, out)
+    return out.flat.clone()
+
+
+def test_where_nothing_is_private_such_a_record_is_named(tmp_path, digits):
+    save_file(rows(bad=11), tmp_path / "bad.safetensors")
+    plain = of(tmp_path / "bad.safetensors", noise="research", feature_name="")
+    with pytest.raises(DataError, match="features: 'file' must be finite, which those of record 11 of 1437 are not"):
+        maps.features(digits, plain)
+
+
+# The private folder
+
+
+def test_the_private_folder_is_for_its_owner_alone_and_outside_what_is_served(tmp_path, monkeypatch):
+    folder = PrivateFolder(tmp_path / "mlruns")
+    (tmp_path / "mlruns" / "checkpoints" / "old").mkdir(parents=True)
+    (tmp_path / "mlruns" / "checkpoints" / "old" / "a.safetensors").touch()
+    (tmp_path / "mlruns" / "checkpoints" / "other").mkdir()
+    assert folder.checkpoints("old") == tmp_path / "mlruns" / "checkpoints" / "old", "as long as it was not moved"
+    folder.make("old", secure=True)
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    assert (folder.checkpoints("old") / "a.safetensors").exists()
+    assert not (tmp_path / "mlruns" / "checkpoints" / "old").exists()
+    assert folder.checkpoints("other") == tmp_path / "mlruns" / "checkpoints" / "other", "another sweep's stay"
+    for served in (tmp_path / "mlruns" / "artifacts" / "x", tmp_path / "mlruns" / "reports", tmp_path / "shown" / "x"):
+        with pytest.raises(ConfigError, match="private folder: must lie outside .*, which others are shown"):
+            PrivateFolder(tmp_path / "mlruns", served).make("old", False, [tmp_path / "shown"])
+    monkeypatch.setenv("PHOTONIC_PRIVATE", str(tmp_path / "elsewhere"))
+    assert PrivateFolder(tmp_path / "mlruns").path == tmp_path / "elsewhere"
+    (tmp_path / "open").mkdir(mode=0o755)
+    with pytest.raises(ConfigError, match="readable by its owner alone .* with mode 755"):
+        PrivateFolder(tmp_path, tmp_path / "open").make("old", secure=True)
+    PrivateFolder(tmp_path, tmp_path / "open").make("old", secure=False)
+    assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o755, "a folder of the user's is not changed"
+    Checkpoints(tmp_path / "node" / "private" / "checkpoints" / "x", 0).save(
+        pack := Pack((TrialConfig(dataset="digits"),)), Checkpoint("cpu", {}, {"epoch": 1}, []))
+    assert stat.S_IMODE((tmp_path / "node" / "private").stat().st_mode) == 0o700, "on other hosts, too"
+    assert Checkpoints(tmp_path / "node" / "private" / "checkpoints" / "x", 0).path(pack).exists()
+
+
+class Broken(PerExample):
+    """Fails in its twelfth step, and says a number of its records."""
+
+    steps = 0
+
+    def factor(self, norms):
+        self.steps += 1
+        if self.steps > 12:
+            raise RuntimeError(f"the sum is {float(norms.sum())}")
+        return super().factor(norms)
+
+
+@pytest.mark.slow
+def test_what_fails_with_secret_noise_says_its_kind_and_the_private_folder_why(tmp_path, two_cores, said):
+    (tmp_path / "broken.py").write_text(
+        f"import sys\nsys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1] / 'tools')]}\n"
+        "from pipeline.learning.mechanisms import register_mechanism\n"
+        "from test_promises import Broken\nregister_mechanism('broken', Broken, settings=('clipping_norm',), "
+        "guarantee='none')\n")
+    (tmp_path / "fails.yaml").write_text(
+        "name: fails\nplugins: [broken]\nbase: {dataset: digits, mechanism: broken, sampler: poisson, noise: secure,\n"
+        "       arithmetic: integer, hidden: [16], batch_size: 128, epochs: 2}\ngrid: {noise_multiplier: [2.0]}\n")
+    result = run_sweep(load_experiment(tmp_path / "fails.yaml"), root=tmp_path / "mlruns")
+    (reason,) = result.failed.values()
+    assert reason.startswith("RuntimeError (test_promises.py:")
+    store = Reader(root=tmp_path / "mlruns")
+    store.attach("fails")
+    (run,) = store.runs()
+    public = " ".join([*said, *run.tags.values(), (tmp_path / "mlruns" / "failures" / "fails.log").read_text()])
+    assert "the sum is" not in public and "RuntimeError" in public
+    assert "the sum is" in (tmp_path / "mlruns" / "private" / "failures" / "fails.log").read_text()
+    assert run.tags["privacy.lost_epochs"] == "2", "that it failed may depend on what was drawn"
+    assert [release.epochs for release in store.released()] == [2] and config_of(run).secure
+

@@ -1,0 +1,482 @@
+"""Sweeps with the real Ray and the real tracking store; only training is a stand-in."""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+import sweep_stub
+from fault_tools import once
+from ray import cloudpickle
+from rich.console import Console
+from sweep_stub import experiment, grid
+
+from pipeline.cli import main
+from pipeline.sweep import cluster, recorder, tuning
+from pipeline.sweep import progress as progress_module
+from pipeline.sweep import run as sweep
+from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.lock import SweepRunning
+from pipeline.sweep.nodes import Overdue, Watch, others
+from pipeline.sweep.progress import SweepProgress
+from pipeline.sweep.resources import ResourceError, Watchdog, check_resources, slots
+from pipeline.sweep.run import run_sweep
+from pipeline.sweep.tuning import PackOrder
+from pipeline.sweep.worker import epochs
+from pipeline.tracking.store import Store, TrackingError
+from pipeline.trials.naming import duration
+from pipeline.trials.packs import Pack, Resources
+from pipeline.trials.records import EpochRecord, Outcome
+
+cloudpickle.register_pickle_by_value(sweep_stub)  # workers cannot import from the folder of the tests
+
+ONE_WORKER = {"cpu": 2}  # of the two cores: a worker takes seconds to start
+
+
+def run(tmp_path: Path, trials, resources=None, idle_seconds=60.0, **behaviour):
+    trainer = functools.partial(sweep_stub.train, folder=tmp_path, **behaviour)
+    return run_sweep(experiment(trials, **(resources or {})), root=tmp_path / "runs", trainer=trainer, quiet=True,
+                     idle_seconds=idle_seconds)
+
+
+def tracked(tmp_path: Path):
+    store = Store(root=tmp_path / "runs")
+    store.attach("stub")
+    return store, store.runs()
+
+
+def assert_tracked_once(tmp_path: Path, trials) -> None:
+    store, runs = tracked(tmp_path)
+    assert Counter(r.trial_key for r in runs) == Counter(t.trial_key for t in trials)
+    for r in runs:
+        assert r.status == "finished"
+        assert [epoch for epoch, _ in store.history(r.run_id, "validation/accuracy")] == [1, 2]
+
+
+def test_all_trials_once_and_then_nothing(tmp_path, two_cores, monkeypatch):
+    trials = grid()
+    result = run(tmp_path, trials, meet=True)
+    assert (result.planned, result.skipped, result.finished, result.failed) == (8, 0, 8, {})
+    assert 0 < result.compute_seconds and 0 < result.wall_seconds
+    assert_tracked_once(tmp_path, trials)
+    assert list((tmp_path / "runs" / "private" / "ray").iterdir()) == []
+    assert_one_opu_takes_one_pack_at_a_time(tmp_path)  # while others run, which `meet` waits for
+    # Workers stay in the folder where the sweep was started, so that a relative folder of data is the one checked.
+    assert (tmp_path / "worker.cwd").read_text() == str(Path.cwd())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep, "running_ray", lambda *a: pytest.fail("Ray was started for nothing"))
+        again = run(tmp_path, trials)
+    assert (again.planned, again.skipped, again.finished, again.remaining) == (8, 8, 0, 0)
+
+
+def assert_one_opu_takes_one_pack_at_a_time(folder: Path) -> None:
+    spans = sorted(tuple(map(float, file.read_text().split())) for file in folder.glob("opu-*.interval"))
+    assert len(spans) == 4 and all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
+
+
+def test_a_worker_of_another_program_trains_nothing(tmp_path, two_cores, monkeypatch):
+    """The worker is this process, and gets what `fit` hands to Tune."""
+    class Handed(Exception):
+        pass
+
+    handed = {}
+    with monkeypatch.context() as before, pytest.raises(Handed):
+        before.setattr(tuning, "PROGRAM", "as it was when the sweep began")
+        before.setattr(tuning.tune, "with_parameters", lambda trainable, **parameters: handed.update(parameters))
+        before.setattr(tuning.tune, "with_resources", Mock(side_effect=Handed))
+        run(tmp_path, grid(("dfa",), 1))
+    outdated, current = (object.__new__(tuning.PackTrainable) for _ in range(2))
+    outdated.setup({"pack": 0}, **handed)
+    current.setup({"pack": 0}, **handed | {"code": tuning.PROGRAM})
+    step = outdated.step()
+    assert not step["records"] and "the files of the package pipeline changed since the sweep began" in step["error"]
+    step = current.step()
+    assert [record.epoch for record in step["records"]] == [1] and "error" not in step
+
+
+OWN = SimpleNamespace(require_own=lambda: None)
+
+
+@pytest.mark.parametrize(("error", "raised"), [(KeyboardInterrupt, KeyboardInterrupt), (ValueError, TrackingError),
+                                               (None, TrackingError)])
+def test_a_store_that_takes_no_end_hides_no_ctrl_c(error, raised):
+    def write():
+        raise TrackingError("refused")
+
+    with pytest.raises(raised), sweep.afterwards(OWN, write):
+        if error:
+            raise error
+
+
+@pytest.mark.parametrize("error", [SweepRunning, KeyboardInterrupt, ValueError, None])
+def test_a_sweep_that_another_driver_took_over_is_not_written_to(error):
+    """Whatever ends this driver, Ctrl-C after it stood still for one."""
+    lost = SimpleNamespace(require_own=Mock(side_effect=SweepRunning("another took it over")))
+    with pytest.raises(SweepRunning), sweep.afterwards(lost, lambda: pytest.fail("written")):
+        if error:
+            raise error
+
+
+def test_a_driver_that_stood_still_looks_whose_the_sweep_is_before_it_writes():
+    """At its first event, whichever that is: what waited must not reach the store."""
+    def lost(nodes):
+        raise SweepRunning("another took it over")
+
+    recorder = SimpleNamespace(**{name: lambda *a, **k: pytest.fail("written") for name in (
+        "start", "record", "restart", "fail", "write_due")})
+    driver = tuning.Driver([None], recorder, None, SimpleNamespace(beat=lost), Overdue(lambda: 0.0))
+    trial = SimpleNamespace(config={"pack": 0}, trial_id="0")
+    for event in (lambda: driver.on_step_end(0, []), lambda: driver.on_trial_start(0, [], trial),
+                  lambda: driver.on_trial_result(0, [], trial, {"records": [], "done": False, "time_this_iter_s": 1.0}),
+                  lambda: driver.on_trial_recover(0, [], trial), lambda: driver.on_trial_error(0, [], trial)):
+        driver.error = None
+        with pytest.raises(SweepRunning):
+            event()
+        assert isinstance(driver.error, SweepRunning)
+
+
+def test_on_a_cluster_this_node_is_asked_too(tmp_path, two_cores, monkeypatch):
+    """Its workers have the environment that Ray was started with, and not that of the driver."""
+    monkeypatch.setattr(cluster, "prepare", lambda *_: pytest.fail("asked in the driver"))
+    checkpoints = Checkpoints(tmp_path / "checkpoints", 30)
+    with Watch(others, print) as watch:
+        cluster.prepare_nodes(grid(("dfa",), 1), Resources(), None, checkpoints, False, watch)
+    assert checkpoints.folder.is_dir()
+
+
+@pytest.mark.parametrize(("resources", "says"), [
+    ({"gpu": 1}, "GPU: 1 for .*offer CPU: 2, GPU: 0, OPU: 1; lower resources.gpu"),
+    ({"opu": 2}, "OPU: 2 for pdfa; .*start a node with --resources="),
+])
+def test_resource_that_no_node_has_is_refused_at_once(tmp_path, two_cores, monkeypatch, resources, says):
+    monkeypatch.setattr(sweep, "fit", lambda *_: pytest.fail("Ray alone would wait for ever"))
+    with pytest.raises(ResourceError, match=says):
+        run(tmp_path, grid(), resources)
+    with pytest.raises(TrackingError, match="no sweep named 'stub'"):
+        tracked(tmp_path)  # what was refused leaves no trace
+
+
+def test_what_happens_to_a_pack_happens_to_it_alone_and_then_what_failed_or_is_new_is_trained(tmp_path, two_cores):
+    """A worker that is killed starts again, a diverged trial is a result; a trial that raises and one whose worker
+    always dies have failed."""
+    good, killed, diverged, packed = trials = grid(("dfa",), 4)
+    raising, fatal = (grid(("dfa",), 6, hidden=hidden)[seed] for hidden, seed in (((4,), 4), ((6,), 5)))
+    trials += (raising, fatal)
+    result = run(tmp_path, trials, {"pack_size": 2}, raises=(4,), kills={1: 1, 5: 9}, diverges=(2,))
+    assert (tmp_path / "killed-1").read_text() == "x"
+    assert (result.finished, result.diverged, result.remaining) == (3, 1, 0)
+    assert result.failed.keys() == {raising.trial_key, fatal.trial_key}
+    assert "RuntimeError: seed 4 went wrong (sweep_stub.py:" in result.failed[raising.trial_key]
+    assert "its worker died, or could not start, 3 times" in result.failed[fatal.trial_key]
+    store, runs = tracked(tmp_path)
+    run_of = {r.trial_key: r for r in runs}
+    assert len(runs) == 6 and {key: r.status for key, r in run_of.items()} == {
+        good.trial_key: "finished", killed.trial_key: "finished", diverged.trial_key: "diverged",
+        packed.trial_key: "finished", raising.trial_key: "failed", fatal.trial_key: "failed"}
+    assert "went wrong" in run_of[raising.trial_key].tags["failure"]
+    log = (tmp_path / "runs" / "failures" / "stub.log").read_text()
+    assert "Traceback" in log and "worker process has died" in log
+    for trial in (good, killed, diverged, packed):
+        points = store._client.get_metric_history(run_of[trial.trial_key].run_id, "train/loss")
+        assert len(points) == (1 if trial is diverged else 2)
+
+    wider = (*trials, *grid(("dfa",), 1, hidden=(5,)))
+    result = run(tmp_path, wider, ONE_WORKER)
+    assert (result.planned, result.skipped, result.finished, result.failed) == (7, 4, 3, {})
+    assert Counter(r.trial_key for r in tracked(tmp_path)[1]) == Counter(t.trial_key for t in wider)
+
+
+def test_a_trial_whose_run_is_deleted_while_others_train_is_left_to_the_next_sweep(tmp_path, two_cores, monkeypatch):
+    """Asked for again, it would be trained without a run, and asked for again."""
+    trials, finish, said = grid(("dfa",), 2), Store._finish, []
+
+    def deletes_the_first(store, key, outcome):
+        finish(store, key, outcome)
+        if key == trials[0].trial_key:
+            store._client.delete_run(store._trials[key][1].run_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "_finish", deletes_the_first)
+        patch.setattr(SweepProgress, "say", lambda progress, text: said.append(text))
+        result = run(tmp_path, trials, resources=ONE_WORKER)
+    assert (result.finished, result.remaining) == (2, 0)
+    assert ("deleted while the sweep ran: dfa non-private seed=0; run the same command again to train what is "
+            "missing") in said
+    again = run(tmp_path, trials, resources=ONE_WORKER)
+    assert (again.skipped, again.finished) == (1, 1)
+    assert_tracked_once(tmp_path, trials)
+
+
+def test_lost_tracking_store_ends_the_sweep_and_loses_nothing(tmp_path, two_cores, monkeypatch):
+    trials, calls, log = grid(("dfa",)), itertools.count(), Store.log
+
+    def fails_at_last(store, records):
+        if next(calls) >= 2:
+            raise TrackingError("the server is gone")
+        log(store, records)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "log", fails_at_last)
+        with pytest.raises(TrackingError, match="^the server is gone$"):
+            run(tmp_path, trials, ONE_WORKER)
+    done = [r for r in tracked(tmp_path)[1] if r.status == "finished"]
+    result = run(tmp_path, trials, ONE_WORKER)
+    assert 0 < len(done) == result.skipped and result.finished == 4 - len(done)
+    assert_tracked_once(tmp_path, trials)
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    ({"address": "ray://host:10001", "workers": 2}, "workers: .* got 2"),
+    ({"address": "host:6379", "workers": 2}, "workers: .* got 2"),
+])
+def test_clusters_that_cannot_be_used_are_refused(tmp_path, arguments, says):
+    with pytest.raises(ValueError, match=says):
+        run_sweep(experiment(grid()), root=tmp_path, quiet=True, **arguments)
+
+
+SCRIPT = """
+import functools, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+import sweep_stub
+from ray import cloudpickle
+from pipeline.sweep.run import run_sweep
+from sweep_stub import experiment, grid
+cloudpickle.register_pickle_by_value(sweep_stub)
+folder = Path({folder!r})
+result = run_sweep(experiment(grid(seeds=2)), root=folder / "runs", workers=1,
+                   trainer=functools.partial(sweep_stub.train, folder=folder, seconds=0.5))
+print("remaining", result.remaining)
+"""
+
+
+def test_interrupted_sweep_says_so_and_goes_on(tmp_path, two_cores):
+    environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
+    script = SCRIPT.format(tests=str(Path(sweep_stub.__file__).parent), folder=str(tmp_path))
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, cwd=Path(__file__).parents[2], env=environment, start_new_session=True)
+    phases = [process.stderr.readline() for _ in range(3)]
+    assert phases[0] == "starting Ray\n" and phases[2].startswith("training 4 trials in "), phases
+    lines = [process.stderr.readline()]
+    assert lines[0].startswith("[1/4] "), lines[0] + process.stderr.read()
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    remaining = int(out.removeprefix("remaining "))
+    lines += err.splitlines()
+    assert 0 < remaining < 4
+    assert lines[-1].endswith(f"interrupted with {remaining} left: run the same command again to continue")
+    assert all(line.startswith("[") for line in lines[:-1]), "something else was written: " + err
+    store, _ = tracked(tmp_path)
+    assert store._client.get_run(store._parent()).info.status == "KILLED"
+
+    result = run(tmp_path, grid(seeds=2), ONE_WORKER)
+    assert (result.skipped, result.finished) == (4 - remaining, remaining)
+    assert_tracked_once(tmp_path, grid(seeds=2))
+
+
+def test_after_ctrl_c_a_ray_of_the_caller_is_free_again(tmp_path, two_cores):
+    """As in a notebook: `run_sweep` returns, and the next one trains on the same cores."""
+    trials = grid(("dfa",), 3)
+    with once(lambda: list(tmp_path.glob("worker.cwd")), lambda: os.kill(os.getpid(), signal.SIGINT)):
+        result = run(tmp_path, trials, ONE_WORKER, seconds=2.0)
+    assert result.remaining == 3
+    result = run(tmp_path, trials, ONE_WORKER)
+    assert (result.finished, result.remaining) == (3, 0) and {r.status for r in tracked(tmp_path)[1]} == {"finished"}
+
+
+def test_a_data_set_that_is_not_there_is_refused_in_one_line(tmp_path, two_cores, monkeypatch, capfd):
+    (tmp_path / "bad.yaml").write_text("base: {dataset: mnist}")
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "bad.yaml", "--data", "."]) == 2
+    phase, line = capfd.readouterr().err.strip().splitlines()
+    assert phase == "looking for data sets: mnist" and line.startswith("error: ") and "MNIST" in line
+    with pytest.raises(TrackingError, match="no sweep named 'bad'"):
+        Store(root=tmp_path / "mlruns").attach("bad")
+
+
+def test_resources_must_be_together_on_one_node():
+    nodes = [{"CPU": 8, "GPU": 1}, {"CPU": 1, "OPU": 1}]
+    check_resources(grid(("dfa",), 1), Resources(cpu=4, gpu=0.5), nodes)
+    check_resources(grid(), Resources(cpu=1), nodes)
+    with pytest.raises(ResourceError, match=r"CPU: 2, OPU: 1 for pdfa; .* a node that offers all of it at once"):
+        check_resources(grid(), Resources(cpu=2), nodes)
+    with pytest.raises(ResourceError, match=r"CPU: 9 for .* lower resources.cpu"):
+        check_resources(grid(("dfa",), 1), Resources(cpu=9), nodes)
+    assert slots({"CPU": 2, "GPU": 0.25}, {"CPU": 9, "GPU": 1}) == 4
+
+
+def test_freed_worker_leaves_alone_the_packs_for_which_workers_are_starting():
+    trials = [SimpleNamespace(name=name, status=status, placement_group_factory=kind, config={"pack": ord(name)})
+              for name, status, kind in [("a", "RUNNING", "cpu"), ("b", "PENDING", "opu"), ("c", "PENDING", "cpu"),
+                                         ("d", "PENDING", "cpu"), ("e", "PENDING", "cpu")]]
+    controller = SimpleNamespace(get_live_trials=lambda: trials[::-1])  # in any order, and not all that there were
+    order = PackOrder(starting=2, driver=None)
+    assert order.choose_trial_to_run(controller) is None
+    order.on_trial_complete(controller, trials[0], {})
+    assert order.choose_trial_to_run(controller).name == "e"
+    trials[-1].status = "RUNNING"
+    assert order.choose_trial_to_run(controller).name == "d"
+
+
+def test_watchdog_checks_only_after_idling():
+    checks = []
+    dog = Watchdog(lambda: checks.append(1), idle_seconds=0.05, say=checks.append)
+    dog.look(["PENDING"])
+    time.sleep(0.06)
+    dog.look(["RUNNING", "PENDING"])
+    dog.look(["PENDING"])
+    assert checks == []
+    time.sleep(0.06)
+    dog.look(["PENDING", "TERMINATED"])
+    assert checks == [1]
+
+
+def test_watchdog_says_what_is_lacking_while_it_waits(monkeypatch):
+    def check():
+        raise ResourceError("no node offers CPU: 1")
+
+    said = []
+    dog = Watchdog(check, idle_seconds=60, say=said.append)
+    dog.look(["PENDING"])
+    assert said == []
+    monkeypatch.setattr("pipeline.sweep.resources.SAY_SECONDS", 0.0)
+    time.sleep(0.001)
+    dog.look(["RUNNING", "PENDING"])
+    dog.look(["TERMINATED"])
+    assert said == []
+    time.sleep(0.001)
+    dog.look(["PENDING"])
+    assert len(said) == 1 and said[0].startswith("no node offers CPU: 1; waiting for ")
+
+
+def test_epochs_reports_a_trainer_that_stops_early():
+    pack = Pack(grid(("dfa",), 2))
+    key, other = (t.trial_key for t in pack.trials)
+    results = list(epochs(pack, lambda pack: iter([[EpochRecord(key, 1, {}), EpochRecord(other, 1, {})]])))
+    assert [r.epoch for r in results[0]["records"]] == [1, 1]
+    assert key in results[1]["error"] and "without an outcome" in results[1]["error"]
+
+
+def test_epochs_wait_for_each_other_but_not_for_long_and_not_at_the_end(tmp_path, monkeypatch):
+    """What the store gets, and when: the clock stands still but where it is set."""
+    pack, clock, written = Pack(grid(("dfa",), 1, epochs=9)), [0.0], []
+    (key,) = (trial.trial_key for trial in pack.trials)
+    store = SimpleNamespace(start=lambda *a, **k: None, check=lambda record: None, fail=lambda *a: None,
+                            log=lambda records: written.append([record.epoch for record in records]))
+    monkeypatch.setattr(recorder.time, "monotonic", lambda: clock[0])
+    result = recorder.SweepResult(1)
+    taking = recorder.Recorder(store, SweepProgress(pack.trials, quiet=True), result, tmp_path / "log", {})
+
+    def hand_in(*epochs, outcome=None):
+        taking.record(pack, [EpochRecord(key, epoch, {}, {}, outcome) for epoch in epochs], 1.0)
+
+    taking.start(pack)
+    hand_in(1)
+    assert written == []
+    clock[0] += recorder.WRITE_SECONDS
+    taking.write_due()
+    assert written == [[1]]
+    hand_in(2)
+    hand_in(3)
+    taking.write_due()
+    assert written == [[1]]
+    clock[0] += recorder.WRITE_SECONDS
+    taking.write_due()
+    assert written == [[1], [2, 3]]
+    hand_in(4)
+    taking.write_all()  # Ctrl-C
+    assert written == [[1], [2, 3], [4]]
+    hand_in(5)
+    hand_in(6, outcome=Outcome("finished", {}, ()))
+    assert written == [[1], [2, 3], [4], [5, 6]] and result.finished == 1
+
+
+def test_where_scores_decide_epochs_are_written_as_they_come(tmp_path, monkeypatch):
+    """What followed from a score is never there without it."""
+    packs, written = [Pack((trial,)) for trial in grid(("dfa",), 2)], []
+    store = SimpleNamespace(start=lambda *a, **k: None, check=lambda record: None,
+                            log=lambda records: written.extend((r.trial_key, r.epoch) for r in records))
+    monkeypatch.setattr(recorder.time, "monotonic", lambda: 0.0)
+    progress = SimpleNamespace(record=lambda record: None, start=lambda config: None)
+    taking = recorder.Recorder(store, progress, recorder.SweepResult(2), tmp_path / "log", {}, wait=0.0)
+    came = [(pack, pack.shared.trial_key, epoch) for pack, epoch in (
+        (packs[0], 1), (packs[1], 1), (packs[1], 2), (packs[0], 2))]
+    for pack in packs:
+        taking.start(pack)
+    for place, (pack, key, epoch) in enumerate(came, start=1):
+        taking.record(pack, [EpochRecord(key, epoch, {})], 1.0)
+        assert written == [(key, epoch) for _, key, epoch in came[:place]]
+
+
+def test_a_pack_that_fails_keeps_the_epochs_that_waited(tmp_path):
+    pack, events = Pack(grid(("dfa",), 1)), []
+    (key,) = (trial.trial_key for trial in pack.trials)
+
+    def check(record):
+        if record.metrics:
+            raise ValueError("loss: must be finite")
+
+    store = SimpleNamespace(start=lambda *a, **k: None, check=check,
+                            fail=lambda key, reason, tags: events.append(reason[:25]),
+                            log=lambda records: events.append([record.epoch for record in records]))
+    result = recorder.SweepResult(1)
+    taking = recorder.Recorder(store, SweepProgress(pack.trials, quiet=True), result, tmp_path / "log", {})
+    taking.start(pack)
+    for number, metrics in ((1, {}), (2, {}), (3, {"loss": 1.0})):
+        taking.record(pack, [EpochRecord(key, number, metrics)], 1.0)
+    assert events == [[1, 2], "ValueError: loss: must be"] and key in result.failed
+
+
+def test_progress_is_a_line_per_ended_trial_where_there_is_no_terminal(monkeypatch):
+    monkeypatch.setattr(progress_module, "time", clock := SimpleNamespace(now=0.0, monotonic=lambda: clock.now))
+    text = io.StringIO()
+    good, bad = grid(("pdfa",), 2, mechanism="photonic", sigma=0.1)
+    progress = SweepProgress((good, bad), already_done=3, console=Console(file=text, highlight=False, width=40))
+    with progress:
+        progress.phase("training 2 trials in 1 pack, 1 at a time")
+        progress.start(good)
+        assert progress.eta_seconds() is None
+        progress.record(EpochRecord(good.trial_key, 1, {"validation/accuracy": 0.5}))
+        clock.now = 7.0
+        assert progress.eta_seconds() == 3 * 7.0
+        clock.now = 0.0
+        metrics = {"validation/accuracy": 0.839, "test/accuracy": 0.831}
+        progress.record(EpochRecord(good.trial_key, 2, metrics, {}, Outcome("finished", {}, ())))
+        progress.fail(bad.trial_key, "RuntimeError: no")
+    assert text.getvalue().splitlines() == [
+        "training 2 trials in 1 pack, 1 at a time",
+        "[4/5] pdfa sigma=0.1 seed=0: validation 83.9%, test 83.1%, 0 s",
+        "[5/5] pdfa sigma=0.1 seed=1: failed: RuntimeError: no, 0 s"]
+    assert progress.eta_seconds() == 0
+    assert [duration(s) for s in (24.2, 150, 7500)] == ["24 s", "2 min", "2 h 05 min"]
+
+
+def test_progress_on_a_terminal_is_one_line_with_the_best_trial():
+    text = io.StringIO()
+    private = dict(mechanism="per_example", sampler="poisson", batch_size=64, epochs=100)
+    trials = grid(("dfa", "bp"), 50, target_epsilon=3.0, **private) + grid(("dfa",), 1, target_epsilon=8.0, **private)
+    good, worse, other = trials[0], trials[50], trials[-1]
+    with SweepProgress(trials, console=Console(file=text, force_terminal=True, width=80)) as progress:
+        progress.phase("looking for data sets")
+        progress.start(good)
+        for trial, accuracy in ((good, 0.75), (other, 0.875), (worse, 0.5)):
+            progress.start(trial)
+            progress.record(EpochRecord(trial.trial_key, 1, {"validation/accuracy": accuracy}))
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue()).splitlines()
+    last = [line for line in shown if "best" in line][-1]
+    assert any("looking for data sets" in line for line in shown) and "looking" not in last
+    assert len(last) <= 80 and "0/101 trials" in last and "left" in last
+    assert "best at epsilon=3: 75.0% dfa" in last, "of trials under another epsilon the accuracy is no better one"

@@ -1,0 +1,79 @@
+"""Ray clusters of several nodes on this machine, which have nothing of this checkout but what a sweep brings."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PATIENCE = 120  # seconds
+RAY = "import sys; from ray.scripts.scripts import main; sys.exit(main())"
+ROOT = Path(__file__).parents[2]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Nodes:
+    """A cluster whose nodes are processes of their own; each has a home, a working directory, data and a cache for
+    itself, and finds a package `pipeline` that cannot be imported.
+
+    Args:
+        folder: for all of them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port, self.client_port = folder, free_port(), free_port()
+        # What runs code for others wants a token, also in a test.
+        self.access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        self._processes: list[subprocess.Popen] = []
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self, name: str, *options: str) -> None:
+        """Start a node, the first as the head, and wait until it is up."""
+        home = self.folder / name
+        broken = home / "modules" / "pipeline" / "__init__.py"
+        broken.parent.mkdir(parents=True)
+        broken.write_text("raise ImportError('this is the package of the node')")
+        where = [f"--address={self.address}"] if self._processes else [
+            "--head", f"--port={self.port}", f"--ray-client-server-port={self.client_port}",
+            "--include-dashboard=false", f"--temp-dir={self.folder}"]
+        with (home / "ray.log").open("w") as log:
+            self._processes.append(subprocess.Popen(
+                [sys.executable, "-c", RAY, "start", *where, "--block", f"--node-name={name}", "--min-worker-port=0",
+                 "--max-worker-port=0", "--object-store-memory=100000000", "--disable-usage-stats", *options],
+                cwd=home, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                env={**clean(), **self.access, "HOME": str(home), "PYTHONPATH": str(home / "modules"), "NODE": name,
+                     "PHOTONIC_DATA": str(home / "data"), "PHOTONIC_CACHE": str(home / "cache")}))
+        deadline = time.monotonic() + PATIENCE
+        while "Ray runtime started" not in (text := (home / "ray.log").read_text()):
+            assert self._processes[-1].poll() is None and time.monotonic() < deadline, text
+            time.sleep(0.1)
+
+    def python(self, *arguments: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess:
+        """Run Python on the machine where this checkout is, with access to the cluster."""
+        return subprocess.run([sys.executable, *map(str, arguments)], cwd=cwd, text=True, capture_output=True,
+                              timeout=2 * PATIENCE,
+                              env={**clean(), **self.access, "PYTHONPATH": str(ROOT), **environment})
+
+    def stop(self) -> None:
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in self._processes:
+            process.wait(PATIENCE)
+
+
+def clean() -> dict[str, str]:
+    """This environment without what would decide where sweeps run, track and find data."""
+    return {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "PYTHONPATH", "HOME")
+            and not name.startswith(("RAY_AUTH", "PHOTONIC_", "MLFLOW_"))} | {"OMP_NUM_THREADS": "1"}

@@ -1,0 +1,129 @@
+"""The tracking server of docs/cluster.md: MLflow over HTTP with PostgreSQL, both real, for a sweep and its report."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import requests
+from ray_nodes import ROOT, clean, free_port
+from safetensors.numpy import load_file
+
+from pipeline.cli import main
+from pipeline.experiment.experiment import load_experiment
+from pipeline.tracking.reader import Reader
+
+INSTALLED = [str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
+INITDB = shutil.which("initdb", path=os.pathsep.join([*INSTALLED, os.environ.get("PATH", "")]))
+MISSING = [what for what, is_there in (("PostgreSQL's programs (the package postgresql)", INITDB),
+                                       ("psycopg2 (the extra `server`)", find_spec("psycopg2"))) if not is_there]
+pytestmark = [pytest.mark.postgres, pytest.mark.slow,
+              pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")]
+TINY = """
+name: tiny
+base: {dataset: digits, epochs: 2, hidden: [16], batch_size: 64}
+cases:
+  - base: {mechanism: none}
+  - base: {mechanism: photonic, sigma: 0.1}
+report: [table1]
+"""
+
+
+@contextmanager
+def process(*command: object, **options) -> Iterator[subprocess.Popen]:
+    with tempfile.TemporaryFile("w+") as log:
+        running = subprocess.Popen(list(map(str, command)), stdout=log, stderr=subprocess.STDOUT, **options)
+        try:
+            yield running
+        finally:
+            running.terminate()
+            running.wait(30)
+            log.seek(0)
+            print(log.read())  # pytest shows it where a test fails
+
+
+def wait(until, running: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while not until():
+        assert running.poll() is None and time.monotonic() < deadline, "it did not start"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    """A cluster of its own, reached by a socket in a folder that nobody else may enter: its address for SQLAlchemy."""
+    # PostgreSQL refuses to run as root, and a folder of pytest's would be closed to anybody else.
+    owner = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+    who = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []} if owner else {}
+    with tempfile.TemporaryDirectory() as folder:
+        if owner:
+            os.chown(folder, owner.pw_uid, owner.pw_gid)
+        data, environment = Path(folder, "data"), {**os.environ, "HOME": folder, "LC_ALL": "C"}
+        subprocess.run([INITDB, "--pgdata", data, "--username=mlflow", "--auth=trust", "--no-sync"], check=True,
+                       capture_output=True, cwd=folder, env=environment, **who)
+        with process(Path(INITDB).with_name("postgres"), "-D", data, "-k", folder, "-c", "listen_addresses=", "-c",
+                     "fsync=off", cwd=folder, env=environment, **who) as running:
+            wait(lambda: "ready" in (data / "postmaster.pid").read_text() if (data / "postmaster.pid").exists()
+                 else False, running)
+            yield f"postgresql+psycopg2://mlflow@/postgres?host={folder}"
+
+
+@pytest.fixture(scope="module")
+def server(database, tmp_path_factory) -> Iterator[str]:
+    address = f"127.0.0.1:{free_port()}"
+    with process(sys.executable, "-m", "mlflow", "server", "--backend-store-uri", database, "--artifacts-destination",
+                 tmp_path_factory.mktemp("artifacts"), "--host", "127.0.0.1", "--port", address.rpartition(":")[2],
+                 "--workers", "1", cwd=tmp_path_factory.mktemp("server"),
+                 env={**clean(), "HOME": os.environ["HOME"], "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+                      "MLFLOW_DISABLE_TELEMETRY": "true"}) as running:
+        def answers() -> bool:
+            try:
+                return requests.get(f"http://{address}/health", timeout=5).ok
+            except requests.ConnectionError:
+                return False
+
+        wait(answers, running)
+        yield f"http://{address}"
+
+
+def test_sweep_and_report_over_http_and_postgresql(database, server, tmp_path, monkeypatch, capsys):
+    import psycopg2
+
+    file = tmp_path / "tiny.yaml"
+    file.write_text(TINY)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    command = [sys.executable, "-m", "pipeline.cli", "sweep", file, "--workers", "1"]
+    environment = {**clean(), "HOME": os.environ["HOME"], "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": server}
+    swept = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=300, env=environment)
+    assert swept.returncode == 0 and "2 trials: 2 finished" in swept.stderr, swept.stderr
+    store = Reader(root=tmp_path / "reader")
+    store.attach("tiny")
+    runs = store.runs()
+    assert Counter(run.trial_key for run in runs) == Counter(t.trial_key for t in load_experiment(file).trials)
+    for run in runs:
+        assert run.status == "finished"
+        assert [epoch for epoch, _ in store.history(run.run_id, "validation/accuracy")] == [1, 2]
+        folder = Path(store._client.download_artifacts(run.run_id, "", str(tmp_path)))
+        assert {path.name for path in folder.iterdir()} >= {"config.json", "per_class.csv", "weights.safetensors"}
+        assert load_file(folder / "weights.safetensors")["layer_1.weight"].shape[-2:] in ((16, 64), (64, 16))
+    connection = psycopg2.connect(database.replace("+psycopg2", ""))
+    with connection.cursor() as cursor:
+        cursor.execute("select count(*) from tags where key = 'trial_key'")
+        assert cursor.fetchone() == (2,)
+    connection.close()
+    assert main(["report", str(file), "--out", str(tmp_path / "report")]) == 0
+    assert "under label ε (labels only) is" in capsys.readouterr().out
+    assert "| DFA | " in (tmp_path / "report/table1.md").read_text()
+    assert {a.path for a in store._client.list_artifacts(store._parent(), "report")} >= {"report/table1.csv"}
+    assert not (tmp_path / "mlruns/mlflow.db").exists()

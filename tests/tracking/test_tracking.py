@@ -1,0 +1,637 @@
+"""The tracking store, on a real SQLite MLflow store. One database for the module: creating one takes seconds."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import errno
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock, call
+
+import numpy as np
+import pytest
+import requests
+from fault_tools import impatient_sqlite, locked
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, PERMISSION_DENIED, TEMPORARILY_UNAVAILABLE
+from mlflow.tracking import MlflowClient
+from safetensors.numpy import load_file
+
+from pipeline.cli import main
+from pipeline.sweep import lock
+from pipeline.sweep.lock import Lease, SweepRunning
+from pipeline.tracking import backend, patience
+from pipeline.tracking import reader as reading
+from pipeline.tracking import store as tracking
+from pipeline.tracking.artifacts import config_of
+from pipeline.tracking.reader import Reader
+from pipeline.tracking.store import Store, TrackingError
+from pipeline.tracking.ui import VIEW, runs_pages
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.naming import run_name, short_name
+from pipeline.trials.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
+
+PROJECT = Path(__file__).parents[2]
+PDFA = TrialConfig(dataset="digits", algorithm="pdfa", mechanism="photonic", sigma=0.1, batch_size=64)
+BP = TrialConfig(dataset="digits", algorithm="bp", batch_size=64)
+PER_CLASS = (ClassAccuracy(0, "test", 4, 3), ClassAccuracy(1, "test", 0, 0))
+# Fortran order: safetensors writes the memory as it lies, so a store that forgets to copy writes another matrix.
+WEIGHTS = {"layer_1.weight": np.arange(6, dtype=np.float32).reshape(3, 2).T, "layer_1.bias": np.ones(2, np.float32)}
+
+
+@pytest.fixture(scope="module")
+def created(tmp_path_factory):
+    """The module's store, created by two processes at once, which part once they have imported: (root, what came of
+    them)."""
+    root = tmp_path_factory.mktemp("base") / "tracking store"  # a space in its name
+    code = ("import os, sys; from pathlib import Path; from pipeline.tracking.backend import _ENVIRONMENT; "
+            "os.environ.update(_ENVIRONMENT); import mlflow.tracking; from pipeline.tracking.store import Store; "
+            "child = os.fork(); "
+            "s = Store(root=Path(sys.argv[1])); s.open_sweep('both'); print(s._parent_id, flush=True); "
+            "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)")
+    environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
+    return root, subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=120,
+                                env=environment, cwd=PROJECT)
+
+
+@pytest.fixture(scope="module")
+def root(created):
+    return created[0]
+
+
+@pytest.fixture(autouse=True)
+def no_tracking_uri(monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture
+def store(root, request):
+    """A store that has opened a sweep named after the test."""
+    store = Store(root=root)
+    store.open_sweep(request.node.name, "About **this** sweep.", params={"n_trials": 2}, tags={"git_commit": "abc"})
+    return store
+
+
+@pytest.fixture
+def client(root):
+    return MlflowClient(tracking_uri=f"sqlite:///{root / 'mlflow.db'}")
+
+
+def epoch(config, number, outcome=None, **metrics):
+    return EpochRecord(config.trial_key, number, metrics or {"validation/accuracy": 0.1 * number}, outcome=outcome)
+
+
+def seeds(count):
+    return [TrialConfig(dataset="digits", algorithm="bp", batch_size=64, seed=seed) for seed in range(count)]
+
+
+def artifact_folder(client, run_id):
+    uri = client.get_run(run_id).info.artifact_uri
+    return Path(client.download_artifacts(run_id, "")), uri
+
+
+def test_two_processes_create_one_database(created):
+    _, processes = created
+    assert (processes.returncode, processes.stderr) == (0, "")  # quiet: no migration log, no telemetry notice
+    one, other = processes.stdout.split()
+    assert one == other and len(one) == 32
+
+
+def test_parent_run_is_described_and_reused(store, root, client, request):
+    name = request.node.name
+    again = Store(root=root)
+    again.open_sweep(name, "About **this** sweep.", params={"n_trials": 3, "added": True})
+    runs = client.search_runs([client.get_experiment_by_name(name).experiment_id])
+    assert len(runs) == 1
+    tags, params = runs[0].data.tags, runs[0].data.params
+    assert tags["sweep"] == name and tags["git_commit"] == "abc"
+    assert tags["mlflow.note.content"].startswith("About **this** sweep.")
+    assert "no guarantee" in tags["mlflow.note.content"]
+    assert params == {"n_trials": "2", "added": "true"} and tags["latest.n_trials"] == "3"
+
+
+def test_trial_is_nested_and_has_its_configuration(store, client):
+    run_id = store.start(PDFA, {"git_commit": "abc"})
+    run = client.get_run(run_id)
+    assert run.info.run_name == "pdfa sigma0.1 s0" and run.info.status == "RUNNING"
+    assert client.get_run(run.data.tags["mlflow.parentRunId"]).data.tags["sweep"]
+    assert run.data.tags["trial_key"] == PDFA.trial_key and run.data.tags["status"] == "running"
+    assert run.data.tags["git_commit"] == "abc"
+    assert set(run.data.params) == set(PDFA.canonical())
+    assert run.data.params["sigma"] == "0.1" and run.data.params["hidden"] == "[512, 512]"
+    assert run.data.params["algorithm"] == "pdfa" and run.data.params["output_noise"] == "true"
+    assert store.done() == {}
+
+
+def test_the_description_that_training_hands_on_is_the_one_of_the_run(store, client):
+    run_id = store.start(BP)
+    store.log([EpochRecord(BP.trial_key, 1, {}, {DESCRIPTION: "**BP**, no guarantee", "device": "cpu"})])
+    tags = client.get_run(run_id).data.tags
+    assert tags["mlflow.note.content"] == "**BP**, no guarantee" and tags["device"] == "cpu"
+
+
+def test_run_names_of_gaussian_mechanisms():
+    config = TrialConfig(algorithm="pdfa", mechanism="per_example", target_epsilon=3, sampler="poisson")
+    assert run_name(config) == "pdfa epsilon=3 seed=0"
+    config = TrialConfig(algorithm="dfa", mechanism="component", noise_multiplier=1.1, seed=2)
+    assert run_name(config) == "dfa z=1.1 seed=2"
+
+
+def test_run_names():
+    assert run_name(BP) == "bp non-private seed=0"
+    quiet = TrialConfig(algorithm="dfa", mechanism="photonic", sigma=0.0, seed=3)
+    assert run_name(quiet) == "dfa sigma=0 seed=3"
+    assert short_name(quiet, ["hidden", "batch_size"]) == "dfa sigma0 hidden=[512, 512] m256 s3"
+    target = TrialConfig(algorithm="pdfa", mechanism="photonic", target_label_epsilon=3)
+    assert (short_name(BP), short_name(target)) == ("bp non-private s0", "pdfa label-eps3 s0")  # ASCII: see SYMBOLS
+
+
+def test_the_experiment_says_what_it_is_and_what_came_of_it(store, client, request):
+    store.open_sweep(request.node.name, "About **this** sweep.", contents={"datasets": "digits"})
+    store.describe("About **this** sweep.", "BP is best.")
+    tags = client.get_experiment_by_name(request.node.name).tags
+    assert tags["mlflow.experimentKind"] == "custom_model_development" and tags["datasets"] == "digits"
+    assert tags["mlflow.note.content"] == "BP is best.\n\nAbout **this** sweep."
+    note = client.get_run(store._parent_id).data.tags["mlflow.note.content"]
+    assert note.startswith("BP is best.\n\nAbout **this** sweep.\n\nEach nested run is one trial")
+    store.describe("About **this** sweep.", "x" * 9000)  # more than MLflow takes
+    assert set(client.get_run(store._parent_id).data.tags["mlflow.note.content"]) == {"x"}
+
+
+def test_pages_of_sweeps_are_lists_of_runs(root, store):
+    pages = runs_pages(Reader(root=root), "http://127.0.0.1:5000")
+    name, runs = "test_pages_of_sweeps_are_lists_of_runs", (
+        f"  http://127.0.0.1:5000/#/experiments/{store.experiment_id}/runs?workflowType=machine_learning&compareRunsMode")
+    assert pages[0] == f"{runs}=TABLE&orderByKey=metrics.%60test%2Faccuracy%60&orderByAsc=false  {name}"
+    store.open_sweep(name, contents={VIEW: '{"selectedColumns": []}'})
+    assert runs_pages(Reader(root=root), "http://127.0.0.1:5000")[0] == (
+        f"{runs}=TABLE&viewStateShareKey=photonic  {name}")
+    store.open_sweep(name, contents={VIEW: '{"compareRunCharts": [{}]}'})
+    assert runs_pages(Reader(root=root), "http://127.0.0.1:5000")[1] == (
+        f"{runs}=CHART&viewStateShareKey=photonic  {name}, accuracy against epsilon")
+
+
+def test_numbers_are_params_as_people_write_them_and_runs_taken_up_keep_theirs(store, root, client, request):
+    trial = dataclasses.replace(PDFA, sigma=3.0, learning_rate=1e-5)
+    other = dataclasses.replace(trial, seed=5)
+    earlier = {name: value if isinstance(value, str) else json.dumps(value) for name, value in other.canonical().items()
+               if name != "tau_f"}
+    run = client.create_run(store.experiment_id, tags={"trial_key": other.trial_key})
+    for name, text in earlier.items():
+        client.log_param(run.info.run_id, name, text)
+    new = client.get_run(store.start(trial)).data.params
+    assert new["sigma"] == "3" and new["tau_f"] == "1" and new["learning_rate"] == "1e-05" and new["epochs"] == "15"
+    assert store.start(other) == run.info.run_id
+    assert client.get_run(run.info.run_id).data.params == {**earlier, "tau_f": "1"} and earlier["sigma"] == "3.0"
+    assert {config_of(run) for run in store.runs()} == {trial, other}
+
+
+def test_what_a_target_came_to_is_a_param_and_no_setting(store, root, client, request):
+    trial = TrialConfig(dataset="digits", mechanism="per_example", sampler="poisson", batch_size=64, target_epsilon=3)
+    run_id = store.start(trial)
+    for number, exact in ((1, "1.07421875"), (2, "1.07421876")):  # of another version, in the second epoch
+        store.log([EpochRecord(trial.trial_key, number, {"train/loss": 0.5}, {"calibrated.noise_multiplier": exact})])
+    again = Store(root=root)
+    again.open_sweep(request.node.name)
+    again.start(trial)
+    again.log([EpochRecord(trial.trial_key, 3, {"train/loss": 0.5}, {"calibrated.noise_multiplier": "1.08"})])
+    data = client.get_run(run_id).data
+    assert data.params["calibrated.noise_multiplier"] == "1.07422" and data.params["target_epsilon"] == "3"
+    assert data.tags["calibrated.noise_multiplier"] == "1.08" and config_of(store.runs()[0]) == trial
+
+
+def test_an_unfinished_run_is_reused_across_stores(store, root, client, request):
+    first = store.start(PDFA)
+    store.log([epoch(PDFA, 1)])
+    other = Store(root=root)
+    other.open_sweep(request.node.name)
+    assert other.start(PDFA) == first == store.start(PDFA)
+    other.log([epoch(PDFA, 1, **{"validation/accuracy": 0.7}), epoch(PDFA, 2)])
+    assert len(other.runs()) == 1
+    assert other.history(first, "validation/accuracy") == [(1, 0.7), (2, 0.2)]
+
+
+def test_an_epoch_stands_once_however_often_it_is_handed_in(store, root, client, request):
+    def epoch(number, seconds, **metrics):
+        return EpochRecord(PDFA.trial_key, number, {"time/epoch_seconds": seconds, **metrics})
+
+    run_id = store.start(PDFA)
+    store.log([epoch(1, 0.1, loss=1 / 3), epoch(2, 0.2, loss=0.5)])
+    store.log([epoch(1, 0.9, loss=1 / 3)])  # a worker died and trained it again
+    later = Store(root=root)  # another process, after this one was killed
+    later.open_sweep(request.node.name)
+    assert later.start(PDFA) == run_id
+    later.log([epoch(1, 0.8, loss=1 / 3), epoch(2, 0.8, loss=0.5), epoch(3, 0.3, loss=0.25)])
+    points = {name: [(p.step, p.value) for p in client.get_metric_history(run_id, name)]
+              for name in ("loss", "time/epoch_seconds")}
+    assert points == {"loss": [(1, 1 / 3), (2, 0.5), (3, 0.25)], "time/epoch_seconds": [(1, 0.1), (2, 0.2), (3, 0.3)]}
+    later.log([epoch(2, 0.8, loss=0.75, accuracy=0.5)])  # trained otherwise: not hidden, and the later value counts
+    assert later.history(run_id, "loss") == [(1, 1 / 3), (2, 0.75), (3, 0.25)]
+    assert later.history(run_id, "accuracy") == [(2, 0.5)]
+
+
+def test_epochs_that_waited_for_each_other_are_written_at_once_and_each_stands_once(store, client, monkeypatch):
+    run_id, calls, log_batch = store.start(PDFA), [], store._client.log_batch
+    monkeypatch.setattr(store._client, "log_batch", lambda *a, **k: calls.append(a) or log_batch(*a, **k))
+    timed = [EpochRecord(PDFA.trial_key, 1, {"time/epoch_seconds": t, "loss": 0.5}) for t in (0.1, 0.2)]
+    store.log([*timed, epoch(PDFA, 2), epoch(PDFA, 3)])  # a worker died, and epoch 1 was handed in again
+    assert len(calls) == 1
+    points = {name: [(p.step, p.value) for p in client.get_metric_history(run_id, name)]
+              for name in ("time/epoch_seconds", "loss", "validation/accuracy")}
+    assert points == {"time/epoch_seconds": [(1, 0.1)], "loss": [(1, 0.5)],
+                      "validation/accuracy": [(2, 0.2), (3, 0.1 * 3)]}
+
+
+def test_runs_are_listed_once_until_another_process_creates_some(store, root, request, monkeypatch):
+    other, searches = Store(root=root), []
+    other.open_sweep(request.node.name)
+    for who in (store, other):
+        search = who._client.search_runs
+        monkeypatch.setattr(who._client, "search_runs", lambda *a, f=search, **k: searches.append(a) or f(*a, **k))
+    first, second, third, fourth = seeds(4)
+    ids = [store.start(first), store.start(second)]
+    assert len(searches) == 1
+    assert other.start(second) == ids[1]
+    ids.append(other.start(third))
+    assert len(searches) == 2
+    assert store.start(third) == ids[2], "created by the other one since"
+    ids.append(store.start(fourth))
+    assert len(searches) == 3 and [run.run_id for run in store.runs()] == ids
+
+
+def test_the_database_does_not_flush_the_disk_at_every_commit(store):
+    from sqlalchemy import create_engine, text
+
+    with create_engine(store.uri).connect() as connection:  # as MLflow's own: whoever connects in this process
+        assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
+        assert connection.execute(text("PRAGMA synchronous")).scalar() == 1  # NORMAL
+    with create_engine("sqlite://").connect() as connection:
+        assert connection.execute(text("PRAGMA synchronous")).scalar() == 2, "without a log it stays FULL"
+
+
+def test_a_run_that_lost_its_params_gets_them(store, client):
+    tags = {"trial_key": BP.trial_key, "status": "running"}
+    run = client.create_run(store._experiment_id, tags=tags)  # as if killed between creating the run and its params
+    assert store.start(BP) == run.info.run_id
+    assert store.runs()[0].params["algorithm"] == "bp"
+
+
+def test_finished_trials_are_done_and_never_started_again(store, client):
+    run_id = store.start(PDFA)
+    store.start(BP)
+    record = EpochRecord(PDFA.trial_key, 2, {"test/accuracy": 0.75}, {"privacy.certified": "false"},
+                         Outcome("finished", WEIGHTS, PER_CLASS))
+    store.log([epoch(PDFA, 1), epoch(BP, 1), record])
+    store.log([epoch(BP, 2, Outcome("diverged", {}, ()))])
+    assert store.done() == {PDFA.trial_key: "finished", BP.trial_key: "diverged"}
+    with pytest.raises(TrackingError, match=f"{PDFA.trial_key} is finished already"):
+        store.start(PDFA)
+    run = next(run for run in store.runs() if run.trial_key == PDFA.trial_key)
+    assert run.metrics == {"validation/accuracy": 0.1, "test/accuracy": 0.75}
+    assert run.tags["privacy.certified"] == "false" and run.status == "finished"
+    assert run.end_ms >= run.start_ms > 0
+    assert client.get_run(run_id).info.status == "FINISHED"
+
+
+def test_artifacts_are_complete(store, root, client):
+    run_id = store.start(PDFA)
+    store.log([epoch(PDFA, 1, Outcome("finished", WEIGHTS, PER_CLASS))])
+    folder, uri = artifact_folder(client, run_id)
+    assert (root / "artifacts") in folder.parents and uri.startswith("file://")
+    weights = load_file(folder / "weights.safetensors")
+    assert set(weights) == set(WEIGHTS)
+    for name, expected in WEIGHTS.items():
+        np.testing.assert_array_equal(weights[name], expected)
+    with open(folder / "per_class.csv", newline="") as file:
+        assert list(csv.reader(file)) == [["split", "label", "count", "correct", "accuracy"],
+                                          ["test", "0", "4", "3", "0.75"], ["test", "1", "0", "0", ""]]
+    config = json.loads((folder / "config.json").read_text())
+    assert TrialConfig.from_mapping(config).trial_key == PDFA.trial_key
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_metric_that_is_not_finite_is_refused_and_nothing_is_written(store, value):
+    store.start(PDFA)
+    with pytest.raises(ValueError, match=rf"epsilon/claimed: must be finite, got {value}.*epoch 2"):
+        store.log([epoch(PDFA, 1), epoch(PDFA, 2, **{"epsilon/claimed": value})])
+    assert store.runs()[0].metrics == {}
+
+
+def test_records_of_unknown_trials_and_statuses_are_refused(store):
+    with pytest.raises(TrackingError, match=f"{BP.trial_key} was not started"):
+        store.log([epoch(BP, 1)])
+    with pytest.raises(TrackingError, match="cannot fail"):
+        store.fail(BP.trial_key, "reason")
+    store.start(BP)
+    with pytest.raises(ValueError, match="status: must be one of finished, diverged, stopped, got 'done'"):
+        store.log([epoch(BP, 1, Outcome("done", {}, ()))])
+    with pytest.raises(ValueError, match="got 'OK'"):
+        store.close_sweep("OK")
+    assert store.runs()[0].metrics == {}
+
+
+class Forgetful:
+    """A client that does what it is asked, but of every method loses the first answer."""
+
+    def __init__(self, client):
+        self._client, self.lost = client, set()
+
+    def __getattr__(self, name):
+        def call(*arguments, **options):
+            answer = getattr(self._client, name)(*arguments, **options)
+            if name not in self.lost:
+                self.lost.add(name)
+                raise requests.ConnectionError("the connection was lost")
+            return answer
+
+        return call
+
+
+def test_calls_whose_answers_are_lost_are_made_again_and_write_nothing_twice(root, client, request, monkeypatch):
+    monkeypatch.setattr(patience, "PAUSE_SECONDS", 0)
+    store, said = Store(root=root), []
+    store._client = forgetful = Forgetful(store._client)
+    store.be_patient(60, said.append)
+    store.open_sweep(request.node.name, params={"n_trials": 1})
+    run_id = store.start(PDFA)
+    store.log([epoch(PDFA, 1)])
+    store.fail(PDFA.trial_key, "lost")
+    assert store.start(PDFA) == run_id
+    store.log([epoch(PDFA, 2), epoch(PDFA, 3, Outcome("finished", WEIGHTS, PER_CLASS))])
+    store.close_sweep("FINISHED")
+    assert {"create_experiment", "create_run", "log_batch", "delete_tag", "set_terminated"} < forgetful.lost
+    assert said == ["the tracking store cannot be reached; trying again for up to 60 s",
+                    "the tracking store is back after 0 s; nothing was lost"] * len(forgetful.lost)
+    points = client.get_metric_history(run_id, "validation/accuracy")
+    assert [(p.step, p.value) for p in points] == [(n, 0.1 * n) for n in (1, 2, 3)]
+    runs = client.search_runs([store._experiment_id])
+    assert sorted(run.data.tags.get("trial_key", "parent") for run in runs) == sorted([PDFA.trial_key, "parent"])
+    assert store.done() == {PDFA.trial_key: "finished"}
+
+
+def test_a_database_that_stays_locked_ends_the_patience(store, root, monkeypatch):
+    said = []
+    store.start(PDFA)
+    store.be_patient(0.5, said.append)
+    monkeypatch.setattr(patience, "PAUSE_SECONDS", 0.2)
+    with impatient_sqlite(), locked(root / "mlflow.db"):
+        with pytest.raises(TrackingError, match="database is locked"):
+            store.log([epoch(PDFA, 1)])
+        monkeypatch.setattr(patience.time, "sleep", lambda _: pytest.fail("nobody waits twice"))
+        with pytest.raises(TrackingError, match="database is locked"):
+            store.close_sweep("FAILED")
+    assert said == ["the tracking store cannot be reached; trying again for up to 0.5 s"]
+    store.log([epoch(PDFA, 1)])
+    assert store.runs()[0].metrics == {"validation/accuracy": 0.1}
+
+
+def test_one_call_that_hangs_is_told_of_again_and_again(monkeypatch):
+    monkeypatch.setattr(patience, "TELL_SECONDS", 0.02)
+    monkeypatch.setattr(patience, "LOOK_SECONDS", 0.001, raising=False)
+    said, told_twice = [], threading.Event()
+
+    def say(text):
+        said.append(text)
+        if len(said) == 2:
+            told_twice.set()
+
+    patient = patience.PatientClient(SimpleNamespace(get=lambda: told_twice.wait(10)), 60, say)
+    assert patient.get(), "the store was waited for without a second word"
+    assert all(text.startswith("the tracking store has not answered for ") for text in said)
+
+
+@pytest.mark.parametrize(("error", "temporary"), [
+    (requests.ConnectionError("refused"), True), (requests.Timeout("20 s"), True), (ConnectionResetError(), True),
+    (MlflowException("(sqlite3.OperationalError) database is locked", TEMPORARILY_UNAVAILABLE), True),
+    (MlflowException("(psycopg2.OperationalError) server closed the connection", TEMPORARILY_UNAVAILABLE), True),
+    (MlflowException("(sqlite3.OperationalError) database or disk is full", TEMPORARILY_UNAVAILABLE), False),
+    (MlflowException("denied", PERMISSION_DENIED), False), (MlflowException("x", INVALID_PARAMETER_VALUE), False),
+    (OSError(errno.ENOSPC, "No space left on device"), False), (PermissionError("denied"), False)])
+def test_only_what_may_pass_is_tried_again(error, temporary, monkeypatch):
+    monkeypatch.setattr(patience, "PAUSE_SECONDS", 0)
+    client, said = SimpleNamespace(get=Mock(side_effect=[error, "answer"])), []
+    patient = patience.PatientClient(client, 60, said.append)
+    outer = MlflowException("API request failed")  # as MLflow wraps errors of the network
+    outer.__context__ = error
+    assert patience.is_temporary(outer) == (temporary and not isinstance(error, MlflowException))
+    if temporary:
+        assert patient.get(1, two=2) == "answer" and client.get.call_args_list == [call(1, two=2)] * 2
+        return
+    with pytest.raises(type(error)):
+        patient.get()
+    assert client.get.call_count == 1 and not said
+
+
+def test_of_drivers_that_begin_at_the_same_time_on_two_hosts_one_goes_on(root, tmp_path, request, monkeypatch):
+    monkeypatch.setattr(lock, "SETTLING_SECONDS", 0)
+    stores = [Store(f"sqlite:///{root / 'mlflow.db'}", tmp_path / host) for host in ("first", "second")]
+    leases = [Lease(store, request.node.name) for store in stores]
+    for store, lease in zip(stores, leases, strict=True):
+        lease.wait_until_free() if store is stores[0] else None
+        store.open_sweep(request.node.name)
+    leases[1].confirm()
+    with pytest.raises(SweepRunning, match="second took it over"):
+        leases[0].confirm()
+
+
+def test_a_driver_whose_sweep_another_has_trained_since_it_looked_ends(root, tmp_path, request, monkeypatch):
+    monkeypatch.setattr(lock, "MISSED_BEATS", 0)
+    mine, theirs = (Store(f"sqlite:///{root / 'mlflow.db'}", tmp_path / host) for host in ("mine", "theirs"))
+    lease = Lease(mine, request.node.name)
+    lease.require_as_found({})  # nobody has begun
+    theirs.open_sweep(request.node.name)
+    lease.require_as_found({})  # and what is abandoned is free
+    theirs.start(PDFA)
+    theirs.log([epoch(PDFA, 1, Outcome("finished", WEIGHTS, PER_CLASS))])
+    with pytest.raises(SweepRunning, match="another process has trained trials of it .* run the same command again"):
+        lease.require_as_found({})
+    lease.require_as_found({PDFA.trial_key: "finished"})
+
+
+def test_an_epoch_of_a_secure_trial_is_published_with_one_noise(store):
+    """Epsilon says nothing of it: that of a trial stopped early is of all epochs, that of one which goes on is not."""
+    secure = TrialConfig(dataset="digits", batch_size=64, mechanism="photonic", sigma=10.0, noise="secure")
+    for trial in (secure, PDFA):
+        store.start(trial)
+        first, again = ({"validation/accuracy": 0.1, "time/epoch_seconds": seconds, "epsilon/certified/pld": epsilon}
+                        for seconds, epsilon in ((1.0, 3.0), (2.0, 1.0)))
+        store.log([epoch(trial, 1, **first)])
+        store.check(epoch(trial, 1, **again))
+    other = EpochRecord(secure.trial_key, 1, {"validation/accuracy": 0.3})
+    with pytest.raises(ValueError, match="validation/accuracy: .* published with other noise") as refused:
+        store.check(other)
+    assert not {"0.1", "0.3"} & set(re.findall(r"\d+\.\d+", str(refused.value))), "both numbers are secret, or may be"
+    store.check(EpochRecord(secure.trial_key, 2, other.metrics))
+    store.check(EpochRecord(PDFA.trial_key, 1, other.metrics))
+
+
+def test_ctrl_c_ends_the_wait_for_a_store(monkeypatch):
+    monkeypatch.setattr(patience, "PAUSE_SECONDS", 5)
+    said = []
+    client = SimpleNamespace(get=Mock(side_effect=requests.ConnectionError("refused")))
+    patient = patience.PatientClient(client, 60, said.append)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        patient.get()
+    assert client.get.call_count == 1
+    with pytest.raises(requests.ConnectionError):
+        patient.get()
+    assert client.get.call_count == 2, "closing the sweep does not wait again"
+
+
+def test_batches_stay_within_the_limits_of_mlflow(store, monkeypatch):
+    run_id = store.start(PDFA)
+    sizes = []
+    log_batch = store._client.log_batch
+
+    def spy(run_id, metrics=(), params=(), tags=()):
+        sizes.append((len(metrics), len(params), len(tags)))
+        log_batch(run_id, metrics, params, tags)
+
+    monkeypatch.setattr(store._client, "log_batch", spy)
+    tags = {f"note.{i}": "x" for i in range(150)}
+    store.log([EpochRecord(PDFA.trial_key, e, {f"metric/{i}": e + i for i in range(10)}, tags) for e in range(1, 111)])
+    assert sizes == [(800, 0, 100), (300, 0, 50)]  # at most 1000 entries, 100 of them tags
+    assert store.history(run_id, "metric/9") == [(e, e + 9) for e in range(1, 111)]
+    assert len([tag for tag in store.runs()[0].tags if tag.startswith("note.")]) == 150
+
+
+def test_searches_read_every_page(store, monkeypatch):
+    configs = seeds(5)
+    for config in configs:
+        store.start(config)
+    store.log([epoch(config, 1, Outcome("finished", {}, ())) for config in configs])
+    monkeypatch.setattr(backend, "PAGE_SIZE", 2)
+    pages = []
+    search = store._client.search_runs
+    monkeypatch.setattr(store._client, "search_runs", lambda *a, **k: pages.append(k) or search(*a, **k))
+    assert [run.trial_key for run in store.runs()] == [config.trial_key for config in configs]  # oldest first
+    assert len(pages) == 3  # six runs, the parent among them
+    assert set(store.done()) == {config.trial_key for config in configs}
+
+
+def test_a_failed_trial_keeps_its_reason_and_is_taken_up_again(store, client):
+    run_id = store.start(PDFA)
+    store.fail(PDFA.trial_key, "x" * 9000 + "CUDA out of memory")
+    run = client.get_run(run_id)
+    assert run.info.status == "FAILED" and run.data.tags["status"] == "failed"
+    assert run.data.tags["failure"].endswith("CUDA out of memory") and len(run.data.tags["failure"]) == 5000
+    assert store.done() == {}
+    assert store.start(PDFA) == run_id
+    run = client.get_run(run_id)
+    assert run.info.status == "RUNNING" and run.data.tags["status"] == "running" and "failure" not in run.data.tags
+
+
+def test_two_runs_of_one_trial_are_refused(store, client):
+    ids = {client.create_run(store._experiment_id, tags={"trial_key": BP.trial_key}).info.run_id for _ in range(2)}
+    with pytest.raises(TrackingError, match=f"{BP.trial_key} has 2 runs") as error:
+        store.start(BP)
+    assert all(run_id in str(error.value) for run_id in ids)
+
+
+def test_closing_counts_the_trials(store, client):
+    first, second, third, fourth = seeds(4)
+    for config in (first, second, third, fourth):
+        store.start(config)
+    store.log([epoch(first, 1, Outcome("finished", {}, ())), epoch(second, 1, Outcome("diverged", {}, ()))])
+    store.fail(third.trial_key, "lost")
+    store.close_sweep("FAILED")
+    parent = client.get_run(store._parent_id)
+    assert parent.info.status == "FAILED"
+    counts = {k: v for k, v in parent.data.tags.items() if k.startswith("trials.")}
+    assert counts == {"trials.finished": "1", "trials.diverged": "1", "trials.failed": "1", "trials.running": "0",
+                      "trials.stopped": "0", "trials.interrupted": "1"}
+    left = next(run for run in store.runs() if run.trial_key == fourth.trial_key)
+    assert left.status == "interrupted" and client.get_run(left.run_id).info.status == "KILLED"
+    assert store.start(fourth) == left.run_id, "an interrupted trial is taken up again"
+
+
+def test_attach_reads_and_takes_a_report_but_changes_nothing(store, root, client, tmp_path, request):
+    run_id = store.start(PDFA)
+    store.close_sweep("FINISHED")
+    reader = Store(root=root)
+    with pytest.raises(TrackingError, match="no sweep is open"):
+        reader.runs()
+    with pytest.raises(TrackingError, match="no sweep named 'nowhere'"):
+        reader.attach("nowhere")
+    assert client.get_experiment_by_name("nowhere") is None
+    reader.attach(request.node.name)
+    assert [run.run_id for run in reader.runs()] == [run_id]
+    (tmp_path / "table.md").write_text("| a |")
+    (tmp_path / "private.txt").write_text("lies beside the report and is no part of it")
+    reader.log_report([tmp_path / "table.md"])
+    assert [file.path for file in client.list_artifacts(store._parent_id, "report")] == ["report/table.md"]
+    assert client.get_run(store._parent_id).info.status == "FINISHED"
+
+
+def test_a_deleted_experiment_is_named(store, root, client, request):
+    client.delete_experiment(store._experiment_id)
+    with pytest.raises(TrackingError, match="was deleted.*mlflow experiments restore"):
+        Store(root=root).open_sweep(request.node.name)
+
+
+def test_an_unreachable_server_is_named_without_its_password(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")  # the discard port: nobody listens
+    with pytest.raises(TrackingError, match=r"store http://\*\*\*@127.0.0.1:9: .*MLFLOW_TRACKING_URI") as error:
+        Store(root=tmp_path)
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("https://me:hunter2@host:5000/x", "https://***@host:5000/x"),
+    ("postgresql+psycopg2://me:hun/ter@2@host/x", "postgresql+psycopg2://***@host/x"),
+    ("https://hunter2@host", "https://***@host"),
+    ("postgresql://host/x?user=me&password=hunter2&port=1", "postgresql://host/x?user=me&password=***&port=1"),
+    ("no answer of http://me:hunter2@a/b (mail root@a)", "no answer of http://***@a/b (mail root@a)"),
+    ("http://host:5000", "http://host:5000"), ("http://host/a@b", "http://host/a@b"),
+    ("sqlite:////home/me@work/mlflow.db", "sqlite:////home/me@work/mlflow.db")])
+def test_a_uri_is_shown_without_user_and_password(text, expected):
+    assert backend.shown(text) == expected
+
+
+@pytest.mark.parametrize("arguments", [
+    ["report", "typo"], ["report", "plain"], ["report", "{file}"], ["audit", "0123456789abcdef"], ["status"], ["ui"],
+    ["audit", "{file}"]], ids=" ".join)
+def test_no_command_shows_the_password_of_the_store(arguments, root, tmp_path, monkeypatch, capsys):
+    """With a real store behind an address of a server, and one that fails where a command has no message of its own."""
+    uri, file, real = "https://me:hunter2@host", tmp_path / "typo.yaml", backend.connect
+    file.write_text("name: typo\nbase: {dataset: digits, hidden: [8], epochs: 1}\n")
+    Store(root=root).open_sweep("plain")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    for module in (tracking, reading):
+        monkeypatch.setattr(module, "connect", lambda given, lock: real(f"sqlite:///{root / 'mlflow.db'}", lock))
+    if arguments == ["status"]:
+        monkeypatch.setattr(Reader, "sweeps", backend.reports_errors(Mock(side_effect=OSError(f"no route to {uri}/x"))))
+    if arguments[0] == "audit":
+        monkeypatch.setattr("pipeline.auditing.audit.audit_experiment",
+                            Mock(side_effect=AssertionError("the store is looked at first")))
+    assert main([*(argument.format(file=file) for argument in arguments), "--mlruns", str(root)]) == 2
+    message = capsys.readouterr().err
+    assert "https://***@host" in message and "hunter2" not in message, message
+
+
+def test_what_cannot_be_written_or_is_not_there_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrackingError, match=r"store sqlite:///.*file/mlruns/mlflow.db: "):
+        Store(root=tmp_path / "file" / "mlruns")
+    with pytest.raises(TrackingError, match=r"store postgresql://\*\*\*@127.0.0.1:1/x: "):  # no driver, or no server
+        Store("postgresql://u:pw@127.0.0.1:1/x", root=tmp_path / "other")
+    with pytest.raises(TrackingError, match="does not exist"):
+        Store(root=tmp_path / "typo", create=False)
+    with pytest.raises(TrackingError, match="does not exist"):
+        Reader(root=tmp_path / "typo")
+    assert not (tmp_path / "typo").exists()
+
+
+def test_a_given_uri_goes_before_the_environment(root, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert Store(f"sqlite:///{root / 'mlflow.db'}", root=root).uri.startswith("sqlite:///")
