@@ -17,9 +17,9 @@ SWEEP_OPTIONS := $(if $(WORKERS),--workers $(WORKERS))
 .PHONY: help install sweep table1 report results ui test test-slow faults bench growth gpu lab docs docs-serve hooks release lint clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "  DATA=DIR     folder with the data sets, instead of a download"
-	@echo "  WORKERS=N    cores that a sweep uses (default: all), and the tests (default: 2)"
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  DATA=DIR        folder with the data sets, instead of a download"
+	@echo "  WORKERS=N       cores that a sweep uses (default: all), and the tests (default: 2)"
 
 install: $(READY) ## create .venv and install everything, pinned by constraints.txt
 
