@@ -20,6 +20,7 @@ from pipeline.trials.promises import check_promises
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "tests")]
 import doubts  # noqa: E402
+import left_out  # noqa: E402
 import results_text  # noqa: E402
 import tuning  # noqa: E402
 from latex_tools import check  # noqa: E402
@@ -108,7 +109,8 @@ def test_every_exhibit_has_the_captions_and_tables_that_the_code_writes_of_its_t
 
 
 def test_every_exhibit_of_the_results_was_looked_at():
-    committed = {(path.parent.name, path.stem) for path in RESULTS.glob("*/*.md")} - {("tuning", "tuning")}
+    committed = {(path.parent.name, path.stem) for path in RESULTS.glob("*/*.md")} - {
+        ("tuning", "tuning"), ("left_out", "choices"), ("left_out", "notes")}
     assert set(results_text.everything()) == committed and {folder for folder, _ in committed} == set(NAMES)
 
 
@@ -125,6 +127,19 @@ def test_the_comparison_of_ways_to_tune_is_that_of_its_data_and_quoted():
     rows = pd.read_csv(RESULTS / "tuning" / "tuning.csv")
     assert tuning.table(rows) == text and text in QUOTED
     assert len(rows) == 48 and (rows["epsilon of the choice"] <= rows["epsilon"]).all()
+
+
+def test_settings_chosen_on_other_data_sets_are_those_of_the_trials_of_the_experiment_file():
+    trials = pd.read_csv(RESULTS / "left_out" / "validation.csv")
+    assert (RESULTS / "left_out" / "choices.md").read_text(encoding="utf-8") == left_out.page(trials)
+    experiment = load_experiment(ROOT / "experiments" / "left_out.yaml")
+    assert sorted(trials["trial_key"]) == sorted(trial.trial_key for trial in experiment.trials)
+
+
+def test_of_several_settings_the_one_with_the_least_mean_regret_on_the_others_is_chosen():
+    table = pd.DataFrame({"a": [90.0, 95.0, None], "b": [99.0, 90.0, 98.9], "c": [70.0, 69.0, 80.0]},
+                         index=["x", "y", "z"])
+    assert left_out.chosen(table) == {"a": ("z", "y"), "b": ("y", "x"), "c": ("x", "z")}
 
 
 def test_the_page_of_doubts_is_what_the_checks_say_of_the_trials_and_every_alarm_is_judged(monkeypatch):
