@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import doubts
+import left_out
 import pandas as pd
 import pytest
 import results_text
@@ -106,7 +107,7 @@ def test_every_exhibit_has_the_captions_and_tables_that_the_code_writes_of_its_t
 
 def test_every_exhibit_of_the_results_was_looked_at():
     committed = {(path.parent.name, path.stem) for path in RESULTS.glob("*/*.md")
-                 if path.stem not in ("notes", "tuning")}
+                 if path.stem not in ("notes", "tuning", "choices")}
     assert set(results_text.everything()) == committed and {folder for folder, _ in committed} == set(NAMES)
 
 
@@ -125,6 +126,19 @@ def test_the_comparison_of_ways_to_tune_is_that_of_its_data_and_quoted():
     cells = set(re.findall(r"\d+\.\d+ ± \d+\.\d+", text))
     assert len(cells) > 12 and all(cell in QUOTED for cell in cells)
     assert len(rows) == 48 and (rows["epsilon of the choice"] <= rows["epsilon"]).all()
+
+
+def test_settings_chosen_on_other_data_sets_are_those_of_the_trials_of_the_experiment_file():
+    trials = pd.read_csv(RESULTS / "left_out" / "validation.csv")
+    assert (RESULTS / "left_out" / "choices.md").read_text(encoding="utf-8") == left_out.page(trials)
+    experiment = load_experiment(ROOT / "experiments" / "left_out.yaml")
+    assert sorted(trials["trial_key"]) == sorted(trial.trial_key for trial in experiment.trials)
+
+
+def test_of_several_settings_the_one_with_the_least_mean_regret_on_the_others_is_chosen():
+    table = pd.DataFrame({"a": [90.0, 95.0, None], "b": [99.0, 90.0, 98.9], "c": [70.0, 69.0, 80.0]},
+                         index=["x", "y", "z"])
+    assert left_out.chosen(table) == {"a": ("z", "y"), "b": ("y", "x"), "c": ("x", "z")}
 
 
 def test_the_page_of_doubts_is_what_the_checks_say_of_the_trials_and_every_alarm_is_judged(monkeypatch):
