@@ -159,7 +159,8 @@ def _report(options: Namespace) -> int:
     from pipeline.tracking.reader import Reader
 
     if options.mlruns_b and not options.other:
-        raise ConfigError(f"--mlruns-b: is of a second experiment, of which there is none, got {options.mlruns_b}")
+        raise ConfigError("--mlruns-b: is the store of a second experiment, and only one was given, got "
+                          f"{options.mlruns_b}")
     experiment = _experiment(options.target, options)
     store = Reader(root=options.mlruns)
     experiment = _asked_for(experiment, store)

@@ -87,8 +87,8 @@ def compare(a: Side, b: Side) -> Comparison:
             first, second = sides
             differs |= {name: (_values(first[name]), _values(second[name])) for name in apart}
     if not rows:
-        raise ReportError(f"{a.label} and {b.label}: no trial of one matches one of the other; fields of which they "
-                          "have no value in common are what is compared, and all others, but the seed, must be equal")
+        raise ReportError(f"{a.label} and {b.label}: no trial of one matches a trial of the other; the comparison is "
+                          "over fields without a common value, and all other fields except the seed must be equal")
     table = pd.DataFrame(rows)
     varied = dict.fromkeys((*a.experiment.varied, *b.experiment.varied, "dataset"))
     shown = tuple(name for name in varied if name not in differs and table[name].map(_key).nunique() > 1)

@@ -152,7 +152,7 @@ def without_choice(shown: Sequence[TrialConfig], cell: Callable[[Mapping[str, An
 
 def without_alignment(shown: Sequence[TrialConfig]) -> str:
     if trainers := sorted({c.trainer for c in shown if not c.parts.trainer.own}):
-        return f"shows alignment, which nobody measures of what trainer {', '.join(trainers)} trains"
+        return f"shows alignment, which is not measured for trainer {', '.join(trainers)}"
     return "" if all(c.alignment_batches for c in shown) else (
         "shows alignment, which trials with alignment_batches 0 do not measure")
 

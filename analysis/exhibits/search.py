@@ -33,7 +33,7 @@ def paid(store: Reader) -> Epsilon:
 def _filter(store: Reader) -> Filter:
     kept = store.budget()
     if kept is None:
-        raise ReportError("budget: must be that with which the sweep began, and it began without one")
+        raise ReportError("budget: must be the one that the sweep began with, and it began without one")
     return begun(kept)
 
 

@@ -115,9 +115,9 @@ def require_unchanged(budget: Budget | None, kept: Sequence[float] | None) -> No
     """
     before = Budget(*kept[:2]) if kept else None
     if budget != before:
-        raise ConfigError(f"budget: must be that with which the sweep began, {before or 'none'}, as one that results "
-                          f"have changed covers nothing, got {budget or 'none'}; give the experiment another name, "
-                          "whose budget says nothing of what this sweep released")
+        raise ConfigError(f"budget: must be the one that the sweep began with, {before or 'none'}, because a budget "
+                          f"that was changed after results were seen covers nothing, got {budget or 'none'}; copy the "
+                          "experiment under another name, whose budget does not count what this sweep released")
 
 
 def make_filter(experiment: Experiment, order: int | None = None) -> Filter:

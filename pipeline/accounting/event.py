@@ -276,8 +276,8 @@ def check_losses(event: PrivacyEvent) -> None:
     accountants(event)
     if event.noise_multiplier is None or event.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
         raise UnsupportedAccounting(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a "
-                                    "privacy-loss distribution (below it epsilon is in the hundreds, and so is the "
-                                    f"grid, in millions), got {event.noise_multiplier}")
+                                    "privacy-loss distribution (smaller noise has an epsilon in the hundreds, and a "
+                                    f"grid of hundreds of millions), got {event.noise_multiplier}")
 
 
 def pld_epsilon(losses: LossDistribution, delta: float, steps: int) -> float:

@@ -170,10 +170,12 @@ class Contributions:
     def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the batches of one epoch (`TrialContext.batches`)."""
         if self._open is not None or self.released or self.over:
-            raise TrainerError("batches: once in an epoch, got a second call before the yield, or one after the last")
+            raise TrainerError("batches: must be called once per epoch, got a second call before the yield, "
+                               "or one after the last epoch")
         for indices in self.sampler.epoch()[:, 0]:
             if self._open is not None:
-                raise TrainerError("batches: every batch must be released, got the next one asked for without")
+                raise TrainerError("batches: every batch must be released before the next one, got the next one "
+                                   "asked for first")
             records, labels = self._fetch(indices[indices != ABSENT])
             self._open = len(records)
             yield records, labels

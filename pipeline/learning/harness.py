@@ -134,7 +134,7 @@ class Harness(Run):
             with self._at_its_line():
                 self.contributions.end_epoch()
         if self.handed.restore_generators:
-            raise self._error("goes on from a state without `trial.epochs_left`, from which generators go on")
+            raise self._error("resumes from a state but never reads `trial.epochs_left`, which restores the generators")
         if self.epoch + 1 == self.config.epochs:
             self._end(self.training)
         return self._own_metrics(self.yielded.metrics)

@@ -66,10 +66,10 @@ class Draws:
             if problem := self._not_the_latest(trials, draw):
                 return problem, []
             again = [trial for trial in trials if self._has_failed(trial, draw)]
-            why = "it failed, which counts as released to its end, and the rest of it would have to be drawn anew"
+            why = "it failed, so it counts as released to its end, and its remaining epochs would need new noise"
         else:
             again = [trial for trial in trials if self.before(trial, draw)]
-            why = f"its noise would have to be drawn anew ({draw.reason or 'no checkpoint is to be found here'})"
+            why = f"it would need new noise ({draw.reason or 'no checkpoint is to be found here'})"
         if not again:
             return "", []
         if not self._filter:

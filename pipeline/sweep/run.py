@@ -219,7 +219,7 @@ def _check_statement(trial: TrialConfig, then: str) -> None:
     except ValueError as error:  # no noise attains the target any more
         now = str(error)
     if not then.startswith(now):
-        raise ConfigError(f"event: {now}, and when trial {trial.trial_key} was trained it was something else "
+        raise ConfigError(f"event: {now}, and when trial {trial.trial_key} was trained it was another one "
                           f"('{then.partition(', and nobody')[0]}'); restore the file, or raise the version")
 
 

@@ -163,7 +163,7 @@ def _budget(store: Reader) -> dict[str, Any] | None:
     try:
         released = store.released()
     except ConfigError as error:  # of an extension that is not imported here
-        return {**known, "spent": None, "standing": f"which its experiment file tells, the store alone not ({error})"}
+        return {**known, "spent": None, "standing": f"not known from the store without its experiment file ({error})"}
     return {**known, "spent": filter.epsilon(filter.spent(released)),
             "standing": standing(release.trial.noise for release in released)}
 

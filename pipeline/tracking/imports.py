@@ -79,7 +79,7 @@ def read_results(path: Path) -> tuple[list[Result], str]:
         if name not in CELLS:
             raise UserError(f"{path}, row {first}: unknown column {name!r}; {accepted(name, CELLS, 'columns')}")
     if wrong := [name for name in CELLS if names.count(name) != 1]:
-        raise UserError(f"{path}, row {first}: must have every column once, which is not so of {', '.join(wrong)}")
+        raise UserError(f"{path}, row {first}: must have every column once, but not so {', '.join(wrong)}")
     seen: dict[tuple[object, ...], dict[int | None, int]] = {}
     return [_result(f"{path}, row {place}", place, names, row, seen) for place, row in rows], text
 

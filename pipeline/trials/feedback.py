@@ -41,7 +41,7 @@ class Feedback(Part):
         """Refuse projectors that the algorithm does not accept."""
         if trial.projector not in self.projectors:
             raise ConfigError(f"projector: {self.name} takes {listed_or(self.projectors)}, got '{trial.projector}' "
-                              "(tdfa through an OPU is what is called pdfa)")
+                              "(tdfa through an OPU is called pdfa)")
 
 
 class _BuiltIn(Feedback):

@@ -108,7 +108,7 @@ class Convnet(Network):
         if self.kernel % 2 == 0:
             raise ConfigError(f"kernel: must be odd, so that padding keeps the size of an image, got {self.kernel}")
         if not all(layer.n_out for layer in trial.layers):
-            raise ConfigError(f"channels: every convolution halves rows and columns, of which what the network takes "
-                              f"in has {shape[1]}; got {len(self.channels)} convolutions, which leave nothing")
+            raise ConfigError(f"channels: every convolution halves rows and columns, and images have {shape[1]} rows; "
+                              f"got {len(self.channels)} convolutions, which leave none")
 
 

@@ -32,7 +32,7 @@ def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | N
         if unnamed and published is not None and c.feature_sha256 not in published:
             raise ConfigError(f"feature_name: must be given with features 'file' and private_metrics '{c.disclosure}', "
                               "got ''; it stands for the file in the tracking store, where a digest of private records "
-                              "would tell whoever has a candidate whether it is them")
+                              "lets anyone with a candidate file check whether it is that one")
         if c.secure:
             _check_secure(c)
 

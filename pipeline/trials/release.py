@@ -65,8 +65,8 @@ class Release(Part):
         guaranteed = bool(trial.parts.mechanism.kind(trial))
         n_train = trial.split_sizes[0]
         if 0 < self.canaries < LEAST_CANARIES or self.canaries > n_train:
-            raise ConfigError(f"canaries: must be 0, or at least {LEAST_CANARIES}, with fewer of which nothing can be "
-                              f"bounded, and at most the {n_train} training records, got {self.canaries}")
+            raise ConfigError(f"canaries: must be 0, or at least {LEAST_CANARIES} (fewer bound nothing) and "
+                              f"at most the {n_train} training records, got {self.canaries}")
         if self.canaries and not trial.parts.sampler.independent:
             if trial.parts.mechanism.composed and not trial.parts.mechanism.certified:
                 raise ConfigError("canaries: are records that take part or not, which is relation add/remove, got "

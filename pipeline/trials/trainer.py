@@ -299,7 +299,7 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
     if step and (not event or per != STEP):
         raise ConfigError(f"step: is audited against the event of a step, got it for trainer '{name}' "
                           + ("whose event is of an epoch" if event else "without event"
-                             + (", whose releases are audited without" if per_record else "")))
+                             + (", whose releases are audited without it" if per_record else "")))
     if calibrates and not event:
         raise ConfigError(f"event: must be given with calibrates, got only that, '{calibrates}'")
     entries = dict(settings or {})

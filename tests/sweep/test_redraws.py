@@ -83,7 +83,7 @@ def test_without_a_budget_nothing_is_drawn_anew_unless_it_is_asked_for(tmp_path)
     sweep.ask(trial, OLD), sweep.hand_in(trial, 1)
     assert not sweep.ask(trial, Draw("00000002", reason="it is damaged"))
     run = sweep.run(trial)
-    assert run.status == "failed" and "drawn anew (it is damaged)" in run.tags["failure"]
+    assert run.status == "failed" and "it would need new noise (it is damaged)" in run.tags["failure"]
     assert "--redraw" in run.tags["failure"] and "privacy.lost_epochs" not in run.tags
     again = Sweep(tmp_path)
     assert again.ask(trial, Draw(OLD.name, epoch=1)), "the checkpoint came back"
@@ -213,7 +213,7 @@ def test_without_a_budget_a_draw_that_failed_goes_on_if_that_is_asked_for_and_co
     sweep.recorder.fail(Pack((trial,)), "RuntimeError", "a text")
     refused = Sweep(tmp_path)
     assert not refused.ask(trial, Draw(OLD.name, epoch=1))
-    assert "it failed, which counts as released to its end" in refused.result.failed[trial.trial_key]
+    assert "it failed, so it counts as released to its end" in refused.result.failed[trial.trial_key]
     allowed = Sweep(tmp_path, redraw=True)
     assert allowed.ask(trial, Draw(OLD.name, epoch=1))
     again = Sweep(tmp_path)

@@ -74,8 +74,8 @@ def register_mechanism(name: str, mechanism: type[Mechanism], *,
     inherits = issubclass(mechanism, GaussianMechanism) and all(
         getattr(mechanism, name) is getattr(GaussianMechanism, name) for name in ("update", "add_up"))
     if guarantee and not inherits:
-        raise ConfigError("guarantee: can be stated of a GaussianMechanism with its own `update`, whose noise is what "
-                          f"is accounted for, got {mechanism.__qualname__}; leave it out, and there is no epsilon")
+        raise ConfigError("guarantee: needs a GaussianMechanism that inherits `update`, because accountants cover the "
+                          f"noise of that method, got {mechanism.__qualname__}; leave it out, and there is no epsilon")
     if "target_epsilon" in settings and not guarantee:
         raise ConfigError("settings: target_epsilon needs a guarantee, or nothing can be accounted for, got none")
     by_factor = (inherits and issubclass(mechanism, GaussianMechanism)
