@@ -8,6 +8,7 @@ import pytest
 import torch
 from registries import forgotten_plugins
 
+from pipeline.learning.data import load
 from pipeline.tracking import backend, store
 
 # Files that take longest, the longest first: two processes that take file by file then end at the same time.
@@ -27,6 +28,19 @@ def pytest_collection_modifyitems(items):
 def one_thread():
     """One core per test process: the products here are small, and threads that wait for each other only cost."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_server():
+    """Stores are databases, whatever tracking server whoever runs the tests has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def digits():
+    return load("digits")
 
 
 @pytest.fixture(autouse=True, scope="session")

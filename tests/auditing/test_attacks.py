@@ -24,11 +24,6 @@ needs_fashion = pytest.mark.skipif(not os.environ.get("PHOTONIC_DATA"),
                                    reason="needs Fashion-MNIST in the folder that PHOTONIC_DATA names")
 
 
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
-
-
 # --- scores
 
 def test_auc_closed_forms():

@@ -11,7 +11,6 @@ import torch
 from flat import train, train_pack
 from safetensors import safe_open
 
-from pipeline.learning.data.dataset import load
 from pipeline.learning.randomness import GaussianNoise
 from pipeline.learning.run import Run, prepare
 from pipeline.learning.state import capture, restore
@@ -29,11 +28,6 @@ MECHANISMS = {
     "per_example": {"mechanism": "per_example", "noise_multiplier": 1.0, "sigma": 0.05},
 }
 TINY = {"dataset": "digits", "hidden": (16, 16), "batch_size": 128, "epochs": 3, "learning_rate": 0.1}
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
 
 
 def pack_of(replicas=1, **settings) -> Pack:

@@ -68,11 +68,6 @@ def root(created):
     return created[0]
 
 
-@pytest.fixture(autouse=True)
-def no_tracking_uri(monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-
-
 @pytest.fixture
 def store(root, request):
     """A store that has opened a sweep named after the test."""
