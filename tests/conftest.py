@@ -8,7 +8,7 @@ import pytest
 import torch
 from registries import forgotten_plugins
 
-from pipeline.learning.data import load
+from pipeline.learning.data import dead_leaves, load, objects, patches
 from pipeline.tracking import backend, store
 
 # Files that take longest, the longest first: two processes that take file by file then end at the same time.
@@ -41,6 +41,16 @@ def no_server():
 @pytest.fixture(scope="session")
 def digits():
     return load("digits")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def leaves_are_drawn_once():
+    """Synthetic images of one size are drawn once in a process. Test modules draw their own."""
+    drawn = functools.cache(dead_leaves.dead_leaves)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (dead_leaves, objects, patches):
+            patch.setattr(module, "dead_leaves", lambda *size: drawn(*size).clone())
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
