@@ -14,7 +14,7 @@ endif
 SWEEP_OPTIONS := $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep table1 report results ui test test-slow faults bench growth gpu lab docs docs-serve hooks release lint clean
+.PHONY: help install sweep table1 report results ui test test-slow mutants faults bench growth gpu lab docs docs-serve hooks release lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ test: $(READY) ## all tests but the slow ones
 
 test-slow: $(READY) ## the slow tests: sweeps through the command line, kills, clusters, servers, PostgreSQL
 	@$(BIN)/python -m pytest -m slow
+
+mutants: $(READY) ## makes the mistakes of tests/data/mutants.json, each in a copy, and runs the test that notices it
+	@$(BIN)/python tests/tools/mutants.py
 
 faults: $(READY) ## injects every fault into sweeps and writes the table of analysis/results/faults/notes.md
 	@PYTHONPATH=. $(BIN)/python tests/tools/faults_table.py

@@ -8,6 +8,7 @@ import pytest
 import torch
 from registries import forgotten_plugins
 
+from pipeline.learning.data import dead_leaves, load, objects, patches
 from pipeline.tracking import backend, store
 
 # Files that take longest, the longest first: two processes that take file by file then end at the same time.
@@ -27,6 +28,29 @@ def pytest_collection_modifyitems(items):
 def one_thread():
     """One core per test process: the products here are small, and threads that wait for each other only cost."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_server():
+    """Stores are databases, whatever tracking server whoever runs the tests has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def digits():
+    return load("digits")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def leaves_are_drawn_once():
+    """Synthetic images of one size are drawn once in a process. Test modules draw their own."""
+    drawn = functools.cache(dead_leaves.dead_leaves)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (dead_leaves, objects, patches):
+            patch.setattr(module, "dead_leaves", lambda *size: drawn(*size).clone())
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

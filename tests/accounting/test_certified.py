@@ -23,11 +23,6 @@ BASE = TrialConfig(dataset="digits", hidden=(24, 16), batch_size=32, algorithm="
                    sampler="poisson", noise_multiplier=1.0, clipping_norm=0.5, epochs=2, learning_rate=0.1)
 
 
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
-
-
 @pytest.mark.parametrize(("sampler", "relation", "z"), [("poisson", "add/remove", 1.0),
                                                         ("without_replacement", "replace-one", 0.5),
                                                         ("shuffled", "replace-one", 0.5)])

@@ -31,11 +31,6 @@ LABEL = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=3, lea
 KINDS = {"certified": SECURE, "label": LABEL}
 
 
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
-
-
 def last(trial, data):
     return list(train(Pack((trial,)), data))[-1]
 

@@ -83,7 +83,6 @@ def fill(store, name, trials, diverged=()):
 @pytest.fixture(scope="module", autouse=True)
 def surroundings():
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.setitem(paper.SETTING, "epochs", EPOCHS)  # the grid here is the paper's, but for its epochs
         yield
 

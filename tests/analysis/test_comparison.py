@@ -65,12 +65,10 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def sides(root):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        found = {"a": fill(root / "one", "a", A, 1), "faster": fill(root / "one", "faster", FASTER, 2),
-                 "more": fill(root / "one", "more", MORE_SEEDS, 3)}
-        shutil.copytree(root / "one", root / "two")  # of another checkout
-        yield found
+    found = {"a": fill(root / "one", "a", A, 1), "faster": fill(root / "one", "faster", FASTER, 2),
+             "more": fill(root / "one", "more", MORE_SEEDS, 3)}
+    shutil.copytree(root / "one", root / "two")  # of another checkout
+    return found
 
 
 @pytest.fixture

@@ -77,14 +77,12 @@ def records(config):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        store = Store(root=tmp_path_factory.mktemp("store"))
-        store.open_sweep("both")
-        for config in (*GRID, *LABEL, PLAIN):
-            store.start(config)
-        store.log(r for config in (*GRID, *LABEL, PLAIN) for r in records(config))
-        yield store
+    store = Store(root=tmp_path_factory.mktemp("store"))
+    store.open_sweep("both")
+    for config in (*GRID, *LABEL, PLAIN):
+        store.start(config)
+    store.log(r for config in (*GRID, *LABEL, PLAIN) for r in records(config))
+    return store
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +133,7 @@ def test_label_points_have_the_relation_of_labels_and_no_claimed_epsilon(runs):
     assert [set(p["kind"]) for p in frontiers.frontiers(runs)] == [{"certified"}, {"label"}]
 
 
-def test_label_targets_are_points_named_by_their_target(tmp_path, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def test_label_targets_are_points_named_by_their_target(tmp_path):
     trials = [photonic(0.0, target_label_epsilon=target, joint_release=True) for target in (3.0, 0.5)]
     store = Store(root=tmp_path)
     store.open_sweep("targets")

@@ -42,19 +42,17 @@ def accuracy(trial, epoch):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        store = Store(root=tmp_path_factory.mktemp("store"))
-        store.open_sweep("leekifer")
-        for t in TRIALS:
-            store.start(t)
-            for epoch in (1, 2, 3):
-                metrics = {e.metric_name: e.value for e in account(t, epoch)}
-                metrics["validation/accuracy"] = accuracy(t, epoch)
-                last = {"test/accuracy": 0.5} if epoch == 3 else {}
-                store.log([EpochRecord(t.trial_key, epoch, {**metrics, **last}, {},
-                                       Outcome("finished", {}, ()) if last else None)])
-        yield store
+    store = Store(root=tmp_path_factory.mktemp("store"))
+    store.open_sweep("leekifer")
+    for t in TRIALS:
+        store.start(t)
+        for epoch in (1, 2, 3):
+            metrics = {e.metric_name: e.value for e in account(t, epoch)}
+            metrics["validation/accuracy"] = accuracy(t, epoch)
+            last = {"test/accuracy": 0.5} if epoch == 3 else {}
+            store.log([EpochRecord(t.trial_key, epoch, {**metrics, **last}, {},
+                                   Outcome("finished", {}, ()) if last else None)])
+    return store
 
 
 def test_sigma_is_that_of_the_mean_update():

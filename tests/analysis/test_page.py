@@ -74,14 +74,12 @@ def experiment():
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory, experiment):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        store = Store(root=tmp_path_factory.mktemp("store"))
-        store.open_sweep("hostile")
-        for config in experiment.trials:
-            store.start(config, {"git_commit": f"{COMMIT}-dirty", "versions": VERSIONS})
-        store.log(r for config in experiment.trials for r in records(config, config is experiment.trials[-1]))
-        yield store
+    store = Store(root=tmp_path_factory.mktemp("store"))
+    store.open_sweep("hostile")
+    for config in experiment.trials:
+        store.start(config, {"git_commit": f"{COMMIT}-dirty", "versions": VERSIONS})
+    store.log(r for config in experiment.trials for r in records(config, config is experiment.trials[-1]))
+    return store
 
 
 @pytest.fixture(scope="module")

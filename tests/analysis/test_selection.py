@@ -39,17 +39,15 @@ TEST = {GRID[0]: 0.95, GRID[1]: 0.4, GRID[2]: 0.55, GRID[3]: 0.8, PLAIN: 0.98, P
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        store = Store(root=tmp_path_factory.mktemp("store"))
-        store.open_sweep("best")
-        for config, scores in VALIDATION.items():
-            store.start(config)
-            store.log([EpochRecord(config.trial_key, 1, {"validation/accuracy": scores[0]}),
-                       EpochRecord(config.trial_key, 2, {"validation/accuracy": scores[1],
-                                                         "test/accuracy": TEST[config]}, {},
-                                   Outcome("finished", {}, ()))])
-        yield store
+    store = Store(root=tmp_path_factory.mktemp("store"))
+    store.open_sweep("best")
+    for config, scores in VALIDATION.items():
+        store.start(config)
+        store.log([EpochRecord(config.trial_key, 1, {"validation/accuracy": scores[0]}),
+                   EpochRecord(config.trial_key, 2, {"validation/accuracy": scores[1],
+                                                     "test/accuracy": TEST[config]}, {},
+                               Outcome("finished", {}, ()))])
+    return store
 
 
 def experiment(trials, rule=Selection(), candidates=()):  # noqa: B008

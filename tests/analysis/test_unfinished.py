@@ -39,8 +39,7 @@ def train(store, trials):
 
 
 @pytest.fixture
-def store(tmp_path, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def store(tmp_path):
     store = Store(root=tmp_path / "mlruns")
     store.open_sweep("part")
     return store

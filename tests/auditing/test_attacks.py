@@ -24,11 +24,6 @@ needs_fashion = pytest.mark.skipif(not os.environ.get("PHOTONIC_DATA"),
                                    reason="needs Fashion-MNIST in the folder that PHOTONIC_DATA names")
 
 
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
-
-
 # --- scores
 
 def test_auc_closed_forms():
@@ -71,6 +66,7 @@ def test_members_lie_in_the_row_space_and_others_as_far_outside_as_dimensions_al
 def test_residuals_are_relative():
     update, _, others = outer_products(20)
     torch.testing.assert_close(row_space_membership(update, 1e3 * others), row_space_membership(update, others))
+    torch.testing.assert_close(row_space_membership(1e-9 * update, others), row_space_membership(update, others))
     assert row_space_membership(update, torch.zeros(1, 60)).tolist() == [0.0]
     assert row_space_membership(torch.zeros(80, 60), others).tolist() == [1.0] * 100
 

@@ -11,7 +11,6 @@ from box_muller import box_muller_31_bits, with_box_muller_noise
 from pipeline.accounting.finite_precision import STEPS_PER_SIGMA
 from pipeline.auditing.low_order_bits import LATTICES, lattice_score, low_order_bit_audit
 from pipeline.learning import rounded_gaussian
-from pipeline.learning.data.dataset import load
 from pipeline.learning.run import prepare
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
@@ -19,11 +18,6 @@ from pipeline.trials.packs import Pack
 CPU = torch.device("cpu")
 WIDE = TrialConfig(dataset="digits", hidden=(1024, 512), algorithm="dfa", mechanism="per_example",
                    noise_multiplier=20.0, batch_size=16, sampler="poisson", learning_rate=0.5)
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
 
 
 def attacked(config, data, runs, change=lambda training: training):

@@ -291,7 +291,6 @@ def test_the_command_refuses_what_it_cannot_do_in_one_line(audit):
 
 
 def test_a_tracked_run_of_a_trainer_is_audited_where_it_is_entered_and_refused_elsewhere(tmp_path, capsys, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setattr("pipeline.auditing.audit.RUNS", 400)
     trial, store = entered("tracked", first_pixels), Store(root=tmp_path)
     store.open_sweep("one")

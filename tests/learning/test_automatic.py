@@ -8,7 +8,6 @@ import torch
 from pipeline import account
 from pipeline.auditing import audit_release
 from pipeline.experiment.preset import recommended
-from pipeline.learning.data.dataset import load
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism, noise_deviation
 from pipeline.learning.network.network import make_network
 from pipeline.learning.run import prepare
@@ -22,11 +21,6 @@ CONVNET = dataclasses.replace(TRIAL, algorithm="hybrid", projector="", network="
 SECURE = dataclasses.replace(TRIAL, noise="secure", matmul_precision="integer")
 TRIALS = {"dfa": TRIAL, "bp": dataclasses.replace(TRIAL, algorithm="bp", projector=""), "convnet": CONVNET,
           "denoise": dataclasses.replace(TRIAL, denoise=True)}
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
 
 
 def batch_of(trial, digits):

@@ -11,7 +11,6 @@ from test_training import comparable, results
 from pipeline.accounting import privacy_tags
 from pipeline.accounting.audited import guesses, one_run, one_run_audit
 from pipeline.learning.canaries import Canaries
-from pipeline.learning.data.dataset import load
 from pipeline.learning.data.sampling import ABSENT, BatchSampler, split
 from pipeline.learning.randomness import GaussianNoise
 from pipeline.learning.training import Training
@@ -24,11 +23,6 @@ BASE = TrialConfig(dataset="digits", hidden=(64, 64), algorithm="bp", sampler="p
 OVERFITTING = dataclasses.replace(BASE, epochs=60)
 CERTIFIED = dataclasses.replace(BASE, epochs=5, mechanism="per_example", target_epsilon=1.0)
 BOUND, AUC = "epsilon/audited/one_run", "audit/canary_auc"
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
 
 
 def canaries_of(trial, digits):

@@ -14,7 +14,6 @@ from analysis.exhibits.catalogue import mismatch
 from pipeline.accounting.certified import certified_epsilons, event_of
 from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import row_space_audit
-from pipeline.learning.data.dataset import load
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism
 from pipeline.learning.mechanisms.base import sum_outer_products
 from pipeline.learning.mechanisms.gaussian import activation_bounds
@@ -36,11 +35,6 @@ PLAIN = TrialConfig(dataset="digits", network="convnet", channels=(4, 6), kernel
 CLIPPED = dataclasses.replace(PLAIN, mechanism="per_example", clipping_norm=0.5)
 PARTS = dataclasses.replace(PLAIN, mechanism="component", target_norm=1.5, tau_e=0.4)
 MECHANISMS = {"none": PLAIN, "per_example": CLIPPED, "component": PARTS}
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
 
 
 def of(config, algorithm, **changes):

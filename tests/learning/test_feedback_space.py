@@ -8,7 +8,6 @@ import torch
 from scipy import stats
 
 from pipeline.auditing import audit_release
-from pipeline.learning.data.dataset import load
 from pipeline.learning.mechanisms.feedback_space import FeedbackSpace
 from pipeline.learning.randomness import GaussianNoise
 from pipeline.learning.rows import Rows
@@ -25,11 +24,6 @@ SECURE = dataclasses.replace(DFA, noise="secure", matmul_precision="integer")
 TERNARY = dataclasses.replace(DFA, algorithm="tdfa", projector="")
 OPTICAL = dataclasses.replace(DFA, algorithm="pdfa", projector="", sigma=0.3)
 TRIALS = {"dfa": DFA, "component": COMPONENT, "tdfa": TERNARY, "pdfa": OPTICAL, "hybrid": HYBRID, "secure": SECURE}
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
 
 
 def parts(trial, digits, **changes):

@@ -20,7 +20,6 @@ from pipeline.accounting.finite_precision import (
     optical_enlargement,
     within_delta,
 )
-from pipeline.learning.data.dataset import load
 from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
 from pipeline.learning.run import prepare
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -34,11 +33,6 @@ AUTOMATIC = dataclasses.replace(BASE, mechanism="automatic")
 PHOTONIC = TrialConfig(dataset="digits", hidden=(16, 12), batch_size=32, algorithm="pdfa", mechanism="photonic",
                        sigma=5.0, noise="secure")
 EVERY = pytest.mark.parametrize("trial", [BASE, AUTOMATIC], ids=["per_example", "automatic"])
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
 
 
 @EVERY

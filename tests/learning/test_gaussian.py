@@ -9,7 +9,6 @@ import torch
 from scipy import stats
 from torch.func import functional_call, grad, vmap
 
-from pipeline.learning.data.dataset import load
 from pipeline.learning.feedback.algorithms import BackPropagation
 from pipeline.learning.feedback.losses import CrossEntropy
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism
@@ -26,11 +25,6 @@ SIZES, M = (64, 6, 8, 10), 32
 DPSGD = TrialConfig(dataset="digits", hidden=(6, 8), batch_size=M, algorithm="bp", mechanism="per_example",
                     clipping_norm=0.5, epochs=2, learning_rate=0.1)
 LEE_KIFER = dataclasses.replace(DPSGD, algorithm="dfa", projector="", mechanism="component", tau_e=0.4, tau_h=2.0)
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
 
 
 def torch_net(net, r=0):

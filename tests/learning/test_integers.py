@@ -55,11 +55,6 @@ TRIALS = {
 EVERY = pytest.mark.parametrize("trial", TRIALS.values(), ids=TRIALS)
 
 
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
-
-
 def made(trial, data, *others):
     return prepare(Pack((trial, *others)), data, CPU)
 
@@ -392,7 +387,7 @@ def test_a_record_without_features_and_weights_that_are_not_finite_contribute_no
     assert max(squares) <= 1
 
 
-def test_secure_and_seeded_trials_differ_in_keys_alone(digits, monkeypatch):
+def test_secure_and_seeded_trials_differ_in_keys_alone(digits):
     """With the seeded keys in place of secret ones, and the same batches, weights are the same."""
     seeded = TrialConfig(BASE.given, private_metrics="withheld", epochs=1)
     secure = TrialConfig(seeded.given, noise="secure")

@@ -14,7 +14,6 @@ from pipeline.accounting.certified import certified_epsilons, event_of, with_noi
 from pipeline.accounting.statement import bound_lines
 from pipeline.auditing.release import audit_release
 from pipeline.experiment.experiment import load_experiment, parse_experiment
-from pipeline.learning.data.dataset import load
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism, noise_deviation
 from pipeline.learning.mechanisms.base import sum_outer_products
 from pipeline.learning.network.network import make_network
@@ -49,11 +48,6 @@ READINGS = {
     "conv published": dataclasses.replace(HYBRID, tau_h_rule="published"),
 }
 readings = pytest.mark.parametrize("trial", READINGS.values(), ids=list(READINGS))
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
 
 
 def test_the_norm_of_a_contribution_is_the_closed_form_of_each_reading():

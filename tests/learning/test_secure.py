@@ -13,7 +13,6 @@ from scipy import stats
 
 from pipeline.learning import rounded_gaussian
 from pipeline.learning.data import sampling
-from pipeline.learning.data.dataset import load
 from pipeline.learning.data.sampling import ABSENT, POISSON, SHUFFLED, BatchSampler
 from pipeline.learning.randomness import RoundedNoise, secret_integers
 from pipeline.learning.run import prepare
@@ -32,11 +31,6 @@ TRIALS = {
                                          sampler="without_replacement"),
 }
 EVERY = pytest.mark.parametrize("trial", TRIALS.values(), ids=TRIALS)
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
 
 
 def test_secure_streams_take_nothing_from_seeds_or_global_generators():

@@ -11,7 +11,6 @@ from flat import train
 
 from pipeline.accounting import account
 from pipeline.learning import evaluation
-from pipeline.learning.data.dataset import load
 from pipeline.learning.data.sampling import split
 from pipeline.learning.randomness import integer_seed, torch_generator
 from pipeline.learning.training import Training
@@ -25,11 +24,6 @@ BASE = TrialConfig(dataset="digits", hidden=SIZES[1:3], batch_size=M, epochs=2, 
 PHOTONIC = [dataclasses.replace(BASE, algorithm="tdfa", mechanism="photonic", seed=k, sigma=s, tau_f=f, tau_h=h,
                                 tau_h_min=low, gamma_min=g, threshold=t)
             for k, s, f, h, low, g, t in [(3, 0.2, 0.8, 1.5, 0.3, 0.4, 0.1), (4, 0.1, 1.2, 0.9, 0.2, 0.7, 0.05)]]
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
 
 
 def initial_parameters(seed):

@@ -7,7 +7,6 @@ import torch
 from flat import train
 
 from pipeline.accounting import account
-from pipeline.learning.data.dataset import load
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.network.network import make_network, start_output
 from pipeline.learning.optimizer import learning_rate
@@ -18,11 +17,6 @@ from pipeline.trials.packs import Pack
 
 BASE = TrialConfig(dataset="digits", hidden=(48, 32), batch_size=32, epochs=2, mechanism="photonic",
                    learning_rate=0.1, sigma=0.05)
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
 
 
 def results(trials, data):

@@ -115,7 +115,6 @@ def workplace(tmp_path_factory):
     """An empty folder to work in, a store in it, and a Ray with one worker, which finds the packages."""
     folder = tmp_path_factory.mktemp("workplace")
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))))
         patch.chdir(folder)
         ray.init("local", num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)

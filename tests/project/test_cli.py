@@ -269,8 +269,7 @@ def seen_by(trial, layer):
     return row_space_audit(trial, load("digits"), layer).auc
 
 
-def test_a_tracked_run_with_plugins_is_audited_by_its_file_only(tmp_path, monkeypatch, capsys):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def test_a_tracked_run_with_plugins_is_audited_by_its_file_only(tmp_path, capsys):
     store = Store(root=tmp_path)
     store.open_sweep("extended")
     run_id = store.start(AUDITED_RUN, {"plugin.mine": "0123456789abcdef"})
@@ -279,10 +278,8 @@ def test_a_tracked_run_with_plugins_is_audited_by_its_file_only(tmp_path, monkey
     assert "got one with mine; audit it by its experiment file" in error and "mine" not in sys.modules
 
 
-def test_audit_of_a_tracked_run_is_that_of_its_configuration_and_is_logged_to_it(tracked, capsys, few_runs,
-                                                                                monkeypatch):
+def test_audit_of_a_tracked_run_is_that_of_its_configuration_and_is_logged_to_it(tracked, capsys, few_runs):
     """Here by its run id, below by its trial_key."""
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     root, ids = tracked
     assert main(["audit", ids[0], "--mlruns", str(root)]) == 0
     out = capsys.readouterr().out
@@ -298,8 +295,7 @@ def test_audit_of_a_tracked_run_is_that_of_its_configuration_and_is_logged_to_it
     assert [path.read_text() for path in root.glob(f"artifacts/one/{ids[0]}/artifacts/audit/audit.txt")] == [out]
 
 
-def test_audit_of_a_photonic_run_logs_no_epsilon(tracked, capsys, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def test_audit_of_a_photonic_run_logs_no_epsilon(tracked, capsys):
     root, ids = tracked
     assert main(["audit", PHOTONIC_RUN.trial_key, "--mlruns", str(root)]) == 0
     run = Store(root=root).trial(ids[1])
@@ -307,8 +303,7 @@ def test_audit_of_a_photonic_run_logs_no_epsilon(tracked, capsys, monkeypatch):
     assert "privacy.audited" not in run.tags
 
 
-def test_audit_refuses_unknown_ambiguous_and_foreign_runs_in_one_line(tracked, capsys, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def test_audit_refuses_unknown_ambiguous_and_foreign_runs_in_one_line(tracked, capsys):
     root, ids = tracked
     store = Store(root=root)
     store.attach("one")

@@ -27,7 +27,6 @@ def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("swept")
     (folder / "example.yaml").write_text(FILE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         store = Store(root=folder / "mlruns")
         store.open_sweep("example")
         for trial in parse_experiment(FILE, Path("example.yaml")).trials:

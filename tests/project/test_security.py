@@ -43,11 +43,6 @@ cases:
 """
 
 
-@pytest.fixture(autouse=True)
-def no_tracking_uri(monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-
-
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     """One store for all tests here: a new database takes seconds."""

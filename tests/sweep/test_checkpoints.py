@@ -1,5 +1,6 @@
 """Checkpoints without Ray: a trial that was stopped and restored ends with the bits of one that was not."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -11,13 +12,12 @@ import torch
 from flat import train, train_pack
 from safetensors import safe_open
 
-from pipeline.learning.data.dataset import load
 from pipeline.learning.randomness import GaussianNoise
 from pipeline.learning.run import Run, prepare
 from pipeline.learning.state import capture, restore
 from pipeline.sweep import checkpoints as module
 from pipeline.sweep import worker
-from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints
+from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints, Known, Superseded
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import Draw, EpochRecord, Outcome
@@ -29,11 +29,6 @@ MECHANISMS = {
     "per_example": {"mechanism": "per_example", "noise_multiplier": 1.0, "sigma": 0.05},
 }
 TINY = {"dataset": "digits", "hidden": (16, 16), "batch_size": 128, "epochs": 3, "learning_rate": 0.1}
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
 
 
 def pack_of(replicas=1, **settings) -> Pack:
@@ -152,6 +147,18 @@ def test_what_was_saved_is_what_is_loaded_and_one_file_replaces_the_other(tmp_pa
     assert Checkpoints(tmp_path, 0).load(pack_of(3), "cpu") is None
     Checkpoints(tmp_path, 0).remove(pack)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("known", "says"), [
+    (Known("", 1), ""), (Known("", 2), "later epochs of its trials were published, and would be drawn anew"),
+    (Known("00000001", 1), "another draw has taken the place of the one that it is of")])
+def test_a_checkpoint_behind_what_the_store_has_of_a_secret_trial_is_not_gone_on_with(tmp_path, known, says):
+    pack, _ = saved_pack(tmp_path)
+    checkpoints = Checkpoints(tmp_path, 0, {pack.trials[0].trial_key: known})
+    (found,) = checkpoints.found()
+    assert (found.problem, found.superseded) == (says, bool(says))
+    with pytest.raises(Superseded, match=says) if says else contextlib.nullcontext():
+        assert checkpoints.load(pack, "cpu").values["epoch"] == 1
 
 
 def damage(kind, path, monkeypatch):

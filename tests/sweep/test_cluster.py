@@ -49,9 +49,8 @@ def nodes(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_sweep_from_outside_trains_pdfa_at_the_opu_and_the_others_on_both_nodes(nodes, tmp_path, monkeypatch):
+def test_sweep_from_outside_trains_pdfa_at_the_opu_and_the_others_on_both_nodes(nodes, tmp_path):
     """Through `ray://`: driven on the head, where `mlruns` lies in the home, with the numbers of plain training."""
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     home = nodes.folder / "plain"
     done = nodes.python(DRIVER, "sweep", f"ray://127.0.0.1:{nodes.client_port}", home, cwd=tmp_path,
                         MLFLOW_TRACKING_URI=f"sqlite:///{home}/mlruns/mlflow.db")
@@ -100,8 +99,7 @@ def test_nodes_and_a_head_that_know_no_plugin_train_what_it_brings(nodes, tmp_pa
     ({"workers": 2}, "http://tracking", ConfigError, "workers: the cluster's nodes say .* got 2"),
     ({}, "http://tracking", ResourceError, "address: no Ray cluster answers at '127.0.0.1:{port}'"),
 ])
-def test_cluster_that_cannot_be_swept_from_outside_is_refused(tmp_path, monkeypatch, arguments, uri, error, says):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def test_cluster_that_cannot_be_swept_from_outside_is_refused(tmp_path, arguments, uri, error, says):
     port = free_port()
     with pytest.raises(error, match=says.format(port=port)):
         run_sweep(EXPERIMENT, root=tmp_path, tracking_uri=uri, address=f"ray://127.0.0.1:{port}", **arguments)

@@ -40,11 +40,6 @@ SECURE = {"dataset": "digits", "hidden": (16,), "batch_size": 128, "epochs": 2, 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
-
-
 def rows(bad=None, other=None):
     """Features of digits, 16 of each record; those of the training record `bad` are infinite, `other` has others."""
     data, basis = load("digits"), np.random.default_rng(0).standard_normal((64, 16)).astype(np.float32) / 64

@@ -206,6 +206,18 @@ def test_a_draw_that_failed_counts_as_released_to_its_end_and_the_rest_of_it_is_
     assert failures > 1 and sweep.spent == spent <= 1.9
 
 
+def test_the_odometer_counts_what_a_failed_attempt_lost_beside_what_is_published_after_it(tmp_path):
+    sweep = Sweep(tmp_path, epsilon=1.9)
+    trial = sweep.trials[0]
+    sweep.ask(trial, OLD), sweep.hand_in(trial, 1)
+    sweep.recorder.fail(Pack((trial,)), "RuntimeError", "a text")
+    again = Sweep(tmp_path, epsilon=1.9)
+    assert again.ask(trial, Draw(OLD.name, epoch=1))
+    again.hand_in(trial, 2)
+    assert [release.epochs for release in again.store.released(trial.trial_key)] == [3]
+    assert again.store._client.get_run(again.store._parent()).data.metrics["epsilon/spent"] == again.spent
+
+
 def test_without_a_budget_a_draw_that_failed_goes_on_if_that_is_asked_for_and_composes_what_was_lost(tmp_path):
     sweep = Sweep(tmp_path)
     trial = sweep.trials[0]

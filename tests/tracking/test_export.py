@@ -26,21 +26,14 @@ NAMES = ["config.json", "metrics.csv", "privacy.json", "weights.safetensors"]
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("store")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        store = Store(root=folder)
-        store.open_sweep("exported")
-        for config in (DONE, RUNNING):
-            store.start(config, {"git_commit": "abc"})
-        metrics = [{"test/accuracy": 0.5 * epoch, "epsilon/certified/pld": 1.0 * epoch} for epoch in (1, 2)]
-        store.log([EpochRecord(DONE.trial_key, 1, metrics[0], TAGS), EpochRecord(RUNNING.trial_key, 1, metrics[0])])
-        store.log([EpochRecord(DONE.trial_key, 2, metrics[1], {}, Outcome("finished", WEIGHTS, ()))])
+    store = Store(root=folder)
+    store.open_sweep("exported")
+    for config in (DONE, RUNNING):
+        store.start(config, {"git_commit": "abc"})
+    metrics = [{"test/accuracy": 0.5 * epoch, "epsilon/certified/pld": 1.0 * epoch} for epoch in (1, 2)]
+    store.log([EpochRecord(DONE.trial_key, 1, metrics[0], TAGS), EpochRecord(RUNNING.trial_key, 1, metrics[0])])
+    store.log([EpochRecord(DONE.trial_key, 2, metrics[1], {}, Outcome("finished", WEIGHTS, ()))])
     return folder
-
-
-@pytest.fixture(autouse=True)
-def no_tracking_uri(monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
 @pytest.fixture

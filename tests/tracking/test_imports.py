@@ -40,8 +40,7 @@ def table(rows, names=tuple(CELLS)):
 
 
 @pytest.fixture(autouse=True)
-def no_tracking_uri(monkeypatch, tmp_path):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def own_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
@@ -61,21 +60,19 @@ def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("imports")
     (folder / "mine.yaml").write_text(FILE)
     (folder / "results.csv").write_text(table(ROWS))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        store = Store(root=folder)
-        store.open_sweep("mine")
-        for trial in parse_experiment(FILE, folder / "mine.yaml").trials:
-            store.start(trial)
-            accuracy = 0.6 + 0.01 * trial.target_epsilon + 0.02 * trial.seed + 0.05 * (trial.algorithm == "bp")
-            store.log([EpochRecord(trial.trial_key, 1, {
-                "validation/accuracy": accuracy, "test/accuracy": accuracy,
-                "epsilon/certified/pld": trial.target_epsilon}, {
-                "privacy.certified": "simulated", "privacy.relation": "add/remove", "privacy.delta": "1e-05"},
-                Outcome("finished", {}, ()))])
-        store.log_experiment(FILE)
-        store.close_sweep("FINISHED")
-        store.import_results("papers", *read_results(folder / "results.csv"))
+    store = Store(root=folder)
+    store.open_sweep("mine")
+    for trial in parse_experiment(FILE, folder / "mine.yaml").trials:
+        store.start(trial)
+        accuracy = 0.6 + 0.01 * trial.target_epsilon + 0.02 * trial.seed + 0.05 * (trial.algorithm == "bp")
+        store.log([EpochRecord(trial.trial_key, 1, {
+            "validation/accuracy": accuracy, "test/accuracy": accuracy,
+            "epsilon/certified/pld": trial.target_epsilon}, {
+            "privacy.certified": "simulated", "privacy.relation": "add/remove", "privacy.delta": "1e-05"},
+            Outcome("finished", {}, ()))])
+    store.log_experiment(FILE)
+    store.close_sweep("FINISHED")
+    store.import_results("papers", *read_results(folder / "results.csv"))
     return folder
 
 
@@ -245,7 +242,6 @@ def test_what_lists_sweeps_and_what_counts_passes_imports_over(root, capsys):
 def reports(root):
     """Folders of the sweep's report without and with the import."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.chdir(root)
         for words in (["--out", "without"], ["--with", "papers", "--out", "with"]):
             assert main(["report", "mine.yaml", "--mlruns", ".", *words]) == 0

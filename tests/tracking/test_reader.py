@@ -30,22 +30,15 @@ WRITES = {"be_patient", "beat", "begin_draw", "check", "close_sweep", "describe"
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("store")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        store = Store(root=root)
-        store.open_sweep("sweep", params={"trials": 2})
-        store.log_experiment("name: sweep\n")
-        for config in (DONE, RUNNING):
-            store.start(config)
-        outcome = Outcome("finished", {"layer_1.bias": np.ones(2, np.float32)}, ())
-        store.log([EpochRecord(DONE.trial_key, 1, {"test/accuracy": 0.5}),
-                   EpochRecord(DONE.trial_key, 2, {"test/accuracy": 0.6}, outcome=outcome)])
+    store = Store(root=root)
+    store.open_sweep("sweep", params={"trials": 2})
+    store.log_experiment("name: sweep\n")
+    for config in (DONE, RUNNING):
+        store.start(config)
+    outcome = Outcome("finished", {"layer_1.bias": np.ones(2, np.float32)}, ())
+    store.log([EpochRecord(DONE.trial_key, 1, {"test/accuracy": 0.5}),
+               EpochRecord(DONE.trial_key, 2, {"test/accuracy": 0.6}, outcome=outcome)])
     return root
-
-
-@pytest.fixture(autouse=True)
-def no_tracking_uri(monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
 def digests(root):

@@ -32,7 +32,7 @@ from pipeline.sweep.lock import Lease, SweepRunning
 from pipeline.tracking import backend, patience
 from pipeline.tracking import reader as reading
 from pipeline.tracking import store as tracking
-from pipeline.tracking.artifacts import config_of
+from pipeline.tracking.artifacts import TrackedRun, added_up, config_of
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store, TrackingError
 from pipeline.tracking.ui import VIEW, runs_pages
@@ -66,11 +66,6 @@ def created(tmp_path_factory):
 @pytest.fixture(scope="module")
 def root(created):
     return created[0]
-
-
-@pytest.fixture(autouse=True)
-def no_tracking_uri(monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
 @pytest.fixture
@@ -635,3 +630,14 @@ def test_what_cannot_be_written_or_is_not_there_is_named(tmp_path):
 def test_a_given_uri_goes_before_the_environment(root, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     assert Store(f"sqlite:///{root / 'mlflow.db'}", root=root).uri.startswith("sqlite:///")
+
+
+def test_runs_of_one_trial_are_one_release_with_recorded_noise_and_as_many_with_secret_noise():
+    def costs(*epsilons, key="same", **params):
+        runs = [TrackedRun(f"{key} {epsilon}", key, params, {
+            "epsilon/certified/pld": epsilon, "epsilon/certified/rdp": epsilon + 1, "epsilon/label/gdp": 0.1},
+            {"privacy.delta": "1e-05"}, "finished", 0, None) for epsilon in epsilons]
+        return added_up(runs)
+
+    assert costs(2.0, 3.0, 1.0) == (3.0, 1e-5)
+    assert costs(2.0, 3.0, noise="secure") == costs(2.0, 3.0, trainer="mine") == (5.0, 2e-5)

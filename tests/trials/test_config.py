@@ -83,16 +83,6 @@ def test_projector_follows_the_algorithm():
     assert [TrialConfig(algorithm=a).needs_opu for a in ("bp", "dfa", "tdfa", "pdfa")] == [False, False, False, True]
 
 
-def test_trial_key_is_stable_and_ignores_what_has_no_effect():
-    key = TrialConfig().trial_key
-    assert re.fullmatch("[0-9a-f]{16}", key)
-    assert TrialConfig(learning_rate=0.01, hidden=[512, 512]).trial_key == key
-    # None of these matters to plain DFA without a mechanism.
-    assert TrialConfig(threshold=0.3, sigma=0.1, tau_h=2, gamma_min=0.5).trial_key == key
-    assert TrialConfig(optimizer="adam", momentum=0.1).trial_key == TrialConfig(optimizer="adam").trial_key
-    assert TrialConfig(sigma=0, mechanism="photonic").trial_key == TrialConfig(mechanism="photonic").trial_key
-
-
 # Another value of every field; per mechanism, those that its trials depend on.
 OTHER = dict(dataset="mnist", validation_fraction=0.2, inputs="unit", input_norm=4.0, hidden=(10,), activation="relu",
              algorithm="dfa", feedback_std=0.5, threshold=0.1, mechanism="none", sigma=0.1, tau_f=2.0, tau_h=2.0,
@@ -112,73 +102,76 @@ USES = {"none": set(), "photonic": PHOTONIC, "component": GAUSSIAN | {"tau_h", "
         "per_example": GAUSSIAN | {"clipping_norm"}}
 
 
-@pytest.mark.parametrize("mechanism", list(USES))
-def test_trial_key_changes_with_every_field_that_matters(mechanism):
-    # Another projector for an algorithm that can run here does not exist; of another network below, of features in
-    # test_features and test_feature_maps, of what goes with target_norm in test_readings, of an output layer that
-    # starts at a multiple of B here.
-    of_features = ("feature", "scattering_", "patch_", "optical_", "encoder_")
-    elsewhere = {f.name for f in settings() if f.name.startswith(of_features)}
-    elsewhere |= {"bounding", "tau_h_rule", "conv_error", "conv_clip"}
-    elsewhere |= {"smoothing", "weight_decay", "clipping_gamma"}  # test_a_part_brings_settings, test_automatic
-    elsewhere |= {"trainer"}  # test_trainer
-    elsewhere |= {"photons", "reference_ratio", "dark_counts", "read_noise", "full_well", "adc_bits"}  # test_physical
-    assert set(OTHER) == {f.name for f in settings()} - {"network", "projector", "output_std"} - elsewhere
-    start = [TrialConfig(algorithm="dfa", output_init=init, output_std=std).trial_key for init in ("zero", "feedback")
-             for std in (0.2, 0.3)]
-    assert start[0] == start[1] and len(set(start)) == 3
+HYBRID = dict(network="convnet", algorithm="hybrid", mechanism="component", target_norm=2.0)
+SMOOTHING, ADAMW, NESTEROV = {"loss": "label_smoothing"}, {"optimizer": "adamw"}, {"optimizer": "nesterov"}
+POISSON, AUDITED = {"sampler": "poisson"}, {"sampler": "poisson", "canaries": 100}
+NOISY = {"photonic": {"sigma": 10.0}, "component": {"noise_multiplier": 1.0}, "per_example": {"noise_multiplier": 1.0}}
+
+
+@pytest.mark.parametrize(("one", "change", "same"), [
+    ({}, {"learning_rate": 0.01, "hidden": [512, 512]}, True),
+    ({}, {"threshold": 0.3, "sigma": 0.1, "tau_h": 2, "gamma_min": 0.5}, True),  # plain DFA without a mechanism
+    ({"optimizer": "adam"}, {"momentum": 0.1}, True),
+    (PRIVATE, {"sigma": 0}, True),
+    ({"output_init": "zero", "output_std": 0.2}, {"output_std": 0.3}, True),
+    ({"output_init": "feedback", "output_std": 0.2}, {"output_std": 0.3}, False),
+    ({"output_init": "feedback"}, {"output_init": "zero"}, False),
+    *((part, {name: value}, same) for part, name, *values in (
+        (SMOOTHING, "smoothing", 0.1, 0.2), (ADAMW, "weight_decay", 0.01, 0.1), (NESTEROV, "momentum", 0.9, 0.8))
+      for value, same in zip(values, (True, False), strict=True)),
+    *(({}, part, False) for part in (SMOOTHING, ADAMW, NESTEROV)),
+    (POISSON, {"canaries": 100}, False), (AUDITED, {"canaries": 101}, False), (AUDITED, {"delta": 1e-6}, False),
+    (POISSON, {"delta": 1e-6}, True),
+    *(({"mechanism": mechanism, **noise}, {"noise": "secure"}, False) for mechanism, noise in NOISY.items()),
+    ({}, {"noise": "secure"}, True),
+    (HYBRID, {"network": "mlp", "algorithm": "dfa"}, False),
+    *((HYBRID, {name: OTHER[name]}, False) for name in sorted(CONVOLUTIONAL | {"hidden"})),
+    (HYBRID, {"target_norm": 3.0}, False), (HYBRID, {"tau_h": 3.0}, True),  # tau_h follows from target_norm
+])
+def test_two_trials_have_one_key_where_what_differs_has_no_effect(one, change, same):
+    assert (TrialConfig(**one).trial_key == TrialConfig(**{**one, **change}).trial_key) == same
+
+
+# Settings whose other values are in other tests; another projector for an algorithm that can run here does not exist.
+ELSEWHERE = {
+    "above": {"network", "projector", "output_std", "smoothing", "weight_decay"},
+    "test_features, test_feature_maps, test_patches, test_encoder": {
+        f.name for f in settings() if f.name.startswith(("feature", "scattering_", "patch_", "optical_", "encoder_"))},
+    "test_readings": {"bounding", "tau_h_rule", "conv_error", "conv_clip"},
+    "test_automatic": {"clipping_gamma"},
+    "test_physical": {"photons", "reference_ratio", "dark_counts", "read_noise", "full_well", "adc_bits"},
+    "test_trainer": {"trainer"}}
+REFUSED = {"canaries": "canaries: need sampler 'poisson'", "noise": "noise: needs a guarantee that it can keep",
+           "matmul_precision": "matmul_precision: must be 'float32'"}
+
+
+@pytest.mark.parametrize(("mechanism", "refused"), [
+    ("none", {"canaries"}), ("photonic", {"canaries", "noise"}), ("component", set(REFUSED)),
+    ("per_example", set(REFUSED))])
+def test_trial_key_changes_with_every_field_that_matters(mechanism, refused):
     base = dict(algorithm="pdfa", mechanism=mechanism, tau_h_min=0.2)
-    private = {"photonic": {"sigma": 10.0}, "none": {}}.get(mechanism, {"noise_multiplier": 1.0})
-    assert (TrialConfig(**base, **private, noise="secure").trial_key != TrialConfig(**base, **private).trial_key) == (
-        mechanism != "none")
-    key = TrialConfig(**base).trial_key
-    of_mechanisms = set().union(*USES.values())
+    key, changes = TrialConfig(**base).trial_key, set()
     for name, value in OTHER.items():
-        changed = {**base, name: value}
-        if name == "mechanism" and mechanism == "none":
-            changed[name] = "photonic"
-        if name == "matmul_precision" and mechanism in ("component", "per_example"):
-            with pytest.raises(ConfigError, match="matmul_precision: must be 'float32'"):
+        changed = {**base, name: "photonic" if (name, mechanism) == ("mechanism", "none") else value}
+        if name in refused:
+            with pytest.raises(ConfigError, match=REFUSED[name]):
                 TrialConfig(**changed)
-            continue
-        if name == "noise" and mechanism != "none":
-            with pytest.raises(ConfigError, match="noise: needs a guarantee that it can keep"):
-                TrialConfig(**changed)
-            continue
-        if name == "canaries":
-            with pytest.raises(ConfigError, match="canaries: need sampler 'poisson'"):
-                TrialConfig(**changed)
-            continue
-        matters = name in USES[mechanism] or name not in of_mechanisms | CONVOLUTIONAL
-        assert (TrialConfig(**changed).trial_key != key) == matters, name
+        elif TrialConfig(**changed).trial_key != key:
+            changes.add(name)
+    of_all = OTHER.keys() - CONVOLUTIONAL.union(*USES.values())
+    assert changes == (USES[mechanism] | of_all) - refused
 
 
-@pytest.mark.parametrize(("part", "setting", "values"), [
-    ({"loss": "label_smoothing"}, "smoothing", (0.1, 0.2)), ({"optimizer": "adamw"}, "weight_decay", (0.01, 0.1)),
-    ({"optimizer": "nesterov"}, "momentum", (0.9, 0.8))])
-def test_a_part_brings_settings_that_are_in_the_key_of_its_trials_alone(part, setting, values):
-    keys = [TrialConfig(**part, **{setting: value}).trial_key for value in values]
-    assert keys[0] == TrialConfig(**part).trial_key and len({*keys, TrialConfig().trial_key}) == 3
-    assert setting in TrialConfig(**part).canonical() and "smoothing" not in TrialConfig().canonical()
+def test_every_setting_has_another_value_in_some_test():
+    assert OTHER.keys() == {f.name for f in settings()} - set().union(*ELSEWHERE.values())
 
 
-def test_canaries_and_the_delta_of_their_audit_are_part_of_the_identity():
-    plain = TrialConfig(sampler="poisson")
-    audited = dataclasses.replace(plain, canaries=100)
-    assert len({c.trial_key for c in (plain, audited, dataclasses.replace(audited, canaries=101),
-                                      dataclasses.replace(audited, delta=1e-6))}) == 4
-    assert dataclasses.replace(plain, delta=1e-6).trial_key == plain.trial_key
-    assert dataclasses.replace(audited, canaries=101).pack_key != audited.pack_key
-
-
-def test_trial_key_of_a_convnet_changes_with_its_convolutions():
-    base = dict(network="convnet", algorithm="hybrid", mechanism="component", target_norm=2.0)
-    key = TrialConfig(**base).trial_key
-    assert key != TrialConfig(**{**base, "network": "mlp", "algorithm": "dfa"}).trial_key
-    for name in CONVOLUTIONAL | {"target_norm", "hidden"}:
-        value = 3.0 if name == "target_norm" else OTHER[name]
-        assert TrialConfig(**{**base, name: value}).trial_key != key, name
-    assert TrialConfig(**base, tau_h=3.0).trial_key == key, "tau_h follows from target_norm"
+def test_a_key_is_sixteen_digits_and_of_settings_that_the_trial_has():
+    assert re.fullmatch("[0-9a-f]{16}", TrialConfig().trial_key)
+    for part, setting in ((SMOOTHING, "smoothing"), (ADAMW, "weight_decay"), (NESTEROV, "momentum")):
+        assert setting in TrialConfig(**part).canonical()
+    assert "smoothing" not in TrialConfig().canonical()
+    assert TrialConfig(**AUDITED).pack_key != TrialConfig(**{**AUDITED, "canaries": 101}).pack_key
 
 
 def test_layers_of_a_convnet_and_the_records_that_it_trains_on():
