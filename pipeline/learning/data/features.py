@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from pipeline.learning.data.dataset import Dataset
-from pipeline.learning.data.dead_leaves import decorrelated, standardised
+from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, decorrelated, standardised
 from pipeline.learning.data.download import DataError
 from pipeline.learning.data.maps import Apply
 from pipeline.learning.data.readers import cache_folder
@@ -31,7 +31,7 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.feature_file import FeatureFile, file_of
 from pipeline.trials.fields import ConfigError
 
-VERSION = 2  # of what is computed; a cache of another is not read
+VERSION = 1  # of what is computed; a cache of another is not read
 LEAST_VARIANCE = 1e-5  # of a group: one of equal values has none, and becomes zeros
 SAID_EVERY = 10_000  # records
 
@@ -213,8 +213,9 @@ def _checksum(found: dict[str, torch.Tensor]) -> str:
 
 def _digest(data: Dataset, config: TrialConfig) -> str:
     """Of the records, the settings of the map and the version of its code."""
-    code = config.parts.features.load().code
-    named = [VERSION, *config.parts.features.key(config), data.spec.shape, *([code] if code else [])]
+    part, code = config.parts.features, config.parts.features.load().code
+    named = [VERSION, *part.key(config), data.spec.shape, *([code] if code else []),
+             *([LEAST_DEVIATION] if part.standardised else [])]
     content = hashlib.sha256(json.dumps(named).encode())
     for records in (data.train_x, data.test_x):
         content.update(records.cpu().numpy().data)
