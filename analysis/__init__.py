@@ -1,14 +1,14 @@
-"""From tracked runs to tables and figures. Knows the tracking store and the configuration, not how trials train.
+"""Make tables and figures from tracked runs. Depends on the tracking store and the configuration, not on training.
 
 For notebooks and scripts:
 
     load_runs        the trials of a sweep, one row each
-    load_history     one metric of them by epoch
-    best             the best trial within an epsilon, and the price of having chosen it
+    load_history     one metric of these trials by epoch
+    best             the best trial within an epsilon, and the privacy cost of choosing it
     frontier         accuracy against epsilon: the points of a privacy-utility frontier
-    frontier_axes    those points, drawn
+    frontier_axes    a plot of these points
 
-Importing this package imports no pandas, matplotlib or MLflow; what needs them is imported when it is first asked for.
+Importing this package does not import pandas, matplotlib or MLflow; the first use of a function does.
 """
 
 from __future__ import annotations

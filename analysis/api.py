@@ -1,5 +1,4 @@
-"""For notebooks and scripts: the tracked trials of a sweep by its name or file, from a store by its folder or URI, and
-the best of them."""
+"""For notebooks and scripts: load the tracked trials of a sweep, given by name or file, and find the best of them."""
 
 from __future__ import annotations
 
@@ -23,24 +22,24 @@ from pipeline.tracking.reader import Reader
 
 
 def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = "mlruns") -> pd.DataFrame:
-    """The trials of a sweep, one row each.
+    """Load the trials of a sweep, one row each.
 
     Columns, in this order:
         trial_key, status (`finished`, `diverged`; by name also `running`, `failed`, `interrupted`), run_id (MLflow's);
-        every setting of a trial, as `photonic fields` lists them, empty where it does not apply;
-        setting: how much noise, as text: `non-private`, sigma, `label_epsilon=3`, `epsilon=3` or `z=1.1`;
-        then by name every metric at its last epoch (`test/accuracy`, `validation/accuracy`,
+        every setting of a trial, as `photonic fields` lists them, empty if it does not apply;
+        setting: the noise as text: `non-private`, sigma, `label_epsilon=3`, `epsilon=3` or `z=1.1`;
+        then, sorted by name, every metric at its last epoch (`test/accuracy`, `validation/accuracy`,
         `test/worst_class_accuracy` as fractions, `train/loss`, `alignment/layer_<k>`,
         `epsilon/<kind>/<variant>`, `time/epoch_seconds`) and the tags `privacy.*` and git_commit.
 
     Args:
-        experiment: name of the sweep: every trial that was tracked, whatever its status; or an experiment, or its file
-            (a path, or text that ends in .yaml or .yml): its trials, in their order, all of which must have ended.
+        experiment: name of the sweep, for all tracked trials of any status. Or an experiment, or its file (a path, or
+            text that ends in .yaml or .yml), for its trials in order; all of them must have ended.
         store: folder of the tracking store (MLFLOW_TRACKING_URI overrides it), its URI, or a reader of it.
 
     Raises:
-        TrackingError: for a store or a sweep that is not there.
-        ConfigError: for a file that is not there or cannot be run.
+        TrackingError: if the store or the sweep is missing.
+        ConfigError: if the file is missing or cannot be run.
         ReportError: if trials of the file have not ended, a trial was tracked twice, or an extension is not imported.
 
     Example:
@@ -60,16 +59,16 @@ def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = 
     else:
         store.attach(experiment.name)
         runs = tracked.load_runs(store, tracked.searched(store, experiment).trials, experiment.source)
-    runs.attrs["searched"] = bool(store.decisions())  # then composition of its trials is no price of a choice
+    runs.attrs["searched"] = bool(store.decisions())  # composition is then no price of a choice
     return runs
 
 
 def load_history(runs: pd.DataFrame, metric: str, store: Reader | str | Path = "mlruns") -> pd.DataFrame:
-    """One metric by epoch: columns trial_key, epoch, value, algorithm, setting, seed, status; a row per epoch.
+    """Load one metric by epoch: columns trial_key, epoch, value, algorithm, setting, seed, status; a row per epoch.
 
     Args:
         runs: from `load_runs`; trials without the metric have no rows.
-        metric: its name, `validation/accuracy` or `alignment/layer_2` for example.
+        metric: its name, for example `validation/accuracy` or `alignment/layer_2`.
         store: as in `load_runs`.
 
     Example:
@@ -82,23 +81,25 @@ def load_history(runs: pd.DataFrame, metric: str, store: Reader | str | Path = "
 
 
 def best(runs: pd.DataFrame, epsilon: float, kind: str = "certified") -> pd.Series:
-    """The best trial whose epsilon is at most `epsilon`: its row, with three more entries.
+    """Return the row of the best trial with at most this epsilon, with three more entries.
 
-    Settings are compared by mean validation accuracy over seeds; of the winner's runs it is the one with the highest.
-    Test accuracy has no part in it. `epsilon` is the trial's own, which does not cover the choice; `selected_epsilon`
-    covers all trials that were compared, by composition (docs/privacy.md, section 6), nan where no price is proved, as
-    of a search, of which `photonic report` says what covers its best; `compared` is their number. `pipeline.load_model`
-    takes the row.
+    Settings are compared by mean validation accuracy over seeds; the result is the winner's run with the highest one.
+    Test accuracy is not used. `pipeline.load_model` accepts the row. The three entries:
+
+        epsilon            the trial's own epsilon, which does not cover the choice
+        selected_epsilon   covers all compared trials, by composition (docs/privacy.md, section 6); nan if no price is
+                           proved, as for a search (`photonic report` has the price of its best trial)
+        compared           number of compared trials
 
     Args:
-        runs: from `load_runs`, of a fixed grid; those that have not ended are left out.
+        runs: from `load_runs`, of a fixed grid; trials that have not ended are left out.
         epsilon: > 0.
-        kind: 'certified' or 'label'; the price of a choice is known of certified ones alone.
+        kind: 'certified' or 'label'; only a choice among certified trials has a known price.
 
     Raises:
-        ReportError: for another kind, an epsilon that is no number, no trial within `epsilon`, or one without
+        ReportError: for another kind, an epsilon that is no number, no trial within `epsilon`, or a trial without
             validation accuracy.
-        MixedTrials: for trials of several data sets, deltas or relations.
+        MixedTrials: for trials with several data sets, deltas or relations.
 
     Example:
         >>> best(load_runs("example"), epsilon=3)[["algorithm", "setting", "epsilon", "compared"]].to_dict()

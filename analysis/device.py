@@ -1,4 +1,4 @@
-"""The report of `photonic device`: what was measured of a projector, as Markdown, CSV and one figure."""
+"""The report of `photonic device`: measurements of a projector, as Markdown, CSV and one figure."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pipeline.trials.camera import camera_of
 if TYPE_CHECKING:
     from pipeline.auditing.device import Characterisation, Quantity
 
-SUSPICIOUS = 5.0  # standard errors from what an ideal device has
-SHOWN = 2000  # points of the scatter plot
+SUSPICIOUS = 5.0  # standard errors from the value of an ideal device
+SHOWN = 2000  # points in the scatter plot
 
 
 def table(found: Characterisation) -> pd.DataFrame:
-    """One row per quantity: quantity, value, standard_error, ideal, and how many standard errors lie between."""
+    """Return one row per quantity: quantity, value, standard_error, ideal, and z, their distance in standard errors."""
     rows = [{"quantity": q.name, "value": q.value, "standard_error": q.error, "ideal": q.ideal, "z": _z(q)}
             for q in found.quantities]
     return pd.DataFrame(rows)
@@ -36,7 +36,7 @@ def _z(q: Quantity) -> float:
 
 
 def as_text(found: Characterisation) -> str:
-    """The report in Markdown."""
+    """Return the report in Markdown."""
     rows = list(table(found).itertuples(index=False))
     parts: list[str | Table] = [
              f"# Projector `{found.trial.projector}`",
@@ -59,7 +59,7 @@ def _cell(value: float) -> str:
 
 
 def figure(found: Characterisation) -> Figure:
-    """Mean projection against B e; the noise beside a normal law, where there is noise; the gain of every batch."""
+    """Plot the mean projection against B e, the noise (if any) with a normal density, and the gain of every batch."""
     with theme():
         noisy = len(found.residuals) > 0
         drawn, axes = panels(3 if noisy else 2, 3, 2.6, 2.4)
@@ -78,6 +78,6 @@ def figure(found: Characterisation) -> Figure:
 
 
 def write(found: Characterisation, folder: Path) -> list[Path]:
-    """device.md, device.csv and device.svg in `folder`, which is made; the files."""
+    """Write device.md, device.csv and device.svg to `folder`, which is created; return the files."""
     return save({"device.md": as_text(found).encode(), "device.csv": to_csv(table(found)).encode(),
                  "device.svg": draw(figure(found))["svg"]}, folder)

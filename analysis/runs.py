@@ -21,12 +21,12 @@ from pipeline.trials.part import PARTS
 
 ALGORITHM_LABELS = LABELS
 NON_PRIVATE = "non-private"
-STATED = "stated"  # a trainer states its epsilon, and no setting sets it
+STATED = "stated"  # a trainer states the epsilon, and no setting determines it
 DEFAULT_NOISE = TrialConfig().noise
 
 
 class ReportError(UserError, ValueError):
-    """The runs do not hold what a table or figure shows; the message says what is missing."""
+    """The runs lack data that a table or figure needs; the message names it."""
 
 
 class MissingTrials(ReportError):
@@ -38,25 +38,25 @@ class DuplicateTrials(ReportError):
 
 
 class MixedTrials(ReportError):
-    """Trials that would be averaged differ in more than their seed."""
+    """Trials of one mean differ in more than their seed."""
 
 
 def load_runs(store: Reader, trials: Sequence[TrialConfig] | None = None, source: object = "FILE") -> pd.DataFrame:
-    """One row per trial of the sweep that `store` has open.
+    """Load the open sweep of `store`, one row per trial.
 
-    Columns: trial_key, status, run_id, every field of `TrialConfig` (empty where it does not apply to the trial),
+    Columns: trial_key, status, run_id, every field of `TrialConfig` (empty if it does not apply to the trial),
     `setting` ('non-private', sigma as text, 'label_epsilon=3', 'epsilon=3' or 'z=1.1'), the latest value of every
     metric by its MLflow name, the tags `privacy.*`, `optics.*` and git_commit. Accuracies are fractions.
 
     Args:
-        trials: the trials that must be there, finished or diverged, and alone are returned, in this order; by
-            default every run, whatever its status.
+        store: the store with the sweep open.
+        trials: the trials to return, in this order; all must have ended. By default every run, with any status.
         source: the experiment file, for the error message.
 
     Raises:
         MissingTrials: if any of `trials` has not ended.
         DuplicateTrials: if a trial has two runs.
-        ReportError: for a trial of an extension that is not imported.
+        ReportError: if a trial needs an extension that is not imported.
     """
     runs = store.runs()
     if trials is not None:
@@ -84,10 +84,10 @@ def load_runs(store: Reader, trials: Sequence[TrialConfig] | None = None, source
 
 
 def searched(store: Reader, experiment: Experiment) -> Experiment:
-    """The experiment of the sweep that `store` has open; a search with the trials that it has asked for.
+    """Return the experiment of the open sweep of `store`; a search gets its suggested trials.
 
     Raises:
-        MissingTrials: for a search that has not asked for all of its trials.
+        MissingTrials: if the search has not suggested all of its trials yet.
     """
     if experiment.search and (later := experiment.planned - len(store.suggestions())):
         raise MissingTrials(f"{later} of {experiment.planned} suggestions of the search are not asked for yet (run "
@@ -96,7 +96,7 @@ def searched(store: Reader, experiment: Experiment) -> Experiment:
 
 
 def load_history(store: Reader, runs: pd.DataFrame, key: str) -> pd.DataFrame:
-    """The metric `key` by epoch: columns trial_key, epoch, value, algorithm, setting, seed, status; a row per epoch.
+    """Load the metric `key` by epoch: columns trial_key, epoch, value, algorithm, setting, seed, status.
 
     Trials without the metric have no rows.
     """
@@ -107,19 +107,21 @@ def load_history(store: Reader, runs: pd.DataFrame, key: str) -> pd.DataFrame:
 
 
 def asked(runs: pd.DataFrame, slot: str, fact: str) -> pd.Series:
-    """Whether the part that every run has for a slot says so of itself: `asked(runs, "mechanism", "private")`."""
+    """Return a property of each run's part for a slot, as bool: `asked(runs, "mechanism", "private")`."""
     return runs[slot].map(lambda name: getattr(PARTS[slot][name], fact)).astype(bool)
 
 
 def noise_sources(runs: pd.DataFrame) -> pd.Series:
-    """`research` or `secure` of every run, by its own setting `noise`, the default where that was not tracked; empty
-    for runs without a mechanism, which draw no noise."""
+    """Return each run's setting `noise`, `research` or `secure`; empty for runs without a mechanism.
+
+    If the setting was not tracked, it is the default.
+    """
     tracked = runs.reindex(columns=["noise"])["noise"].astype(object)
     return tracked.where(tracked.notna(), DEFAULT_NOISE).where(asked(runs, "mechanism", "private"))
 
 
 def by_noise(settings: Sequence[str]) -> list[str]:
-    """Distinct settings: non-private first, then by sigma, target (certified, label), and noise multiplier."""
+    """Return distinct settings, sorted: non-private, sigmas, targets (certified, label), noise multipliers."""
     def place(setting: str) -> tuple[bool, str, float]:
         name, _, number = setting.rpartition("=")
         return (False, "", 0.0) if setting in (NON_PRIVATE, STATED) else (True, name, float(number))
@@ -130,7 +132,7 @@ def require_accuracy(runs: pd.DataFrame, name: str = "test/accuracy") -> None:
     """Check that every trial has this accuracy.
 
     Raises:
-        ReportError: naming the first that has none.
+        ReportError: with the first trial that has none.
     """
     lost = runs[runs.reindex(columns=[name])[name].isna()]
     if len(lost):
@@ -140,23 +142,24 @@ def require_accuracy(runs: pd.DataFrame, name: str = "test/accuracy") -> None:
 
 
 def setting_label(setting: str) -> str:
-    """`σ = 0.1`, `ε ≤ 3` (a target is met from below), `label ε ≤ 3`, `z = 1.1`, `photons = 100` or `non-private`."""
+    """Return a setting's label: `σ = 0.1`, `ε ≤ 3` (a target is met from below), `z = 1.1`, `non-private`, ..."""
     name, _, number = setting.rpartition("=")
     shown = {"": "σ =", "epsilon": "ε ≤", "label_epsilon": "label ε ≤", "z": "z =",
              "photons": "photons ="}
-    if name and name not in shown:  # a user's trainer is calibrated by a setting of its own
+    if name and name not in shown:  # a user's trainer has its own noise setting
         return f"{name} = {number}"
     return setting if setting in (NON_PRIVATE, STATED) else f"{shown[name]} {number}"
 
 
 def require_replicates(runs: pd.DataFrame, along: Sequence[str] = ()) -> None:
-    """Check that one (algorithm, setting) holds trials of one configuration and different seeds, on one dataset.
+    """Check that each (algorithm, setting) has trials of one configuration with different seeds, on one data set.
 
     Args:
-        along: further fields that set cells apart.
+        runs: the runs.
+        along: further fields that separate cells.
 
     Raises:
-        MixedTrials: naming the fields that differ; averaging such trials would hide what made the difference.
+        MixedTrials: with the fields that differ; a mean over such trials would hide the cause of a difference.
     """
     datasets = sorted(runs["dataset"].unique())
     if len(datasets) > 1:
@@ -170,7 +173,7 @@ def require_replicates(runs: pd.DataFrame, along: Sequence[str] = ()) -> None:
 
 
 def _require_known(runs: Sequence[TrackedRun]) -> None:
-    """Tables and figures go through the names that are known here, and would leave the others out in silence."""
+    """Refuse unknown names: tables and figures iterate over known names, and would omit others silently."""
     for field in ("algorithm", "mechanism", "dataset", "features"):
         for run in runs:
             if field in run.params and run.params[field] not in PARTS[field]:
@@ -179,7 +182,7 @@ def _require_known(runs: Sequence[TrackedRun]) -> None:
 
 
 def _instead_of_targets(run: TrackedRun) -> dict[str, float]:
-    """The noise itself of a trial that was drawn more than once: it costs more than the target that set its noise."""
+    """Return a trial's calibrated noise, in place of its target, if several draws make it cost more than the target."""
     if int(run.tags.get(DRAWS, 1)) == 1:
         return {}
     noise = {"noise_multiplier": "target_epsilon", "sigma": "target_label_epsilon"}
@@ -188,7 +191,7 @@ def _instead_of_targets(run: TrackedRun) -> dict[str, float]:
 
 
 def earlier_epochs(runs: pd.DataFrame) -> dict[str, int]:
-    """By trial_key, epochs that draws of a trial's secret noise before the last have released; only what there is."""
+    """Return trial_key -> epochs released by earlier draws of its secret noise, for trials with such draws."""
     if EARLIER not in runs:
         return {}
     known = runs.dropna(subset=EARLIER)

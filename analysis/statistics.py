@@ -1,4 +1,4 @@
-"""Means over seeds, and how far to trust them."""
+"""Means over seeds, with intervals."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t, ttest_ind
 
-PAIRED, WELCH = "paired by seed", "Welch"  # how a difference of means gets its interval
+PAIRED, WELCH = "paired by seed", "Welch"  # methods for the interval of a difference of means
 SUMMARY = ["mean", "half_width", "low", "high", "bootstrap_low", "bootstrap_high", "n"]  # columns of `summarize`
-MOST_COUNTED = 5  # values of which all bootstrap draws are counted
+MOST_COUNTED = 5  # largest sample with all bootstrap draws enumerated
 
 
 class MeanInterval(NamedTuple):
-    """Mean of n values and its interval; low and high are NaN where n = 1, since one value says nothing of spread."""
+    """Mean of n values and its interval; low and high are NaN if n = 1, since one value gives no spread."""
 
     mean: float
     low: float
@@ -26,15 +26,15 @@ class MeanInterval(NamedTuple):
 
     @property
     def half_width(self) -> float:
-        """Of an interval that is symmetric about its mean."""
+        """Half the width of an interval that is symmetric about its mean."""
         return self.high - self.mean
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> MeanInterval:
-    """Mean over seeds with Student's t interval: mean +- t_{n-1} s/sqrt(n).
+    """Return the mean over seeds with Student's t interval: mean +- t_{n-1} s/sqrt(n).
 
-    It covers the true mean as often as it says for normal values, however few; a percentile bootstrap of two or three
-    values covers it half or three quarters of the time.
+    For normal values its coverage is exact for any n. A percentile bootstrap of two or three values covers the true
+    mean half or three quarters of the time.
 
     Raises:
         ValueError: for no value, or one that is not finite.
@@ -50,12 +50,11 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> MeanInte
 
 
 def bootstrap_interval(values: Sequence[float], confidence: float = 0.95, resamples: int = 10_000) -> MeanInterval:
-    """Mean over seeds with the percentile bootstrap's interval: quantiles of the means of n values drawn with
-    replacement (Efron 1979).
+    """Return the mean over seeds with the interval of the percentile bootstrap (Efron 1979).
 
-    Up to n = 5 all n^n draws are counted, beyond that `resamples` of them, always the same. It assumes no
-    distribution, but of n = 2 or 3 values it is their range, which covers the mean of normal values half or three
-    quarters of the time: `mean_interval` is the one to trust there.
+    The interval has quantiles of means of n values drawn with replacement. Up to n = 5 all n^n draws are enumerated;
+    above, a fixed set of `resamples` draws. It assumes no distribution. But for n = 2 or 3 it is the range of the
+    values, which covers the mean of normal values half or three quarters of the time: use `mean_interval` there.
 
     Raises:
         ValueError: as `mean_interval`.
@@ -69,38 +68,39 @@ def bootstrap_interval(values: Sequence[float], confidence: float = 0.95, resamp
 
 
 def welch_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> MeanInterval:
-    """Difference of the means of two independent samples, b less a, with Welch's t interval (Welch 1947); n is the
-    smaller sample's. low and high are NaN where a sample has one value.
+    """Return the difference of the means of two independent samples, b - a, with Welch's t interval (Welch 1947).
+
+    n is the smaller sample's; low and high are NaN if a sample has one value.
 
     Raises:
         ValueError: as `mean_interval`.
     """
     mean_a, mean_b = mean_interval(a), mean_interval(b)
-    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # where values are equal, or but one
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # for equal values or a single one
         low, high = ttest_ind(b, a, equal_var=False).confidence_interval(confidence)
     return MeanInterval(mean_b.mean - mean_a.mean, float(low), float(high), min(mean_a.n, mean_b.n))
 
 
 def accuracy_error(values: Sequence[float], level: float, records: int) -> float:
-    """Standard error of a mean accuracy over seeds that share their test records: sqrt(s^2/n + p(1 - p)/records).
+    """Return the standard error of a mean accuracy over seeds with common test records: sqrt(s^2/n + p(1 - p)/records).
 
-    Seeds differ with standard deviation s. What the test records add is common to all seeds, so that s has no part of
-    it: p(1 - p)/records, the variance of a share p among them.
+    s is the standard deviation over seeds. All seeds share the sampling error of the test records, so s does not
+    contain it; it is p(1 - p)/records, the variance of a share p.
 
     Args:
-        values: accuracies of n seeds, fractions; where there are fewer than two, the test records' part alone.
-        level: p, the accuracy at which the error is wanted, a fraction.
-        records: in the test set.
+        values: accuracies of n seeds, fractions; with fewer than two, s^2/n is left out.
+        level: p, the accuracy for this error, a fraction.
+        records: number of test records.
     """
     of_seeds = np.var(values, ddof=1) / len(values) if len(values) > 1 else 0.0
     return float(np.sqrt(of_seeds + level * (1 - level) / records))
 
 
 def difference_of(a: pd.Series, b: pd.Series) -> tuple[MeanInterval, str]:
-    """Mean of b less that of a with its 95% t interval, and how: paired where both have the same seeds, else Welch's.
+    """Return mean(b) - mean(a) with its 95% t interval, and the method: paired for equal seeds, else Welch's.
 
     Args:
-        a, b: values by seed, which is their index.
+        a, b: values, with seeds as their index.
     """
     if sorted(a.index) == sorted(b.index) and a.index.is_unique:
         return mean_interval(b - a), PAIRED
@@ -108,12 +108,15 @@ def difference_of(a: pd.Series, b: pd.Series) -> tuple[MeanInterval, str]:
 
 
 def summarize(values: Sequence[float], least: float, most: float) -> dict[str, float]:
-    """Mean, 95% t interval (`half_width`, `low`, `high`), 95% bootstrap interval (`bootstrap_low`, `bootstrap_high`)
-    and n: the columns that tidy tables have of every mean.
+    """Return the columns of a mean in tidy tables: `SUMMARY`.
+
+    They are the mean, the 95% t interval (`half_width`, `low`, `high`), the 95% bootstrap interval (`bootstrap_low`,
+    `bootstrap_high`) and n.
 
     Args:
-        least, most: what the quantity can be. `low` and `high` are cut there, which loses no coverage; `half_width`
-            stays that of the t interval.
+        values: the values.
+        least, most: range of the quantity. `low` and `high` are clipped to it, which loses no coverage; `half_width`
+            is not changed.
 
     Raises:
         ValueError: as `mean_interval`.
@@ -125,8 +128,10 @@ def summarize(values: Sequence[float], least: float, most: float) -> dict[str, f
 
 
 def plus_minus(mean: float, *, half_width: float, digits: int = 2, least: float = -np.inf, most: float = np.inf) -> str:
-    """`85.69 ± 0.30` of a mean and half the width of its interval; `85.69` where there is none; `86.67 [47.85, 100.00]`
-    where the interval would leave what the quantity can be, `least` to `most`."""
+    """Return a mean with its interval as text: `85.69 ± 0.30`, or `85.69` without an interval.
+
+    If the interval would leave the range `least` to `most`, the text is `86.67 [47.85, 100.00]`.
+    """
     if np.isnan(half_width):
         return f"{mean:.{digits}f}"
     low, high = mean - half_width, mean + half_width
@@ -137,7 +142,7 @@ def plus_minus(mean: float, *, half_width: float, digits: int = 2, least: float 
 
 @lru_cache(maxsize=8)
 def _draws(n: int, resamples: int) -> np.ndarray:
-    """Indices of n values drawn with replacement, [n^n or resamples, n]."""
+    """Return indices of n values drawn with replacement, [n^n or resamples, n]."""
     if n <= MOST_COUNTED:
         return np.indices((n,) * n).reshape(n, -1).T
     return np.random.default_rng(n).integers(n, size=(resamples, n))

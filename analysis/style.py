@@ -1,4 +1,4 @@
-"""The look of all figures, in one place: theme, colour, marker and line of every algorithm, intervals, files."""
+"""The style of all figures: theme, colour, marker and line of every algorithm, intervals, files."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from analysis.text import n_seeds
 from pipeline.trials.trainer import is_stated
 
 
-class _Looks(dict[str, Any]):  # Any: a colour, a marker or a line, as matplotlib takes it
-    """By algorithm; those of extensions get the spare ones, in the order in which they were registered."""
+class _Looks(dict[str, Any]):  # Any: a matplotlib colour, marker or line
+    """A property by algorithm; extensions get the spare values, in the order of their registration."""
 
     def __init__(self, own: Mapping[str, Any], spare: Sequence[Any]) -> None:
         super().__init__(own)
@@ -46,13 +46,13 @@ LINES = _Looks({"softmax": (0, (3, 1, 1, 1)), "bp": "-", "dfa": (0, (6, 1.5)), "
 FORMATS = ("svg", "pdf", "png")
 SHIFT = 3.0  # points (1/72 inch) between the curves of two algorithms
 INTERVALS = "mean, 95% intervals:\nthick bootstrap, thin t"
-# Equal runs give equal files.
+# Without dates, equal runs give equal files.
 _NO_DATE: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 
 
 @contextmanager
 def theme() -> Iterator[None]:
-    """The look of all figures: ticks, paper-sized text that stays text in SVG and PDF."""
+    """Apply the style of all figures: ticks, and paper-sized text that stays text in SVG and PDF."""
     text: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "photonic", "pdf.fonttype": 42, "savefig.dpi": 300}
     with rc_context({**sns.axes_style("ticks"), **sns.plotting_context("paper"), "legend.frameon": False, **text}):
         yield
@@ -60,12 +60,14 @@ def theme() -> Iterator[None]:
 
 def panels(count: int, per_row: int, width: float, height: float, beside: tuple[float, float] = (0.0, 0.0),
            **shared: Any) -> tuple[Figure, list[Axes]]:
-    """A figure with `count` axes, row by row, at most `per_row` in one.
+    """Make a figure with `count` axes, row by row.
 
     Args:
-        width, height: of each, in inches.
+        count: number of axes.
+        per_row: largest number of axes in a row.
+        width, height: size of each axes, in inches.
         beside: inches that legends and labels add to the figure's width and height.
-        shared: which scales axes share, as `Figure.subplots` takes it.
+        shared: shared scales, as arguments of `Figure.subplots`.
     """
     columns = min(per_row, count)
     rows = -(-count // columns)
@@ -77,7 +79,7 @@ def panels(count: int, per_row: int, width: float, height: float, beside: tuple[
 
 
 def apart(figure: Figure) -> None:
-    """Leave room between the columns of a figure whose layout is constrained."""
+    """Widen the space between the columns of a figure with constrained layout."""
     engine = figure.get_layout_engine()
     if not isinstance(engine, ConstrainedLayoutEngine):
         raise TypeError(f"layout: must be constrained, got {engine!r}")
@@ -85,7 +87,7 @@ def apart(figure: Figure) -> None:
 
 
 def draw(figure: Figure) -> dict[str, bytes]:
-    """The figure as `svg`, `pdf` and `png` (300 dpi) file; the SVG has annotations for a page (`analysis.svg`)."""
+    """Return the figure as `svg`, `pdf` and `png` (300 dpi); the SVG has annotations for a page (`analysis.svg`)."""
     names, files = svg.name(figure), {}
     with theme():
         for extension in FORMATS:
@@ -96,27 +98,30 @@ def draw(figure: Figure) -> dict[str, bytes]:
 
 
 def look(algorithm: str) -> dict[str, Any]:
-    """Colour, marker, line and label of an algorithm, as `Axes.plot` takes them."""
-    stars = {"marker": "*", "markersize": 7.5} if is_stated(algorithm) else {}  # an epsilon that nobody checked
+    """Return colour, marker, line and label of an algorithm, as arguments of `Axes.plot`."""
+    stars = {"marker": "*", "markersize": 7.5} if is_stated(algorithm) else {}  # nobody checked its epsilon
     return {"color": PALETTE[algorithm], "marker": MARKERS[algorithm], "linestyle": LINES[algorithm],
             "label": ALGORITHM_LABELS[algorithm], "markersize": 4.5, "linewidth": 1.3,
             **stars}
 
 
 def present(table: pd.DataFrame) -> list[str]:
-    """The algorithms of a table, in the order of all figures."""
+    """Return the algorithms of a table, in the order of all figures."""
     return [algorithm for algorithm in ALGORITHM_LABELS if algorithm in set(table["algorithm"])]
 
 
 def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, *,
           hollow: pd.Series | None = None, **own: Any) -> None:
-    """Means over column `x`, and where n > 1 both intervals of `analysis.statistics.summarize` as bars.
+    """Plot means over column `x`, with both intervals of `analysis.statistics.summarize` as bars if n > 1.
 
     Args:
-        shift: of the curve to the right, in points (1/72 inch), so that bars at one x do not cover each other.
-        hollow: bool by row of `points`: which markers are not filled.
-        algorithm: empty of what is none of ours; `own` is then its whole look.
-        own: properties of the line in which it differs from the algorithm's look.
+        ax: the axes.
+        points: the means and intervals.
+        x: column of the x axis.
+        algorithm: the algorithm; empty for imported results, with their whole look in `own`.
+        shift: shift of the curve to the right, in points (1/72 inch): bars at one x must not cover each other.
+        hollow: bool per row of `points`: whether its marker is hollow.
+        own: line properties that override the algorithm's look.
     """
     points = points.sort_values(x)
     at = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
@@ -143,30 +148,30 @@ def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, 
 
 
 def _text(point: Mapping[str, Any], x: str, label: str) -> str:
-    """What a marker stands for, in lines: of an envelope also which settings were chosen."""
+    """Return the text of a marker, in lines; in an envelope it includes the chosen settings."""
     interval = f" ± {point['half_width']:.3g} (95% t interval, n = {point['n']})" if point["n"] > 1 else " (n = 1)"
     lines = [label, f"{'ε' if x == 'epsilon' else x} = {point[x]:.4g}", f"{point['mean']:.4g}{interval}"]
     return "\n".join([*lines, *filter(None, [point.get("chosen")])])
 
 
 def shifts(table: pd.DataFrame) -> dict[str, float]:
-    """The place of every algorithm's curve, in points to the right of the x that they share."""
+    """Return the shift of every algorithm's curve from the common x, in points to the right."""
     algorithms = present(table)
     return {a: SHIFT * (place - (len(algorithms) - 1) / 2) for place, a in enumerate(algorithms)}
 
 
 def handles(table: pd.DataFrame) -> list[Line2D]:
-    """Entries of a legend, one per algorithm of a table."""
+    """Return legend entries, one per algorithm of a table."""
     return [Line2D([], [], **look(algorithm)) for algorithm in present(table)]
 
 
 def seeds(counts: pd.Series, intervals: str = INTERVALS) -> str:
-    """`n = 3 seeds` and what is drawn of them, if there are several, from the seeds of every mean."""
+    """Return `n = 3 seeds` and, for several seeds, the meaning of the intervals, from the seeds of every mean."""
     return n_seeds(counts) + (f"\n{intervals}" if counts.max() > 1 else "")
 
 
 def log_axis(ax: Axes, values: Sequence[float]) -> None:
-    """A logarithmic x axis with ticks at the values."""
+    """Make the x axis logarithmic, with ticks at the values."""
     ax.set_xscale("log")
     ticks = _apart(values)
     ax.set_xticks(ticks, [_tick(tick) for tick in ticks])
@@ -174,8 +179,10 @@ def log_axis(ax: Axes, values: Sequence[float]) -> None:
 
 
 def within(ax: Axes, low: float, high: float) -> None:
-    """Cut the y axis where an interval reaches beyond what the quantity can be, with a margin for markers there; give
-    equal values an axis on which they look equal."""
+    """Limit the y axis to the quantity's range `low` to `high`, with a margin for markers.
+
+    If the values are almost equal, widen the axis so that they look equal.
+    """
     bottom, top = ax.get_ylim()
     margin = 0.02 * (high - low)
     if top - bottom < 2 * margin:
@@ -184,7 +191,7 @@ def within(ax: Axes, low: float, high: float) -> None:
 
 
 def _tick(value: float) -> str:
-    r"""`0.5`, `1024`, or `$2 \times 10^{6}$` where digits would not fit."""
+    r"""Return a tick's text: `0.5`, `1024`, or `$2 \times 10^{6}$` for a large value."""
     if value < 1e5:
         return f"{value:g}"
     digits, exponent = f"{value:.1e}".split("e")
@@ -192,7 +199,7 @@ def _tick(value: float) -> str:
 
 
 def _apart(values: Sequence[float]) -> list[float]:
-    """The values, of two digits unless they are whole and small, that leave room for their labels on a log axis."""
+    """Return values with enough space for labels on a log axis; all but small integers are rounded to two digits."""
     rounded = sorted({float(v) if float(v).is_integer() and v < 1e5 else float(f"{v:.2g}") for v in values})
     ticks = rounded[:1]
     least = 0.08 if rounded[-1] < 1e5 else 0.2

@@ -1,9 +1,8 @@
-"""What an SVG says beyond its picture, for a page that shows it: whose a curve is, what its markers stand for, and
-where the figure can be cut into columns.
+"""Annotate SVG figures for a page: the algorithm of a curve, the values of its markers, and columns for cutting.
 
     <g data-algorithm="dfa">            curves and intervals of one algorithm, which a legend can hide
     <use ...><title>DFA, ...</title>    the values at a marker, which a browser shows at the pointer
-    <g data-column="0 0 260 274">       axes or a legend, and the box of the column in which they stand
+    <g data-column="0 0 260 274">       axes or a legend, with the box of their column
 """
 
 from __future__ import annotations
@@ -25,20 +24,22 @@ from matplotlib.transforms import Affine2D
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 ElementTree.register_namespace("", SVG)
 ElementTree.register_namespace("xlink", XLINK)
-_TAGS: WeakKeyDictionary[Artist, tuple[str, Sequence[str]]] = WeakKeyDictionary()  # of `tag`
+_TAGS: WeakKeyDictionary[Artist, tuple[str, Sequence[str]]] = WeakKeyDictionary()  # arguments of `tag`
 
 
 def tag(artist: Artist, algorithm: str, texts: Sequence[str] = ()) -> None:
-    """Say to which algorithm an artist belongs, and what its markers stand for.
+    """Note the algorithm of an artist, and the texts of its markers.
 
     Args:
-        texts: one for each marker of a line, or none: then they say what can be read off the axes.
+        artist: the artist.
+        algorithm: its algorithm.
+        texts: one text per marker of a line; without texts, markers get their values on the axes.
     """
     _TAGS[artist] = (algorithm, texts)
 
 
 def name(figure: Figure) -> dict[str, Artist]:
-    """Give the artists that `annotate` knows something of a group id, and return them by it."""
+    """Give a group id to all artists that `annotate` handles, and return the artists by id."""
     lines = {line for ax in figure.axes for line in ax.lines if line.get_marker() not in ("", " ", "None", None)}
     found = figure.findobj(lambda a: a in _TAGS or a in lines or isinstance(a, Axes | Legend))
     names = {f"artist-{place}": artist for place, artist in enumerate(found)}
@@ -48,10 +49,12 @@ def name(figure: Figure) -> dict[str, Artist]:
 
 
 def annotate(drawn: bytes, figure: Figure, names: Mapping[str, Artist]) -> bytes:
-    """The SVG of a figure with what is known of its artists in place of their group ids.
+    """Return a figure's SVG with annotations in place of the group ids.
 
     Args:
-        names: what `name` returned before the figure was drawn.
+        drawn: the SVG.
+        figure: the figure.
+        names: result of `name`, from before the figure was drawn.
     """
     boxes = {artist: box for box, members in columns(figure) for artist in members}
     root = ElementTree.fromstring(drawn)
@@ -73,7 +76,7 @@ def annotate(drawn: bytes, figure: Figure, names: Mapping[str, Artist]) -> bytes
 
 
 def _readings(line: Line2D) -> list[str]:
-    """What can be read off the axes at every marker that is drawn."""
+    """Return the axis values of every drawn marker, as text."""
     points, every = np.asarray(line.get_xydata()), line.get_markevery() or 1
     places = line.get_transform().transform(points)
     drawn = np.isfinite(places).all(axis=1)
@@ -90,18 +93,18 @@ def _readings(line: Line2D) -> list[str]:
 
 
 def _reading(axis: Axis, value: float) -> str:
-    """`Epoch: 3`; of an axis without a label the text of the tick at the value, or the value."""
+    """Return `Epoch: 3`; for an axis without a label, the text of the tick at the value, or the value."""
     label = " ".join(axis.get_label_text().translate({ord(c): None for c in "$\\{}"}).split())
     ticks = {tick.get_loc(): tick.label1.get_text() for tick in axis.get_major_ticks()}
     return f"{label}: {value:.4g}" if label else ticks.get(value) or f"{value:.4g}"
 
 
 def columns(figure: Figure) -> list[tuple[tuple[float, float, float, float], list[Artist]]]:
-    """Columns into which a drawn figure can be cut, from left to right: what each shows of the figure (x, y, width,
-    height, in points from the top left corner), and the axes and legends of the figure in it.
+    """Return the columns into which a drawn figure can be cut, from left to right.
 
-    They are as wide as the figure together; axes are as high as it. None where there is one column alone, or columns
-    share the numbers of an axis or a text.
+    A column has a box (x, y, width, height, in points from the top left corner), and the axes and legends in the box.
+    Together the boxes have the figure's width; a box with axes has its height. The list is empty if there is only one
+    column, or if columns share an axis's tick labels or a text.
     """
     numbered = (axes.yaxis.get_tick_params() for axes in figure.axes)
     if figure.texts or not all(shown["labelleft"] or shown["labelright"] for shown in numbered):

@@ -1,4 +1,4 @@
-"""Settings as a person writes them."""
+"""Format settings, levels and captions for people."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pandas as pd
 from analysis.runs import ALGORITHM_LABELS, setting_label
 from pipeline.trials.naming import counted
 
-NO_VALUE = "–"  # in a cell to which nothing applies, or of which nothing was measured
-BARS = "with 95% intervals"  # thick bootstrap, thin t: legends say so
-PROTECTED = {"label": "labels only", "claimed": "no guarantee"}  # by kinds that protect less than all
+NO_VALUE = "–"  # text of a cell without a value
+BARS = "with 95% intervals"  # thick bootstrap, thin t, as legends state
+PROTECTED = {"label": "labels only", "claimed": "no guarantee"}  # kinds that do not protect whole records
 
 
 def value_text(value: object) -> str:
-    """A setting as a person writes it; a dash where it does not apply."""
+    """Return a setting's value as text; a dash if it does not apply."""
     if isinstance(value, tuple):
         return " × ".join(map(str, value))
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -27,34 +27,35 @@ def value_text(value: object) -> str:
 
 
 def settings_text(row: Mapping[str, Any], fields: Sequence[str]) -> str:
-    """`clipping_norm 2, batch_size 256`: those of the fields that apply to a run; empty for none."""
+    """Return a run's values of these fields, as `clipping_norm 2, batch_size 256`; omit fields that do not apply."""
     applying = ((name, value_text(row[name])) for name in fields)
     return ", ".join(f"{name} {text}" for name, text in applying if text != NO_VALUE)
 
 
 def n_seeds(counts: pd.Series) -> str:
-    """`n = 3 seeds`, `n = 1 to 3 seeds`, from the seeds of every mean."""
+    """Return `n = 3 seeds` or `n = 1 to 3 seeds`, from the number of seeds of every mean."""
     few, many = counts.min(), counts.max()
     return f"n = {counted(many if few == many else f'{few} to {many}', 'seed')}"
 
 
 def means_text(counts: pd.Series, interval: str = "± 95% t interval") -> str:
-    """`mean over n = 3 seeds ± 95% t interval`, from the seeds of every mean; of one seed there is no interval."""
+    """Return `mean over n = 3 seeds ± 95% t interval`, from the seed count of every mean; n = 1 has no interval."""
     return "one seed each (n = 1)" if counts.max() == 1 else f"mean over {n_seeds(counts)} {interval}"
 
 
 def best_of(most: int) -> str:
-    """`, best of up to 4 settings by validation`; nothing where none was chosen."""
+    """Return `, best of up to 4 settings by validation`; empty if there was no choice."""
     return "" if most == 1 else f", best of up to {most} settings by validation"
 
 
 def epsilon_text(kind: str, relations: Iterable[str], samplers: Iterable[str], deltas: Iterable[float],
                  stands: str) -> str:
-    """`certified ε (simulated; add/remove, poisson, δ = 1e-05)`: all that it takes to read an epsilon.
+    """Return an epsilon with its assumptions, as `certified ε (simulated; add/remove, poisson, δ = 1e-05)`.
 
     Args:
-        relations, samplers, deltas: of every trial that has it.
-        stands: how a guarantee stands with their noise (`pipeline.accounting.noise.standing`).
+        kind: kind of epsilon.
+        relations, samplers, deltas: of every trial with this epsilon.
+        stands: standing of the guarantee with their noise (`pipeline.accounting.noise.standing`).
     """
     protects = ", ".join(filter(None, (PROTECTED.get(kind, ""), "" if stands == "certified" else stands)))
     relation, sampler = (" or ".join(sorted(set(values))) for values in (relations, samplers))
@@ -64,7 +65,7 @@ def epsilon_text(kind: str, relations: Iterable[str], samplers: Iterable[str], d
 
 
 def level_text(name: str, level: object) -> str:
-    """A level for people: `DFA`, `ε ≤ 3`, `0.5`."""
+    """Return a level as text: `DFA`, `ε ≤ 3`, `0.5`."""
     if name == "algorithm":
         return ALGORITHM_LABELS[str(level)]
     if name == "noise":
@@ -73,7 +74,7 @@ def level_text(name: str, level: object) -> str:
 
 
 def level_order(level: object) -> tuple[int, float, str]:
-    """What levels are sorted by: numbers by value, noise by its number, algorithms as in all figures."""
+    """Return the sort key of a level: numbers by value, noise by its number, algorithms as in all figures."""
     if isinstance(level, Real):
         return 0, float(level), ""
     if level in ALGORITHM_LABELS:

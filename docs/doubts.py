@@ -61,8 +61,8 @@ def page() -> str:
     if odd := alarms.keys() ^ JUDGED.keys():
         raise ValueError(f"JUDGED: must have the alarms that there are, differs in {sorted(odd)}")
     lines = ["# Doubts", "",
-             f"What the checks of a report ([guide](../../docs/guide.md#reports)) say of the {len(found)} sweeps here; "
-             "`python docs/doubts.py` writes this page. A false alarm is a doubt that does not hold.", "",
+             f"What the checks of a report ([doubts](../../docs/reports.md#doubts)) say of the {len(found)} sweeps "
+             "here; `python docs/doubts.py` writes this page. A false alarm is a doubt that does not hold.", "",
              "| check | sweeps on which it fires | false alarms |", "|---|---:|---:|"]
     for check in (check.__name__ for check in CHECKS):
         own = [verdict for (_, name), (verdict, _) in JUDGED.items() if name == check]

@@ -1,18 +1,18 @@
 """Private training with direct feedback alignment: sweeps over noise, clipping, batch size and algorithm.
 
-For notebooks and scripts, from declaring a trial to running a sweep (`analysis` reads what it tracked):
+For notebooks and scripts, from one trial to a whole sweep (`analysis` reads the tracked results):
 
-    TrialConfig      the settings of one trial; ConfigError says what is wrong with them
-    recommended      a trial whose settings are those of `preset: recommended`, but for what is given
-    account          the epsilons of a trial, before anything is trained; privacy_tags: what they rest on
+    TrialConfig      the settings of one trial; ConfigError names invalid settings
+    recommended      a trial with the settings of `preset: recommended`, except the given ones
+    account          the epsilons of a trial, before anything is trained; privacy_tags: their assumptions
     train            train trials in this process and get the records of every epoch
     load_model       the trained network of a tracked trial, a torch.nn.Module
     load_dataset     a verified data set
     load_experiment  an experiment file; Experiment and Resources: the same, from Python
     run_sweep        train an experiment's trials in parallel, and track them
-    trainer          enter a trainer of your own; setting: a setting of it; Epoch: what it may yield
+    trainer          register a trainer of your own; setting: a setting of it; Epoch: a value that it may yield
 
-Importing this package imports no torch, Ray or MLflow; what needs them is imported when it is first asked for.
+Importing this package imports no torch, Ray or MLflow; names that need them import them on first use.
 """
 
 from __future__ import annotations

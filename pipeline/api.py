@@ -1,4 +1,4 @@
-"""For notebooks and scripts: one trial, or a few, trained in this process without Ray and without a tracking store."""
+"""For notebooks and scripts: train one or a few trials in this process, without Ray and without a tracking store."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from pipeline.trials.unused import check_used
 
 def train(trials: TrialConfig | Sequence[TrialConfig], data: Dataset | str | os.PathLike[str] | None = None,
           device: torch.device | str = "cpu") -> Iterator[EpochRecord]:
-    """Train trials, and hand out the record of every epoch of every trial as soon as it is there.
+    """Train trials, and yield the record of every epoch of every trial as soon as it is available.
 
-    `pd.DataFrame(record.metrics for record in train(config))` is one trial's history by epoch. Results are those that
-    a sweep tracks. Of several trials, those whose tensors have the same shapes train together, then the next ones;
-    `record.trial_key` says whose a record is.
+    `pd.DataFrame(record.metrics for record in train(config))` is one trial's history by epoch. Results equal a sweep's.
+    Trials with the same tensor shapes train together, one group after the other; `record.trial_key` names the trial of
+    a record.
 
     Args:
         trials: one configuration, or several.
-        data: the data set of all trials on `device`, from `load_dataset`; or the folder of the data sets. None takes
+        data: the data set of all trials on `device`, from `load_dataset`; or the folder of the data sets. None uses
             PHOTONIC_DATA or downloads, as `load_dataset` does.
-        device: where to train.
+        device: for training.
 
     Yields:
         `EpochRecord`: metrics by name (`validation/accuracy`, `alignment/layer_1`, `epsilon/certified/pld`, ...), tags
         with the first epoch, the outcome (status, final weights, accuracy by class) with the last.
 
     Raises:
-        ConfigError: at once, for no trial, one that is given twice, another data set than a trial's, or a setting that
-            none of the trials uses (`pipeline.trials.unused`).
-        DataError: at once, for a data set that cannot be had.
+        ConfigError: at once, for no trial, a duplicate trial, a data set other than a trial's, or a setting that no
+            trial uses (`pipeline.trials.unused`).
+        DataError: at once, for an unavailable data set.
 
     Example:
         >>> records = list(train(TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=2)))
@@ -73,14 +73,14 @@ def train(trials: TrialConfig | Sequence[TrialConfig], data: Dataset | str | os.
 
 
 def account(trial: TrialConfig, epochs: int | None = None) -> list[Epsilon]:
-    """Every epsilon that can be stated of a trial, infinite ones included; nothing is trained.
+    """Return every epsilon that can be stated for a trial, infinite ones included; nothing is trained.
 
-    Each prints with its kind, relation, sampler and delta; `pd.DataFrame(account(trial))` is the table. An empty list
-    means that nothing can be stated: `privacy_tags(trial)["privacy.notes"]` says why.
+    Each epsilon prints with its kind, relation, sampler and delta; `pd.DataFrame(account(trial))` is the table. If the
+    list is empty, `privacy_tags(trial)["privacy.notes"]` says why.
 
     Args:
         trial: its configuration.
-        epochs: after how many of its epochs; by default all.
+        epochs: after this many epochs; None takes all.
 
     Raises:
         ConfigError: unless 1 <= epochs <= trial.epochs, and for a setting that the trial does not use.
@@ -99,15 +99,15 @@ def account(trial: TrialConfig, epochs: int | None = None) -> list[Epsilon]:
 
 
 def load_model(run: str | Mapping[str, Any], store: Reader | str | os.PathLike[str] = "mlruns") -> TrainedModel:
-    """The trained network of a tracked trial, a `torch.nn.Module` from records to logits (`TrainedModel`).
+    """Return the trained network of a tracked trial, a `torch.nn.Module` from records to logits (`TrainedModel`).
 
     Args:
-        run: a row of `load_runs` (`best` gives one), or the trial_key or MLflow run id of a trial.
+        run: a row of `load_runs` (for example from `best`), or a trial's trial_key or MLflow run id.
         store: folder of the tracking store (MLFLOW_TRACKING_URI overrides it), its URI, or a reader of it.
 
     Raises:
-        TrackingError: for a trial that is not there, or has not ended.
-        ConfigError: for a trial of an extension that is not imported, and one of a user's trainer.
+        TrackingError: for a trial that does not exist or has not ended.
+        ConfigError: for a trial of an extension that is not imported, or of a user's trainer.
 
     Example:
         >>> from analysis import best, load_runs

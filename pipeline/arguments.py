@@ -6,11 +6,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-PORT = 5000  # of `photonic ui`, to which pages link too
+PORT = 5000  # of `photonic ui`; pages link to it
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Of all commands with their options; `command` of what it parses is the name of the command."""
+    """Return the parser of all commands with their options; a parsed `command` is the command's name."""
     parser = argparse.ArgumentParser(prog="photonic", description=__doc__)
     parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
@@ -149,7 +149,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """`--version`: read from the installed package only where it is asked for, as that takes a while."""
+    """`--version`: reads the version of the installed package only on request, because that is slow."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version
@@ -165,7 +165,7 @@ def _port(text: str) -> int:
 
 
 def completion(parser: argparse.ArgumentParser, shell: str) -> str:
-    """A script that completes the commands and options of `parser`, and names of files, in bash or zsh."""
+    """Return a bash or zsh script that completes the commands and options of `parser`, and file names."""
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     options = "\n".join(f"    {name}) words='{' '.join(sub._option_string_actions)}' ;;"
                         for name, sub in commands.choices.items())

@@ -1,4 +1,4 @@
-"""The commands of `photonic`: what each does with its options, and its exit code."""
+"""The commands of `photonic`: their actions and exit codes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from pipeline.auditing.audit import Finding
     from pipeline.tracking.reader import Reader
 
-# Exit codes: 0 done, 1 some trial failed, a reference case was missed or an audit exceeds what is certified,
-# 2 refused or impossible (one line says why), 130 interrupted.
+# Exit codes: 0 done; 1 a trial failed, a reference case was missed or an audit exceeds its certified epsilon;
+# 2 refused or impossible (one line says why); 130 interrupted.
 REFUSED = 2
-WATCH_SECONDS = 5.0  # between two looks of `status --watch`
+WATCH_SECONDS = 5.0  # between two updates of `status --watch`
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     try:
         return COMMANDS[options.command](options)
-    except BrokenPipeError:  # the reader of the output, `head` for example, has seen enough
+    except BrokenPipeError:  # the reader of the output, `head` for example, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -112,11 +112,12 @@ def _status(options: Namespace) -> int:
 
 
 def _experiment(target: str, options: Namespace, store: Reader | None = None) -> Experiment:
-    """The experiment of a file or, where there is none, of the sweep of that name as it was swept last, with what --set
-    says. Nothing that a store names is imported, and relative paths are from the working directory.
+    """Return the experiment of a file, or of the last sweep of this name, with the changes of --set.
+
+    Plugins from a store are not imported, and its relative paths start at the working directory.
 
     Args:
-        store: that of --mlruns, which is opened only for a name.
+        store: the store of --mlruns; it is opened only for a name.
     """
     changes = _assignments("--set", options.set)
     if Path(target).exists() or Path(target).suffix in (".yaml", ".yml"):
@@ -132,15 +133,17 @@ def _experiment(target: str, options: Namespace, store: Reader | None = None) ->
         raise ConfigError(f"{target}: must be an experiment file or the name of a sweep in {shown(store.uri)}, which "
                           f"has {', '.join(store.sweeps()) or 'none'}")
     experiment = parse_experiment(store.experiment(), Path(f"{target}.yaml"), stored=True, changes=changes)
-    if "name" not in changes:  # it may have been renamed since
+    if "name" not in changes:  # the sweep may have been renamed since
         experiment = dataclasses.replace(experiment, name=target)
     _check_feature_files(experiment, store)
     return experiment
 
 
 def _check_feature_files(experiment: Experiment, store: Reader) -> None:
-    """Raises:
-        ConfigError: where a path of a stored text leads to another file of features than that of the sweep.
+    """Refuse a stored text if a path in it leads to other features than the sweep's.
+
+    Raises:
+        ConfigError: naming the file.
     """
     digests = {trial.feature_sha256: trial for trial in experiment.possible if trial.feature_sha256}
     if digests:
@@ -156,7 +159,8 @@ def _report(options: Namespace) -> int:
     from pipeline.tracking.reader import Reader
 
     if options.mlruns_b and not options.other:
-        raise ConfigError(f"--mlruns-b: is of a second experiment, of which there is none, got {options.mlruns_b}")
+        raise ConfigError("--mlruns-b: is the store of a second experiment, and only one was given, got "
+                          f"{options.mlruns_b}")
     experiment = _experiment(options.target, options)
     store = Reader(root=options.mlruns)
     experiment = _asked_for(experiment, store)
@@ -192,7 +196,7 @@ def _report(options: Namespace) -> int:
 
 
 def _stems(files: Iterable[Path]) -> list[str]:
-    """`runs.csv`, `frontier.csv .md .svg`: the files of one stem together."""
+    """Group files by stem: `runs.csv`, `frontier.csv .md .svg`."""
     stems: dict[str, str] = {}
     for path in files:
         stems[path.stem] = f"{stems[path.stem]} {path.suffix}" if path.stem in stems else path.name
@@ -200,7 +204,7 @@ def _stems(files: Iterable[Path]) -> list[str]:
 
 
 def _assignments(option: str, texts: Sequence[str]) -> dict[str, object]:
-    """`FIELD=VALUE` of a repeated option, values as in an experiment file."""
+    """Return the `FIELD=VALUE` pairs of a repeated option, with values as in an experiment file."""
     found: dict[str, object] = {}
     for text in texts:
         name, sign, value = text.partition("=")
@@ -211,7 +215,7 @@ def _assignments(option: str, texts: Sequence[str]) -> dict[str, object]:
 
 
 def _asked_for(experiment: Experiment, store: Reader) -> Experiment:
-    """A search with the trials that it has asked for; any other experiment as it is."""
+    """Return a search with the trials that it has asked for; any other experiment is unchanged."""
     if experiment.search:
         from analysis.runs import searched
 
@@ -237,7 +241,7 @@ def _account(options: Namespace) -> int:
 
 
 def _print_lines(lines: Iterable[str]) -> int:
-    """Each as soon as it is there: the next may take seconds."""
+    """Print each line as soon as it is available: the next may take seconds."""
     for line in lines:
         print(line)
     return 0
@@ -285,7 +289,7 @@ def _audit_run(options: Namespace) -> int:
 
 
 def _publishable(found: Sequence[Finding]) -> list[Finding]:
-    """What may be logged of findings; says so, if that is not all."""
+    """Return the findings that may be logged, and print a note if some are left out."""
     from pipeline.auditing.audit import publishable
 
     logged = publishable(found)
@@ -297,7 +301,7 @@ def _publishable(found: Sequence[Finding]) -> list[Finding]:
 
 @contextlib.contextmanager
 def _text_file(name: str, text: str) -> Iterator[Path]:
-    """A file, for as long as it takes to log it."""
+    """Yield a temporary file for logging."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, name)
         file.write_text(text + "\n", encoding="utf-8")
@@ -340,7 +344,7 @@ def _device(options: Namespace) -> int:
 
 def _fields(options: Namespace) -> int:
     if options.file:
-        load_experiment(options.file)  # and its plugins
+        load_experiment(options.file)  # also loads its plugins
     for f in settings():
         default = list(f.default) if isinstance(f.default, tuple) else f.default
         print(f"{f.name} = {default!r}\n    {f.metadata['doc']}"

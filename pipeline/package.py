@@ -1,4 +1,4 @@
-"""The package itself: where it lies, and faces of rooms that import a name's module when it is first asked for."""
+"""The package: its folder, and lazy package faces that import a name's module on first use."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-# Of the whole package: what is shipped to other nodes, and what a checkpoint's digest covers.
+# The whole package is shipped to other nodes, and a checkpoint's digest covers it.
 ROOT = Path(__file__).parent
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package whose names lie in its modules.
+    """Return `__getattr__` and `__dir__` of a package with names from its modules.
 
     Args:
         package: its name.
-        homes: name -> module, from the package.
+        homes: name -> module, relative to the package.
     """
 
     def find(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What the command line needs of a terminal: Ctrl-C that is answered at once."""
+"""Terminal support of the command line: an immediate answer to Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from collections.abc import Iterator
 from types import FrameType
 
 INTERRUPTED = 130  # exit code
-STDERR = 2  # a signal may come while Python's own stream is being written to
-STOP_SECONDS = 10.0  # after Ctrl-C, for workers and the tracking store
+STDERR = 2  # a signal may arrive while Python writes to its own stream
+STOP_SECONDS = 10.0  # time for workers and the tracking store after Ctrl-C
 
 
 @contextlib.contextmanager
 def stopping() -> Iterator[None]:
-    """Ctrl-C says at once what is waited for; after `STOP_SECONDS` or another Ctrl-C the process ends as it is. Nothing
-    that the tracking store has is lost by that, and the processes of a Ray that was started here end with this one."""
+    """Answer Ctrl-C at once with a message on the wait for workers and store.
+
+    After `STOP_SECONDS`, or at another Ctrl-C, the process exits. The tracking store loses nothing, and the processes
+    of a Ray cluster that was started here end with this process.
+    """
 
     def end(why: str) -> None:
         os.write(STDERR, f"ended {why}; run the same command again to go on\n".encode())

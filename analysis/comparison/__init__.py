@@ -1,1 +1,1 @@
-"""Two experiments side by side: which points match, and what differs."""
+"""Compare two experiments: match their trials, and report the differences."""

@@ -1,4 +1,4 @@
-"""Two experiments side by side: trials matched by their settings, apart from what differs between the experiments."""
+"""Compare two experiments: match trials by their settings, except the settings that differ between the experiments."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pipeline.experiment.experiment import Experiment
 from pipeline.trials.naming import counted
 
 ACCURACY = "test/accuracy"
-MOST_NAMED = 3  # differences, in a headline
+MOST_NAMED = 3  # differences in a headline
 PERCENT = ("test/accuracy", "validation/accuracy", "test/worst_class_accuracy")
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two experiments: what to call it, and its trials from `load_runs`."""
+    """One of the two experiments: its name, and its trials from `load_runs`."""
 
     label: str
     experiment: Experiment
@@ -37,11 +37,12 @@ class Comparison:
     """Differences of B from A.
 
     Attributes:
+        a, b: the two experiments.
         table: a row per metric and pair of settings: `algorithm_a`, `algorithm_b`, `setting_a`, `setting_b`, the
             fields `shown`, metric, a_mean, b_mean, difference, low, high, n_a, n_b, interval; accuracies in percent.
-        shown: further fields that tell the matched settings apart.
-        differs: field -> its values in A and in B, where no value is in both.
-        unmatched: trials of A and of B without a counterpart.
+        shown: further fields that distinguish the matched settings.
+        differs: field -> its values in A and in B, for fields without a common value.
+        unmatched: numbers of trials of A and of B without a counterpart.
     """
 
     a: Side
@@ -55,13 +56,13 @@ class Comparison:
 def compare(a: Side, b: Side) -> Comparison:
     """Match trials and compare their means over seeds.
 
-    A field differs between the experiments where they have no value in common; two trials match if all other fields,
-    but the seed, are equal. Trials without privacy are matched apart from the others, as references often have settings
-    of their own. The interval is Student's for the differences by seed where both sides have the same seeds, and
-    Welch's where they do not; it covers what differs between seeds, and nothing else.
+    A field differs between the experiments if they have no value in common. Two trials match if all other fields except
+    the seed are equal. Trials without privacy are matched separately, as references often have their own settings. If
+    both sides have the same seeds, the interval is Student's for the differences by seed, otherwise Welch's. It covers
+    only the variation between seeds.
 
     Raises:
-        ReportError: if nothing matches.
+        ReportError: if no trials match.
         MixedTrials: if trials of one side that match the same trial differ in more than their seed.
     """
     rows: list[dict[str, Any]] = []
@@ -86,8 +87,8 @@ def compare(a: Side, b: Side) -> Comparison:
             first, second = sides
             differs |= {name: (_values(first[name]), _values(second[name])) for name in apart}
     if not rows:
-        raise ReportError(f"{a.label} and {b.label}: no trial of one matches one of the other; fields of which they "
-                          "have no value in common are what is compared, and all others, but the seed, must be equal")
+        raise ReportError(f"{a.label} and {b.label}: no trial of one matches a trial of the other; the comparison is "
+                          "over fields without a common value, and all other fields except the seed must be equal")
     table = pd.DataFrame(rows)
     varied = dict.fromkeys((*a.experiment.varied, *b.experiment.varied, "dataset"))
     shown = tuple(name for name in varied if name not in differs and table[name].map(_key).nunique() > 1)
@@ -98,12 +99,12 @@ def compare(a: Side, b: Side) -> Comparison:
 
 
 def overlay(comparison: Comparison) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
-    """The frontiers of A and B, of every kind of epsilon of which both have one, at one relation and delta."""
+    """Return the frontiers of A and B, for every kind of epsilon that both have with one relation and delta."""
     found = []
     for kind in GUARANTEED:
         try:
             pair = frontier(comparison.a.runs, kind), frontier(comparison.b.runs, kind)
-        except ReportError:  # a side has no such epsilon, or trials that no curve can hold
+        except ReportError:  # a side has no such epsilon, or its trials fit no curve
             continue
         if all(len({*pair[0][name], *pair[1][name]}) == 1 for name in ("relation", "delta")):
             found.append(pair)
@@ -111,7 +112,7 @@ def overlay(comparison: Comparison) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
 
 
 def texts(comparison: Comparison) -> Texts:
-    """Test accuracies of both sides and their differences, below a caption."""
+    """Return a caption, and a table of test accuracies of both sides and their differences."""
     names = tuple(DATASET_LABELS if name == "dataset" else {} for name in comparison.shown)
     header = ["algorithm", "noise", *comparison.shown, f"{comparison.a.label} %", f"{comparison.b.label} %",
               "difference", "95% interval", "n"]
@@ -127,19 +128,19 @@ def texts(comparison: Comparison) -> Texts:
 
 
 def accuracies(comparison: Comparison) -> pd.DataFrame:
-    """The rows of test accuracy."""
+    """Return the rows of test accuracy."""
     return comparison.table[comparison.table["metric"] == ACCURACY]
 
 
 def names_of(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Algorithm and noise of a row; `A → B` where they differ."""
+    """Return algorithm and noise of a row; `A → B` if they differ."""
     algorithms = [ALGORITHM_LABELS[row[f"algorithm_{side}"]] for side in "ab"]
     settings = [setting_label(row[f"setting_{side}"]) for side in "ab"]
     return " → ".join(dict.fromkeys(algorithms)), " → ".join(dict.fromkeys(settings))
 
 
 def caption(comparison: Comparison) -> str:
-    """What is shown, n and interval."""
+    """Return the caption: quantity, n and interval."""
     shown = accuracies(comparison)
     kinds = [kind for kind in (PAIRED, WELCH) if kind in set(shown["interval"])]
     interval = f"95% t intervals over seeds ({' or '.join(kinds)})" if kinds else "no interval, as n = 1"
@@ -149,7 +150,7 @@ def caption(comparison: Comparison) -> str:
 
 
 def headline(comparison: Comparison) -> list[str]:
-    """What differs between the two, and how many differences in test accuracy seeds do not explain."""
+    """Return sentences on the differing settings, and on differences in test accuracy that seeds do not explain."""
     shown = accuracies(comparison)
     sure = shown[(shown["low"] > 0) | (shown["high"] < 0)]
     largest = sure.reindex(sure["difference"].abs().sort_values(ascending=False).index)[:MOST_NAMED]
@@ -167,7 +168,7 @@ def _differs(comparison: Comparison) -> list[str]:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """How far to trust the differences, and what was left out."""
+    """Return notes on the reliability of the differences, and on trials left out."""
     a, b, shown = comparison.a.label, comparison.b.label, accuracies(comparison)
     sentences = [] if (shown["interval"] == "").all() else [
         f"Of {counted(len(shown), 'interval')} about {0.05 * len(shown):.1f} would miss 0 by chance alone."]
@@ -182,7 +183,7 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def _rows(a: pd.DataFrame, b: pd.DataFrame) -> list[dict[str, Any]]:
-    """One row per metric that all trials of both groups have."""
+    """Return one row per metric that all trials of both groups have."""
     first = {name: a[name].iloc[0] for name in FIELDS if name != "seed"}
     for side, group in (("a", a), ("b", b)):
         first |= {f"algorithm_{side}": group["algorithm"].iloc[0], f"setting_{side}": group["setting"].iloc[0]}
@@ -214,5 +215,5 @@ def _values(column: pd.Series) -> str:
 
 
 def _key(value: object) -> object:
-    """A value that equals itself and can be grouped by, also where the field does not apply."""
+    """Return a value for grouping; a field that does not apply becomes `NO_VALUE`, as nan does not equal itself."""
     return NO_VALUE if value is None or (isinstance(value, float) and math.isnan(value)) else value

@@ -1,4 +1,4 @@
-"""The report of a comparison: table, figures and a page under `reports/<A>-and-<B>`."""
+"""Write the report of a comparison: table, figures and a page under `reports/<A>-and-<B>`."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ from pipeline.trials.naming import counted
 
 
 def write(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader, out: Path | None = None) -> Report:
-    """Write `comparison.csv`, `.md` and figure, `frontiers.*` where both have a frontier, and `index.html`.
+    """Write `comparison.csv`, `.md` and figure, `index.html` and, if both have a frontier, `frontiers.*`.
 
     Args:
-        store_a, store_b: where each was tracked; may be the same.
-        out: folder, created if need be; by default `reports/<A>-and-<B>`.
+        a, b: the experiments.
+        store_a, store_b: their tracking stores; may be the same.
+        out: the folder, created if missing; by default `reports/<A>-and-<B>`.
 
     Raises:
         ReportError: if A and B are one sweep, one is not complete, or no trials match.
@@ -61,13 +62,15 @@ def write(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader, out: P
 
 
 def draw(found: Comparison) -> Exhibit:
-    """The differences in test accuracy; the data have those of all metrics."""
+    """Make the exhibit of differences in test accuracy; its data have all metrics."""
     return Exhibit("comparison", "Difference in test accuracy", match.texts(found), found.table.round(6), plot(found))
 
 
 def plot(found: Comparison) -> Figure:
-    """Differences in test accuracy with their intervals, a row per setting, 7.2 inches wide, in the colours of A's
-    algorithms."""
+    """Plot differences in test accuracy with their intervals, a row per setting, 7.2 inches wide.
+
+    Colours are those of A's algorithms.
+    """
     shown = accuracies(found)
     with style.theme():
         figure = Figure(figsize=(7.2, 1.1 + 0.24 * len(shown)), layout="constrained")
@@ -89,7 +92,7 @@ def plot(found: Comparison) -> Figure:
 
 
 def plot_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> Figure:
-    """Both frontiers on one axis, a panel per kind of epsilon, 6 x 3.8 inches each: A solid, B dashed and open."""
+    """Plot both frontiers, a panel per kind of epsilon, 6 x 3.8 inches each: A solid, B dashed with open markers."""
     with style.theme():
         figure = Figure(figsize=(6 * len(pairs), 3.8), layout="constrained")
         for (a, b), ax in zip(pairs, figure.subplots(1, len(pairs), squeeze=False)[0], strict=True):
@@ -105,14 +108,14 @@ def plot_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.DataF
 
 
 def _draw(points: pd.DataFrame, ax: Axes, label: str, **own: Any) -> None:
-    """A curve per algorithm, named by it and the label, with these properties of its own."""
+    """Plot a curve per algorithm, named by algorithm and label, with these line properties."""
     for algorithm, shift in style.shifts(points).items():
         style.curve(ax, points[points["algorithm"] == algorithm], "epsilon", algorithm, shift,
                     label=f"{ALGORITHM_LABELS[algorithm]}, {label}", **own)
 
 
 def draw_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> Exhibit:
-    """The frontiers of both, from `match.overlay`."""
+    """Make the exhibit of both frontiers, from the result of `match.overlay`."""
     table = pd.concat([frame.assign(experiment=side.label) for pair in pairs
                        for frame, side in zip(pair, (found.a, found.b), strict=True)])
     parts = []
@@ -127,7 +130,7 @@ def draw_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.DataF
 
 
 def _sources(runs: pd.DataFrame, points: pd.DataFrame) -> pd.Series:
-    """Where the noise of those runs comes from that have the epsilon of these points."""
+    """Return the noise sources of runs with the epsilon of these points."""
     first = points.iloc[0]
     return noise_sources(runs[on_axis(runs, first["kind"], first["formula"]).notna()]).dropna()
 
@@ -141,7 +144,7 @@ def _page(found: Comparison, exhibits: Sequence[Exhibit], headline: Sequence[str
 
 
 def _labels(a: Experiment, b: Experiment, runs: Sequence[pd.DataFrame]) -> tuple[str, str]:
-    """Names of the two sides: those of the experiments, else with their commits, else with A and B."""
+    """Return names of the two sides: experiment names; if equal, with commits; if these are equal too, with A and B."""
     if a.name != b.name:
         return a.name, b.name
     commits = [_commits(frame) for frame in runs]

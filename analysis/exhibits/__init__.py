@@ -1,1 +1,1 @@
-"""Exhibits: each a table from tracked runs and a figure from that table."""
+"""Exhibits of a report: each makes a table from tracked runs, and a figure from this table."""

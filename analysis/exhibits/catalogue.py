@@ -1,7 +1,8 @@
-"""All exhibits by name: what draws each, and which trials it fits. A new one is a line here and a module beside it.
+"""All exhibits by name: the function that draws each, and the trials that it fits.
 
-What draws is named, and imported when it is needed: `pipeline.experiment` asks here, before a sweep, whether a file's
-trials fit the exhibits that it lists, and waits for neither pandas nor matplotlib.
+A new exhibit is a line here and a module beside it. Drawing functions are given by name and imported on first use:
+`pipeline.experiment` checks here, before a sweep, whether a file's trials fit its exhibits, without importing pandas or
+matplotlib.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ class Entry:
     """One exhibit.
 
     Attributes:
-        draws: `module:function` below `analysis.exhibits`; the function takes the last epoch of every trial
-            (`load_runs`) and returns the `Exhibit`.
-        misfit: why it cannot show these trials, as the end of a sentence that begins with its name; empty where it can.
-        takes: what that function takes besides, as keywords: `name`, `store` (where every epoch is), `experiment`.
-        unasked: whether a file that lists no exhibits gets it where it fits.
+        draws: `module:function` in `analysis.exhibits`. The function takes the last epoch of every trial (`load_runs`)
+            and returns the `Exhibit`.
+        mismatch: returns why the exhibit cannot show these trials, as the end of a sentence that begins with its name;
+            empty if it can.
+        takes: further keyword arguments of the function: `name`, `store` (has every epoch), `experiment`.
+        by_default: whether a file without a list of exhibits gets it if it fits.
     """
 
     draws: str
-    misfit: Callable[[Sequence[TrialConfig]], str]
+    mismatch: Callable[[Sequence[TrialConfig]], str]
     takes: tuple[str, ...] = ()
-    unasked: bool = True
+    by_default: bool = True
 
 
 _one, _named = fit.of_one_dataset, ("name",)
@@ -58,26 +60,27 @@ EXHIBITS = {
     "main_effects": Entry("main_effects:draw", fit.main_effects),
     "parallel_coordinates": Entry("parallel_coordinates:draw", fit.parallel_coordinates),
     "means": Entry("means:draw", fit.means),
-    "training_time": Entry("training_time:draw", _one(fit.training_time), ("store",), unasked=False),
+    "training_time": Entry("training_time:draw", _one(fit.training_time), ("store",), by_default=False),
     "leekifer": Entry("leekifer:draw", fit.leekifer, ("store",)),
 }
 
 
-def misfit(exhibit: str, configs: Sequence[TrialConfig]) -> str:
-    """Why an exhibit cannot show these trials; empty where it can."""
+def mismatch(exhibit: str, configs: Sequence[TrialConfig]) -> str:
+    """Return why an exhibit cannot show these trials; empty if it can."""
     if exhibit not in EXHIBITS:
         raise ValueError(f"exhibit: must be one of {', '.join(EXHIBITS)}, got {exhibit!r}")
-    return EXHIBITS[exhibit].misfit(configs)
+    return EXHIBITS[exhibit].mismatch(configs)
 
 
 def fitting(configs: Sequence[TrialConfig]) -> tuple[str, ...]:
-    """The exhibits that can show these trials, except those that have to be listed; of no trial none."""
-    return tuple(name for name, entry in EXHIBITS.items() if configs and entry.unasked and not entry.misfit(configs))
+    """Return the exhibits that can show these trials, except those that a file must list."""
+    return tuple(name for name, entry in EXHIBITS.items()
+                 if configs and entry.by_default and not entry.mismatch(configs))
 
 
 def left_out(configs: Sequence[TrialConfig], report: Sequence[str]) -> list[tuple[str, str]]:
-    """Every exhibit that a report does not draw, with the reason."""
-    return [(exhibit, misfit(exhibit, configs) or "the `report` of the experiment file does not list it")
+    """Return every exhibit that a report does not draw, with the reason."""
+    return [(exhibit, mismatch(exhibit, configs) or "the `report` of the experiment file does not list it")
             for exhibit in EXHIBITS if exhibit not in report]
 
 
@@ -85,11 +88,13 @@ def draw(exhibit: str, experiment: Experiment | None, runs: pd.DataFrame, store:
     """Draw an exhibit of an experiment.
 
     Args:
+        exhibit: its name.
+        experiment: the experiment.
         runs: the last epoch of its trials (`load_runs`).
-        store: where their other epochs are.
+        store: the store with their other epochs.
 
     Raises:
-        ReportError: if the runs lack what it shows.
+        ReportError: if the runs lack data for it.
     """
     entry = EXHIBITS[exhibit]
     given = {"name": exhibit, "experiment": experiment, "store": store}

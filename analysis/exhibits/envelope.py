@@ -1,4 +1,4 @@
-"""What stands for a cell of a grid in which more settings vary than a figure shows: the best by validation."""
+"""Choose the setting that represents a cell, if more settings vary than a figure shows: the best by validation."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ SCORE = "validation/accuracy"
 
 
 def varied(runs: pd.DataFrame, by: Sequence[str], ignored: Sequence[str] = ("seed",)) -> list[str]:
-    """Fields in which runs differ that agree in all columns of `by`, in the order of `TrialConfig`."""
+    """Return the fields that differ among runs with equal columns `by`, in the order of `TrialConfig`."""
     groups = runs.groupby(list(by), dropna=False)
     return [name for name in FIELDS
             if name not in (*by, *ignored) and (groups[name].nunique(dropna=False) > 1).any()]
 
 
 def setting_keys(runs: pd.DataFrame) -> pd.Series:
-    """One text per run, equal for runs that differ in nothing but their seed."""
+    """Return one text per run, equal for runs that differ only in their seed."""
     settings = runs[[name for name in FIELDS if name != "seed"]]
     return pd.Series([repr(row) for row in settings.itertuples(index=False, name=None)], index=runs.index)
 
 
 def best(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Of every cell the runs of one setting: the one with the highest mean validation accuracy at the last epoch.
+    """Return each cell's runs of one setting: the one with the highest mean validation accuracy at the last epoch.
 
-    Test accuracy has no part in it. Two columns are added: `chosen`, the fields that vary within any cell, as
-    text (empty where none does), and `choices`, the number of settings that the cell has.
+    Test accuracy is not used. Two columns are added: `chosen`, the fields that vary within any cell, as text (empty if
+    none varies), and `choices`, the number of settings in the cell.
 
     Args:
         runs: from `load_runs`.
-        by: columns that set cells apart.
+        by: columns that separate cells.
 
     Raises:
-        ReportError: if a cell has several settings, and a run of it no validation accuracy.
+        ReportError: if a cell has several settings, and one of its runs lacks validation accuracy.
     """
     fields = varied(runs, by)
     rows = [settings_text(row, fields) for row in runs.to_dict("records")]
@@ -50,23 +50,23 @@ def best(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     scores = keyed.groupby([*by, "key"], dropna=False)[SCORE].transform("mean")
     cells = keyed.assign(scored=scores).groupby(list(by), dropna=False)
     keyed["choices"] = cells["key"].transform("nunique")
-    # Of settings that score the same, the first one that was declared.
+    # If scores are equal, the first declared setting wins.
     winner = cells["scored"].transform("idxmax").map(keyed["key"])
     return keyed[keyed["key"] == winner].drop(columns="key")
 
 
 def fields_of(runs: pd.DataFrame) -> list[dict[str, object]]:
-    """The settings of every run that apply to it, as `pipeline.experiment.factors` takes them."""
+    """Return the settings that apply to each run, for `pipeline.experiment.factors`."""
     return [{name: value for name, value in row.items()
              if not (value is None or (isinstance(value, float) and math.isnan(value)))}
             for row in runs[list(FIELDS)].to_dict("records")]
 
 
 def configs(runs: pd.DataFrame) -> list[TrialConfig]:
-    """The configurations of runs, from their settings.
+    """Return the configurations of runs, from their settings.
 
     Raises:
-        ReportError: for settings that are no longer those of their trial_key.
+        ReportError: if the settings no longer fit their trial_key.
     """
     found = [TrialConfig.from_mapping({name: FIELDS[name](value) for name, value in fields.items()})
              for fields in fields_of(runs)]

@@ -1,4 +1,4 @@
-"""An exhibit as a value: title, captions, tables, figure and the data behind it; as files, and for a page."""
+"""The class of exhibits: title, captions, tables, figure and data; as files, and for a page."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from analysis.exhibits.table import Table, markdown
 from analysis.statistics import SUMMARY
 from analysis.text import best_of
 
-MOST_WORDS = 40  # of a caption
+MOST_WORDS = 40  # words in a caption
 ENVELOPE = "No ε covers the choice of settings, which was made by mean validation accuracy over seeds."
 
 
 class Texts(NamedTuple):
-    """What an exhibit says.
+    """The texts and tables of an exhibit.
 
     Attributes:
-        body: captions and tables, in their order. A caption says what is plotted, n and interval, in `MOST_WORDS`.
+        body: captions and tables, in order. A caption states the quantity, n and interval, in at most `MOST_WORDS`.
         more: further captions and tables, which a page folds.
-        notes: sentences on single trials and on how to read the exhibit, folded as well.
+        notes: sentences on single trials and on reading the exhibit, also folded.
     """
 
     body: tuple[str | Table, ...]
@@ -36,20 +36,21 @@ class Texts(NamedTuple):
 
     @property
     def markdown(self) -> str:
-        """All of it, the notes as a list."""
+        """Everything in Markdown, the notes as a list."""
         listed = ["\n".join(f"- {note}" for note in self.notes)] if self.notes else []
         return markdown(*self.body, *self.more, *listed)
 
 
 @dataclass(frozen=True, eq=False)
 class Exhibit:
-    """What stands under one title.
+    """An exhibit.
 
     Attributes:
-        name: of its files, before the suffix.
+        name: name of its files, without suffix.
+        title: its title.
         texts: captions, tables and notes.
-        rows: the tidy data, as precise as they are written.
-        figure: what is drawn of them, if anything is.
+        rows: the tidy data, rounded as in the file.
+        figure: the figure, if there is one.
         others: further text files by name.
     """
 
@@ -63,7 +64,7 @@ class Exhibit:
     @classmethod
     def of_means(cls, name: str, title: str, caption: str, rows: pd.DataFrame, figure: Figure,
                  notes: Sequence[str] = ()) -> Exhibit:
-        """A figure of means over seeds, to four digits; of an envelope (column `choices`) the caption says so."""
+        """Make an exhibit of means over seeds, rounded to four digits; an envelope (column `choices`) gets a note."""
         most = rows["choices"].max() if "choices" in rows else 1
         said = [ENVELOPE] if most > 1 else []
         return cls(name, title, Texts((f"{caption}{best_of(most)}.",), notes=(*said, *notes)),
@@ -71,11 +72,11 @@ class Exhibit:
 
     @property
     def markdown(self) -> str:
-        """Captions, tables and notes under the title."""
+        """Title, captions, tables and notes in Markdown."""
         return f"## {self.title}\n\n{self.texts.markdown}"
 
     def marked(self, mark: str) -> Exhibit:
-        """The exhibit with a mark behind its title and above the first panel of its figure."""
+        """Return the exhibit with a mark after its title and above the first panel of its figure."""
         if self.figure:
             title = self.figure.axes[0].title
             title.set_text(f"{mark}\n{title.get_text()}".strip())
@@ -83,8 +84,7 @@ class Exhibit:
 
     @cached_property
     def files(self) -> dict[str, bytes]:
-        """`<name>.csv`, `.md`, `.tex` of its tables, the others, and `.svg`, `.pdf`, `.png` of the figure: contents by
-        name, drawn once."""
+        """Contents by file name: `<name>.csv`, `.md`, `.tex`, `others`, and the figure's `.svg`, `.pdf`, `.png`."""
         latex = to_latex((*self.texts.body, *self.texts.more), self.name)
         tables = {f"{self.name}.tex": latex} if latex else {}
         texts = {f"{self.name}.csv": to_csv(self.rows), f"{self.name}.md": self.markdown, **tables, **self.others}
@@ -94,12 +94,12 @@ class Exhibit:
 
 
 def to_csv(rows: pd.DataFrame) -> str:
-    """Tidy rows as CSV, with the ends of lines of every system."""
+    """Return tidy rows as CSV, with the same line ends on every system."""
     return rows.to_csv(index=False, lineterminator="\n")
 
 
 def save(contents: Mapping[str, bytes], folder: Path) -> list[Path]:
-    """Write files, by name, into a folder, which is created if need be."""
+    """Write files, by name, to a folder, which is created if missing; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         (folder / name).write_bytes(content)

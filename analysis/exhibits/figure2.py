@@ -1,7 +1,7 @@
 """Figure 2 of Ohana et al. 2021: learning curves, and alignment, by noise.
 
-Functions from a DataFrame (`analysis.runs.load_history`) to a matplotlib Axes. Figures are made without pyplot, so that
-neither the backend nor the style of a notebook changes.
+Functions map a DataFrame (`analysis.runs.load_history`) to a matplotlib Axes. Figures do not use pyplot, so backend and
+style of a notebook do not change.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from analysis.style import MARKERS, panels, present, seeds, theme
 from analysis.text import means_text
 from pipeline.tracking.reader import Reader
 
-LAYER = 2  # whose alignment is shown, as in the paper
+LAYER = 2  # layer of the shown alignment, as in the paper
 ALIGNMENT = f"alignment/layer_{LAYER}"
 ACCURACY, COSINE = METRICS["accuracy"], METRICS["alignment"]
 INTERVAL = "mean, 95% bootstrap band"
@@ -46,11 +46,11 @@ CAPTION = ("Validation accuracy by epoch, a panel for each algorithm, dashed wit
 
 
 class MissingSeries(ReportError):
-    """The runs lack what a figure shows."""
+    """The runs lack data for a figure."""
 
 
 def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
-    """The figure of runs, whose histories the store has.
+    """Make the exhibit of runs with histories in the store.
 
     Raises:
         MixedTrials: if trials of one curve differ in more than their seed.
@@ -65,8 +65,10 @@ def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
 
 
 def plot(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> Figure:
-    """A panel of validation accuracy for each algorithm on one scale, one of PDFA's alignment, and one legend, from the
-    histories of `validation/accuracy` and `alignment/layer_2`.
+    """Plot a panel of validation accuracy for each algorithm on one scale, a panel of PDFA's alignment, and a legend.
+
+    Args:
+        accuracy, alignment: histories of `validation/accuracy` and `alignment/layer_2`.
 
     Raises:
         MissingSeries: if either has no rows to show.
@@ -91,11 +93,13 @@ def plot(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> Figure:
 
 
 def accuracy_axes(history: pd.DataFrame, algorithm: str, ax: Axes, settings: Sequence[str]) -> Axes:
-    """Validation accuracy of one algorithm by epoch: dashed without privacy, colour is the noise.
+    """Plot validation accuracy of one algorithm by epoch: dashed without privacy, colour by noise.
 
     Args:
-        history: of `validation/accuracy`, fractions; other algorithms are left out.
-        settings: all that the figure has, so that its panels agree on colours.
+        history: history of `validation/accuracy`, fractions; other algorithms are left out.
+        algorithm: the algorithm.
+        ax: the axes.
+        settings: all settings of the figure: its panels must agree on colours.
     """
     own = history[history["algorithm"] == algorithm]
     for setting in settings:
@@ -106,14 +110,15 @@ def accuracy_axes(history: pd.DataFrame, algorithm: str, ax: Axes, settings: Seq
 
 
 def alignment_axes(history: pd.DataFrame, ax: Axes, settings: Sequence[str]) -> Axes:
-    """Alignment of layer 2 by epoch of pdfa: cosine of its update with the true gradient; colour is the noise.
+    """Plot alignment of pdfa's layer 2 by epoch: cosine of its update with the true gradient; colour by noise.
 
     Args:
-        history: of `alignment/layer_2`; other algorithms than pdfa are left out.
-        settings: as of `accuracy_axes`.
+        history: history of `alignment/layer_2`; algorithms other than pdfa are left out.
+        ax: the axes.
+        settings: as in `accuracy_axes`.
 
     Raises:
-        MissingSeries: if it has no pdfa trial.
+        MissingSeries: if there is no pdfa trial.
     """
     history = optical(history)
     if history.empty:
@@ -127,19 +132,19 @@ def alignment_axes(history: pd.DataFrame, ax: Axes, settings: Sequence[str]) -> 
 
 
 def optical(runs: pd.DataFrame) -> pd.DataFrame:
-    """Those of algorithms that light projects for."""
+    """Return the runs of algorithms with optical projection."""
     return runs[asked(runs, "algorithm", "optical")]
 
 
 def noise_colors(settings: Sequence[str]) -> dict[str, Any]:
-    """Black without privacy, and the brighter the more noise."""
+    """Return a colour per setting: black without privacy, brighter with more noise."""
     noise = [s for s in settings if s != NON_PRIVATE]
     colors = dict(zip(noise, colormaps["viridis"](np.linspace(0, 0.9, len(noise))), strict=True))
     return {NON_PRIVATE: "black", **colors}
 
 
 def tabulate(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> pd.DataFrame:
-    """What is drawn: columns panel (`accuracy` in percent, `alignment`), algorithm, setting, epoch and `SUMMARY`."""
+    """Return the plotted data: panel (`accuracy` in percent, or `alignment`), algorithm, setting, epoch, `SUMMARY`."""
     parts = [("accuracy", accuracy, ACCURACY), ("alignment", optical(alignment), COSINE)]
     rows = [by_epoch(cell, metric).assign(panel=panel, algorithm=algorithm, setting=setting)
             for panel, history, metric in parts
@@ -148,8 +153,8 @@ def tabulate(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_epoch(cell: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Mean and intervals over trials by epoch: columns epoch and `SUMMARY`."""
-    # A trial that diverged stays in the mean with its last value; without it the curve would recover.
+    """Return mean and intervals over trials by epoch: columns epoch and `SUMMARY`."""
+    # A diverged trial stays in the mean with its last value; otherwise the curve would seem to recover.
     by_trial = cell.pivot(index="epoch", columns="trial_key", values="value").ffill() * metric.factor
     return pd.DataFrame([{"epoch": epoch, **metric.summarize(values.dropna())}
                          for epoch, values in by_trial.iterrows()])
@@ -157,7 +162,7 @@ def by_epoch(cell: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
 def _curve(ax: Axes, cell: pd.DataFrame, metric: Metric, *, color: Any, linestyle: LineStyleType, marker: str,
            label: str) -> None:
-    """Mean over seeds with the band of its bootstrap interval; a cross where a trial diverged."""
+    """Plot the mean over seeds with the band of its bootstrap interval; a cross marks the end of a diverged trial."""
     if cell.empty:
         return
     table = by_epoch(cell, metric)

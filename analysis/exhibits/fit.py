@@ -1,7 +1,7 @@
-"""Which trials an exhibit fits. It loads nothing that draws, so that a file is checked before a sweep and at once.
+"""Check whether trials fit an exhibit. It imports no drawing library: a file is checked quickly, before a sweep.
 
-Each function says why an exhibit cannot show these trials, as the end of a sentence that begins with its name, and
-returns an empty text where it can. `analysis.exhibits.catalogue` says which function belongs to which exhibit.
+Each function returns why an exhibit cannot show these trials, as the end of a sentence that begins with its name; empty
+if it can. `analysis.exhibits.catalogue` assigns the functions to exhibits.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import noise_setting
 from pipeline.trials.part import parts_of
 
-# Exhibits of curves over a field, and of a grid of sigma and tau_h, by what they show.
+# Exhibits of curves over a field -> field; exhibits of a grid of sigma and tau_h -> metric.
 SWEPT = {"tau_h_sweep": "tau_h", "batch_size_sweep": "batch_size", "clipping_norm_sweep": "clipping_norm"}
 HEATMAPS = {"alignment_heatmap": "alignment", "accuracy_heatmap": "accuracy"}
-# Fields by which Lee and Kifer's algorithm is read in one way or another; each combination has a curve.
+# Fields that choose a reading of Lee and Kifer's algorithm; each combination has a curve.
 READINGS = ("activation", "bounding", "conv_clip", "conv_error", "error_clip", "init", "init_gain", "tau_h_rule")
 
 
-def of_one_dataset(misfit: Callable[..., str], *args: str) -> Callable[[Sequence[TrialConfig]], str]:
-    """A function of these that refuses trials of several data sets first."""
+def of_one_dataset(mismatch: Callable[..., str], *args: str) -> Callable[[Sequence[TrialConfig]], str]:
+    """Return a `mismatch` that first refuses trials with several data sets."""
     return lambda configs: ("is of one data set, but the trials use several" if len({c.dataset for c in configs}) > 1
-                            else misfit(configs, *args))
+                            else mismatch(configs, *args))
 
 
 def table1(configs: Sequence[TrialConfig]) -> str:
@@ -140,7 +140,7 @@ def training_time(configs: Sequence[TrialConfig]) -> str:
 
 
 def without_choice(shown: Sequence[TrialConfig], cell: Callable[[Mapping[str, Any]], Any], cells: str) -> str:
-    """Why none of several settings can be chosen to stand for a cell; empty where one can, or has not to be."""
+    """Return why no setting can be chosen to represent a cell; empty if one can, or if no choice is needed."""
     varied = cell_differing(shown, cell)
     if "delta" in varied:
         return "needs one delta, but the trials have several"
@@ -152,30 +152,32 @@ def without_choice(shown: Sequence[TrialConfig], cell: Callable[[Mapping[str, An
 
 def without_alignment(shown: Sequence[TrialConfig]) -> str:
     if trainers := sorted({c.trainer for c in shown if not c.parts.trainer.own}):
-        return f"shows alignment, which nobody measures of what trainer {', '.join(trainers)} trains"
+        return f"shows alignment, which is not measured for trainer {', '.join(trainers)}"
     return "" if all(c.alignment_batches for c in shown) else (
         "shows alignment, which trials with alignment_batches 0 do not measure")
 
 
 def cell_differing(trials: Sequence[TrialConfig], cell: Callable[[Mapping[str, Any]], Any]) -> tuple[str, ...]:
-    """Fields, but the seed, in which trials of one cell differ; `cell` is of canonical fields."""
+    """Return the fields, except the seed, that differ within a cell; `cell` maps canonical fields to a key."""
     return differing([trial.canonical() for trial in trials], cell, ("seed",))
 
 
 def update_sigma(fields: Mapping[str, Any]) -> float:
-    """sigma of Lee & Kifer 2020, Algorithm 1, from a trial's canonical fields: standard deviation of the noise on every
-    coordinate of the mean update, z C/m; 0 without privacy."""
+    """Return sigma of Lee & Kifer 2020, Algorithm 1, from a trial's canonical fields; 0 without privacy.
+
+    It is the standard deviation of the noise on each coordinate of the mean update, z C/m.
+    """
     bound = parts_of("mechanism", Mechanism)[fields["mechanism"]].update_norm(fields)
     return fields["noise_multiplier"] * bound / fields["batch_size"] if bound else 0.0
 
 
 def column_of(sigma: float, sigmas: Iterable[float]) -> float | None:
-    """That of the sigmas which is this one to 1%, None for none."""
+    """Return the first of the sigmas that equals this one to 1%; None if there is none."""
     return next((column for column in sigmas if abs(sigma - column) <= 0.01 * column), None)
 
 
 def in_heatmap(fields: Mapping[str, Any]) -> bool:
-    """Whether a trial has a place on the grid of sigma and tau_h, from its canonical fields."""
+    """Whether a trial belongs to the grid of sigma and tau_h, from its canonical fields."""
     return noise_setting(fields).startswith("sigma=")
 
 

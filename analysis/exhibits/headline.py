@@ -1,4 +1,4 @@
-"""The answer first: which algorithm is best at which epsilon, by how much, what choosing cost; then what to doubt."""
+"""The headline of a report: the best algorithm at each epsilon, its lead, the cost of choosing, and doubts."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ from pipeline.experiment.experiment import Experiment
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.naming import COMPOSABLE, counted
 
-MOST = 3  # epsilons of one kind that get a sentence of their own
-ROOM = 6  # sentences that a headline should not exceed
+MOST = 3  # largest number of epsilons of one kind with a sentence of their own
+ROOM = 6  # largest number of sentences in a headline, if possible
 
 
 def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = None) -> list[str]:
-    """Sentences on test accuracy: the answer, what choosing costs, and what to doubt.
+    """Return sentences on test accuracy: the answer, the cost of choosing, and doubts.
 
-    Per data set and kind of epsilon that guarantees anything: who has the highest mean at which epsilon and, at up to
-    three epsilons, fewer where there is more to doubt, the lead over the next with its 95% t interval over seeds
-    (`analysis.statistics.difference_of`) and, beside the certified epsilon, the selected one, which covers the choice
-    among settings. Then the price of the best trial, and a sentence for each check that fires (`doubts.checks`). A
-    comparison that fails a check gets no verdict.
+    For each data set and kind of epsilon with a guarantee, they name the algorithm with the highest mean at each
+    epsilon. At up to three epsilons (fewer if there are many doubts) they give the lead over the next algorithm, with
+    its 95% t interval over seeds (`analysis.statistics.difference_of`). They also give the selected epsilon, which
+    covers the choice among settings. Then follow the price of the best trial, and a sentence for each check that fires
+    (`doubts.checks`). A comparison that fails a check gets no verdict.
 
-    A kind whose trials make no one frontier, for they differ in relation or delta, or lack what one chooses by, has a
-    sentence that says so.
+    If the trials of a kind make no frontier (several relations or deltas, or no score to choose by), a sentence tells
+    this.
 
     Args:
-        runs: from `load_runs`, those of the experiment.
-        choice: the best trial and its price, where they are known.
+        runs: from `load_runs`, the experiment's runs.
+        experiment: the experiment.
+        choice: the best trial and its price, if known.
     """
     evidence = Evidence.of(runs, experiment)
     doubts = examine(evidence)
@@ -58,11 +59,14 @@ def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = 
 
 
 def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> list[str]:
-    """What a search publishes within its budget, which single trials would be cheaper than, and what to doubt of that
-    trial; not that it has one seed, as no mean is told.
+    """Return sentences on the trial that a search publishes within its budget, and doubts about it.
+
+    The check for a single seed is left out, as no mean is reported.
 
     Args:
-        runs: from `load_runs`, those of the experiment.
+        choice: the best trial, with the epsilon of the budget.
+        runs: from `load_runs`, the experiment's runs.
+        experiment: the experiment.
     """
     paid, evidence = choice.selected, Evidence.of(runs, experiment)
     if paid is None:
@@ -95,15 +99,18 @@ def _of_kind(runs: pd.DataFrame, evidence: Evidence, dataset: str, kind: str, pl
 
 
 def _told(epsilons: list[float], most: int) -> list[float]:
-    """At most so many: that nearest to 3, and the ends."""
+    """Return at most this many epsilons: the one nearest to 3, and the ends."""
     middle = min(epsilons[1:-1] or epsilons, key=lambda epsilon: abs(np.log(epsilon / 3)))
     ranked = dict.fromkeys([middle, epsilons[0], epsilons[-1], *epsilons])
     return sorted(list(ranked)[:most])
 
 
 def _lead(group: pd.DataFrame, epsilon: float, behind: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
-    """`At certified ε ≤ 3 (nothing was chosen): BP 85.69 ± 0.26%, ahead of DFA by 0.49 points (95% interval −0.10 to
-    +1.10, n = 3 seeds, paired by seed; within what seeds explain).`"""
+    """Return the sentence on the lead at one epsilon.
+
+    Example: `At certified ε ≤ 3 (nothing was chosen): BP 85.69 ± 0.26%, ahead of DFA by 0.49 points (95% interval −0.10
+    to +1.10, n = 3 seeds, paired by seed; within what seeds explain).`
+    """
     best = group.drop_duplicates("algorithm")[:2]
     first, second = best.to_dict("records")
     a, b = (behind[(behind["algorithm"] == row["algorithm"]) & (behind["setting"] == row["setting"])
@@ -111,7 +118,7 @@ def _lead(group: pd.DataFrame, epsilon: float, behind: pd.DataFrame, runs: pd.Da
     difference, how = difference_of(a, b)
     kind = first["kind"]
     reasons, unknown = against(evidence, behind["dataset"].iloc[0], kind, (first, second))
-    # Seeds that differ equally, by a record or two, say nothing of how far they might.
+    # If all seeds have the same small difference, the interval is too narrow: compare with the test set's resolution.
     records = DATASETS[behind["dataset"].iloc[0]].n_test
     resolved = 100 * accuracy_error([], min(first["mean"], 100) / 100, records)
     interval = ""
@@ -129,8 +136,7 @@ def _lead(group: pd.DataFrame, epsilon: float, behind: pd.DataFrame, runs: pd.Da
 
 
 def _cost(points: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
-    """What covers the choice of these points' settings: ` (selected ε 7.15, which covers the choice)`, or
-    ` (nothing was chosen)`."""
+    """Return the cost of choosing settings: ` (selected ε 7.15, which covers the choice)`, ` (nothing was chosen)`."""
     if points["choices"].max() == 1:
         return " (no ε covers the search)" if evidence.experiment.search else " (nothing was chosen)"
     kind, search, costs = points["kind"].iloc[0], evidence.experiment.search, []
@@ -145,7 +151,7 @@ def _cost(points: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
 
 
 def _price(experiment: Experiment, choice: Choice | None) -> str:
-    """What the best trial costs, and that nothing covers what was tried before."""
+    """Return the cost of the best trial, and a remark on uncovered runs before the sweep."""
     if choice and choice.selected:
         trials = f"{choice.trials} " if choice.trials else ""
         kind = guarantee_of(choice)

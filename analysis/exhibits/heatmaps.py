@@ -1,4 +1,4 @@
-"""A metric over sigma and tau_h, the two settings of the photonic mechanism: one panel per algorithm."""
+"""Heatmaps of a metric over sigma and tau_h, the two settings of the photonic mechanism: one panel per algorithm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from analysis.statistics import SUMMARY
 from analysis.text import NO_VALUE, means_text
 
 COLUMNS = ["algorithm", "sigma", "tau_h", "metric", *SUMMARY, "chosen", "choices"]
-COLOURS = "cividis"  # sequential, of even lightness steps, and the same to the colour-blind
+COLOURS = "cividis"  # sequential, with even steps of lightness, and safe for colour-blind readers
 TITLES = {"alignment_heatmap": "Alignment by noise and activation bound",
           "accuracy_heatmap": "Accuracy by noise and activation bound"}
 CAPTIONS = {
@@ -30,7 +30,7 @@ CAPTIONS = {
 
 
 def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
-    """One of `TITLES`; errors as `tabulate`."""
+    """Make one of the exhibits in `TITLES`; errors as in `tabulate`."""
     table = tabulate(runs, HEATMAPS[name])
     caption = (f"{CAPTIONS[name]} by noise level σ and bound τ_h on the activations, one panel for each algorithm: "
                f"{means_text(table['n'], '(95% intervals in the CSV)')}")
@@ -38,12 +38,12 @@ def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
 
 
 def tabulate(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """A metric at the last epoch by algorithm, sigma and tau_h, over seeds: `COLUMNS`.
+    """Return a metric at the last epoch by algorithm, sigma and tau_h, over seeds: `COLUMNS`.
 
-    Trials of other mechanisms are left out; so is a trial without a measured alignment (see `Metric.of`), and a
-    cell of such trials alone.
+    Trials of other mechanisms are left out, and trials without a measured alignment (see `Metric.of`).
 
     Args:
+        runs: from `load_runs`.
         metric: one of `METRICS`.
 
     Raises:
@@ -63,8 +63,7 @@ def tabulate(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def plot(table: pd.DataFrame) -> Figure:
-    """A panel per algorithm, in one row, on one colour scale: means as colour and text, sigma upwards, tau_h to the
-    right."""
+    """Plot a row of panels, one per algorithm, on one colour scale: sigma upwards, tau_h to the right."""
     algorithms = style.present(table)
     columns, rows = table["tau_h"].nunique(), table["sigma"].nunique()
     with style.theme():
@@ -87,7 +86,7 @@ def plot(table: pd.DataFrame) -> Figure:
 
 
 def panel(table: pd.DataFrame, algorithm: str, ax: Axes) -> AxesImage:
-    """The cells of one algorithm, coloured on the scale of the whole table; returns the image."""
+    """Plot the cells of one algorithm, coloured on the scale of the whole table; return the image."""
     grid = table[table["algorithm"] == algorithm].pivot(index="sigma", columns="tau_h", values="mean")
     grid = grid.reindex(index=sorted(table["sigma"].unique()), columns=sorted(table["tau_h"].unique()))
     low, high = table["mean"].min(), table["mean"].max()

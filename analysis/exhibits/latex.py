@@ -1,4 +1,4 @@
-r"""Tables as LaTeX: what a paper sets with \input and the package booktabs."""
+r"""Tables as LaTeX, for \input with the package booktabs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from analysis.exhibits.table import Table
 
 NEEDS = r"% \usepackage{booktabs}"
-# Characters that LaTeX reads otherwise, or that pdflatex has no glyph for; all others stay as they are.
+# Characters with a special meaning in LaTeX, or without a glyph in pdflatex; all others are unchanged.
 CHARACTERS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "“": "``",
               "”": "''", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "\u00a0": "~",
               **{character: f"\\{character}" for character in "&%$#_{}"},
@@ -19,11 +19,11 @@ NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 
 
 def to_latex(parts: Iterable[str | Table], name: str) -> str:
-    """A `table` for every table of an exhibit, captioned by the text before it; empty without one.
+    """Return a `table` environment for every table, with the preceding text as its caption; empty without tables.
 
     Args:
-        parts: captions and tables, in their order.
-        name: of the exhibit: labels are `tab:<name>`, `tab:<name>-2` and so on.
+        parts: captions and tables, in order.
+        name: name of the exhibit: labels are `tab:<name>`, `tab:<name>-2` and so on.
     """
     found: list[str] = []
     caption = ""
@@ -36,7 +36,7 @@ def to_latex(parts: Iterable[str | Table], name: str) -> str:
 
 
 def escape(text: str) -> str:
-    r"""Text for LaTeX: special characters escaped, `code` in typewriter, intervals and signed numbers in math mode."""
+    r"""Return text for LaTeX: escaped characters, `code` in typewriter, intervals and signed numbers in math mode."""
     parts = text.split("`")
     return "".join(rf"\texttt{{{_plain(part)}}}" if odd % 2 else _numbers(_plain(part))
                    for odd, part in enumerate(parts))
@@ -47,7 +47,7 @@ def _plain(text: str) -> str:
 
 
 def _numbers(text: str) -> str:
-    r"""`$84.20 \pm 0.31$` and `$\sigma = 0.05$` as one formula, and the sign of a number as a minus, not a hyphen."""
+    r"""Make one formula of `$84.20 \pm 0.31$` and of `$\sigma = 0.05$`, and a minus of a number's hyphen."""
     text = text.replace("$-$", "-")
     text = re.sub(rf"(-?{NUMBER}) \$\\pm\$ ({NUMBER})", r"$\1 \\pm \2$", text)
     text = re.sub(rf"\$(\\[a-z]+)\$ (?:(=)|\$(\\leq)\$) ({NUMBER})(?![\w.])", _relation, text)
@@ -55,7 +55,7 @@ def _numbers(text: str) -> str:
 
 
 def _relation(match: re.Match[str]) -> str:
-    r"""`$\sigma = 0.05$`: symbol, sign and number as one formula."""
+    r"""Return symbol, sign and number as one formula: `$\sigma = 0.05$`."""
     symbol, equal, leq, number = match.groups()
     return f"${symbol} {equal or leq} {number}$"
 

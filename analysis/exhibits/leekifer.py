@@ -1,5 +1,7 @@
-"""Figures 2 to 4 of Lee & Kifer 2020: accuracy by epoch of each method and reading of the algorithm, a panel per noise,
-with the epsilon of the paper on top and that of every curve beside it."""
+"""Figures 2 to 4 of Lee & Kifer 2020: accuracy by epoch for each method and reading of the algorithm.
+
+There is a panel per noise, with the paper's epsilon on its top axis and every curve's epsilon in its legend.
+"""
 
 from __future__ import annotations
 
@@ -25,30 +27,30 @@ from pipeline.trials.config import settings
 from pipeline.trials.sampler import relation_of
 
 PUBLISHED = "epsilon/certified/rdp/classic"  # the paper's accounting
-TIGHT = ("epsilon/certified/pld", "epsilon/certified/rdp/improved")  # the first that a trial has
+TIGHT = ("epsilon/certified/pld", "epsilon/certified/rdp/improved")  # the first that a trial has is used
 CURVES = ["dataset", "algorithm", "reading", "sigma"]
 STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (5, 1.5, 1, 1.5)), (0, (9, 2)))  # of readings, in turn
-TICKS = 4  # of epsilon
-ACCURACIES = ("validation/accuracy", "test/accuracy")  # by epoch, the first that the trials have
+TICKS = 4  # ticks of epsilon
+ACCURACIES = ("validation/accuracy", "test/accuracy")  # the first that all trials have by epoch is used
 
 
 def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
-    """The curves of runs, whose histories the store has; errors as `tabulate` and `plot`."""
+    """Make the exhibit of runs with histories in the store; errors as in `tabulate` and `plot`."""
     table = tabulate(runs, store)
     return Exhibit("leekifer", "Accuracy by epoch, and ε spent", texts(table), table.round(6), plot(table))
 
 
 def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
-    """Accuracy by epoch: columns dataset, algorithm, reading, sigma, seed, delta, noise (its source), epoch, accuracy
-    (%), accuracy_of, epsilon_published, epsilon_tight; a row per trial and epoch.
+    """Return accuracy by epoch, a row per trial and epoch.
 
-    sigma is the standard deviation of the noise on every coordinate of the mean update (Algorithm 1); 0 where a trial
-    is not private. The epsilons and `noise` are empty there. A reading is what `reading_of` calls it. The epsilons are
-    of the most that a record can contribute under it.
+    Columns: dataset, algorithm, reading (from `reading_of`), sigma, seed, delta, noise (its source), epoch, accuracy
+    (%), accuracy_of, epsilon_published, epsilon_tight. sigma is the standard deviation of the noise on each coordinate
+    of the mean update (Algorithm 1). Without privacy it is 0, and `noise` and the epsilons are empty. The epsilons are
+    for the largest contribution of a record under the reading.
 
     Raises:
         MixedTrials: if trials of one data set, algorithm, reading and noise differ in more than their seed.
-        MissingSeries: if a trial has no accuracy of more than one epoch, or no epsilon of the published accounting.
+        MissingSeries: if a trial lacks accuracy of several epochs, or an epsilon of the published accounting.
     """
     runs = runs.assign(reading=reading_of(runs))
     for _, part in runs.groupby("dataset"):
@@ -72,9 +74,10 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
 
 
 def reading_of(runs: pd.DataFrame) -> pd.Series:
-    """Of every run the fields of `READINGS` that vary among the runs of an algorithm and are not as by default here,
-    such as `bounding scale`; empty where there is none. Where activations vary all are named, as the paper's are not
-    the default."""
+    """Return each run's fields of `READINGS` that vary within an algorithm and are not default, as `bounding scale`.
+
+    The text is empty if there are none. If activations vary, all are named, as the paper's is not the default.
+    """
     texts = pd.Series("", index=runs.index)
     for f in (f for f in settings() if f.name in READINGS):
         values = runs[f.name].map(lambda v, f=f: str(f.default if pd.isna(v) else v).lower())
@@ -87,7 +90,7 @@ def reading_of(runs: pd.DataFrame) -> pd.Series:
 
 
 def plot(table: pd.DataFrame) -> Figure:
-    """A row per data set and a column per sigma, 4.2 x 4.4 inches each, from `tabulate`."""
+    """Plot the table of `tabulate`: a row per data set and a column per sigma, 4.2 x 4.4 inches each."""
     datasets = [d for d in DATASET_LABELS if d in set(table["dataset"])]
     sigmas = sorted(s for s in table["sigma"].unique() if s > 0)
     if not sigmas:
@@ -104,8 +107,10 @@ def plot(table: pd.DataFrame) -> Figure:
 
 
 def panel(table: pd.DataFrame, ax: Axes) -> Axes:
-    """Accuracy by epoch at one sigma, non-private references dashed; on top the published epsilon of every epoch, in
-    the legend that of every curve after its last."""
+    """Plot accuracy by epoch at one sigma, non-private references dashed.
+
+    The top axis has the published epsilon of every epoch, the legend every curve's epsilon after its last epoch.
+    """
     readings = ["", *sorted(set(table["reading"]) - {""})]
     for (algorithm, reading, sigma), cell in table.groupby(CURVES[1:]):
         by_epoch = cell.groupby("epoch")["accuracy"].agg(["mean", "min", "max"])
@@ -132,25 +137,25 @@ def panel(table: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def method(algorithm: str, sigma: float, reading: str = "") -> str:
-    """`DP-DFA`, `DP-DFA, bounding scale`, or `BP, non-private`."""
+    """Return a curve's name: `DP-DFA`, `DP-DFA, bounding scale`, or `BP, non-private`."""
     name = f"DP-{ALGORITHM_LABELS[algorithm]}" if sigma else f"{ALGORITHM_LABELS[algorithm]}, {NON_PRIVATE}"
     return f"{name}, {reading}" if reading else name
 
 
 def number(epsilon: float) -> str:
-    """Two decimals; of a large one no decimals, or three digits."""
+    """Return an epsilon with two decimals; from 1000 on without decimals, from 1e5 on with three digits."""
     if math.isnan(epsilon):
         return NO_VALUE
     return f"{epsilon:.2f}" if epsilon < 1000 else f"{epsilon:,.0f}" if epsilon < 1e5 else f"{epsilon:.2e}"
 
 
 def deltas(table: pd.DataFrame) -> str:
-    """delta of the private trials."""
+    """Return delta of the private trials as text."""
     return " or ".join(f"{value:g}" for value in sorted(table.loc[table["sigma"] > 0, "delta"].unique()))
 
 
 def texts(table: pd.DataFrame) -> Texts:
-    """Accuracy after the last epoch and both epsilons: a row per data set, sigma and method, best method first."""
+    """Return a caption, and a table of accuracy after the last epoch with both epsilons; the best method first."""
     last = table[table["epoch"] == table.groupby(CURVES)["epoch"].transform("max")]
     cells = last.groupby(CURVES, as_index=False).agg(
         accuracy=("accuracy", "mean"), n=("seed", "nunique"), epochs=("epoch", "max"),

@@ -1,4 +1,4 @@
-"""What light buys on the physical processor: accuracy, label epsilon and effective sigma against photons per pixel."""
+"""Accuracy, label epsilon and effective sigma against photons per pixel, on the physical processor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pipeline.trials.camera import SETTINGS, camera_of
 
 TITLES = {"light": "Accuracy and label ε by photons", "effective_sigma": "Effective sigma by photons"}
 SIGMA = "optics.effective_sigma"  # tag of a trial
-TARGET = 8.0  # label epsilon that figures mark
+TARGET = 8.0  # label epsilon marked in figures
 NAMES = {"reference_ratio": "reference ratio {:g}", "dark_counts": "{:g} dark counts",
          "read_noise": "read noise {:g} e", "full_well": "full well {:g} e", "adc_bits": "{:g} bits"}
 PARTS: dict[str, tuple[str, LineStyleType]] = {"shot_sigma": ("light alone", ":"),
@@ -35,11 +35,11 @@ PARTS: dict[str, tuple[str, LineStyleType]] = {"shot_sigma": ("light alone", ":"
 COLUMNS = ["algorithm", "camera", *SETTINGS, "feedback_std", "photons", *SUMMARY, "epsilon", "effective_sigma",
            *PARTS, "relation", "sampler", "delta", "chosen", "choices"]
 OPEN = "osDv"  # markers of further cameras
-POINTS = 200  # of a curve that has a closed form
+POINTS = 200  # points of a curve with a closed form
 
 
 def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
-    """One of `TITLES`; errors as `tabulate`."""
+    """Make one of the exhibits in `TITLES`; errors as in `tabulate`."""
     table = tabulate(runs)
     if name == "effective_sigma":
         return Exhibit(name, TITLES[name], Texts((SIGMA_CAPTION,), notes=tuple(_sigma_notes(table))), table[
@@ -50,10 +50,11 @@ def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
-    """Of trials with projector `opu_physical` under the photonic mechanism a row for every camera and light: test
-    accuracy over seeds (`SUMMARY`, percent), `epsilon` (label; the largest over seeds, empty where it is infinite),
-    `effective_sigma` as it was tracked, `shot_sigma` and `floor_sigma` of which it is made, and which of how many
-    settings was chosen (`envelope.best`).
+    """Return a row for every camera and light, from trials with projector `opu_physical` and the photonic mechanism.
+
+    Columns: test accuracy over seeds (`SUMMARY`, percent), `epsilon` (label; the largest over seeds, empty if
+    infinite), the tracked `effective_sigma` with its parts `shot_sigma` and `floor_sigma`, and `chosen` and `choices`
+    (`envelope.best`).
 
     Raises:
         ReportError: without such trials, or as `Metric.of` and `envelope.best`.
@@ -78,8 +79,10 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def labels(runs: pd.DataFrame) -> pd.Series:
-    """The camera of every run in words, by the settings in which cameras differ: `read noise 0.9 e, 16 bits`, or
-    `ideal camera` where those are 0; empty where there is one camera."""
+    """Return each run's camera in words, by settings that differ between cameras: `read noise 0.9 e, 16 bits`.
+
+    It is `ideal camera` if these settings are 0, and empty if there is only one camera.
+    """
     varied = [name for name in SETTINGS if runs[name].nunique() > 1]
 
     def text(row: pd.Series) -> str:
@@ -89,11 +92,13 @@ def labels(runs: pd.DataFrame) -> pd.Series:
 
 
 def light_for(points: pd.DataFrame, epsilon: float) -> tuple[float, float, float]:
-    """Photons at which label epsilon has this value, on a straight line between two points on logarithmic axes, and the
-    photons of these; NaN where the points do not enclose it.
+    """Return the photons at which label epsilon has this value, and the photons of the two nearest points.
+
+    It interpolates linearly between these points on logarithmic axes. All are NaN if no points enclose the value.
 
     Args:
-        points: of one camera, from `tabulate`.
+        points: the points of one camera, from `tabulate`.
+        epsilon: the value.
     """
     known = points.dropna(subset="epsilon").sort_values("photons")
     below, above = known[known["epsilon"] <= epsilon], known[known["epsilon"] > epsilon]
@@ -105,13 +110,13 @@ def light_for(points: pd.DataFrame, epsilon: float) -> tuple[float, float, float
 
 
 def caption(table: pd.DataFrame) -> str:
-    """What is plotted, n and interval."""
+    """Return the caption: quantity, n and interval."""
     return ("Test accuracy and, below, label ε (largest over seeds) of PDFA on the physical optical processor against "
             f"photo-electrons per pixel and exposure: {means_text(table['n'], BARS)}")
 
 
 def _notes(table: pd.DataFrame, runs: pd.DataFrame, noiseless: pd.DataFrame) -> list[str]:
-    """The camera, the light that an epsilon takes, and how to read that."""
+    """Return notes on the camera, the light for the target epsilon, and the assumptions of epsilon."""
     level = METRICS["accuracy"].of(noiseless).mean() if len(noiseless) else np.nan
     epsilon = epsilon_text("label", table["relation"], table["sampler"], table["delta"],
                            standing(noise_sources(runs[tightest(runs, "label").notna()])))
@@ -123,14 +128,14 @@ def _notes(table: pd.DataFrame, runs: pd.DataFrame, noiseless: pd.DataFrame) -> 
 
 
 def _common(table: pd.DataFrame) -> str:
-    """`, with reference ratio 2, 0.1 dark counts`: the nonzero settings that all cameras share."""
+    """Return the nonzero settings that all cameras share: `, with reference ratio 2, 0.1 dark counts`."""
     common = [NAMES[name].format(table[name].iloc[0]) for name in SETTINGS
               if table[name].nunique() == 1 and table[name].iloc[0]]
     return f", with {', '.join(common)}"
 
 
 def _targets(table: pd.DataFrame) -> list[str]:
-    """Sentences on the light by which label epsilon is `TARGET`, one for cameras that agree."""
+    """Return sentences on the light for label epsilon `TARGET`; cameras that agree share one."""
     sentences = []
     for (photons, low, high), cameras in _lights(table).items():
         means = [(points.set_index("photons")["mean"], _of(points)) for points in cameras]
@@ -141,7 +146,7 @@ def _targets(table: pd.DataFrame) -> list[str]:
 
 
 def _lights(table: pd.DataFrame) -> dict[tuple[float, float, float], list[pd.DataFrame]]:
-    """`light_for` the target, with the points of the cameras that have it."""
+    """Return `light_for` the target -> the points of cameras with this result."""
     found: dict[tuple[float, float, float], list[pd.DataFrame]] = {}
     for *_, points in _cameras(table):
         found.setdefault(light_for(points, TARGET), []).append(points)
@@ -149,7 +154,7 @@ def _lights(table: pd.DataFrame) -> dict[tuple[float, float, float], list[pd.Dat
 
 
 def _of(points: pd.DataFrame) -> str:
-    """Which camera, in parentheses, where there are several."""
+    """Return the camera in parentheses, if there are several."""
     label = points["camera"].iloc[0]
     return f" ({label})" if label else ""
 
@@ -160,7 +165,7 @@ SIGMA_CAPTION = ("Standard deviation of the noise on a component of a projection
 
 
 def _sigma_notes(table: pd.DataFrame) -> list[str]:
-    """What `plot_sigma` is drawn by."""
+    """Return notes on the data of `plot_sigma`."""
     stds = " or ".join(f"{std:g}" for std in sorted(set(table["feedback_std"])))
     sentences = [f"The standard deviation of B is {stds}; docs/optics.md has the formula.",
                  "Counted light falls as 1/sqrt(photons), the camera's floor (dark counts, read noise, rounding) as "
@@ -175,10 +180,11 @@ def _sigma_notes(table: pd.DataFrame) -> list[str]:
 
 
 def plot(table: pd.DataFrame, noiseless: pd.DataFrame) -> Figure:
-    """Accuracy above label epsilon on one axis of photons, 4.6 x 2.5 inches each, a curve for each camera.
+    """Plot accuracy and, below, label epsilon against photons, 4.6 x 2.5 inches each, a curve for each camera.
 
     Args:
-        noiseless: trials without a mechanism, whose mean accuracy is a line; may be empty.
+        table: from `tabulate`.
+        noiseless: trials without a mechanism; a line marks their mean accuracy. May be empty.
     """
     with style.theme():
         figure, (upper, lower) = style.panels(2, 1, 4.6, 2.5, beside=(2.0, 0.0), sharex=True)
@@ -204,7 +210,7 @@ def plot(table: pd.DataFrame, noiseless: pd.DataFrame) -> Figure:
 
 
 def _mark(upper: Axes, lower: Axes, table: pd.DataFrame) -> None:
-    """The label epsilon `TARGET` and the light that it takes, through both panels."""
+    """Mark the label epsilon `TARGET` and its light in both panels."""
     dotted: dict[str, Any] = {"color": "0.3", "linewidth": 0.8, "linestyle": ":", "zorder": 1}
     for photons, *_ in (lights := _lights(table)):
         for ax in (upper, lower):
@@ -216,7 +222,7 @@ def _mark(upper: Axes, lower: Axes, table: pd.DataFrame) -> None:
 
 
 def plot_sigma(table: pd.DataFrame) -> Figure:
-    """Effective sigma and its two parts against photons, 4.6 x 3.4 inches: a curve for each camera."""
+    """Plot effective sigma and its two parts against photons, 4.6 x 3.4 inches: a curve for each camera."""
     with style.theme():
         figure, (ax,) = style.panels(1, 1, 4.6, 3.4, beside=(2.0, 0.0))
         handles = []
@@ -234,19 +240,19 @@ def plot_sigma(table: pd.DataFrame) -> Figure:
                     for name, dashes in PARTS.values()]
         style.log_axis(ax, [*table["photons"], *filter(None, table["full_well"])])
         ax.set(yscale="log", xlabel="Photo-electrons per pixel and exposure", ylabel="Effective σ (units of B)")
-        ax.set_ylim(bottom=table["shot_sigma"].min() / 10)  # below, a floor no longer matters
+        ax.set_ylim(bottom=table["shot_sigma"].min() / 10)  # a floor below this does not matter
         sns.despine(ax=ax)
         figure.legend(handles=handles, loc="outside right center", alignment="left")
     return figure
 
 
 def _cameras(table: pd.DataFrame) -> Iterator[tuple[dict[str, Any], np.ndarray, pd.DataFrame]]:
-    """For every camera the look of its curve, photons along it, up to where its mean pixel is full, and its rows."""
+    """Yield each camera's curve style, photons along the curve (up to its full well), and rows."""
     colours = [style.PALETTE["pdfa"], "0.2", *style.PALETTE.spare]
     for place, (_, points) in enumerate(table.groupby(list(SETTINGS), sort=True)):
         look = {**style.look("pdfa"), "color": colours[place % len(colours)], "label":
                 points["camera"].iloc[0].replace(", ", ",\n") or "PDFA"}
-        if place:  # open and larger, so that points that agree are all seen
+        if place:  # open and larger markers keep equal points visible
             look |= {"marker": OPEN[(place - 1) % len(OPEN)], "markersize": 5.5 + 2 * place, "markerfacecolor": "none",
                      "linestyle": "-"}
         last = points["full_well"].iloc[0] or table["photons"].max()
@@ -254,13 +260,13 @@ def _cameras(table: pd.DataFrame) -> Iterator[tuple[dict[str, Any], np.ndarray, 
 
 
 def _parts(points: pd.DataFrame, photons: np.ndarray) -> dict[str, np.ndarray]:
-    """`PARTS` of effective sigma along photons: one falls as their root and the other as they do."""
+    """Return `PARTS` of effective sigma: `shot_sigma` falls as 1/sqrt(photons), `floor_sigma` as 1/photons."""
     row = points.iloc[0]
     ratio = row["photons"] / photons
     return {"shot_sigma": row["shot_sigma"] * np.sqrt(ratio), "floor_sigma": row["floor_sigma"] * ratio}
 
 
 def _crossing(points: pd.DataFrame) -> float:
-    """Photons at which both parts of effective sigma are equal; 0 for a camera without a floor."""
+    """Return the photons at which both parts of effective sigma are equal; 0 for a camera without a floor."""
     row = points.iloc[0]
     return row["photons"] * (row["floor_sigma"] / row["shot_sigma"]) ** 2

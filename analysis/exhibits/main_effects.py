@@ -1,4 +1,4 @@
-"""Which setting of a balanced grid matters: what part of the accuracy's variance each explains, and its means."""
+"""Main effects of a balanced grid: the part of the accuracy's variance that each setting explains, and its means."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ PER_ROW = 4
 
 
 def draw(runs: pd.DataFrame) -> Exhibit:
-    """What matters, as a table and a figure; errors as `tabulate`."""
+    """Make the exhibit of main effects, a table and a figure; errors as in `tabulate`."""
     table = tabulate(runs)
     return Exhibit("main_effects", "Which setting matters", texts(table, len(runs)), table.round(6), plot(table))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
-    """Test accuracy by level of every factor: `COLUMNS`, factors by what they explain, largest first.
+    """Return test accuracy by level of every factor: `COLUMNS`, the factor that explains most first.
 
     For a factor with levels l, n_l trials and mean a_l, `explained` is sum_l n_l (a_l - a)^2 over the sum of squares of
-    all trials (eta squared of an analysis of variance), in [0, 1]. In a balanced grid these parts, those of pairs of
-    factors (`a × b`: what both together explain beyond each), that of `more interactions` (differences between settings
-    that no pair accounts for) and that of `seeds` (trials of one setting) add up to 1; all but factors have no level
-    and no mean.
+    all trials (eta squared of an analysis of variance), in [0, 1]. In a balanced grid the following parts add up to 1:
+    factors, pairs of factors (`a × b`: the joint part beyond each factor), `more interactions` (differences between
+    settings that no pair explains), and `seeds` (trials of one setting). Only factors have levels and means.
 
     Args:
-        runs: from `load_runs`; of a grid that is balanced only with a mechanism, other trials are left out.
+        runs: from `load_runs`. If the grid is balanced only with a mechanism, other trials are left out.
 
     Raises:
         ReportError: if the grid is not balanced, if fewer than two factors vary, or a trial lacks test accuracy.
@@ -75,7 +74,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def plot(table: pd.DataFrame) -> Figure:
-    """A panel per factor with the mean of every level, the one that explains most first, on one accuracy axis."""
+    """Plot a panel per factor with the mean of every level, on a common accuracy axis; the largest effect is first."""
     shown = table[table["level"] != ""]
     names = list(dict.fromkeys(shown["factor"]))
     with style.theme():
@@ -96,7 +95,7 @@ def plot(table: pd.DataFrame) -> Figure:
 
 
 def texts(table: pd.DataFrame, n_trials: int) -> Texts:
-    """A caption above a row per factor: what it explains, its best level, and how far its means lie apart."""
+    """Return a caption, and a table with a row per factor: part explained, best level, and range of its means."""
     rows = []
     for name, own in table.groupby("factor", sort=False):
         best = own.loc[own["mean"].idxmax()] if own["mean"].notna().any() else None

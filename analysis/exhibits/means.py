@@ -1,4 +1,4 @@
-"""Means over seeds of every setting of a grid, whatever it varies: one row each."""
+"""Means over seeds of every setting of any grid, one row per setting."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import standing
 from pipeline.experiment.factors import find_factors
 
-SHOWN = ("mean", "half_width", "low", "high")  # of a score
+SHOWN = ("mean", "half_width", "low", "high")  # columns of a score
 KINDS = tuple(kind for kind, (guarantees, _) in GUARANTEES.items()
               if kind == "stated" or (guarantees and kind != "selected"))
 
 
 def draw(runs: pd.DataFrame) -> Exhibit:
-    """The means, as a table."""
+    """Make the exhibit of means, a table."""
     table = tabulate(runs)
     return Exhibit("means", "Means over seeds of every setting", texts(table, runs), table.round(4))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row per setting: algorithm, `noise` (as `setting` of a run), the fields that vary, n seeds, and of every
-    accuracy that was logged `<metric>/mean`, `/half_width`, `/low` and `/high` in percent (95% t interval);
-    `epsilon/<kind>` is the largest over seeds of the tightest that was logged, of kinds that guarantee anything.
+    """Return a row per setting: algorithm, `noise` (a run's `setting`), the varied fields, n seeds, and scores.
 
-    Rows are by noise, and those of one noise by falling validation accuracy, or test accuracy where there is none.
+    Every logged accuracy has `<metric>/mean`, `/half_width`, `/low` and `/high` in percent (95% t interval).
+    `epsilon/<kind>`, for kinds with a guarantee, is the tightest logged value, the largest over seeds.
+
+    Rows are sorted by noise, then by falling validation accuracy (test accuracy if there is none).
     """
     names = [name for name in find_factors(fields_of(runs))[0] if name not in ("algorithm", "noise")]
     runs = runs.assign(key=setting_keys(runs), **{f"epsilon/{kind}": tightest(runs, kind) for kind in KINDS})
@@ -66,7 +67,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def texts(table: pd.DataFrame, runs: pd.DataFrame) -> Texts:
-    """A caption above the table of these runs; accuracies as `mean ± half width of the 95% t interval`."""
+    """Return a caption and the table; accuracies are `mean ± half width of the 95% t interval`."""
     scores = [name for name in HEADINGS if f"{name}/mean" in table]
     kinds = [name for name in table if name.startswith("epsilon/")]
     fields = list(table.columns[2:table.columns.get_loc("n")])
@@ -83,13 +84,13 @@ def texts(table: pd.DataFrame, runs: pd.DataFrame) -> Texts:
 
 
 def caption(table: pd.DataFrame) -> str:
-    """What is shown: n, interval and order."""
+    """Return the caption: quantity, n, interval and order."""
     first = ", of one noise the best by validation first" if "validation/accuracy/mean" in table else ""
     return f"All {len(table)} settings{first}: accuracies at the last epoch, {means_text(table['n'])}."
 
 
 def _reading(kind: str, runs: pd.DataFrame) -> str:
-    """How to read a column of epsilons."""
+    """Return a note on a column of epsilons."""
     own = runs[tightest(runs, kind).notna()]
     relations = [LABEL_RELATION] if kind == "label" else own.get("privacy.relation", ["not tracked"])
     stands = standing(noise_sources(own))

@@ -1,4 +1,4 @@
-"""What a trial is judged by in figures: test accuracy, that of its worst class, and alignment."""
+"""Metrics in figures: test accuracy, test accuracy of the worst class, and alignment."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Metric:
     """A number per trial.
 
     Attributes:
-        name: in tables and file names.
-        label: on axes, with the unit.
-        phrase: in sentences.
-        low, high: what it can be.
-        digits: after the point, in tables.
-        key: of MLflow, a fraction; empty for alignment, which is a mean over keys.
-        meaning: a sentence, where the phrase does not say it all.
+        name: name in tables and file names.
+        label: label of axes, with the unit.
+        phrase: name in sentences.
+        low, high: its range.
+        digits: decimals in tables.
+        key: MLflow's key, a fraction; empty for alignment, which is a mean over keys.
+        meaning: a definition, if the phrase needs one.
     """
 
     name: str
@@ -40,25 +40,24 @@ class Metric:
 
     @property
     def factor(self) -> int:
-        """From what is tracked to what is shown: accuracies are tracked as fractions and shown in percent."""
+        """Factor from tracked to shown values: accuracies are tracked as fractions and shown in percent."""
         return 100 if self.key else 1
 
     def summarize(self, values: Sequence[float]) -> dict[str, float]:
-        """Mean and intervals over seeds, which stay within what the metric can be: `analysis.statistics.SUMMARY`."""
+        """Return mean and intervals over seeds, clipped to the metric's range: `analysis.statistics.SUMMARY`."""
         return summarize(values, self.low, self.high)
 
     def text(self, mean: float, half_width: float) -> str:
-        """A mean and its interval in a table (`analysis.statistics.plus_minus`)."""
+        """Return a mean and its interval as text (`analysis.statistics.plus_minus`)."""
         return plus_minus(mean, half_width=half_width, digits=self.digits, least=self.low, most=self.high)
 
     def of(self, runs: pd.DataFrame) -> pd.Series:
-        """Its value at the last epoch of every trial: accuracies in percent, alignment as a cosine.
+        """Return its value at the last epoch of every trial: accuracies in percent, alignment as a cosine.
 
-        A trial of which alignment was never measured, because it diverged in its first epoch or its update was zero,
-        has none.
+        Alignment is empty if it was never measured: the trial diverged in its first epoch, or its update was zero.
 
         Raises:
-            ReportError: for a trial without accuracy, or trials of which none has alignment.
+            ReportError: if a trial lacks accuracy, or all trials lack alignment.
         """
         if self.key:
             require_accuracy(runs, self.key)
@@ -70,7 +69,7 @@ class Metric:
         return values
 
     def floor(self, dataset: str) -> float:
-        """What takes no learning: chance for accuracy, 0 for the worst class and for alignment."""
+        """Return its value without learning: chance for accuracy, 0 for the worst class and for alignment."""
         return 100 / DATASETS[dataset].n_classes if self.name == "accuracy" else 0.0
 
 
@@ -88,12 +87,12 @@ METRICS = {metric.name: metric for metric in (
 
 
 def hidden_alignment(runs: pd.DataFrame) -> pd.Series:
-    """Mean over hidden layers of `alignment/layer_<k>`, [-1, 1]; empty for a trial that lacks one of them.
+    """Return the mean of `alignment/layer_<k>` over hidden layers, [-1, 1]; empty if a trial lacks a layer.
 
-    The output layer, whose learning signal is the error itself whatever the feedback, is left out.
+    The output layer is left out: its learning signal is the error itself for every kind of feedback.
     """
     def of_trial(row: pd.Series) -> float:
-        if row["hidden"] is None:  # of a user's trainer nothing is known of layers
+        if row["hidden"] is None:  # the layers of a user's trainer are not known
             return float("nan")
         convolutional = parts_of("network", Network)[row["network"]].convolutional
         hidden = len(row["hidden"]) + (len(row["channels"]) if convolutional else 0)

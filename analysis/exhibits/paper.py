@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 SOURCE = "Ohana et al. 2021, Table 1"
-# What the paper trained; numbers of other settings are not set beside its own.
+# The paper's setting; its numbers are compared only with trials of this setting.
 SETTING = {"dataset": "fashion_mnist", "network": "mlp", "hidden": (512, 512), "activation": "tanh", "batch_size": 256,
            "epochs": 15}
 
@@ -29,6 +29,6 @@ LEARNING_RATE_BP_PRIVATE = 1e-4
 
 
 def is_setting(runs: pd.DataFrame) -> bool:
-    """Whether all runs trained what the paper did."""
+    """Whether all runs have the paper's setting."""
     return all(runs[field].map(lambda value, wanted=wanted: value == wanted).all()
                for field, wanted in SETTING.items())

@@ -1,4 +1,4 @@
-"""All settings of a grid in one picture: a line per setting through an axis per factor, coloured by test accuracy."""
+"""All settings of a grid in one figure: a line per setting through an axis per factor, coloured by test accuracy."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from analysis.exhibits.metrics import METRICS
 from analysis.text import level_order, level_text, means_text
 from pipeline.experiment.factors import find_factors
 
-SPREAD = 0.22  # of the distance between two levels, over which the lines through one level are spread
+SPREAD = 0.22  # spread of the lines through one level, relative to the distance between levels
 CAPTION = ("Every setting as a line through an axis for each field that varies, coloured by test accuracy (last axis), "
            "{}; lines through one value lie in the order of their accuracy")
 
 
 def draw(runs: pd.DataFrame) -> Exhibit:
-    """All settings; errors as `tabulate`."""
+    """Make the exhibit of all settings; errors as in `tabulate`."""
     table = tabulate(runs)
     return Exhibit.of_means("parallel_coordinates", "All settings at once", CAPTION.format(means_text(table["n"], "")
                                                                                            .strip()), table,
@@ -31,11 +31,12 @@ def draw(runs: pd.DataFrame) -> Exhibit:
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row per setting: its factors (`experiment.factors`), `n` seeds and `mean` test accuracy in percent, the
-    best last, so that it is drawn on top.
+    """Return a row per setting: its factors (`experiment.factors`), `n` seeds and `mean` test accuracy in percent.
+
+    The best setting is last, so it is drawn on top.
 
     Raises:
-        ReportError: for a trial without test accuracy.
+        ReportError: if a trial lacks test accuracy.
     """
     levels = pd.DataFrame(find_factors(fields_of(runs)), index=runs.index)
     values = METRICS["accuracy"].of(runs).groupby([levels[name] for name in levels], sort=False)
@@ -44,7 +45,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def plot(table: pd.DataFrame) -> Figure:
-    """Axes side by side, one per factor, with its levels evenly spaced, and mean test accuracy as the last."""
+    """Plot axes side by side, one per factor, with evenly spaced levels, and mean test accuracy as the last axis."""
     names = [name for name in table if name not in ("n", "mean")]
     low, high = table["mean"].min(), table["mean"].max()
     span = max(high - low, 1e-9)
@@ -56,7 +57,7 @@ def plot(table: pd.DataFrame) -> Figure:
             levels = sorted(table[name].unique(), key=level_order)
             step = 1 / max(len(levels) - 1, 1)
             own = table[name].map({level: place * step for place, level in enumerate(levels)})
-            # Lines through one level lie in the order of their accuracy.
+            # Lines through one level are ordered by accuracy.
             rank = table.groupby(name)["mean"].rank(method="first") - 1
             count = table.groupby(name)["mean"].transform("size")
             places.append(own + (rank / (count - 1).clip(lower=1) - 0.5) * SPREAD * step)

@@ -1,4 +1,4 @@
-"""What the row space attack sees: residuals of members and non-members, one panel per mechanism.
+"""Plot the results of the row space attack: residuals of members and non-members, one panel per mechanism.
 
 The attack is `pipeline.auditing.row_space.row_space_audit`; `docs/row_space.py` runs it and draws docs/row_space.svg.
 """
@@ -18,12 +18,12 @@ Residuals = tuple[np.ndarray, np.ndarray]
 
 MEMBERS, NON_MEMBERS = sns.color_palette("colorblind")[3], sns.color_palette("colorblind")[0]
 BINS = 40
-LOG_RANGE = 100  # members so many times closer than non-members get a logarithmic axis
-ZERO = 1e-7  # where a logarithmic axis shows residuals of exactly 0, which the attack reports for rounding
+LOG_RANGE = 100  # the axis is logarithmic if members are this many times closer than non-members
+ZERO = 1e-7  # place of residuals 0 on a logarithmic axis; the attack reports 0 for rounding errors
 
 
 def plot(panels: dict[str, Residuals]) -> Figure:
-    """One panel for each (members, non_members), side by side under its title, 9 x 3 inches for two.
+    """Plot one panel for each title -> (members, non_members), side by side; two panels are 9 x 3 inches.
 
     Raises:
         ValueError: without panels, and as `residual_histogram`.
@@ -39,16 +39,17 @@ def plot(panels: dict[str, Residuals]) -> Figure:
 
 
 def residual_histogram(members: np.ndarray, non_members: np.ndarray, ax: Axes) -> Axes:
-    """Shares of members (outlined) and non-members (filled) by residual, in %; n and the attack's AUC in the legend.
+    """Plot shares of members (outlined) and non-members (filled) by residual, in %; the legend has n and the AUC.
 
-    The axis is logarithmic where the nearest member is `LOG_RANGE` times closer than the farthest non-member; residuals
-    of 0 then stand at its left end, over a tick that says 0.
+    The axis is logarithmic if the nearest member is `LOG_RANGE` times closer than the farthest non-member. Residuals of
+    0 are then at its left end, with a tick 0.
 
     Args:
         members, non_members: ||h - P h||/||h|| [n], in [0, 1].
+        ax: the axes.
 
     Raises:
-        ValueError: for residuals out of range, or none.
+        ValueError: for residuals out of range, or no residuals.
     """
     residuals = []
     for name, values in (("members", members), ("non_members", non_members)):
@@ -72,7 +73,7 @@ def residual_histogram(members: np.ndarray, non_members: np.ndarray, ax: Axes) -
         ax.set_xticks([ZERO, 1e-5, 1e-3, 1e-1, 1], ["0", "$10^{-5}$", "$10^{-3}$", "$10^{-1}$", "1"])
         ax.xaxis.set_minor_locator(NullLocator())
     ax.set_ylim(0, (1.02 if logarithmic else 1.2) * ax.get_ylim()[1])
-    # Where no data are: between the two groups, or beside the only one.
+    # The legend is in a free area: between the two groups, or beside a single one.
     ax.legend(title=f"AUC {auc(-residuals[0], -residuals[1]):.3f}", alignment="left",
               loc="upper center" if logarithmic else "upper right")
     ax.set(xlabel="Residual ‖h − Ph‖ / ‖h‖ (share of the norm)", ylabel="Share of records (%)")

@@ -1,4 +1,4 @@
-"""What a search asked for, how good that was, and what of its privacy budget was spent by then."""
+"""The suggestions of a search: their scores, and the privacy budget spent so far."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ GREY = "0.4"
 
 
 def paid(store: Reader) -> Epsilon:
-    """The budget of the sweep that `store` has open, as the epsilon of the choice of its best trial."""
+    """Return the budget of the store's open sweep, as the epsilon that covers the choice of its best trial."""
     return _filter(store).stated(store.released())
 
 
 def _filter(store: Reader) -> Filter:
     kept = store.budget()
     if kept is None:
-        raise ReportError("budget: must be that with which the sweep began, and it began without one")
+        raise ReportError("budget: must be the one that the sweep began with, and it began without one")
     return begun(kept)
 
 
 def draw(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
-    """Suggestions in the order in which they were asked for, with scores and, under a budget, epsilon spent.
+    """Make the exhibit of suggestions in order, with scores and, under a budget, the epsilon spent.
 
     Args:
-        experiment: as it was swept, with a search.
-        runs: from `load_runs`, of its trials.
-        store: with its sweep open.
+        experiment: the experiment with its search, as it was run.
+        runs: from `load_runs`, its trials.
+        store: the store with its sweep open.
     """
     filter = _filter(store) if experiment.budget else None
     rows = table(experiment, runs, store, filter)
@@ -58,8 +58,12 @@ def draw(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
 
 
 def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, filter: Filter | None) -> pd.DataFrame:
-    """A row per suggestion: number, trial, trial_key, algorithm, status (`passed over` for one that was not trained, or
-    before), epochs that were released, validation in %, and epsilon spent on this and all before, were they alone."""
+    """Return a row per suggestion.
+
+    Columns: number, trial, trial_key, algorithm, status (`passed over` if it was not trained, or trained before),
+    released epochs, validation in %, and epsilon spent. Epsilon is of this and all earlier suggestions, as if there
+    were no later ones.
+    """
     of_run = runs.set_index("trial_key")
     released, rows = store.released(), []
     by_key: dict[str, list[Release]] = {}
@@ -67,7 +71,7 @@ def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, filter: Fil
     for release in released:
         by_key.setdefault(release.trial.trial_key, []).append(release)
     asked = {s.trial.trial_key for s in store.suggestions()}
-    spent = [release for release in released if release.trial.trial_key not in asked]  # of what the file had before
+    spent = [release for release in released if release.trial.trial_key not in asked]  # from earlier files
     for number, suggestion in enumerate(store.suggestions(), start=1):
         trial, key = suggestion.trial, suggestion.trial.trial_key
         trained = suggestion.started and key not in seen and key in of_run.index
@@ -86,7 +90,7 @@ def _epochs(released: list[Release], key: str) -> int:
 
 
 def caption(experiment: Experiment, filter: Filter | None) -> str:
-    """What is plotted: scores and, under a budget, what was spent."""
+    """Return the caption: scores and, under a budget, the epsilon spent."""
     algorithm = experiment.search.algorithm if experiment.search else "a"
     text = (f"Validation accuracy (n = 1) at the last epoch of the trials that {algorithm} search asked for, in its "
             "order; the line is the best so far")
@@ -97,7 +101,7 @@ def caption(experiment: Experiment, filter: Filter | None) -> str:
 
 
 def _notes(experiment: Experiment, rows: pd.DataFrame, filter: Filter | None) -> list[str]:
-    """What was passed over or stopped, and what the budget means."""
+    """Return notes on suggestions passed over, on stopped trials, and on the budget."""
     sentences, over = [], int((rows["status"] == "passed over").sum())
     if over:
         sentences.append(f"{counted(over, 'suggestion')} passed over: beyond the budget, or asked for before.")
@@ -113,7 +117,7 @@ def _notes(experiment: Experiment, rows: pd.DataFrame, filter: Filter | None) ->
 
 
 def plot(rows: pd.DataFrame, filter: Filter | None) -> Figure:
-    """Scores and, under a budget, epsilon spent below them, by suggestion; 7.2 inches wide."""
+    """Plot scores by suggestion and, under a budget, the epsilon spent below; 7.2 inches wide."""
     with theme():
         figure = Figure(figsize=(7.2, 4.8 if filter else 2.8), layout="constrained")
         axes = figure.subplots(2 if filter else 1, 1, sharex=True, squeeze=False)[:, 0]
@@ -126,7 +130,7 @@ def plot(rows: pd.DataFrame, filter: Filter | None) -> Figure:
 
 
 def scores(rows: pd.DataFrame, ax: Axes) -> Axes:
-    """Validation accuracy in % by suggestion, and the best so far."""
+    """Plot validation accuracy in % by suggestion, and the best so far."""
     trained = rows[rows["validation %"].notna()]
     for name, group in trained.groupby("algorithm", sort=False):
         ax.plot(group["number"], group["validation %"], **{**look(name), "linestyle": "none"})
@@ -138,7 +142,7 @@ def scores(rows: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def odometer(rows: pd.DataFrame, budget: float, ax: Axes) -> Axes:
-    """Epsilon spent by suggestion, with a line at the budget."""
+    """Plot the epsilon spent by suggestion, with a line at the budget."""
     ax.step([0, *rows["number"]], [0, *rows["ε spent"]], where="post", color=GREY)
     ax.axhline(budget, color="0", linestyle=(0, (4, 2)), linewidth=1)
     ax.annotate(f"budget {budget:g}", (1, budget), xycoords=("axes fraction", "data"), ha="right", va="bottom")

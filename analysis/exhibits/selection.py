@@ -1,4 +1,4 @@
-"""The best trial of a sweep, and what it costs to have chosen it."""
+"""The best trial of a sweep, and the privacy cost of choosing it."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ class Choice:
     """The best certified trial by validation accuracy at the last epoch, and its two prices.
 
     Attributes:
-        name, trial_key: of the trial.
-        validation, test: accuracies at the last epoch, fractions; test had no part in the choice.
-        alone: certified epsilon of the trial, had it been the only one.
-        selected: epsilon that covers the choice; None where there is none, and `reason` says why.
-        trials: certified trials of a fixed grid, all looked at; None of random stopping, where the number is secret.
-        others: trials of the file that have no certified epsilon.
-        noise: sentences on where the noise of all that is paid for comes from, and what follows.
-        standing: of the guarantee with that noise, as `stands` has it.
-        scores: a sentence on whether the scores are covered by which the trial was chosen.
+        name, trial_key: name and key of the trial.
+        validation, test: accuracies at the last epoch, fractions; test accuracy is not used for the choice.
+        alone: certified epsilon of the trial, as if it were the only one.
+        selected: epsilon that covers the choice; None if there is none, with the `reason`.
+        reason: why no epsilon covers the choice.
+        trials: number of compared certified trials; None for random stopping, which keeps the number secret.
+        others: number of trials in the file without a certified epsilon.
+        noise: sentences on the noise source of all compared trials, and its consequences.
+        standing: standing of the guarantee with this noise, from `stands`.
+        scores: a sentence on whether an epsilon covers the scores.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Choice:
 
     @property
     def tags(self) -> dict[str, str]:
-        """How the metric must be read, or why there is none."""
+        """Tags with the assumptions of the metric, or the reason why there is none."""
         if self.selected is None:
             return {"privacy.notes": f"no epsilon covers the choice of the best trial: {self.reason}"}
         return {"privacy.relation": self.selected.relation, "privacy.sampler": self.selected.sampler,
@@ -75,14 +76,15 @@ class Choice:
 
 
 def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = None) -> Choice:
-    """The best certified trial of an experiment with at least one.
+    """Choose the best certified trial of an experiment, which has at least one.
 
     Args:
-        runs: from `load_runs`, with one row for each of the experiment's trials.
-        paid: the epsilon of all of them by a budget, if they had one.
+        experiment: the experiment.
+        runs: from `load_runs`, with one row per trial.
+        paid: the epsilon of all trials by a budget, if there is one.
 
     Raises:
-        ReportError: for a certified trial without validation or test accuracy.
+        ReportError: if a certified trial lacks validation or test accuracy.
     """
     trials = {trial.trial_key: trial for trial in composable(experiment.trials)}
     scored = runs[runs["trial_key"].isin(list(trials))]
@@ -108,18 +110,20 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
 
 
 def stands(trials: Sequence[TrialConfig]) -> str:
-    """How an epsilon that covers these trials stands with their noise: `simulated`, say, or `stated, simulated` where a
-    trainer states what one of them costs."""
+    """Return the standing of an epsilon that covers these trials, for example `simulated`.
+
+    It is `stated, simulated` if a trainer states the cost of a trial.
+    """
     noise = standing(trial.noise for trial in composable(trials))
     return f"stated, {noise}" if guarantee(composable(trials)) == "stated" else noise
 
 
 def _price(experiment: Experiment, looked_at: Sequence[TrialConfig], earlier: Mapping[str, int]) -> Epsilon:
-    """By the rule of the file.
+    """Return the epsilon that covers the choice, by the rule of the file.
 
     Raises:
-        UnsupportedAccounting: also for trials that were asked for by scores, unless noise covers these and all trials
-            have one cost: composition is of costs that no result has changed.
+        UnsupportedAccounting: if no rule applies. An adaptive search needs noisy scores and trials of equal cost:
+            composition requires costs that do not depend on results.
     """
     if experiment.search and experiment.search.adaptive:
         if not scores_are_covered(looked_at):
@@ -132,13 +136,16 @@ def _price(experiment: Experiment, looked_at: Sequence[TrialConfig], earlier: Ma
 
 
 def guarantee_of(choice: Choice) -> str:
-    """`certified`, or `stated` where a trainer states what one of the trials costs."""
+    """Return `certified`, or `stated` if a trainer states the cost of a trial."""
     return "stated" if "stated" in (choice.alone.kind, choice.selected and choice.selected.kind) else "certified"
 
 
 def draw(choice: Choice) -> Exhibit:
-    """The choice, as a table of one row; accuracies are fractions in the data, and percent for people. `selected_*` are
-    empty where no epsilon covers the choice."""
+    """Make the exhibit of the choice, a table of one row.
+
+    Accuracies are fractions in the data, and percent in the table. Columns `selected_*` are empty if no epsilon covers
+    the choice.
+    """
     epsilon = choice.selected
     row = {"trial_key": choice.trial_key, "trial": choice.name, SCORE: choice.validation, "test/accuracy": choice.test,
            "selected_epsilon": epsilon and epsilon.value, "selected_rule": epsilon and epsilon.variant,
@@ -149,7 +156,7 @@ def draw(choice: Choice) -> Exhibit:
 
 
 def texts(choice: Choice) -> Texts:
-    """A table of one row below a caption, and what its price covers."""
+    """Return a caption, a table of one row, and notes on its price."""
     epsilon = choice.selected
     header = ["best trial by validation", "validation %", "test %",
               f"selected ε ({epsilon.variant.replace('_', ' ')})" if epsilon else "selected ε", f"ε: {ALONE}"]
@@ -160,7 +167,7 @@ def texts(choice: Choice) -> Texts:
 
 
 def caption(choice: Choice) -> str:
-    """What is shown, and how to read its price."""
+    """Return the caption: the choice, and the assumptions of its price."""
     number = "" if choice.trials is None else f"{choice.trials} "
     epsilon = choice.selected or choice.alone
     kind = guarantee_of(choice)
@@ -171,7 +178,7 @@ def caption(choice: Choice) -> str:
 
 
 def _notes(choice: Choice) -> list[str]:
-    """What the price covers, and what it does not."""
+    """Return notes: what the price covers, and what it does not cover."""
     sentences = ["Test accuracy had no part in the choice.",
                  *([f"No ε covers the choice: {choice.reason}."] if choice.selected is None else
                    [_covered(choice, choice.selected), choice.scores])]
@@ -182,7 +189,7 @@ def _notes(choice: Choice) -> list[str]:
 
 
 def told(choice: Choice) -> str:
-    """A sentence for the head of a report that shows the best trial alone."""
+    """Return a sentence for the head of a report that shows only the best trial."""
     price = "no ε covers the choice"
     if choice.selected:
         rule = choice.selected.variant.replace("_", " ")

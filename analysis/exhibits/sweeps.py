@@ -1,4 +1,4 @@
-"""Accuracy and alignment along one setting: batch size, tau_h or the clipping norm, a curve per algorithm."""
+"""Accuracy and alignment against one setting: batch size, tau_h or the clipping norm, a curve per algorithm."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AGAINST = {"tau_h_sweep": "the bound τ_h on the activations",
 
 
 def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
-    """One of `TITLES`; errors as `tabulate`."""
+    """Make one of the exhibits in `TITLES`; errors as in `tabulate`."""
     table = tabulate(runs, SWEPT[name])
     caption = (f"Test accuracy and alignment of the hidden layers against {AGAINST[name]}, a row for each noise: "
                f"{means_text(table['n'], BARS)}")
@@ -40,7 +40,7 @@ def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
 
 
 def readings(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
-    """A sentence for every kind of epsilon that sets noise: how to read its targets."""
+    """Return a sentence for every kind of target epsilon, with its assumptions."""
     found = []
     for target, kind in TARGETS.items():
         own = table[table["setting"].str.startswith(f"{target}=")]
@@ -52,18 +52,18 @@ def readings(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
 
 
 def tabulate(runs: pd.DataFrame, field: str) -> pd.DataFrame:
-    """Accuracy and alignment at the last epoch along a field, over seeds: columns algorithm, setting, the field,
-    metric and `SUMMARY`, relation, sampler, delta, and which of how many settings was chosen (`envelope.best`);
-    a row per mean.
+    """Return accuracy and alignment at the last epoch along a field, over seeds, a row per mean.
 
-    Trials without the field are left out; so is a trial without a measured alignment (see `Metric.of`) from the mean
-    of that.
+    Columns: algorithm, setting, the field, metric and `SUMMARY`, relation, sampler, delta, and `chosen` and `choices`
+    (`envelope.best`). Trials without the field are left out. The mean alignment omits trials without a measured
+    alignment (see `Metric.of`).
 
     Args:
+        runs: from `load_runs`.
         field: one of `FIELD_LABELS`.
 
     Raises:
-        ReportError: without trials that have the field, or as `Metric.of` and `envelope.best`.
+        ReportError: if no trial has the field, or as `Metric.of` and `envelope.best`.
     """
     shown = runs.dropna(subset=field)
     if shown.empty:
@@ -87,7 +87,7 @@ def _relation(run: pd.Series) -> str:
 
 
 def plot(table: pd.DataFrame, field: str) -> Figure:
-    """A row per noise setting, accuracy on the left and alignment on the right, 3.6 x 2.9 inches each."""
+    """Plot a row per noise setting, accuracy on the left and alignment on the right, 3.6 x 2.9 inches each."""
     settings = by_noise(table["setting"])
     with style.theme():
         figure = Figure(figsize=(3.6 * len(SHOWN) + 1.6, 2.9 * len(settings)), layout="constrained")
@@ -100,15 +100,14 @@ def plot(table: pd.DataFrame, field: str) -> Figure:
                 style.log_axis(ax, table[field])
         for metric, ax in zip(SHOWN, axes[-1], strict=True):
             ax.set_xlabel(FIELD_LABELS[field])
-            style.within(ax, METRICS[metric].low, METRICS[metric].high)  # an axis is shared by its column
+            style.within(ax, METRICS[metric].low, METRICS[metric].high)  # panels of a column share the axis
         figure.legend(handles=style.handles(table), loc="outside right center", alignment="left",
                       title=style.seeds(table["n"]))
     return figure
 
 
 def panel(points: pd.DataFrame, field: str, ax: Axes) -> Axes:
-    """One metric along the field at one noise setting, from rows of `tabulate`; the title says what the noise
-    guarantees."""
+    """Plot one metric along the field at one noise setting, from rows of `tabulate`; the title has the guarantee."""
     for algorithm, shift in style.shifts(points).items():
         style.curve(ax, points[points["algorithm"] == algorithm], field, algorithm, shift)
     ax.set_title(noise_title(points))
@@ -117,8 +116,10 @@ def panel(points: pd.DataFrame, field: str, ax: Axes) -> Axes:
 
 
 def noise_title(points: pd.DataFrame) -> str:
-    """`certified ε ≤ 3, add/remove, δ = 1e-05`, `label (features public) ε ≤ 3, ...`, or a noise level, which
-    guarantees nothing by itself."""
+    """Return `certified ε ≤ 3, add/remove, δ = 1e-05`, `label (features public) ε ≤ 3, ...`, or a noise level.
+
+    A noise level alone has no guarantee.
+    """
     first = points.iloc[0]
     kind = KIND_OF_TARGET.get(first["setting"].rpartition("=")[0])
     if kind is None:

@@ -1,4 +1,4 @@
-"""A table as a value: what an exhibit writes as Markdown, and what a page sets and sorts."""
+"""Tables of an exhibit, for Markdown and for a page that sorts them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Cell(NamedTuple):
-    """A cell of a table: its text, and what it is sorted by where that is not its text."""
+    """A cell of a table: its text, and a value to sort by; without a value, the text is used."""
 
     text: str
     value: float | None = None
@@ -16,7 +16,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Cells by row; `numeric` says which columns are numbers, and stand to the right."""
+    """Cells by row; `numeric` marks the columns of numbers, which are right-aligned."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -24,19 +24,19 @@ class Table:
 
     @classmethod
     def of(cls, header: Sequence[str], rows: Iterable[Sequence[str]], texts: Collection[int] = (0,)) -> Table:
-        """A table of cells that are their texts.
+        """Make a table of texts.
 
         Args:
-            header: the name of every column, [n].
-            rows: n texts each.
-            texts: places of the columns that are no numbers; all others are.
+            header: column names [n].
+            rows: n texts per row.
+            texts: indices of columns without numbers; all others are numeric.
         """
         numeric = tuple(place not in texts for place in range(len(header)))
         return cls(tuple(header), tuple(tuple(map(Cell, row)) for row in rows), numeric)
 
 
 def markdown(*parts: str | Table) -> str:
-    """Paragraphs and tables, in their order, with blank lines between and a line's end behind the last."""
+    """Return paragraphs and tables as Markdown, in order, separated by blank lines."""
     return "\n\n".join(part if isinstance(part, str) else _lines(part) for part in parts) + "\n"
 
 

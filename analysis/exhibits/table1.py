@@ -33,21 +33,21 @@ COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_half_width", "accu
 
 
 def draw(runs: pd.DataFrame) -> Exhibit:
-    """The table; errors as `tabulate`."""
+    """Make the exhibit of the table; errors as in `tabulate`."""
     table = tabulate(runs)
     return Exhibit("table1", "Test accuracy by noise level", texts(runs, table), table.round(4))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
-    """Test accuracy at the last epoch, in percent: mean and 95% interval over the seeds of every (algorithm, setting).
+    """Return test accuracy at the last epoch in percent: mean and 95% interval over seeds, per (algorithm, setting).
 
-    A diverged trial counts with the test accuracy of the weights it ended with, where a record without a finite
-    output counts as wrong (leaving the trial out would flatter its setting); `caption` names it.
-    `paper` and `difference`, ours less the paper's, are empty where the paper has no such cell, or where trials differ
-    from the paper's in dataset, network, batch size or epochs.
+    A diverged trial counts with its final weights, and a record without a finite output counts as wrong: leaving the
+    trial out would flatter its setting. `caption` names it. `paper` and `difference` (ours minus the paper's) are empty
+    if the paper has no such cell. They are also empty if trials have another data set, network, batch size or number of
+    epochs than the paper's.
 
     Raises:
-        ReportError: for no trial at all, or one without `test/accuracy`.
+        ReportError: without trials, or if a trial lacks `test/accuracy`.
         MixedTrials: if trials of one cell differ in more than their seed.
     """
     if runs.empty:
@@ -67,8 +67,11 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def texts(runs: pd.DataFrame, table: pd.DataFrame) -> Texts:
-    """Two tables below their captions: algorithms as rows, settings as columns and cells `ours (paper)`; and a row for
-    each cell with its interval, n and difference from the paper."""
+    """Return two tables with captions.
+
+    The first has algorithms as rows, settings as columns and cells `ours (paper)`. The second has a row per cell, with
+    interval, n and difference from the paper.
+    """
     settings, rows = _grid(table)
     header = ["", "noise", "mean", "95% interval", "n", "paper", "difference"]
     long = Table.of(header, map(_long_row, table.itertuples()), texts=(0, 1))
@@ -78,7 +81,7 @@ def texts(runs: pd.DataFrame, table: pd.DataFrame) -> Texts:
 
 
 def caption(runs: pd.DataFrame, table: pd.DataFrame) -> str:
-    """What is shown: data, n, interval, and what sigma is not."""
+    """Return the caption: data, n, interval, and a remark on sigma."""
     published = f", in parentheses that of {paper.SOURCE}" if table["paper"].notna().any() else ""
     return (f"Test accuracy (%) on {DATASET_LABELS[runs['dataset'].iloc[0]]} after "
             f"{counted(_listed(runs['epochs']), 'epoch')}{published}: {means_text(table['n'])}. σ is a noise level, "
@@ -86,7 +89,7 @@ def caption(runs: pd.DataFrame, table: pd.DataFrame) -> str:
 
 
 def _notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
-    """How wide intervals are, learning rates, and what diverged or differs from the paper."""
+    """Return notes on intervals, learning rates, diverged trials and differences from the paper."""
     compared = table["paper"].notna().any()
     sentences = [] if table["n"].max() == 1 else [
         f"Intervals are at most ±{table['accuracy_half_width'].max():.2f} points"
@@ -102,7 +105,7 @@ def _notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
     return sentences
 
 
-def _long_row(row: Any) -> list[str]:  # Any: of `DataFrame.itertuples`
+def _long_row(row: Any) -> list[str]:  # Any: a row of `DataFrame.itertuples`
     interval = NO_VALUE if math.isnan(row.accuracy_low) else f"{row.accuracy_low:.2f} to {row.accuracy_high:.2f}"
     against = [NO_VALUE] * 2 if math.isnan(row.paper) else [f"{row.paper:.2f}", f"{row.difference:+.2f}"]
     return [ALGORITHM_LABELS[row.algorithm], setting_label(row.setting), f"{row.accuracy_mean:.2f}", interval,
@@ -110,7 +113,7 @@ def _long_row(row: Any) -> list[str]:  # Any: of `DataFrame.itertuples`
 
 
 def _grid(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Settings, and a row of label and cells per algorithm."""
+    """Return settings, and a row of label and cells per algorithm."""
     settings = by_noise(table["setting"])
     cells = {(row.algorithm, row.setting): _cell(row) for row in table.itertuples()}
     return settings, [[ALGORITHM_LABELS[a], *(cells.get((a, s), NO_VALUE) for s in settings)] for a in present(table)]
@@ -133,7 +136,7 @@ def _divergence(runs: pd.DataFrame) -> list[str]:
 
 
 def _learning_rates(runs: pd.DataFrame) -> str:
-    """`BP: 0.01; DFA, PDFA: 0.01 non-private, 1 with noise`, read from the runs."""
+    """Return the runs' learning rates as text: `BP: 0.01; DFA, PDFA: 0.01 non-private, 1 with noise`."""
     texts: dict[str, list[str]] = {}
     for algorithm, label in ALGORITHM_LABELS.items():
         own = runs[runs["algorithm"] == algorithm]
@@ -149,6 +152,6 @@ def _learning_rates(runs: pd.DataFrame) -> str:
 
 
 def _listed(values: Iterable[Any]) -> str:
-    """Distinct values, `a`, or `a or b`."""
+    """Return distinct values as text: `a`, or `a or b`."""
     distinct = sorted(set(values))
     return " or ".join(v if isinstance(v, str) else f"{v:g}" for v in distinct)

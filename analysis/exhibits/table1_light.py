@@ -1,4 +1,4 @@
-"""The PDFA row of Table 1 of Ohana et al. 2021 by counted photons, at the light of every published sigma."""
+"""The PDFA row of Table 1 of Ohana et al. 2021 with counted photons, at the light that gives each published sigma."""
 
 from __future__ import annotations
 
@@ -27,19 +27,21 @@ COLUMNS = ["projector", "sigma", "photons", "effective_sigma", *SUMMARY, "epsilo
 
 
 def draw(runs: pd.DataFrame) -> Exhibit:
-    """The table; errors as `tabulate`."""
+    """Make the exhibit of the table; errors as in `tabulate`."""
     table = tabulate(runs)
     return Exhibit("table1_light", "PDFA at the published sigmas by counted photons", texts(table, runs),
                    table.round(dict.fromkeys(SUMMARY, 4)))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row for the Gaussian and one for light at every sigma, of trials under the photonic mechanism: test accuracy at
-    the last epoch over seeds (`SUMMARY`, percent), `epsilon` (label; the largest over seeds), `photons` and
-    `effective_sigma` of light, and `paper`, where trials have its data set, network, batch size and epochs.
+    """Return a row for Gaussian noise and a row for light at every sigma, from trials with the photonic mechanism.
+
+    Columns: test accuracy at the last epoch over seeds (`SUMMARY`, percent), `epsilon` (label; the largest over seeds),
+    `photons` and `effective_sigma` of light, and `paper` if trials have its data set, network, batch size and epochs.
 
     Raises:
-        ReportError: for light whose effective sigma is none of the Gaussian's, or as `Metric.of` and `envelope.best`.
+        ReportError: if an effective sigma of light is no sigma of Gaussian noise, or as `Metric.of` and
+            `envelope.best`.
     """
     shown = runs[asked(runs, "mechanism", "optical") & runs["projector"].isin(LABELS)]
     sigmas = sorted(shown.loc[shown["projector"] == GAUSSIAN, "sigma"].unique())
@@ -63,8 +65,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def texts(table: pd.DataFrame, runs: pd.DataFrame) -> Texts:
-    """A caption above the table of these runs with sigmas as columns: accuracy, published and by model, light, and
-    label epsilon."""
+    """Return a caption, and a table with sigmas as columns: accuracies (published, by model), light, label epsilon."""
     models = {projector: table[table["projector"] == projector].set_index("sigma") for projector in LABELS}
     sigmas = sorted(set(table["sigma"]))
     rows = []
@@ -81,13 +82,13 @@ def texts(table: pd.DataFrame, runs: pd.DataFrame) -> Texts:
 
 
 def caption(table: pd.DataFrame) -> str:
-    """What is shown, n and interval."""
+    """Return the caption: quantity, n and interval."""
     return ("Test accuracy and label ε of PDFA with the Gaussian of a published σ, and with counted photons whose "
             f"effective σ is that: {means_text(table['n'])}{best_of(table['choices'].max())}.")
 
 
 def _notes(table: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
-    """How to read light and epsilon."""
+    """Return notes on light and epsilon."""
     own = runs[tightest(runs, "label").notna()]
     epsilon = epsilon_text("label", [RELATION], own["sampler"], own["delta"], standing(noise_sources(own)))
     published = [f"{paper.SOURCE}, is of an optical processor with Gaussian noise of that σ."]
@@ -103,6 +104,6 @@ def _accuracy(rows: pd.DataFrame, sigma: float) -> str:
 
 
 def _value(models: Iterable[pd.DataFrame], sigma: float, column: str, form: str) -> str:
-    """The first known value of a column, as text."""
+    """Return the first known value of a column, as text."""
     known = [rows.loc[sigma, column] for rows in models if sigma in rows.index and pd.notna(rows.loc[sigma, column])]
     return format(known[0], form) if known else NO_VALUE

@@ -1,7 +1,7 @@
-"""Accuracy over training time: what an algorithm reaches in so many seconds, a panel for each noise.
+"""Accuracy over training time, a panel for each noise.
 
-A trial's seconds are its share of its pack's, summed over its epochs (`time/epoch_seconds`). They are of the machines
-that trained it: compare trials of one sweep.
+A trial's seconds are its share of its pack's time, summed over epochs (`time/epoch_seconds`). They depend on the
+machine: compare only trials of one sweep.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from analysis.text import means_text
 from pipeline.tracking.reader import Reader
 from pipeline.trials.records import ACCURACY, CLOCK
 
-ACCURACIES = (ACCURACY, "test/accuracy")  # by epoch, the first that all trials have
+ACCURACIES = (ACCURACY, "test/accuracy")  # the first that all trials have by epoch is used
 CURVES = ["algorithm", "setting"]
 
 
 def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
-    """The curves of runs, whose histories the store has; errors as `tabulate`."""
+    """Make the exhibit of runs with histories in the store; errors as in `tabulate`."""
     table = tabulate(runs, store)
     caption = (f"{table['accuracy_of'].iloc[0].capitalize()} accuracy over mean seconds of training (a trial's share "
                f"of its pack's), one panel per noise: {means_text(table['n'], 'with 95% bootstrap bands')}")
@@ -34,14 +34,14 @@ def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
 
 
 def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
-    """Accuracy after every epoch, over seeds: columns algorithm, setting, epoch, seconds (from the start of training,
-    mean over seeds), accuracy_of (`validation` or `test`), and `SUMMARY` in percent.
+    """Return accuracy after every epoch, over seeds.
 
-    A trial that diverged keeps its last accuracy and time.
+    Columns: algorithm, setting, epoch, seconds (since the start of training, mean over seeds), accuracy_of
+    (`validation` or `test`), and `SUMMARY` in percent. A trial that diverged keeps its last accuracy and time.
 
     Raises:
         MixedTrials: if trials of one algorithm and noise differ in more than their seed.
-        MissingSeries: unless every trial has the time and an accuracy of every epoch.
+        MissingSeries: unless every trial has time and accuracy of every epoch.
     """
     require_replicates(runs)
     clock = load_history(store, runs, CLOCK)
@@ -64,7 +64,7 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
 
 
 def plot(table: pd.DataFrame) -> Figure:
-    """A panel for each noise, 3 x 2.8 inches, all on the same scales, from `tabulate`."""
+    """Plot the table of `tabulate`: a panel for each noise, 3 x 2.8 inches, all on the same scales."""
     settings = by_noise(table["setting"])
     with theme():
         figure, axes = panels(len(settings), 3, 3.0, 2.8, beside=(1.6, 0.0), sharex=True, sharey=True)
@@ -78,7 +78,7 @@ def plot(table: pd.DataFrame) -> Figure:
 
 
 def panel(table: pd.DataFrame, ax: Axes) -> Axes:
-    """Accuracy over seconds at one noise, a curve for each algorithm."""
+    """Plot accuracy over seconds at one noise, a curve for each algorithm."""
     for algorithm in present(table):
         own = table[table["algorithm"] == algorithm]
         line, = ax.plot(own["seconds"], own["mean"], **look(algorithm))

@@ -1,1 +1,1 @@
-"""The report of a sweep: its exhibits, and one page that shows them."""
+"""Write the report of a sweep: its exhibits, and one page that shows them."""

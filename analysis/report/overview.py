@@ -1,4 +1,4 @@
-"""The page of a report: what was run, what came out, what it guarantees, and how to run it again."""
+"""Compose the page of a report: runs, results, guarantees, and commands to repeat it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from pipeline.tracking.ui import address, runs_address
 from pipeline.trials.naming import counted, duration
 from pipeline.trials.records import CLOCK
 
-NOISE = {"sigma": "target_label_epsilon", "noise_multiplier": "target_epsilon"}  # levels, and the targets that set them
+NOISE = {"sigma": "target_label_epsilon", "noise_multiplier": "target_epsilon"}  # level -> target that sets it
 SECRET = ("Random stopping: only the best trial may be published. This page shows no other trial, and neither their "
           "number nor the experiment file, whose selection.seed tells it.")
 
 
 def shown(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> pd.DataFrame:
-    """Those rows of `runs` that a report may show: all, but of random stopping the best trial alone."""
+    """Return the rows that a report may show: all, or only the best trial with random stopping."""
     best = choice.trial_key if choice else None
     return runs[runs["trial_key"] == best] if experiment.candidates else runs
 
@@ -47,20 +47,21 @@ def shown(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> 
 def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], *, store: Reader,
             choice: Choice | None, exhibits: Sequence[Exhibit], data: bytes, headline: Sequence[str] = (),
             left_out: Sequence[tuple[str, str]] = (), notice: str = "") -> Page:
-    """The page of a report.
+    """Return the page of a report.
 
     Args:
-        runs: from `load_runs`, those rows that may be `shown`.
+        experiment: the experiment.
+        runs: rows of `load_runs` that may be `shown`.
         tracked: their `tracked_runs`.
-        store: attached to the experiment's sweep.
+        store: the store with the experiment's sweep open.
         choice: the best trial.
-        exhibits: in their order.
-        data: `runs.csv`.
-        headline: sentences that answer what the experiment asks, for the head of the page.
-        left_out: (exhibit, reason) of those that do not fit.
-        notice: how far an unfinished sweep is.
+        exhibits: the exhibits, in order.
+        data: content of `runs.csv`.
+        headline: sentences with the main results, for the head of the page.
+        left_out: (exhibit, reason) of exhibits that do not fit.
+        notice: progress of an unfinished sweep.
     """
-    common: dict[str, Any] = {  # of `Page`
+    common: dict[str, Any] = {  # arguments of `Page`
         "title": experiment.name, "what": "Experiment report", "notice": notice, "headline": headline,
         "exhibits": exhibits, "left_out": left_out, "privacy": [*state(runs, choice), *imported(experiment)],
         "epsilons": epsilons(runs, choice), "notes": notes(runs), "versions": versions(tracked)}
@@ -80,13 +81,14 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
 
 def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun],
              files: Mapping[str, bytes], progress: Progress | None = None) -> str:
-    """JSON: where the numbers come from, and SHA-256 digests of those of `files` that hold them (CSV); of random
-    stopping nothing that depends on the number of trials.
+    """Return JSON on the origin of the numbers, with SHA-256 digests of the CSV files.
+
+    With random stopping it has nothing that depends on the number of trials.
 
     Args:
-        runs, tracked: as of `compose`.
+        experiment, runs, tracked: as in `compose`.
         files: contents by name.
-        progress: of an unfinished sweep.
+        progress: progress of an unfinished sweep.
     """
     data = {name for name in files if name.endswith(".csv")}
     content: dict[str, Any] = {"experiment": experiment.name}
@@ -106,16 +108,20 @@ def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Track
 
 
 def tracked_runs(runs: pd.DataFrame, store: Reader) -> list[TrackedRun]:
-    """The tracked runs of a frame's trials."""
+    """Return the tracked runs of a frame's trials."""
     keys = set(runs["trial_key"])
     return [run for run in store.runs() if run.trial_key in keys]
 
 
 def trials(experiment: Experiment, runs: pd.DataFrame, links: Sequence[str] = ()) -> list[Column]:
-    """A row per trial: what varies, accuracies and alignments at its last epoch, the least epsilon of each kind, and
-    where any trial has one what that guarantees. Columns that are not shown hold the other settings to filter by.
+    """Return the columns of the table of trials, one row per trial.
+
+    They have the varied settings, accuracies and alignments at the last epoch, the least epsilon of each kind, and its
+    guarantee if any trial has one. Hidden columns have the other settings, for filters.
 
     Args:
+        experiment: the experiment.
+        runs: from `load_runs`.
         links: addresses of the trials' runs; empty for none.
     """
     settings, varied, kinds = by_noise(runs["setting"]), _varied(experiment, runs), kinds_of(runs)
@@ -148,7 +154,7 @@ def _setting(name: str, values: pd.Series, shown: bool = True) -> Column:
 
 
 def _not_shown(runs: pd.DataFrame, shown: Sequence[str]) -> list[Column]:
-    """The other settings in which trials differ, and what sets their noise: a target, or else a level."""
+    """Return hidden columns: other settings that differ between trials, and the noise setting, a target or a level."""
     columns = []
     for name in (name for name in FIELDS if name not in shown):
         values, noise = runs[name], name in NOISE or name in NOISE.values()
@@ -162,9 +168,9 @@ def _not_shown(runs: pd.DataFrame, shown: Sequence[str]) -> list[Column]:
 
 
 def commands(experiment: Experiment, tracked: Sequence[TrackedRun]) -> list[str]:
-    """Shell commands that train and report the experiment again, at its commit if it has a single one.
+    """Return shell commands that train and report the experiment again, at its commit if there is only one.
 
-    They name the file as it was named here, if that was relative to the working directory, and else without its folder.
+    A relative path of the file is kept; an absolute path is shortened to the file's name.
     """
     commits = {run.tags.get("git_commit", "unknown").removesuffix("-dirty") for run in tracked} - {"unknown"}
     source = Path(experiment.source)
@@ -176,7 +182,7 @@ def commands(experiment: Experiment, tracked: Sequence[TrackedRun]) -> list[str]
 
 
 def versions(tracked: Sequence[TrackedRun]) -> list[str]:
-    """Sentences on the software that trained the trials, and how far it is known."""
+    """Return sentences on the software that trained the trials, and on missing information."""
     found = _counted(tracked, "versions")
     text = [f"Trained with {'; '.join(found)}." if found else "The versions of the software were not tracked."]
     commits = {run.tags.get("git_commit", "unknown") for run in tracked}
@@ -188,7 +194,7 @@ def versions(tracked: Sequence[TrackedRun]) -> list[str]:
 
 
 def abridged(commit: str) -> str:
-    """A commit by its first ten digits, `-dirty` kept."""
+    """Return a commit's first ten digits, with `-dirty` if present."""
     return re.sub("([0-9a-f]{10})[0-9a-f]{30}", r"\1", commit)
 
 
@@ -201,8 +207,7 @@ def _facts(runs: pd.DataFrame, tracked: Sequence[TrackedRun]) -> list[tuple[str,
 
 
 def _chosen(experiment: Experiment, runs: pd.DataFrame) -> list[tuple[str, str]]:
-    """The preset of the file, how settings were found before the sweep, if the file states it, and whether its seeds
-    are reported again."""
+    """Return facts on the settings' origin: the preset, the runs that chose them, and seeds that are used again."""
     preset = [("Preset", experiment.preset)] if experiment.preset else []
     if experiment.chosen is None:
         return preset
@@ -213,13 +218,13 @@ def _chosen(experiment: Experiment, runs: pd.DataFrame) -> list[tuple[str, str]]
 
 
 def _span(tracked: Sequence[TrackedRun]) -> tuple[datetime, datetime]:
-    """When the first of them started and the last ended (UTC)."""
+    """Return the first start and the last end of the runs (UTC)."""
     begin, end = min(run.start_ms for run in tracked), max(run.end_ms or run.start_ms for run in tracked)
     return datetime.fromtimestamp(begin / 1000, UTC), datetime.fromtimestamp(end / 1000, UTC)
 
 
 def _varied(experiment: Experiment, runs: pd.DataFrame) -> list[str]:
-    """Fields that tell trials of one algorithm and noise apart, other than the seed."""
+    """Return the fields, except the seed, that vary among trials of one algorithm and noise."""
     private = set(runs["mechanism"]) - {"none"}
     return [*(["mechanism"] if len(private) > 1 else []), *(["dataset"] if runs["dataset"].nunique() > 1 else []),
             *(name for name in experiment.varied if name not in ("mechanism", "dataset"))]
@@ -232,7 +237,7 @@ def _grid(experiment: Experiment, runs: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def _settings(runs: pd.DataFrame) -> list[tuple[str, str]]:
-    """Every field that applies to any trial."""
+    """Return every field that applies to any trial, with its values."""
     return [(name, _values(runs[name].dropna())) for name in FIELDS if runs[name].notna().any()]
 
 
@@ -265,13 +270,13 @@ def _problems(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> list
 
 
 def _counted(tracked: Sequence[TrackedRun], tag: str) -> list[str]:
-    """The values of a tag; with the number of their trials, where there are several."""
+    """Return the values of a tag; if there are several, each with its number of trials."""
     counts = Counter(run.tags[tag] for run in tracked if tag in run.tags)
     return [value if len(counts) == 1 else f"{value} ({counted(count, 'trial')})" for value, count in counts.items()]
 
 
 def file_name(experiment: Experiment) -> str:
-    """The experiment file, without its folder."""
+    """Return the name of the experiment file, without its folder."""
     return Path(experiment.source).name
 
 

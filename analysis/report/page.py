@@ -1,6 +1,6 @@
-"""One self-contained HTML page: exhibits with their captions, figures and data, and tables, from `template/`.
+"""Render one self-contained HTML page from `template/`: exhibits with captions, figures and data, and tables.
 
-A page loads nothing: styles, script, figures and data stand in it, and its content security policy forbids the rest.
+A page loads nothing: it contains styles, script, figures and data, and its content security policy forbids the rest.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from analysis.runs import ALGORITHM_LABELS
 from analysis.style import PALETTE
 from analysis.svg import SVG, XLINK
 
-MOST_WORDS_ABOVE = 75  # the first figure, on a phone, the notice among them
+MOST_WORDS_ABOVE = 75  # words above the first figure on a phone, including the notice
 TEMPLATE = Path(__file__).parent / "template"
 DATA = {"svg": "image/svg+xml", "pdf": "application/pdf", "csv": "text/csv;charset=utf-8",
-        "tex": "text/plain;charset=utf-8", "yaml": "text/plain;charset=utf-8"}  # offered as downloads, in this order
+        "tex": "text/plain;charset=utf-8", "yaml": "text/plain;charset=utf-8"}  # downloads, in this order
 
 
 @dataclass(frozen=True)
 class Download:
-    """A file to take away."""
+    """A file to download."""
 
     name: str
     content: bytes
@@ -45,26 +45,26 @@ class Download:
 
     @property
     def kind(self) -> str:
-        """`SVG`, `PDF`, `CSV`: how its button is named beside others of one stem."""
+        """Label of the download button: `SVG`, `PDF`, `CSV`."""
         return self.name.rpartition(".")[2].upper()
 
     @property
     def href(self) -> str:
-        """The file as a data: link."""
+        """The file as a `data:` link."""
         return f"data:{DATA[self.kind.lower()]};base64,{base64.b64encode(self.content).decode()}"
 
 
 class Column(NamedTuple):
-    """A column of the trials.
+    """A column of the table of trials.
 
     Attributes:
-        heading: above it.
-        cells: one for every trial.
-        names: by which a filter knows it besides its heading, the common one first; several columns may share one.
-        numeric: whether it is of numbers.
-        largest_first: what the first click on its heading puts first.
-        shown: or only there to filter by.
-        links: where each cell leads, an address; empty for none.
+        heading: its heading.
+        cells: one cell per trial.
+        names: further names for filters, the usual one first; several columns may share a name.
+        numeric: whether its values are numbers.
+        largest_first: whether the first click on its heading sorts the largest value first.
+        shown: whether it is visible; otherwise it is only for filters.
+        links: address of each cell's link; empty for none.
     """
 
     heading: str
@@ -77,8 +77,10 @@ class Column(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """What one kind of epsilon guarantees, in words, and how that stands with the trials: `certified`, `simulated`
-    (noise from recorded seeds), `partly simulated`; empty of what guarantees nothing."""
+    """The guarantee of one kind of epsilon in words, and its standing.
+
+    `standing` is `certified`, `simulated` (noise from recorded seeds) or `partly simulated`; empty without a guarantee.
+    """
 
     kind: str
     text: str
@@ -88,20 +90,23 @@ class Statement(NamedTuple):
 
 @dataclass(frozen=True)
 class Page:
-    """The content of a page; what is empty is left out.
+    """The content of a page; empty parts are left out.
 
     Attributes:
-        what: what the page is, above its title.
+        title: its title.
+        what: kind of page, shown above the title.
         notice: a sentence that a reader must not miss, above all others.
-        headline: sentences that answer what was asked; they stand first.
-        description, facts: what was asked, and (name, value) of what was run.
-        grid, settings: (field, values): what varies, and everything.
-        left_out: (exhibit, reason): what the trials did not fit.
-        privacy: kinds of epsilon in words; `epsilons` lists the numbers, `notes` what they rest on.
-        trials: the columns of the table to sort and filter; `trials_note` says how to read it, and `runs_link`
-            leads to all of them in MLflow.
-        problems: sentences on what diverged or failed.
-        commands: shell commands that repeat all of it; `versions` the software it ran on.
+        headline: sentences with the main results; they come first.
+        description: the question of the experiment.
+        facts: (name, value) pairs on the runs.
+        grid, settings: (field, values) of the varied settings, and of all settings.
+        exhibits: the exhibits, in order.
+        left_out: (exhibit, reason) of exhibits that are not drawn.
+        privacy: kinds of epsilon in words; `epsilons` has the numbers, `notes` their assumptions.
+        trials: columns of the table to sort and filter; `trials_note` explains it, `runs_link` leads to the runs in
+            MLflow, and `trials_data` is its file.
+        problems: sentences on diverged or failed trials.
+        commands: shell commands that repeat everything; `versions` has the software versions.
         source: the experiment file.
     """
 
@@ -129,7 +134,7 @@ class Page:
 
     @property
     def lead(self) -> list[Exhibit]:
-        """The exhibits that are not folded: the first with a figure and, where it has no table, the first with one."""
+        """The unfolded exhibits: the first with a figure and, if it has no table, the first with a table."""
         def has_table(exhibit: Exhibit) -> bool:
             return any(isinstance(part, Table) for part in exhibit.texts.body)
 
@@ -139,14 +144,14 @@ class Page:
 
     @property
     def answer(self) -> tuple[Sequence[str], Sequence[str]]:
-        """The headline in two parts: what stands above the first figure on a phone, and what below."""
+        """The headline in two parts: above and below the first figure on a phone."""
         words = accumulate((len(sentence.split()) for sentence in self.headline), initial=len(self.notice.split()))
         first = max(1, sum(count <= MOST_WORDS_ABOVE for count in words) - 1)
         return self.headline[:first], self.headline[first:]
 
 
 def render(page: Page) -> str:
-    """The page as HTML; all its texts are escaped."""
+    """Return the page as HTML; all texts are escaped."""
     styles, script = ((TEMPLATE / f"page.{suffix}").read_text(encoding="utf-8") for suffix in ("css", "js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(loader=FileSystemLoader(TEMPLATE), autoescape=True, undefined=StrictUndefined,
@@ -160,32 +165,31 @@ def render(page: Page) -> str:
 
 
 def _filter_names(columns: Sequence[Column]) -> list[str]:
-    """One name of every column by which a filter knows it."""
+    """Return one filter name per column."""
     return list(dict.fromkeys(column.names[0] if column.names else column.heading for column in columns))
 
 
 def downloads(exhibit: Exhibit) -> list[Download]:
-    """The files of an exhibit that bear its name, apart from what the page shows itself."""
+    """Return the downloads of an exhibit: files with its name and a type in `DATA`."""
     names = (f"{exhibit.name}.{suffix}" for suffix in DATA)
     return [Download(name, exhibit.files[name]) for name in names if name in exhibit.files]
 
 
 def drawing(exhibit: Exhibit) -> Markup:
-    """The figure of an exhibit; empty for none."""
+    """Return the figure of an exhibit as inline SVG; empty if there is none."""
     svg = exhibit.files.get(f"{exhibit.name}.svg")
     return inline_svg(svg.decode(), f"figure-{exhibit.name}", exhibit.title) if svg else Markup()
 
 
 def algorithms(figure: str) -> list[str]:
-    """Those whose curves can be hidden in an SVG, in the order in which they are drawn."""
+    """Return the algorithms with curves that can be hidden in an SVG, in drawing order."""
     return list(dict.fromkeys(re.findall(r'data-algorithm="([^"]+)"', figure)))
 
 
 def inline_svg(text: str, prefix: str, label: str) -> Markup:
-    """A stand-alone SVG as one that can stand beside others in HTML, as wide as there is room, at most as drawn; its
-    columns (`analysis.svg.columns`) stand below each other where there is no room for them side by side.
+    """Return a stand-alone SVG for use inside HTML: columns (`analysis.svg.columns`) wrap on a narrow page.
 
-    Its ids, and what refers to them, begin with `prefix`, and its style sheet applies to itself alone.
+    Its ids and references get `prefix`, and its style sheet applies only to itself.
     """
     root = ElementTree.fromstring(text)
     for metadata in root.findall(f"{{{SVG}}}metadata"):
@@ -206,7 +210,7 @@ def inline_svg(text: str, prefix: str, label: str) -> Markup:
 
 
 def _columns(root: ElementTree.Element) -> list[ElementTree.Element]:
-    """An SVG for every column of a figure, the first with all that is in none; a figure without columns is one."""
+    """Split a figure into one SVG per column; the first also has all elements outside columns."""
     parts: dict[str, ElementTree.Element] = {}
     for parent in list(root.iter()):
         for group in parent.findall(f"{{{SVG}}}g[@data-column]"):
@@ -225,7 +229,7 @@ def _columns(root: ElementTree.Element) -> list[ElementTree.Element]:
 
 
 def _inline(text: str) -> Markup:
-    """Text with `code`; a symbol stays on the line of its value, and an interval on that of its mean."""
+    """Mark `code` in a text, and keep a symbol with its value, and an interval with its mean, on one line."""
     text = re.sub(r"(?<=[σεδzn]) ([=≤]) (?=[\d.])", "\u00a0\\1\u00a0", text)
     text = re.sub(r"(?<=\d) ± (?=\d)", "\u00a0±\u00a0", text)
     parts = (Markup("<code>{}</code>").format(part) if odd % 2 else escape(part)
@@ -234,12 +238,12 @@ def _inline(text: str) -> Markup:
 
 
 def _breaking(text: Markup) -> Markup:
-    """A text whose lines may break behind an underscore."""
+    """Allow line breaks after underscores."""
     return Markup("_<wbr>").join(text.split("_"))
 
 
 def _marked(text: str) -> Markup:
-    """A cell's text; the name of an algorithm gets its colour in the figures."""
+    """Return a cell's text; the name of an algorithm gets its colour from the figures."""
     algorithm = next((a for a, label in ALGORITHM_LABELS.items() if text in (label, a)), None)
     mark = Markup('<i class="mark" style="--mark: var(--{})"></i>').format(algorithm) if algorithm else ""
     return mark + _inline(text)

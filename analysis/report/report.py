@@ -1,4 +1,4 @@
-"""The report of a sweep: tables and figures under `reports/<name>`, and as artifacts of the sweep's parent run."""
+"""Write the report of a sweep: tables and figures in `reports/<name>`, and as artifacts of the sweep's parent run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from analysis.report.overview import NOISE, compose, file_name, manifest, shown,
 from analysis.report.page import render
 from analysis.report.unfinished import NO_BEST, Progress, part_of
 from analysis.runs import FIELDS, MissingTrials, ReportError, load_runs, searched
-from pipeline.accounting.budget import require_as_begun
+from pipeline.accounting.budget import require_unchanged
 from pipeline.accounting.certified import with_noise
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.reader import Reader
@@ -25,14 +25,14 @@ from pipeline.trials.naming import composable
 
 
 class Report(NamedTuple):
-    """What a report wrote and found.
+    """The result of a report.
 
     Attributes:
-        files: in the order in which they were written.
-        exhibits: as they stand on its page.
-        headline: who is best at which epsilon (`analysis.exhibits.headline`); of random stopping the best trial.
-        left_out: (exhibit, reason) of those that it does not draw; empty of random stopping.
-        notice: how far an unfinished sweep is; empty of a finished one.
+        files: in the order of writing.
+        exhibits: in the order of the page.
+        headline: the best algorithm at each epsilon (`analysis.exhibits.headline`); for random stopping the best trial.
+        left_out: (exhibit, reason) of exhibits that are not drawn; empty for random stopping.
+        notice: progress of an unfinished sweep; empty for a finished one.
     """
 
     files: list[Path]
@@ -43,33 +43,33 @@ class Report(NamedTuple):
 
 
 def write(experiment: Experiment, store: Store, out: Path | None = None, where: str = "") -> Report:
-    """Draw the exhibits that the experiment file lists or, where it is silent, all that its trials fit, and log them to
-    the parent run.
+    """Draw the exhibits of the experiment file (by default all that fit its trials), and log them to the parent run.
 
-    Of an unfinished sweep it draws what has ended (`analysis.report.unfinished`), marks it, and writes nothing to the
-    store.
+    For an unfinished sweep it draws complete settings (`analysis.report.unfinished`), marks the exhibits, and writes
+    nothing to the store.
 
     Args:
-        store: where the experiment was tracked; it is attached to the experiment's sweep, read, and given the files,
-            the epsilon of the choice and, as its description, the headline.
-        out: folder of the report, created if need be; by default `reports/<name>`, and of a slice a folder in that.
-        where: of which slice (`pipeline.experiment.experiment.sliced`) the experiment is; empty for all trials. A slice
-            says nothing of the best trial: choosing it took looking at the others.
+        experiment: the experiment.
+        store: its tracking store. The report opens the experiment's sweep there, and writes the files, the epsilon of
+            the choice, and the headline as its description.
+        out: folder of the report, created if missing; by default `reports/<name>`, for a slice a folder in it.
+        where: name of the slice (`pipeline.experiment.experiment.sliced`); empty for all trials. A slice reports no
+            best trial, because choosing it would use the other trials.
 
     Returns:
-        Who is best, and the files written: `runs.csv`, one row per trial, those of the exhibits, where trials are
-        certified and have validation accuracy `selection.csv` and `selection.md` (the best trial, and what it costs to
-        have chosen it), a copy of the experiment file, `manifest.json` (commit, versions, commands and digests of the
-        data), and last `index.html`, a page of its own that shows all of it.
+        The headline, and the written files: `runs.csv` (one row per trial), the files of the exhibits, a copy of the
+        experiment file, `manifest.json` (commit, versions, commands and digests of the data), and `index.html`, one
+        page with everything. If trials are certified and have validation accuracy, also `selection.csv` and
+        `selection.md`: the best trial, and the privacy cost of choosing it.
 
     Raises:
         MissingTrials: if no setting of the sweep is complete, or a search or random stopping is not.
-        ReportError: if an exhibit lacks what it shows; the message names it.
-        ConfigError: for a budget other than that with which the sweep began.
-        TrackingError: if the store has no such sweep, or not the imported results that the experiment names.
+        ReportError: if an exhibit lacks data; the message names the exhibit.
+        ConfigError: if the sweep began with another budget.
+        TrackingError: if the store lacks the sweep, or imported results that the experiment names.
     """
     store.attach(experiment.name)
-    require_as_begun(experiment.budget, store.budget())
+    require_unchanged(experiment.budget, store.budget())
     if not where:
         experiment = searched(store, experiment)
     if experiment.imports and not (SHOWN_BY in experiment.report and composable(experiment.trials)):
@@ -121,10 +121,10 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
 
 def _exhibits(experiment: Experiment, runs: pd.DataFrame, store: Reader,
               progress: Progress | None) -> tuple[list[Exhibit], list[tuple[str, str]]]:
-    """What is drawn, and (exhibit, reason) of what is not.
+    """Return the exhibits, and (exhibit, reason) of those that are not drawn.
 
     Raises:
-        ReportError: if an exhibit lacks what it shows; of an unfinished sweep that is the reason to leave it out.
+        ReportError: if an exhibit lacks data; in an unfinished sweep the exhibit is left out instead.
     """
     exhibits = []
     absent = [] if experiment.candidates else catalogue.left_out(experiment.trials, experiment.report)
@@ -141,8 +141,10 @@ def _exhibits(experiment: Experiment, runs: pd.DataFrame, store: Reader,
 
 
 def _noise(runs: pd.DataFrame, experiment: Experiment, store: Reader) -> dict[str, pd.Series]:
-    """The columns `sigma` and `noise_multiplier` with what targets came to, in place of the 0 of a trial's settings: as
-    it was tracked, and by the accountant for trials of which it was not."""
+    """Return columns `sigma` and `noise_multiplier` with calibrated values for trials with a target.
+
+    Their settings have 0 there. The values are tracked ones; if missing, the accountant computes them.
+    """
     trials, columns = {trial.trial_key: trial for trial in experiment.trials}, {}
     tags = {run.trial_key: run.tags for run in store.runs()}
     for name, target in NOISE.items():
@@ -154,5 +156,5 @@ def _noise(runs: pd.DataFrame, experiment: Experiment, store: Reader) -> dict[st
 
 
 def _json(value: object) -> str | None:
-    """A tuple as JSON; nothing where the field does not apply."""
+    """Return a tuple as JSON; None if the field does not apply."""
     return json.dumps(list(value)) if isinstance(value, tuple) else None

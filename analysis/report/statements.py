@@ -1,4 +1,4 @@
-"""What the epsilons of a report guarantee: in words by kind, in numbers by accountant, and what they rest on."""
+"""The guarantees of a report's epsilons: in words by kind, in numbers by accountant, and their assumptions."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ NONE = "No guarantee: these trials log no ε of any kind ({count}). The notes sa
 NO_GUARANTEE = "none"
 NEIGHBOURS = {"add/remove": "one record, added or removed", "replace-one": "one record, replaced",
               LABEL_RELATION: "the label of one record"}
-AUDIT_RELATION = relation_of("poisson")  # of the canaries of a trial that has no relation of its own
+AUDIT_RELATION = relation_of("poisson")  # relation of canaries, for a trial without a relation of its own
 
 
 def kinds_of(runs: pd.DataFrame) -> list[str]:
-    """The kinds of epsilon that any trial has logged, the strongest first."""
+    """Return the kinds of epsilon that any trial has logged, the strongest first."""
     logged = {name.split("/")[1] for name in _epsilons(runs)}
     return [kind for kind in GUARANTEES if kind in logged]
 
 
 def guarantees(runs: pd.DataFrame) -> pd.Series:
-    """What each run guarantees, by the epsilons that it has logged and the source of its own noise: `certified` or
-    `simulated`, `stated`, `labels only` or `labels only, simulated`, `none`."""
+    """Return each run's guarantee, from its logged epsilons and the source of its noise.
+
+    It is `certified` or `simulated`, `stated`, `labels only` or `labels only, simulated`, or `none`.
+    """
     found = np.where(_has(runs, "label"), _guarantees_of("label", runs), NO_GUARANTEE)
     found = np.where(_has(runs, "stated"), "stated", found)
     return pd.Series(np.where(_has(runs, "certified"), _guarantees_of("certified", runs), found), runs.index)
 
 
 def _guarantees_of(kind: str, runs: pd.DataFrame) -> pd.Series:
-    """As `guarantees`, by one kind of epsilon, if the runs have it."""
+    """Return the guarantees of one kind of epsilon, as in `guarantees`, for runs that have it."""
     if not GUARANTEES[kind][0]:
         return pd.Series("stated" if kind == "stated" else NO_GUARANTEE, runs.index)
     secret, simulated = ("labels only", "labels only, simulated") if kind == "label" else ("certified", "simulated")
@@ -49,12 +51,13 @@ def _guarantees_of(kind: str, runs: pd.DataFrame) -> pd.Series:
 
 
 def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Statement]:
-    """A statement for every kind that occurs, with where the noise of its trials comes from, and one for trials without
-    any epsilon.
+    """Return a statement for every kind of epsilon that occurs, and one for trials without any epsilon.
+
+    A statement includes the noise source of its trials.
 
     Args:
         runs: from `load_runs`.
-        choice: of the best trial, which is stated if an epsilon covers it.
+        choice: the best trial; it gets a statement if an epsilon covers the choice.
     """
     found = []
     for kind, (guaranteed, text) in GUARANTEES.items():
@@ -74,19 +77,22 @@ def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Statement]:
 
 
 def imported(experiment: Experiment) -> list[Statement]:
-    """What the epsilons of imported results are, where a report shows some."""
+    """Return the statement on epsilons of imported results, if a report shows any."""
     return [Statement("imported", GUARANTEES["imported"][1], False)] if experiment.imports else []
 
 
 def _neighbours(relations: Iterable[str]) -> str:
-    """In what two neighbouring training sets differ, by the relations of the trials; empty where none was tracked."""
+    """Return a sentence on the difference of neighbouring training sets; empty if no relation was tracked."""
     known = [relation for relation in NEIGHBOURS if relation in set(relations)]
     return f"Neighbours differ in {' or '.join(NEIGHBOURS[relation] for relation in known)}. " if known else ""
 
 
 def epsilons(runs: pd.DataFrame, choice: Choice | None = None) -> Table | None:
-    """Every epsilon with all that is needed to read it: a row per kind, accountant, guarantee, relation, sampler and
-    delta, with the least and greatest value over trials at their last epoch. None where there is no epsilon."""
+    """Return the table of epsilons; None if there are none.
+
+    It has a row per kind, accountant, guarantee, relation, sampler and delta, with the least and greatest value over
+    trials at their last epoch.
+    """
     rows = []
     if choice and choice.selected and choice.selected.is_metric:
         chosen = choice.selected
@@ -111,20 +117,20 @@ def epsilons(runs: pd.DataFrame, choice: Choice | None = None) -> Table | None:
 
 
 def notes(runs: pd.DataFrame) -> list[str]:
-    """What the trials' epsilons rest on, or why there is none, each note once with the number of its trials."""
+    """Return the notes on the trials' epsilons, or on missing epsilons, each once with the number of its trials."""
     columns = [name for name in ("privacy.notes", "privacy.audited") if name in runs.columns]
     counts = Counter(note for name in columns for note in runs[name].dropna())
     return [f"{counted(count, 'trial')}: {note}" for note, count in counts.items()]
 
 
 def _epsilons(runs: pd.DataFrame) -> Sequence[str]:
-    """Columns of epsilons that any trial has."""
+    """Return the columns of epsilons that any trial has."""
     return [name for name in runs.columns
             if name.startswith("epsilon/") and name.split("/")[1] in GUARANTEES and runs[name].notna().any()]
 
 
 def _has(runs: pd.DataFrame, kind: str) -> pd.Series:
-    """Which runs have logged an epsilon of this kind."""
+    """Return whether each run has logged an epsilon of this kind."""
     return runs[[name for name in _epsilons(runs) if name.split("/")[1] == kind]].notna().any(axis=1)
 
 
@@ -142,5 +148,5 @@ def _range(low: float, high: float) -> str:
 
 
 def short(value: float) -> str:
-    """An epsilon in three digits or, above a thousand, in whole numbers: `0.523`, `1,204`."""
+    """Return an epsilon with three digits or, from a thousand on, as an integer: `0.523`, `1,204`."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -1,7 +1,7 @@
-"""Privacy accounting: what every trial may, and may not, say about its privacy.
+"""Privacy accounting: the epsilons that a trial may state, and their meaning.
 
-One module per kind of epsilon; `statement` says all of them of one trial. Accountants of certified epsilon are in
-`event`, their curves in `curves`; `certified` goes from a trial to the event that they account for.
+Each kind of epsilon has a module, and `statement` lists all of them for one trial. `certified` turns a trial into a
+privacy event; `event` and `curves` have the accountants for it.
 """
 
 from __future__ import annotations

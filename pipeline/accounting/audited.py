@@ -1,8 +1,8 @@
-"""`audited`: what an attack's scores show, and lower bounds on epsilon from how well it guessed.
+"""`audited`: lower bounds on epsilon from the guesses of an attack, and statistics of its scores.
 
-A bound holds with the confidence that is asked for and for the delta that is asked for, provided that everything the
-attacker may choose (how many guesses, which threshold) was fixed before the outcomes that are counted were seen. A
-mechanism certified below it is broken: its proof, its implementation, or the neighbouring relation of the two.
+A bound holds with the requested confidence at the requested delta. The attacker's choices (number of guesses,
+threshold) must be fixed before the counted outcomes are seen. If a mechanism's certified epsilon is below the bound,
+its proof, its implementation, or the neighbouring relation of the two is wrong.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ Curve = float | np.ndarray
 
 
 def guesses(canaries: int) -> int:
-    """r, how many canaries of a trial are guessed: a fifth, rounded down to an even number.
+    """Return r, the number of guessed canaries of a trial: a fifth of all canaries, rounded down to an even number.
 
-    It depends on nothing but their number, so that it is fixed before the outcome is known. More guesses allow a higher
-    bound, `one_run(m, r, r, delta)` at most, and are right less often.
+    It depends only on the number of canaries, so it is fixed before the outcome is known. More guesses allow a higher
+    bound, at most `one_run(m, r, r, delta)`, but a smaller share of them is right.
     """
     return canaries // 10 * 2
 
 
 def one_run(m: int, r: int, v: int, delta: float, p: float = 0.05) -> float:
-    """Lower bound on epsilon from one run with `m` canaries, each included with probability 1/2.
+    """Return a lower bound on epsilon from one run with `m` canaries, each included with probability 1/2.
 
-    Steinke, Nasr and Jagielski 2023: sup{eps : p(eps) < p}, where p(eps) bounds the probability of `v` or
-    more right guesses under any (eps, delta)-DP mechanism, canaries being records added or removed.
+    Steinke, Nasr and Jagielski 2023: sup{eps : p(eps) < p}. p(eps) bounds the probability of `v` or more right guesses
+    under any (eps, delta)-DP mechanism, if canaries are records added or removed.
 
     Args:
         m: canaries.
-        r: guesses made, of the inclusion of r of the m canaries; fixed beforehand.
-        v: guesses that were right.
+        r: guesses on the inclusion of r of the m canaries; fixed beforehand.
+        v: right guesses.
         delta: in [0, 1).
         p: probability that the bound is wrong.
 
@@ -59,27 +59,30 @@ def one_run(m: int, r: int, v: int, delta: float, p: float = 0.05) -> float:
 
     if excess(0.0) >= 0:
         return 0.0
-    # Already P[Bin(r, s) >= v] reaches p where s is the lower Clopper-Pearson limit of v in r; 1 more for rounding.
+    # P[Bin(r, s) >= v] alone reaches p at the lower Clopper-Pearson limit s of v in r; add 1 for rounding.
     high = float(logit(stats.beta.ppf(p, v, r - v + 1))) + 1
     return float(optimize.brentq(excess, 0.0, high, xtol=1e-12))
 
 
 def _one_run_p_value(epsilon: float, m: int, r: int, v: int, delta: float) -> float:
-    """P[Bin(r, s) >= v] + 2 m delta max_{1 <= i <= v} P[v > Bin(r, s) >= v - i]/i, with s = e^eps/(1 + e^eps)."""
+    """Return the bound p(epsilon) of `one_run`, with s = e^eps/(1 + e^eps).
+
+        P[Bin(r, s) >= v] + 2 m delta max_{1 <= i <= v} P[v > Bin(r, s) >= v - i]/i
+    """
     s = expit(epsilon)
     below = np.cumsum(stats.binom.pmf(np.arange(v - 1, -1, -1), r, s))
     return stats.binom.sf(v - 1, r, s) + 2 * m * delta * float(np.max(below / np.arange(1, v + 1)))
 
 
 def two_point(fp: Counts, n0: int, fn: Counts, n1: int, delta: float, conf: float = 0.95) -> Curve:
-    """Lower bound on epsilon from the errors of a test that tells two neighbouring inputs apart.
+    """Return a lower bound on epsilon from the errors of a test between two neighbouring inputs.
 
-    max(log((1 - delta - b)/a), log((1 - delta - a)/b)), not below 0, with a and b the Clopper-Pearson upper limits of
-    the false positive and false negative rate at (1 - conf)/2 each (Nasr et al. 2023).
+    max(log((1 - delta - b)/a), log((1 - delta - a)/b)), at least 0. a and b are the Clopper-Pearson upper limits of the
+    false positive and false negative rates at (1 - conf)/2 each (Nasr et al. 2023).
 
     Args:
-        fp: of `n0` outputs on the first input, those taken for outputs on the second; a number or an array of them.
-        fn: of `n1` outputs on the second input, those taken for outputs on the first; like `fp`.
+        fp: number of the `n0` outputs on the first input that the test assigns to the second; a number or an array.
+        fn: number of the `n1` outputs on the second input that the test assigns to the first; like `fp`.
         delta: in [0, 1).
         conf: probability that the bound holds.
 
@@ -98,20 +101,20 @@ def two_point(fp: Counts, n0: int, fn: Counts, n1: int, delta: float, conf: floa
 
 
 def gdp_mu_lower(fp: Counts, n0: int, fn: Counts, n1: int, conf: float = 0.95) -> Curve:
-    """Lower bound on mu of a mechanism that is claimed to be mu-GDP: Phi^-1(1 - a) - Phi^-1(b), not below 0.
+    """Return a lower bound on mu of a mechanism that claims mu-GDP: Phi^-1(1 - a) - Phi^-1(b), at least 0.
 
-    Arguments, limits a and b, and errors as in `two_point` (Nasr et al. 2023).
-    It says nothing of a mechanism that is claimed to be (epsilon, delta)-DP only.
+    Arguments, limits a and b, and errors as in `two_point` (Nasr et al. 2023). The bound does not apply to a mechanism
+    that claims only (epsilon, delta)-DP.
     """
     a, b = upper_limit(fp, n0, conf, "fp"), upper_limit(fn, n1, conf, "fn")
     return np.maximum(stats.norm.isf(a) - stats.norm.ppf(b), 0.0)[()]  # -inf where a limit is 1
 
 
 def upper_limit(errors: Counts, n: int, conf: float, name: str = "errors") -> Curve:
-    """Clopper-Pearson upper limit, exceeded with probability (1 - conf)/2, of a rate of which `errors` in `n` is seen.
+    """Return the Clopper-Pearson upper limit of a rate with `errors` in `n`, exceeded with probability (1 - conf)/2.
 
     Raises:
-        ValueError: unless n >= 1, 0 <= errors <= n and 0 < conf < 1; `name` is what the message calls `errors`.
+        ValueError: unless n >= 1, 0 <= errors <= n and 0 < conf < 1; the message calls the errors `name`.
     """
     _check_open("conf", conf)
     if n < 1:
@@ -124,7 +127,7 @@ def upper_limit(errors: Counts, n: int, conf: float, name: str = "errors") -> Cu
 
 @dataclass(frozen=True)
 class OneRunAudit:
-    """The outcome of a one-run audit: a lower bound on epsilon from `right` of `guesses` on `canaries`."""
+    """The result of a one-run audit: a lower bound on epsilon from `right` of `guesses` on `canaries`."""
 
     epsilon_lower: float
     canaries: int
@@ -133,17 +136,17 @@ class OneRunAudit:
 
 
 def one_run_audit(included: np.ndarray, scores: np.ndarray, r: int, delta: float, p: float = 0.05) -> OneRunAudit:
-    """Audit one run: the r/2 canaries with the highest scores are guessed in, the r/2 with the lowest out.
+    """Audit one run: guess the r/2 canaries with the highest scores in, and the r/2 with the lowest out.
 
     Args:
         included: which of the m canaries took part, bool [m]; drawn independently with probability 1/2 each.
         scores: [m], computed without `included`; higher for canaries that seem to have taken part.
         r: guesses, even, at most m; fixed before the scores are seen.
-        delta: of the epsilon to bound.
+        delta: for the epsilon bound.
         p: probability that the bound is wrong.
 
     Raises:
-        ValueError: for arrays that do not fit, a score that is nan, or an r out of range.
+        ValueError: for arrays that do not match, a score that is nan, or an r out of range.
     """
     included, scores = np.asarray(included), checked("scores", scores)
     if included.dtype != bool or included.shape != scores.shape:
@@ -158,18 +161,21 @@ def one_run_audit(included: np.ndarray, scores: np.ndarray, r: int, delta: float
 
 
 def auc(scores_members: np.ndarray, scores_non_members: np.ndarray) -> float:
-    """P[score of a member > score of a non-member] + P[equal]/2: 1 where members always score higher, 1/2 for chance.
+    """Return P[score of a member > score of a non-member] + P[equal]/2: 1 if members always win, 1/2 for chance.
 
     Raises:
-        ValueError: for scores that are nan, or none.
+        ValueError: for scores that are nan, or an empty array.
     """
     members, others = checked("scores_members", scores_members), checked("scores_non_members", scores_non_members)
-    u = stats.mannwhitneyu(members, others, method="asymptotic").statistic  # the method is of a p-value, not of U
+    u = stats.mannwhitneyu(members, others, method="asymptotic").statistic  # the method affects only the p-value, not U
     return float(u / (len(members) * len(others)))
 
 
 def tpr_at_fpr(scores_members: np.ndarray, scores_non_members: np.ndarray, fpr: float) -> float:
-    """Share of members that score above all but a share `fpr`, in [0, 1], of the non-members; else as `auc`."""
+    """Return the share of members that score above all but a share `fpr` of the non-members.
+
+    `fpr` is in [0, 1]; errors as `auc`.
+    """
     members, others = checked("scores_members", scores_members), checked("scores_non_members", scores_non_members)
     if not 0 <= fpr <= 1:
         raise ValueError(f"fpr: must be >= 0 and <= 1, got {fpr}")
@@ -179,10 +185,10 @@ def tpr_at_fpr(scores_members: np.ndarray, scores_non_members: np.ndarray, fpr: 
 
 
 def checked(name: str, scores: np.ndarray) -> np.ndarray:
-    """Scores [n] as float64.
+    """Return scores [n] as float64.
 
     Raises:
-        ValueError: for scores that are nan, or none; the message calls them `name`.
+        ValueError: for scores that are nan, or an empty array; the message calls the scores `name`.
     """
     scores = np.asarray(scores, dtype=np.float64)
     if scores.ndim != 1 or not len(scores) or np.isnan(scores).any():

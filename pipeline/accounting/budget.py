@@ -1,17 +1,17 @@
-"""One epsilon for all that a sweep releases, whatever decided what is trained next: a filter, and its odometer.
+"""One epsilon for all that an adaptive sweep releases: a privacy filter, and its odometer.
 
-A search chooses a trial by what trials before it released, and so its privacy loss, too: a fully adaptive composition.
-Feldman & Zrnic 2021, "Individual privacy accounting via a Renyi filter" (of all records at once: Lecuyer 2021,
-"Practical privacy filters and odometers with Renyi differential privacy"): mechanisms M_1, M_2, ..., each chosen from
-the outputs of those before, with Renyi divergences rho_1, rho_2, ... at one order alpha, are together (alpha, B)-Renyi
-private if none is run with which rho_1 + ... + rho_t would exceed B. alpha and B are fixed beforehand. Their epsilon at
-delta is that of B (Canonne, Kamath & Steinke 2020, Proposition 12):
+A search chooses each trial, and so the trial's privacy loss, by the releases of earlier trials: a fully adaptive
+composition. Feldman & Zrnic 2021, "Individual privacy accounting via a Renyi filter" (for all records at once: Lecuyer
+2021, "Practical privacy filters and odometers with Renyi differential privacy"), cover it. Let mechanisms M_1, M_2, ...
+be chosen from earlier outputs, with Renyi divergences rho_1, rho_2, ... at one order alpha. If no mechanism is run with
+which rho_1 + ... + rho_t would exceed B, all of them together are (alpha, B)-Renyi private. alpha and B are fixed
+beforehand. B gives epsilon at delta by Canonne, Kamath & Steinke 2020, Proposition 12:
 
     epsilon = B + log((alpha - 1)/alpha) - (log delta + log alpha)/(alpha - 1)
 
-The mechanism is an epoch of a trial. One whose trial is in training pays for its steps; one in validation pays
-alpha/(2 s^2) for the count with noise s (`evaluations`); which of the two a record is in was drawn without looking at
-it, so that an epoch costs the larger. A trial is started if all of its epochs fit, and costs those that were released.
+The mechanism is one epoch of a trial. A training record pays for the steps of the epoch. A validation record pays
+alpha/(2 s^2) for the count with noise s (`evaluations`). The split does not look at the records, so an epoch costs the
+larger of the two. A trial starts only if all its epochs fit, and it is charged for the epochs that it released.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from pipeline.trials.records import Release
 
 
 class Filter(NamedTuple):
-    """What may still be released.
+    """A Renyi filter: the budget that all releases of a sweep share.
 
     Attributes:
-        budget: (epsilon, delta) of all.
+        budget: (epsilon, delta) of all releases together.
         order: alpha, one of `curves.ORDERS`.
-        delta: that the accountant may use; of secure trials less than the budget's (`finite_precision`).
+        delta: for the accountant; with secure noise it is less than the budget's delta (`finite_precision`).
     """
 
     budget: Budget
@@ -55,34 +55,35 @@ class Filter(NamedTuple):
 
     @property
     def kept(self) -> list[float]:
-        """What a store keeps, for `begun`."""
+        """Return the numbers that a store keeps for `begun`."""
         return [self.budget.epsilon, self.budget.delta, self.order, self.delta]
 
     def spent(self, released: Iterable[Release]) -> float:
-        """Renyi divergence of all epochs that were released: the exact sum of theirs, rounded once.
+        """Return the Renyi divergence of all released epochs: an exact sum, rounded once.
 
         Raises:
-            ConfigError: for a trial whose epochs have no such divergence.
+            ConfigError: for a trial whose epochs have no finite cost.
         """
         return math.fsum(cost for trial, epochs in epochs_released(released)
                          for cost in [epoch_cost(trial, self.order)] * epochs)
 
     def epsilon(self, divergence: float) -> float:
-        """Epsilon at `delta` of what was spent; 0 of nothing."""
+        """Convert a spent divergence to epsilon at `delta`; no divergence gives 0."""
         if divergence == 0:
             return 0.0
         return improved_conversion((self.order,), np.array([divergence]), self.delta)[0]
 
     def admits(self, released: Iterable[Release]) -> bool:
-        """Whether so much is within the budget."""
+        """Whether these releases are within the budget."""
         return self.epsilon(self.spent(released)) <= self.budget.epsilon
 
     def stated(self, released: Sequence[Release]) -> Epsilon:
-        """The budget as the epsilon of all that was released, the choice of the best trial included; infinite where
-        more than that was released.
+        """Return the budget as the epsilon of all releases, the choice of the best trial included.
+
+        It is infinite if the releases exceed the budget.
 
         Args:
-            released: at least something.
+            released: at least one release.
         """
         first, spent = released[0].trial, f"{self.epsilon(self.spent(released)):.4g}"
         value, note = self.budget.epsilon, (
@@ -97,37 +98,37 @@ class Filter(NamedTuple):
 
 
 def begun(kept: Sequence[float]) -> Filter:
-    """The filter with which a sweep began."""
+    """Return the filter with which a sweep began."""
     epsilon, delta, order, accounted = kept
     return Filter(Budget(epsilon, delta), int(order), accounted)
 
 
-def require_as_begun(budget: Budget | None, kept: Sequence[float] | None) -> None:
-    """A budget covers what was released under it and nothing else.
+def require_unchanged(budget: Budget | None, kept: Sequence[float] | None) -> None:
+    """Refuse a budget that changed after the sweep began: a budget covers only what was released under it.
 
     Args:
-        budget: of an experiment file.
-        kept: `Filter.kept` of the sweep as it began; None of one that began without a budget.
+        budget: from the experiment file.
+        kept: `Filter.kept` of the sweep as it began; None if it began without a budget.
 
     Raises:
-        ConfigError: if they are not the same.
+        ConfigError: if the two differ.
     """
     before = Budget(*kept[:2]) if kept else None
     if budget != before:
-        raise ConfigError(f"budget: must be that with which the sweep began, {before or 'none'}, as one that results "
-                          f"have changed covers nothing, got {budget or 'none'}; give the experiment another name, "
-                          "whose budget says nothing of what this sweep released")
+        raise ConfigError(f"budget: must be the one that the sweep began with, {before or 'none'}, because a budget "
+                          f"that was changed after results were seen covers nothing, got {budget or 'none'}; copy the "
+                          "experiment under another name, whose budget does not count what this sweep released")
 
 
 def make_filter(experiment: Experiment, order: int | None = None) -> Filter:
-    """The filter of a search with a budget.
+    """Return the filter for a search with a budget.
 
     Args:
-        order: that with which the sweep began; None chooses the one at which a trial takes the least share of the
-            budget, as a mean over the corners of the space.
+        order: the order with which the sweep began. None chooses the order at which a trial takes the least share of
+            the budget, averaged over the corners of the space.
 
     Raises:
-        ConfigError: for a budget that is less than the cheapest corner costs, or that secret noise cannot state.
+        ConfigError: if the budget is less than the cost of the cheapest corner, or too large for secure noise.
     """
     budget, search, corners = experiment.budget, experiment.search, experiment.corners
     if budget is None or search is None:
@@ -139,7 +140,7 @@ def make_filter(experiment: Experiment, order: int | None = None) -> Filter:
                               f"of the noise takes more than its share of delta, got {budget.epsilon:g}")
     whole = np.array([trial.epochs * _curve(trial) for trial in corners])
     orders = np.array(ORDERS)
-    fixed = np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)  # of the conversion
+    fixed = np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)  # the conversion's part of epsilon
     least = np.min(whole, axis=0) + fixed
     if least.min() > budget.epsilon:
         targets = [trial.target_epsilon for trial in corners if trial.target_epsilon]
@@ -157,11 +158,12 @@ def make_filter(experiment: Experiment, order: int | None = None) -> Filter:
 
 @lru_cache(maxsize=4096)
 def epoch_cost(trial: TrialConfig, order: int) -> float:
-    """Renyi divergence of one epoch of a trial, its evaluation included: the larger of what training and what
-    validation records pay.
+    """Return the Renyi divergence of one epoch with its evaluation.
+
+    It is the larger of the costs to a training record and to a validation record.
 
     Raises:
-        ConfigError: for a trial whose epochs have none, or that logs what they do not cover.
+        ConfigError: for a trial whose epochs have no finite cost, or that does not log validation accuracy with noise.
     """
     if not composable([trial]) or not is_noisy(trial):
         raise ConfigError(f"budget: trial {trial.trial_key} of this sweep has no finite cost (mechanism "
@@ -171,17 +173,17 @@ def epoch_cost(trial: TrialConfig, order: int) -> float:
 
 
 def _curve(trial: TrialConfig) -> np.ndarray:
-    """`epoch_cost` at all `ORDERS`."""
+    """Return `epoch_cost` at all `ORDERS`."""
     of_training = renyi(event_of(with_noise(trial), 1))
     return np.maximum(of_training, np.array(ORDERS) / (2 * evaluation_noise(trial) ** 2))
 
 
 @lru_cache(maxsize=1024)
 def renyi(event: PrivacyEvent | StatedEvent) -> np.ndarray:
-    """Renyi divergence [len(ORDERS)] of an event, read-only."""
+    """Return the Renyi divergence of an event at all orders, [len(ORDERS)], read-only."""
     if isinstance(event, StatedEvent):
         curve = event.renyi()
-    elif event.drawn.amplified and event.drawn.full:  # for which `dp_accounting` takes seconds
+    elif event.drawn.amplified and event.drawn.full:  # `dp_accounting` takes seconds for it
         curve = event.steps * without_replacement_rdp(event.q, event.z)
     else:
         curve = np.array(RdpAccountant(ORDERS, RELATIONS[event.relation]).compose(dp_event(event)).rdp)
@@ -190,21 +192,23 @@ def renyi(event: PrivacyEvent | StatedEvent) -> np.ndarray:
 
 
 def epochs_released(released: Iterable[Release]) -> Iterable[tuple[TrialConfig, int]]:
-    """(trial, epochs) of every trial.
+    """Return (trial, released epochs) for every trial.
 
-    A trial that is trained again draws the same noise from its seed, and releases the same again; with secret noise
-    every draw is a release of its own.
+    A research trial that is trained again draws the same noise from its seed, so it releases the same values again.
+    With secret noise every draw is a separate release.
     """
     trials: dict[str, tuple[TrialConfig, list[Release]]] = {}
     for release in released:
         trials.setdefault(release.trial.trial_key, (release.trial, []))[1].append(release)
-    return [(trial, sum(draws_of(own)) if trial.redrawn else max(release.epochs for release in own))
+    return [(trial, sum(draws_of(own)) if trial.draws_fresh_noise else max(release.epochs for release in own))
             for trial, own in trials.values()]
 
 
 def draws_of(released: Iterable[Release]) -> list[int]:
-    """Epochs that every draw of one trial's secret noise has released, the oldest first; a draw whose name is not known
-    is one of its own."""
+    """Return the epochs that each draw of one trial's secret noise released, the oldest draw first.
+
+    A release without a draw's name counts as a draw of its own.
+    """
     found: dict[tuple[str, int], tuple[int, int]] = {}
     for number, release in enumerate(released):
         key = release.draw, 0 if release.draw else number
@@ -214,11 +218,13 @@ def draws_of(released: Iterable[Release]) -> list[int]:
 
 
 def scope(experiment: Experiment, certified: Callable[[str, str], Mapping[str, tuple[float, float]]]) -> list[str]:
-    """Sentences on what the budget of a sweep does not know: what begins anew, and other sweeps; none without one.
+    """Return sentences on what the budget does not cover: other names, copied stores and other sweeps.
+
+    The list is empty without a budget.
 
     Args:
-        certified: from a data set and a relation to (epsilon, delta) of the sweeps of the tracking store that have
-            certified trials of these (`Reader.certified`).
+        certified: `Reader.certified`; maps a data set and a relation to (epsilon, delta) of each sweep in the store
+            that has certified trials with both.
     """
     if not experiment.budget:
         return []
@@ -238,7 +244,7 @@ def scope(experiment: Experiment, certified: Callable[[str, str], Mapping[str, t
 
 
 def budget_lines(experiment: Experiment) -> Iterator[str]:
-    """What the budget of a search is kept by, and what its cheapest and its dearest trial cost; nothing without one."""
+    """Yield lines on the filter of a search with a budget, and on the costs of its cheapest and dearest trial."""
     search = experiment.search
     if not experiment.budget or not search:
         return
@@ -263,8 +269,10 @@ def budget_lines(experiment: Experiment) -> Iterator[str]:
 
 
 def _target_that_fits(trial: TrialConfig, filter: Filter, many: int) -> float:
-    """A target_epsilon of two digits, of the largest about, at which so many trials like this one fit; 0 for none of a
-    64th of the trial's."""
+    """Return about the largest target_epsilon, with two digits, at which `many` trials like this one fit.
+
+    Return 0 if not even 1/64 of the trial's target fits.
+    """
     def fits(target: float) -> bool:
         cost = filter.spent([Release(TrialConfig(trial.given, target_epsilon=target), trial.epochs)])
         return filter.epsilon(many * cost) <= filter.budget.epsilon

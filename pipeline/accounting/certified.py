@@ -1,14 +1,13 @@
-"""From a trial to the privacy event of what it runs, and the noise that a wanted epsilon takes.
+"""From a trial to its privacy event, and calibration of the noise for a target epsilon.
 
-One place derives the event from the settings that also build mechanism and sampler, so that they cannot disagree:
+One place derives the event from the settings that also build mechanism and sampler, so they cannot disagree:
 
     sampler               relation      noise on the sum, over its sensitivity
     poisson               add/remove    z C/C = z
     without_replacement   replace-one   z C/(2 C) = z/2
     shuffled              replace-one   z/2
 
-Where a record may contribute more than the norm that z is measured by, by a factor of `Mechanism.excess`, each is
-divided by that.
+These are divided by `Mechanism.excess` if noise is scaled to a smaller norm than the largest contribution.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from pipeline.accounting.stated import StatedEvent, poisson_of, stated_event, st
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.mechanism import certified_mechanisms
 
-IN_THE_BATCH = "none (the record is in the batch)"  # of one step, seen by whoever knows that
+IN_THE_BATCH = "none (the record is in the batch)"  # sampler of one step, for an attacker who knows that
 
 
 def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEvent:
-    """What `epochs_done` epochs of a trial with a Gaussian mechanism have released, or one of whose trainer states it.
+    """Return the event of the first `epochs_done` epochs: of a Gaussian mechanism, or as the trainer states it.
 
     Raises:
-        ValueError: for a trial without one, or unless epochs_done >= 1.
+        ValueError: for a trial without an event, or unless epochs_done >= 1.
     """
     mechanism = config.parts.mechanism
     if mechanism.composed and not mechanism.certified:
@@ -53,10 +52,10 @@ def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEven
 
 
 def gaussian_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
-    """As `event_of`, for a trial with a Gaussian mechanism alone.
+    """Return the event of a trial with a Gaussian mechanism.
 
     Raises:
-        ValueError: for a trial without one, or unless epochs_done >= 1.
+        ValueError: for another mechanism, or unless epochs_done >= 1.
     """
     mechanism, sampler = config.parts.mechanism, config.parts.sampler
     if not mechanism.certified:
@@ -77,8 +76,9 @@ def _as_stated(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEv
 
 @lru_cache(maxsize=1024)
 def with_noise(config: TrialConfig) -> TrialConfig:
-    """The trial with the noise multiplier that its `target_epsilon` takes, or the sigma that its `target_label_epsilon`
-    does; other trials as they are.
+    """Return the trial with calibrated noise.
+
+    `target_epsilon` sets the noise multiplier and `target_label_epsilon` sets sigma; other trials are unchanged.
 
     Raises:
         ValueError: if no noise multiplier attains the target.
@@ -98,9 +98,9 @@ def with_noise(config: TrialConfig) -> TrialConfig:
 
 
 def calibrated(config: TrialConfig) -> dict[str, str]:
-    """Tags of a trial whose noise a target sets: the noise multiplier or the sigma that it is trained with.
+    """Return the tags with the calibrated noise multiplier or sigma of a trial.
 
-    The settings of such a trial, and its key, have the target in their place.
+    The trial's settings and key have only the target.
     """
     names = {"target_epsilon": config.parts.trainer.calibrates or "noise_multiplier",
              "target_label_epsilon": "sigma"}
@@ -109,10 +109,10 @@ def calibrated(config: TrialConfig) -> dict[str, str]:
 
 
 def step_mu(config: TrialConfig) -> float:
-    """mu of one step for whoever knows which records may be in the batch: one Gaussian release, not amplified.
+    """Return mu of one step for an attacker who knows which records may be in the batch: one Gaussian release.
 
     Raises:
-        ValueError: for a trial that has no Gaussian mechanism or adds no noise.
+        ValueError: for a trial without a Gaussian mechanism or without noise.
     """
     z = gaussian_event(with_noise(config), 1).noise_multiplier
     if not z:
@@ -121,16 +121,18 @@ def step_mu(config: TrialConfig) -> float:
 
 
 def certified_step(config: TrialConfig) -> Epsilon:
-    """Certified epsilon of one step, as `step_mu`."""
+    """Return the certified epsilon of one step, for the attacker of `step_mu`."""
     return Epsilon(gdp_eps(step_mu(config), config.delta), "certified", "one_step", config.parts.sampler.relation,
                    IN_THE_BATCH, config.delta, "exact", "one release, no amplification")
 
 
 def stated_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
-    """mu, where the event is Gaussian, and epsilon of one step as its trainer states it, without what sampling hides.
+    """Return (mu, epsilon) of one step as its trainer states it, without amplification.
+
+    mu is None unless the event is Gaussian.
 
     Raises:
-        ConfigError: for an event that no accountant takes.
+        ConfigError: for an event that no accountant supports.
     """
     stated = stated_event(with_noise(config), 1)
     one = StatedEvent(stated.relation, unsampled(stated.event), 1, 1)
@@ -147,10 +149,11 @@ def stated_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
 
 
 def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Epsilon of every released iterate, by every accountant that is proved for the trial's sampler, tightest first.
-    More epochs than the trial has are those of several draws of its noise.
+    """Return epsilon of all released iterates together, by every accountant for the trial's sampler, tightest first.
 
-    Empty without a Gaussian mechanism; infinite without noise. Those that a trainer states are of that kind.
+    If `epochs_done` exceeds the trial's epochs, several draws of its noise are composed. The list is empty without a
+    Gaussian mechanism or a stated event; epsilon is infinite without noise. Epsilons of a stated event have kind
+    `stated`.
     """
     if config.parts.mechanism.kind(config) == "stated":
         return _stated_epsilons(config, epochs_done)
@@ -164,7 +167,7 @@ def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 
 
 def stated_of(config: TrialConfig) -> str:
-    """What a trainer states of a trial with its noise."""
+    """Describe the event that a trainer states for a trial with its noise."""
     trainer = config.parts.trainer
     return f"of every {trainer.per} trainer '{trainer.name}' states {trainer.states(config)}"
 
@@ -182,7 +185,7 @@ def _stated_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 
 
 def _value_of(config: TrialConfig) -> float:
-    """The least epsilon of a whole run with its noise, infinite of less noise than its accountants take."""
+    """Return the least epsilon of a whole run with its noise; infinite if the accountants need more noise."""
     try:
         return min(e.value for e in _stated_epsilons(config, config.epochs))
     except UnsupportedAccounting:

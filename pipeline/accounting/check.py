@@ -1,4 +1,4 @@
-"""Reference cases, `{"cases": [{"id", "function", "inputs", "expected", "rtol"}, ...]}`, against this package."""
+"""Evaluate reference cases `{"cases": [{"id", "function", "inputs", "expected", "rtol"}, ...]}` with this package."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ KEYS = ("id", "function", "inputs", "expected", "rtol")
 
 
 class CheckError(UserError, ValueError):
-    """A file that cannot be evaluated; the message names the file, the case and what is wrong with it."""
+    """A file that cannot be evaluated; the message names the file, the case and the fault."""
 
 
 class CheckResult(NamedTuple):
-    """One case: what was expected, what this package computes, and whether they agree within `rtol`."""
+    """One case: the expected value, this package's value, and whether they agree within `rtol`."""
 
     id: str
     expected: Value
@@ -32,14 +32,14 @@ class CheckResult(NamedTuple):
 
 
 def evaluate(path: Path | str) -> list[CheckResult]:
-    """Evaluate all cases of the file, in their order.
+    """Evaluate all cases of the file, in order.
 
-    Expected values are numbers, "inf", or an object of them. In an object, null expects null, and `published` is a
-    number as some paper printed it: the first value of the object must lie within one unit of its last digit.
+    Expected values are numbers, "inf", or an object with such values. In an object, null expects null. `published` is a
+    number as a paper printed it: the first value of the object must lie within one unit of its last digit.
 
     Raises:
-        CheckError: for a file that is missing or malformed, a function that does not exist, inputs that it does not
-            take, or a result that the file expects and the function does not give.
+        CheckError: for a missing or malformed file, an unknown function, inputs that the function does not take, or an
+            expected result that the function does not give.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -54,7 +54,7 @@ def evaluate(path: Path | str) -> list[CheckResult]:
 
 
 def as_text(results: Sequence[CheckResult]) -> str:
-    """One line for every case, and how many were missed."""
+    """Return one line per case, and the number of misses."""
     lines = [f"{'ok  ' if result.ok else 'MISS'} {result.id}: expected {_shown(result.expected)}, "
              f"got {_shown(result.got)}, rtol {result.rtol:g}" for result in results]
     return "\n".join([*lines, f"{len(results)} cases, {sum(not result.ok for result in results)} missed"])
@@ -91,7 +91,7 @@ def _scalar(value: Any) -> float | None:
 
 
 def agree(got: Value, expected: Value, rtol: float) -> bool:
-    """Whether every expected number is what the function gave, within `rtol`.
+    """Whether the function gave every expected number, within `rtol`.
 
     Raises:
         ValueError: for an expected value that the function does not give.
@@ -122,7 +122,7 @@ def _joint_column(neighbour: str, **inputs: Any) -> Value:
 
 
 def _orders(text: str) -> range:
-    """'2..199' is 2, 3, ..., 199."""
+    """Return the orders of '2..199': 2, 3, ..., 199."""
     first, last = text.split("..")
     return range(int(first), int(last) + 1)
 

@@ -1,10 +1,10 @@
 """`claimed` epsilon: Proposition 3 of Ohana et al. (2021) and its variants, exactly as printed, with their assumptions.
 
 None of these numbers is a guarantee. The formulas bound one column of one layer in one step, and only for one of the
-two orders of the neighbours; the papers multiply them by the number of columns, although the columns share their
-noise. They are reproduced so that published numbers can be compared, together with a report of what they presuppose.
+two orders of the neighbours. The papers multiply them by the number of columns, although the columns share their noise.
+They are reproduced for comparison with published numbers, together with a report of their assumptions.
 
-P1 is the first printing of the paper, P2 the second, which has the appendix A. Notation: m batch size, n_out = n_l
+P1 is the first printing of the paper. P2 is the second printing, with appendix A. Notation: m batch size, n_out = n_l
 rows of the column, U = gamma_max tau_h_max, L = gamma_min tau_h_min, rho = U / L.
 """
 
@@ -31,21 +31,24 @@ ALPHAS.setflags(write=False)
 
 def prop3_first(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                 tau_h_min: float, tau_h_max: float) -> Curve:
-    """P1 Eq. 17: Renyi divergence of order `alpha` > 1 of one column and one step; infinite unless m + 1 > rho^2."""
+    """P1 Eq. 17: return the Renyi divergence of order `alpha` > 1 of one column and one step.
+
+    Infinite unless m + 1 > rho^2.
+    """
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
     return 2 * n_out * alpha * rho2 * _snr2(tau_B, sigma) / m + _log_term(alpha, m, n_out, rho2)
 
 
 def prop3_second(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                  tau_h_min: float, tau_h_max: float) -> Curve:
-    """P2 Eq. 17: as `prop3_first` without the n_l of the first term, which counts n_l twice."""
+    """P2 Eq. 17: return `prop3_first` without the n_l of the first term, which counts n_l twice."""
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
     return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m + _log_term(alpha, m, n_out, rho2)
 
 
 def a1_alt(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
            tau_h_min: float, tau_h_max: float) -> Curve:
-    """P2 appendix A.1, the alternative expression: finite for every finite rho."""
+    """P2 appendix A.1: return the alternative expression, which is finite for every finite rho."""
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
     log = math.log((m - 1) / m + rho2 / m)
     return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m + n_out * alpha / (2 * (alpha - 1)) * log
@@ -53,14 +56,17 @@ def a1_alt(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_m
 
 def a2_equal_cov(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                  tau_h_min: float, tau_h_max: float) -> Curve:
-    """P2 appendix A.2 (epsilon_2): the covariances under both neighbours are assumed to be equal."""
+    """P2 appendix A.2 (epsilon_2): return the divergence if both neighbours have equal covariances."""
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
     return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m
 
 
 def a3_saturating(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                   tau_h_min: float, tau_h_max: float) -> Curve:
-    """P2 appendix A.3 (epsilon_3): equal covariances, and every phi' and h assumed at its bound; L cancels."""
+    """P2 appendix A.3 (epsilon_3): return the divergence for equal covariances with every phi' and h at its bound.
+
+    L cancels.
+    """
     return 2 * alpha * _snr2(tau_B, sigma) / m
 
 
@@ -78,19 +84,19 @@ def _snr2(tau_B: float, sigma: float) -> float:
 
 
 def _log_term(alpha: Curve, m: int, n_out: int, rho2: float) -> Curve:
-    """n alpha / (2 (alpha - 1)) log[m L^2 / ((m + 1) L^2 - U^2)], both parts of the fraction divided by L^2."""
+    """Return n alpha / (2 (alpha - 1)) log[m L^2 / ((m + 1) L^2 - U^2)], with the fraction reduced by L^2."""
     log = math.log(m / (m + 1 - rho2)) if m + 1 > rho2 else math.inf
     return n_out * alpha / (2 * (alpha - 1)) * log
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Bounds that hold in one layer: n_in = n_(l-1) columns, n_out = n_l rows, noise `sigma`, and Eq. 9's constants.
+    """Bounds of one layer: n_in = n_(l-1) columns, n_out = n_l rows, noise `sigma`, and the constants of Eq. 9.
 
-    A bound that nothing guarantees is 0 (gamma_min, tau_h_min, or sigma of a layer without noise).
+    A bound without a guarantee is 0 (gamma_min, tau_h_min, or sigma of a layer without noise).
 
     Raises:
-        ValueError: where a lower bound exceeds its upper bound.
+        ValueError: if a lower bound exceeds its upper bound.
     """
 
     n_in: int
@@ -110,13 +116,13 @@ class Layer:
 
 
 def network_epsilon(bound: Bound, layers: Sequence[Layer], T: int, delta: float, m: int) -> tuple[float, float | None]:
-    """The papers' composition: T times n_(l-1) columns, added over layers, converted by their Theorem 2.
+    """Return epsilon by the papers' composition: T times n_(l-1) columns, added over layers, with their Theorem 2.
 
-    The columns of a layer share their noise, so multiplying by their number is no composition: this is the claim.
+    The columns of a layer share their noise, so multiplying by their number is not composition. The papers claim it.
 
     Returns:
-        (epsilon, alpha): min over `ALPHAS` of T eps(alpha) + log(1/delta)/(alpha - 1), and the order that attains
-        it; (inf, None) where the divergence is infinite at every order.
+        (epsilon, alpha): min over `ALPHAS` of T eps(alpha) + log(1/delta)/(alpha - 1), and the order that attains it;
+        (inf, None) if the divergence is infinite at every order.
 
     Raises:
         ValueError: unless T >= 1 and 0 < delta < 1.
@@ -132,7 +138,7 @@ def network_epsilon(bound: Bound, layers: Sequence[Layer], T: int, delta: float,
 
 @lru_cache(maxsize=4096)
 def _step_curve(bound: Bound, layers: tuple[Layer, ...], m: int) -> np.ndarray:
-    """Claimed divergence of one step of the whole network, at every order of `ALPHAS`; T only multiplies it."""
+    """Return the claimed divergence of one step of the whole network at every order of `ALPHAS`."""
     curve = np.asarray(sum(
         layer.n_in * bound(ALPHAS, m, layer.n_out, layer.sigma, layer.tau_B, layer.gamma_min, layer.gamma_max,
                            layer.tau_h_min, layer.tau_h_max) for layer in layers))
@@ -142,7 +148,7 @@ def _step_curve(bound: Bound, layers: tuple[Layer, ...], m: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Assumption:
-    """Something that a formula presupposes, whether this trial's update rule makes it true, and why (one line)."""
+    """An assumption of a formula, whether this trial's update rule satisfies it, and why (one line)."""
 
     name: str
     holds: bool
@@ -157,7 +163,15 @@ EXACT = "products in float32"
 
 @dataclass(frozen=True)
 class Variant:
-    """A printed formula: its place in the paper, what it is infinite without, and what it takes on trust."""
+    """A printed formula with its place in the paper.
+
+    Attributes:
+        name: key of the variant.
+        bound: the formula.
+        source: its place in the paper.
+        needs: assumptions without which it is infinite.
+        trusts: assumptions that nothing enforces.
+    """
 
     name: str
     bound: Bound
@@ -175,11 +189,11 @@ VARIANTS = (
     Variant("saturating", a3_saturating, "appendix A.3", NOISE, (EQUAL, SATURATING)),
 )
 
-_NON_NEGATIVE = ("sigmoid", "relu", "unit")  # activations and inputs that an offset keeps away from 0
+_NON_NEGATIVE = ("sigmoid", "relu", "unit")  # with an offset these stay away from 0
 
 
 def layers_of(config: TrialConfig) -> tuple[Layer, ...]:
-    """All layers, the output layer (which gets e itself, so gamma = 1) included, with what is guaranteed in each."""
+    """Return the guaranteed bounds of all layers; the output layer gets e itself, so gamma = 1 there."""
     sizes = config.layer_sizes
     layers: list[Layer] = []
     for n_in, n_out, h in zip(sizes[:-1], sizes[1:], _layer_inputs(config), strict=True):
@@ -197,19 +211,21 @@ def layers_of(config: TrialConfig) -> tuple[Layer, ...]:
 
 
 def _layer_inputs(config: TrialConfig) -> tuple[str, ...]:
-    """What kind of h enters layers 1, 2, ..., L."""
+    """Return the kind of h that enters layers 1, 2, ..., L."""
     first = config.inputs if config.parts.features.raw else config.features
     return (first, *[config.activation] * len(config.hidden))
 
 
 def assumptions(config: TrialConfig) -> list[Assumption]:
-    """What the claimed formulas presuppose, checked against this trial's update rule; [] without a mechanism."""
+    """Return the formulas' assumptions, checked against this trial's update rule; [] without the photonic mechanism."""
     return list(_assumptions(config))
 
 
 def not_described(config: TrialConfig) -> str:
-    """Why Prop. 3 and its variants do not describe the trial's noise, which they take to be independent in every
-    component of every layer; empty where they do."""
+    """Return why Prop. 3 and its variants do not describe the trial's noise; empty if they do.
+
+    They assume independent noise in every component of every layer.
+    """
     if config.parts.feedback.exact:
         return ("bp: the noise enters once, with the output error, and is propagated from layer to layer; Prop. 3 does "
                 "not describe that")
@@ -264,7 +280,7 @@ def _floor(config: TrialConfig) -> Assumption:
 
 
 def abridged(items: Sequence[str], most: int = 20) -> str:
-    """The items, or the first `most` of them and how many follow: a reason stays one readable line."""
+    """Join at most `most` items and the number of the remaining ones, so that a reason stays one readable line."""
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return ", ".join(items[:most]) + more
 
@@ -276,14 +292,14 @@ def _rho(config: TrialConfig) -> Assumption:
 
 
 def missing(config: TrialConfig, variant: Variant) -> list[Assumption]:
-    """The assumptions that fail and without which `variant` is infinite."""
+    """Return the failing assumptions that make `variant` infinite."""
     return [a for a in _assumptions(config) if not a.holds and a.name in (*variant.needs, FEEDBACK)]
 
 
 def claimed_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """The five formulas, each with T = epochs (as P1 counts) and with T = iterations (as P2 counts).
+    """Return the five formulas, each with T = epochs (as P1 counts) and with T = iterations (as P2 counts).
 
-    Empty without the photonic mechanism, and for what the formulas do not describe (`not_described`).
+    The list is empty without the photonic mechanism, or if the formulas do not describe the noise (`not_described`).
 
     Raises:
         ValueError: unless epochs_done >= 1.

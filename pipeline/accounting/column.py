@@ -1,12 +1,12 @@
-"""`column` epsilon: what is proved of one column of one layer in one step, and why that says nothing of the model.
+"""`column` epsilon: a proof for one column of one layer in one step, and why nothing follows for the model.
 
-Proposition 3 of Ohana et al. (2021) bounds only those neighbours under which the variance grows; Renyi DP needs both
-orders, and the other one is the worse. Notation as in `photonic`: m batch size, n_out = n_l rows, U = gamma_max
-tau_h_max, L = gamma_min tau_h_min, rho = U/L, and for a ratio r of variances (Eq. 7 without its mean)
+Proposition 3 of Ohana et al. (2021) bounds only neighbours for which the variance grows. Renyi DP needs both orders,
+and the other order is worse. Notation as in `photonic`: m batch size, n_out = n_l rows, U = gamma_max tau_h_max, L =
+gamma_min tau_h_min, rho = U/L, and for a ratio r of variances (Eq. 7 without its mean)
 
     g_alpha(r) = -log(r)/2 - log(alpha - (alpha - 1) r)/(2 (alpha - 1)).
 
-The counterexamples evaluate admissible neighbours exactly, to be set beside the printed bounds.
+The counterexamples evaluate admissible neighbours exactly, for comparison with the printed bounds.
 """
 
 from __future__ import annotations
@@ -34,17 +34,20 @@ from pipeline.trials.config import TrialConfig
 
 
 def alpha_max(m: int, gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float) -> float:
-    """Order from which on the divergence of a replaced record is infinite: 1 + m/(rho^2 - 1); infinite at rho = 1."""
+    """Return the order from which replacing a record has infinite divergence; infinite if rho = 1.
+
+        1 + m/(rho^2 - 1)
+    """
     rho = _rho(gamma_min, gamma_max, tau_h_min, tau_h_max)
     return 1 + m / (rho**2 - 1) if rho > 1 else math.inf
 
 
 def corrected_column_replace_one(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float,
                                  gamma_max: float, tau_h_min: float, tau_h_max: float) -> Curve:
-    """Renyi divergence of order `alpha` > 1 of one column and one step, a record replaced, both orders.
+    """Return the Renyi divergence of order `alpha` > 1 of one column and one step: a record replaced, both orders.
 
-    Infinite unless sigma > 0, L > 0 and alpha < `alpha_max`. With R = 1 + (rho^2 - 1)/m,
-    K = (m - 1) - (alpha - 1) rho^2 and t = clip(K/(alpha rho), 1, rho):
+    Infinite unless sigma > 0, L > 0 and alpha < `alpha_max`. With R = 1 + (rho^2 - 1)/m, K = (m - 1) - (alpha - 1)
+    rho^2 and t = clip(K/(alpha rho), 1, rho):
 
         alpha tau_B^2/(2 sigma^2) (rho + t)^2/(K + alpha t^2) + n_out g_alpha(R)
     """
@@ -61,7 +64,9 @@ def corrected_column_replace_one(alpha: Curve, m: int, n_out: int, sigma: float,
 
 def corrected_column_add_remove(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float,
                                 gamma_max: float, tau_h_min: float, tau_h_max: float) -> Curve:
-    """As `corrected_column_replace_one`, a record added or removed; infinite unless (alpha - 1) rho^2 < m - 1.
+    """Return the divergence of `corrected_column_replace_one` for a record added or removed.
+
+    Infinite unless (alpha - 1) rho^2 < m - 1:
 
         alpha tau_B^2/(2 sigma^2) rho^2/(m - 1 - (alpha - 1) rho^2) + n_out g_alpha(1 + rho^2/(m - 1))
     """
@@ -76,13 +81,14 @@ def corrected_column_add_remove(alpha: Curve, m: int, n_out: int, sigma: float, 
 
 def joint_layer_floor(alpha: float, lam: float, n_out: int, sigma: float, tau_B: float, gamma_max: float,
                       tau_h_max: float) -> float:
-    """Renyi divergence of a whole layer's update in one step if the optics had a noise floor; replace-one, both orders.
+    """Return the replace-one Renyi divergence of a whole layer's update in one step with an optical noise floor.
 
-    The floor is isotropic, of variance sigma^2 lam per entry of the sum over the batch, and the g_i themselves are not
-    released. Row j is then Gaussian with covariance Sigma = sigma^2 (S + lam I + u u^T), u = phi'_j h, |u| <= U, and
-    its neighbour has v for u. alpha Sigma' + (1 - alpha) Sigma >= sigma^2 (lam - (alpha - 1) U^2) I, the means differ
-    by at most 2 tau_B U over all rows, and Sigma'^(-1/2) Sigma Sigma'^(-1/2) has at most one eigenvalue above 1 and
-    one below, both within a factor r = 1 + U^2/lam. With K = lam - (alpha - 1) U^2, infinite unless K > 0:
+    Both orders of the neighbours are covered. The floor is isotropic, with variance sigma^2 lam per entry of the batch
+    sum, and the g_i themselves are not released. Row j is then Gaussian with covariance Sigma = sigma^2 (S + lam I + u
+    u^T), u = phi'_j h, |u| <= U; its neighbour has v instead of u. Three facts give the bound. First, alpha Sigma' + (1
+    - alpha) Sigma >= sigma^2 (lam - (alpha - 1) U^2) I. Second, the means differ by at most 2 tau_B U over all rows.
+    Third, Sigma'^(-1/2) Sigma Sigma'^(-1/2) has at most one eigenvalue above 1 and one below, both within a factor r =
+    1 + U^2/lam. With K = lam - (alpha - 1) U^2, infinite unless K > 0:
 
         2 alpha tau_B^2 U^2/(sigma^2 K) + n_out (g_alpha(r) + g_alpha(1/r))
     """
@@ -104,10 +110,10 @@ def _g(alpha: Curve, r: float) -> Curve:
 
 
 def _up_to(limit: float, bound: Callable[[np.ndarray], np.ndarray], alpha: Curve) -> Curve:
-    """bound(alpha) below `limit`, infinity from there on; a float for a float."""
+    """Return bound(alpha) below `limit`, and infinity from `limit` on; a float for a float."""
     orders = np.atleast_1d(np.asarray(alpha, dtype=float))
     values = np.full(orders.shape, math.inf)
-    finite = orders < limit * (1 - 1e-12)  # an order that rounding puts on either side is taken to be beyond
+    finite = orders < limit * (1 - 1e-12)  # within rounding of the limit counts as beyond it
     if finite.any():
         values[finite] = bound(orders[finite])
     return values if np.ndim(alpha) else float(values[0])
@@ -117,9 +123,9 @@ _BOUNDS = {"replace-one": corrected_column_replace_one, "add/remove": corrected_
 
 
 def column_epsilons(config: TrialConfig) -> list[Epsilon]:
-    """Epsilon of the worst single column in a single step, under both relations; [] where there is no mechanism.
+    """Return epsilon of the worst single column in a single step, under both relations.
 
-    Empty as well where Prop. 3 does not describe the noise (`not_described`).
+    The list is empty without the photonic mechanism, or if Prop. 3 does not describe the noise (`not_described`).
     """
     if not config.parts.mechanism.optical or not_described(config):
         return []
@@ -139,11 +145,11 @@ def _epsilon(bound: Bound, delta: float, **constants: float) -> float:
 
 def single_column_eps_counterexample(n_out: int, delta: float, m: int, sigma: float, tau_B: float, gamma_min: float,
                                      gamma_max: float, tau_h_min: float, tau_h_max: float) -> dict[str, float]:
-    """Epsilon of one column and one step by four bounds, and exactly for one admissible pair of neighbours.
+    """Return epsilon of one column and one step by four bounds, and exactly for one admissible pair of neighbours.
 
-    The pair: record I has no error in both data sets (so the means agree), reaches U in one and L in the other; all
-    other records are at L. The n_out rows are then Gaussians whose variances have the ratio R = 1 + (rho^2 - 1)/m, and
-    `exact_lower_bound` is their exact epsilon: what no valid bound may fall below.
+    In this pair record I has no error in either data set, so the means agree. Record I reaches U in one and L in the
+    other; all other records are at L. The n_out rows are then Gaussians with variance ratio R = 1 + (rho^2 - 1)/m.
+    `exact_lower_bound` is their exact epsilon; a valid bound is never below it.
 
     Raises:
         ValueError: unless L > 0.
@@ -161,11 +167,14 @@ def single_column_eps_counterexample(n_out: int, delta: float, m: int, sigma: fl
 
 
 def _epsilon_of_variance_ratio(R: float, n: int, delta: float) -> float:
-    """Exact epsilon of N(0, R I_n) and N(0, I_n), both orders; R > 1. The privacy loss is affine in a chi-square."""
+    """Return the exact epsilon of N(0, R I_n) and N(0, I_n), both orders; R > 1.
+
+    The privacy loss is affine in a chi-square variable.
+    """
     def excess(epsilon: float) -> float:
-        """Larger of the two hockey-stick divergences, less delta."""
-        wide = 2 * (epsilon + n / 2 * math.log(R)) / (1 - 1 / R)  # |x|^2 from which on the wide one is e^epsilon higher
-        narrow = 2 * (n / 2 * math.log(R) - epsilon) / (1 - 1 / R)  # |x|^2 up to which the narrow one is
+        """Return the larger of the two hockey-stick divergences, minus delta."""
+        wide = 2 * (epsilon + n / 2 * math.log(R)) / (1 - 1 / R)  # above this |x|^2 the wide density is e^eps higher
+        narrow = 2 * (n / 2 * math.log(R) - epsilon) / (1 - 1 / R)  # below this |x|^2 the narrow density is
         return max(stats.chi2.sf(wide / R, n) - math.exp(epsilon) * stats.chi2.sf(wide, n),
                    stats.chi2.cdf(narrow, n) - math.exp(epsilon) * stats.chi2.cdf(narrow / R, n)) - delta
 
@@ -175,12 +184,12 @@ def _epsilon_of_variance_ratio(R: float, n: int, delta: float) -> float:
 def joint_column_counterexample(m: int, n_in: int, n_out: int, sigma: float, tau_B: float, alpha: float,
                                 h_others: Sequence[float], h_I: Sequence[float],
                                 phi_prime: float) -> dict[str, float]:
-    """Why columns do not compose: n_in columns by the saturating bound, and the exact divergence of all at once.
+    """Show that columns do not compose: n_in columns by the saturating bound, and the exact divergence of all jointly.
 
-    Neighbours that differ in record I's label only, whose projected error turns from +tau_B to -tau_B along some
-    direction of the n_out rows. All phi' are equal and all covariances saturated, as the bound wants them. Every row
-    has covariance (sigma phi'/m)^2 H with H = sum_i h_i h_i^T, and the means differ by 2 tau_B phi' h_I/m over all
-    rows together, whatever n_out is:
+    The neighbours differ only in record I's label: its projected error turns from +tau_B to -tau_B along some direction
+    of the n_out rows. All phi' are equal and all covariances saturated, as the bound assumes. Every row has covariance
+    (sigma phi'/m)^2 H with H = sum_i h_i h_i^T. The means differ by 2 tau_B phi' h_I/m over all rows together, whatever
+    n_out is:
 
         D_alpha = 2 alpha tau_B^2/sigma^2 h_I^T H^+ h_I
 

@@ -1,4 +1,4 @@
-"""Privacy curves of Gaussian mechanisms and of their subsampled kin, and how a curve becomes (epsilon, delta).
+"""Privacy curves of Gaussian mechanisms with and without subsampling, and conversion of a curve to (epsilon, delta).
 
 z is the noise multiplier (standard deviation over sensitivity), q the probability that a record takes part.
 """
@@ -20,26 +20,32 @@ from scipy import optimize, special
 
 LossDistribution: TypeAlias = pld.PrivacyLossDistribution
 
-DISCRETIZATION = 1e-4  # interval of the grid to which privacy losses are rounded, always pessimistically
-COARSEST = 1e-3  # interval where losses of single steps are large, or trials of several kinds are composed
-ORDERS = tuple(range(2, 200))  # Theorem 27 of Wang et al. holds at integer orders
+DISCRETIZATION = 1e-4  # interval of the loss grid; losses are rounded pessimistically
+COARSEST = 1e-3  # largest interval: for large losses of single steps, or trials of several kinds
+ORDERS = tuple(range(2, 200))  # Theorem 27 of Wang et al. needs integer orders
 
 
 def gdp_eps(mu: float, delta: float) -> float:
-    """Smallest epsilon of a mu-GDP mechanism at `delta` (Balle & Wang 2018, Theorem 8); 0 at mu = 0."""
+    """Return the smallest epsilon of a mu-GDP mechanism at `delta` (Balle & Wang 2018, Theorem 8); 0 at mu = 0."""
     return float(dp_accounting.get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
 
 
 def gdp_delta(mu: np.ndarray | float, epsilon: float) -> np.ndarray | float:
-    """delta of mu-GDP mechanisms at `epsilon`, mu > 0: Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)."""
+    """Return delta of mu-GDP mechanisms at `epsilon`, mu > 0.
+
+        Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
+    """
     upper = special.log_ndtr(mu / 2 - epsilon / mu)
     lower = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
     return -np.exp(upper) * np.expm1(np.minimum(lower - upper, 0.0))
 
 
 def smallest_epsilon(excess: Callable[[float], float]) -> float:
-    """Where a privacy profile meets its delta: the root of `excess`, epsilon -> delta(epsilon) - delta, which falls
-    and ends below 0; 0 where it is not positive there."""
+    """Return the epsilon at which a privacy profile meets delta; 0 if delta(0) is small enough.
+
+    Args:
+        excess: epsilon -> delta(epsilon) - delta; decreasing, and finally below 0.
+    """
     if excess(0.0) <= 0:
         return 0.0
     high = 1.0
@@ -49,24 +55,24 @@ def smallest_epsilon(excess: Callable[[float], float]) -> float:
 
 
 def classic_conversion(orders: Sequence[float] | np.ndarray, curve: np.ndarray, delta: float) -> tuple[float, float]:
-    """(epsilon, order): min_alpha [eps(alpha) + log(1/delta)/(alpha - 1)] (Mironov 2017, Proposition 3)."""
+    """Return (epsilon, order): min_alpha [eps(alpha) + log(1/delta)/(alpha - 1)] (Mironov 2017, Proposition 3)."""
     epsilons = curve + math.log(1 / delta) / (np.asarray(orders) - 1)
     best = int(np.argmin(epsilons))
     return float(epsilons[best]), float(orders[best])
 
 
 def improved_conversion(orders: Sequence[float], curve: np.ndarray, delta: float) -> tuple[float, float]:
-    """(epsilon, order) by Proposition 12 of Canonne, Kamath & Steinke (2020), as `dp_accounting` has it."""
+    """Return (epsilon, order) by Proposition 12 of Canonne, Kamath & Steinke (2020), from `dp_accounting`."""
     value, order = rdp.compute_epsilon(orders, curve, delta)
     return float(value), float(order)
 
 
 @lru_cache(maxsize=256)
 def without_replacement_rdp(q: float, z: float, orders: tuple[int, ...] = ORDERS) -> np.ndarray:
-    """Renyi divergence of one step on a fresh subset of the records, replace-one, at integer orders >= 2.
+    """Return the Renyi divergence of one step on a fresh subset of the records, replace-one, at integer orders >= 2.
 
-    Wang, Balle & Kasiviswanathan 2019, Theorem 27 (for the Gaussian, whose divergence alpha/(2 z^2) is tight), as in
-    `dp_accounting`'s SampledWithoutReplacementDpEvent up to order 256, a hundred times as fast:
+    Wang, Balle & Kasiviswanathan 2019, Theorem 27, for the Gaussian, whose divergence alpha/(2 z^2) is tight. The
+    values equal `dp_accounting`'s SampledWithoutReplacementDpEvent up to order 256, a hundred times as fast:
 
         (alpha - 1) D = log(1 + q^2 C(alpha, 2) min(4 (e^D(2) - 1), 2 e^D(2)) + sum_{j >= 3} q^j C(alpha, j) b(j)),
         b(j) = min(4 sqrt(B(2 floor(j/2)) B(2 ceil(j/2))), 2 e^((j-1) D(j)))
@@ -88,19 +94,19 @@ def without_replacement_rdp(q: float, z: float, orders: tuple[int, ...] = ORDERS
 
 
 def lemma3_rdp(q: float, z: float, orders: tuple[int, ...] = ORDERS) -> np.ndarray:
-    """As `without_replacement_rdp` by Lemma 3 of Lee & Kifer (2020) as printed: 2 e^((j-1) D(j)) for every j >= 3."""
+    """Return `without_replacement_rdp` by Lemma 3 of Lee & Kifer (2020) as printed: b(j) = 2 e^((j-1) D(j)), j >= 3."""
     return _amplified(q, _log_terms(np.arange(max(orders) + 1), z), orders)
 
 
 def _log_terms(j: np.ndarray, z: float) -> np.ndarray:
-    """log of 2 e^((j-1) D(j)), at j = 2 of the smaller of that and 4 (e^D(2) - 1); D(j) = j/(2 z^2)."""
+    """Return log of 2 e^((j-1) D(j)), with D(j) = j/(2 z^2); at j = 2 the smaller of this and 4 (e^D(2) - 1)."""
     terms = math.log(2) + j * (j - 1) / (2 * z**2)
     terms[2] = min(terms[2], math.log(4 * -math.expm1(-1 / z**2)) + 1 / z**2)
     return terms
 
 
 def _amplified(q: float, log_terms: np.ndarray, orders: Sequence[int]) -> np.ndarray:
-    """log(1 + sum_{j=2}^alpha q^j C(alpha, j) e^log_terms[j])/(alpha - 1) at every order."""
+    """Return log(1 + sum_{j=2}^alpha q^j C(alpha, j) e^log_terms[j])/(alpha - 1) at every order."""
     j = np.arange(2, len(log_terms))
     curve = []
     for alpha in orders:
@@ -112,32 +118,33 @@ def _amplified(q: float, log_terms: np.ndarray, orders: Sequence[int]) -> np.nda
 
 
 def _log_central_moments(n: int, z: float) -> np.ndarray:
-    """log B(k) for even k = 0, 2, ..., n, where B(k) = Delta^k f(0) = E_Q[(P/Q - 1)^k] with P/Q = e^(x/z - 1/(2 z^2)).
+    """Return log B(k) for even k = 0, 2, ..., n, where B(k) = Delta^k f(0) = E_Q[(P/Q - 1)^k].
 
-    As a sum of positive terms, since the differences themselves cancel catastrophically at large z. The integrand is
-    analytic and decays like a Gaussian, so the trapezoidal rule is exact to rounding.
+    P/Q = e^(x/z - 1/(2 z^2)). B(k) is computed as a sum of positive terms, because the differences themselves cancel
+    catastrophically at large z. The integrand is analytic and decays like a Gaussian, so the trapezoidal rule is exact
+    to rounding.
     """
     step = 0.05
     x = np.arange(-40.0, n / z + 40.0, step)
     loss = x / z - 1 / (2 * z**2)
     with np.errstate(divide="ignore"):  # log 0 where P = Q
-        log_ratio = np.maximum(loss, 0) + np.log(-np.expm1(-np.abs(loss)))  # of |P/Q - 1|
+        log_ratio = np.maximum(loss, 0) + np.log(-np.expm1(-np.abs(loss)))  # log |P/Q - 1|
     log_density = -x * x / 2 + math.log(step / math.sqrt(2 * math.pi))
     return np.array([special.logsumexp(log_density + (k * log_ratio if k else 0)) for k in range(0, n + 1, 2)])
 
 
 @lru_cache(maxsize=8)
 def gaussian_losses(z: float, interval: float = DISCRETIZATION) -> LossDistribution:
-    """Privacy-loss distribution of the Gaussian mechanism."""
+    """Return the privacy-loss distribution of the Gaussian mechanism."""
     return poisson_losses(1.0, z, interval)
 
 
 @lru_cache(maxsize=8)
 def poisson_losses(q: float, z: float, interval: float = DISCRETIZATION) -> LossDistribution:
-    """Privacy-loss distribution of one step with Poisson sampling, add/remove: `dp_accounting`'s own, to the last bit.
+    """Return the privacy-loss distribution of one step with Poisson sampling, add/remove.
 
-    Its `from_gaussian_mechanism` inverts the loss at one point of the grid after the other, in Python, which takes
-    three quarters of an accounting; here they are inverted together.
+    It equals `dp_accounting`'s bit for bit. `from_gaussian_mechanism` there inverts the loss point by point in Python,
+    which takes three quarters of an accounting. This function inverts all points at once.
     """
     both = []
     for adjacency in (mechanism.AdjacencyType.REMOVE, mechanism.AdjacencyType.ADD)[: 1 if q == 1 else 2]:
@@ -150,7 +157,7 @@ def poisson_losses(q: float, z: float, interval: float = DISCRETIZATION) -> Loss
 
 
 def _profile(loss: mechanism.GaussianPrivacyLoss, z: float, epsilons: np.ndarray) -> np.ndarray:
-    """`loss.get_delta_for_epsilon(epsilons)` [k], by the same operations in the same order, at all points at once.
+    """Return `loss.get_delta_for_epsilon(epsilons)` [k], by the same operations in the same order but vectorized.
 
     Args:
         loss: of sensitivity 1, add or remove.
@@ -177,15 +184,16 @@ def _profile(loss: mechanism.GaussianPrivacyLoss, z: float, epsilons: np.ndarray
 
 @lru_cache(maxsize=8)
 def without_replacement_losses(q: float, z: float, interval: float = DISCRETIZATION) -> LossDistribution:
-    """Privacy-loss distribution of one step on a fresh subset of the records, replace-one.
+    """Return the privacy-loss distribution of one step on a fresh subset of the records, replace-one.
 
-    Advanced joint convexity (Balle, Barthe & Gaboardi 2018, Theorem 2; Zhu, Dong & Wang 2022, Proposition 30): the
-    hockey-stick divergence of order e^eps >= 1 is at most that of P = (1-q) N(0,1) + q N(1/z,1) from Q = N(0,1). The
-    relation is symmetric, so the same holds with the data sets exchanged, which gives the branch below 1:
+    Advanced joint convexity (Balle, Barthe & Gaboardi 2018, Theorem 2; Zhu, Dong & Wang 2022, Proposition 30) bounds
+    the hockey-stick divergence of order e^eps >= 1. It is at most the divergence of P = (1-q) N(0,1) + q N(1/z,1) from
+    Q = N(0,1). The relation is symmetric, so the same holds with the data sets exchanged, which gives the branch below
+    1:
 
         H(e^-eps) = 1 - e^-eps + e^-eps H(e^eps)
 
-    Neither P against Q nor Q against P alone bounds both branches; connecting the dots of this profile does.
+    Neither P against Q nor Q against P alone bounds both branches. Connecting the dots of this profile does.
     """
     loss = mechanism.GaussianPrivacyLoss(z, sampling_prob=q, adjacency_type=mechanism.AdjacencyType.REMOVE)
     top = math.ceil(loss.connect_dots_bounds().epsilon_upper / interval)

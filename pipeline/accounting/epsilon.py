@@ -1,11 +1,11 @@
-"""The one type in which a privacy loss is stated: a number that cannot be parted from what it means."""
+"""The only type for a privacy loss: it keeps the number together with its meaning."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-# By kind: whether it guarantees anything of a model, and the statement (docs/privacy.md proves them).
+# By kind: whether it guarantees anything about a model, and the statement (proofs: docs/privacy.md).
 GUARANTEES = {
     "certified": (True, "Features and labels of every record are protected: whoever sees the weights after every step "
                   "tells two neighbouring training sets apart no better than (ε, δ)-differential privacy permits. It "
@@ -31,14 +31,14 @@ class Epsilon:
     """The epsilon of an (epsilon, delta) statement, with everything needed to read it.
 
     Attributes:
-        value: >= 0; may be infinite, and then it is no metric (a tracking store would turn it into 1.8e308) but a tag.
+        value: >= 0; an infinite value is stored as a tag, because a tracking store would turn the metric into 1.8e308.
         kind: a key of `GUARANTEES`.
-        variant: which formula or accountant, `second/iterations` for example; may be empty.
-        relation: neighbouring relation, `replace-one` for example.
+        variant: the formula or accountant, for example `second/iterations`; may be empty.
+        relation: neighbouring relation, for example `replace-one`.
         sampler: how batches were drawn.
         delta: in (0, 1).
-        conversion: how a Renyi or privacy-loss curve became (epsilon, delta), `classic` for example.
-        note: one line on what the value rests on.
+        conversion: how a Renyi or privacy-loss curve became (epsilon, delta), for example `classic`.
+        note: one line on the assumptions of the value.
 
     Raises:
         ValueError: for a value, kind or delta out of range, or a missing relation, sampler or conversion.
@@ -66,7 +66,7 @@ class Epsilon:
 
     @property
     def metric_name(self) -> str:
-        """`epsilon/<kind>/<variant>`, or `epsilon/<kind>` where there is only one variant."""
+        """Return `epsilon/<kind>/<variant>`, or `epsilon/<kind>` without a variant."""
         return f"epsilon/{self.kind}/{self.variant}" if self.variant else f"epsilon/{self.kind}"
 
     @property

@@ -1,9 +1,9 @@
-"""What validation costs where its accuracy is logged with noise: nothing on top of training, by a choice of the noise.
+"""The cost of validation with noisy accuracy: calibrated noise makes it nothing on top of training.
 
-After every epoch the number of validation records that are classified right is released with Gaussian noise of standard
-deviation s. Putting one record in, taking it out, or changing it moves that number by 1 at most, so that E evaluations
-are (sqrt(E)/s)-GDP for the validation records. A record is in training or in validation, by a split that does not look
-at it: it pays for one of the two, and epsilon is the larger (parallel composition). s is such that both are the same at
+After every epoch the number of correctly classified validation records is released with Gaussian noise of standard
+deviation s. Adding, removing or changing one record moves this number by at most 1, so E evaluations are
+(sqrt(E)/s)-GDP for the validation records. A record is in training or in validation, by a split that does not look at
+it. So it pays for one of them, and epsilon is the larger of the two (parallel composition). s makes the two equal at
 the end of the run.
 """
 
@@ -28,7 +28,7 @@ from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import composable, guarantee
 
-LARGEST_EPSILON = 1e8  # of training, that noise on scores can be matched to
+LARGEST_EPSILON = 1e8  # largest epsilon of training that score noise can match
 
 
 def is_noisy(config: TrialConfig) -> bool:
@@ -38,10 +38,10 @@ def is_noisy(config: TrialConfig) -> bool:
 
 @lru_cache(maxsize=1024)
 def evaluation_noise(config: TrialConfig) -> float:
-    """s: standard deviation of the noise on the number of validation records classified right, in records.
+    """Return s, the standard deviation of the noise on the number of correct validation records, in records.
 
     Raises:
-        ConfigError: for a trial whose own epsilon is infinite.
+        ConfigError: for a trial with infinite epsilon, or one too large for the noise sampler.
     """
     config = with_noise(config)
     epsilons = certified_epsilons if config.parts.mechanism.composed else label_epsilons
@@ -56,10 +56,10 @@ def evaluation_noise(config: TrialConfig) -> float:
 
 
 def check_evaluations(trials: Iterable[TrialConfig]) -> None:
-    """Make sure, before anything is trained, that trials have an epsilon that covers their evaluations.
+    """Refuse, before training, trials without an epsilon that covers their evaluations.
 
     Raises:
-        ConfigError: naming the first that has none.
+        ConfigError: naming the first such trial.
     """
     for trial in trials:
         if is_noisy(trial):
@@ -70,7 +70,7 @@ def check_evaluations(trials: Iterable[TrialConfig]) -> None:
 
 
 def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) -> list[Epsilon]:
-    """Epsilons of training, raised to what the evaluations of `epochs_done` epochs cost a validation record."""
+    """Raise the epsilons of training to the cost of `epochs_done` evaluations for a validation record."""
     if not epsilons or not is_noisy(config):
         return list(epsilons)
     noise = evaluation_noise(config)
@@ -82,15 +82,15 @@ def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) ->
 
 def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
                      earlier: Mapping[str, int] = MappingProxyType({})) -> Epsilon:
-    """Epsilon of the best of all certified trials among `trials`, by the selection's rule.
+    """Return epsilon of publishing the best certified trial of `trials`, by the selection's rule.
 
     Args:
-        trials: of a fixed grid all trials, seeds included; of random stopping the candidates, not the drawn trials.
-        earlier: by trial_key, epochs that draws of a trial's secret noise before the last have released.
+        trials: for a fixed grid all trials, seeds included; for random stopping the candidates, not the drawn trials.
+        earlier: by trial_key, epochs that earlier draws of the trial's secret noise released.
 
     Raises:
-        ValueError: where no trial is certified.
-        UnsupportedAccounting: where they differ in data set, delta or neighbouring relation.
+        ValueError: if no trial is certified.
+        UnsupportedAccounting: if trials differ in data set, delta or neighbouring relation.
     """
     trials = composable(trials)
     if not trials:
@@ -118,5 +118,5 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
 
 
 def scores_are_covered(trials: Sequence[TrialConfig]) -> bool:
-    """Whether the validation scores of all certified trials among `trials` are released with noise."""
+    """Whether all certified trials among `trials` release their validation scores with noise."""
     return all(is_noisy(trial) for trial in composable(trials))

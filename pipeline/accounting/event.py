@@ -1,15 +1,15 @@
-"""`certified` epsilon: Gaussian mechanisms on the released update, accounted for as the batches were drawn.
+"""`certified` epsilon: accounting of Gaussian mechanisms on the released update, for the sampler that drew the batches.
 
-A mechanism describes what it released as an immutable `PrivacyEvent`; `epsilon` accounts for it, or refuses with
-`UnsupportedAccounting` and the reason. What is proved:
+A mechanism describes its releases as an immutable `PrivacyEvent`. `epsilon` accounts for the event, or refuses it with
+`UnsupportedAccounting` and the reason. Proved accountants:
 
     sampler               relation      accountants
     poisson               add/remove    pld
     without_replacement   replace-one   pld, rdp/improved, rdp/classic
     shuffled              replace-one   gdp (no amplification)
 
-The guarantee presupposes that every record's contribution was clipped to norm C after all record-local randomness, and
-that the noise was added after that, to the sum (or to the sum divided by a public constant) of all released tensors.
+The guarantee assumes that every record's contribution was clipped to norm C after all record-local randomness. It
+assumes that the noise was then added to the sum of all released tensors, or to this sum divided by a public constant.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from pipeline.trials.part import PARTS, load, parts_of
 from pipeline.trials.sampler import RELATIONS, Sampler
 
 CONVERSIONS = {"pld": "pld", "rdp/improved": "improved", "rdp/classic": "classic", "gdp": "exact"}
-LEAST_NOISE_OVER_SENSITIVITY = LEAST_NOISE_OVER_C / 2  # of 2 C, under replace-one
-LITTLE_NOISE = 0.4  # noise multipliers below it spread the loss of a step over tens, and the grid is the coarsest
+LEAST_NOISE_OVER_SENSITIVITY = LEAST_NOISE_OVER_C / 2  # the sensitivity is 2 C under replace-one
+LITTLE_NOISE = 0.4  # below it the loss of one step spreads over tens, so the grid is `COARSEST`
 
 
 class UnsupportedAccounting(ValueError):
-    """A schedule that has no proof here; the message says what is missing and what is accounted for instead."""
+    """A schedule without a proof here; the message names the missing proof and the schedules that are accounted for."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class PrivacyEvent:
     Attributes:
         sampler: name of a sampler.
         relation: one of `RELATIONS`.
-        noise_multiplier: z, standard deviation of the noise on the sum over the batch, divided by the sensitivity of
-            that sum under `relation`: C for add/remove, 2 C for replace-one. For noise sigma_w on the mean it is
-            sigma_w q N/C and sigma_w m/(2 C). 0 is no noise; None where it is still to be calibrated.
+        noise_multiplier: z, the standard deviation of the noise on the batch sum over the sensitivity of the sum under
+            `relation`: C for add/remove, 2 C for replace-one. Noise sigma_w on the mean gives z = sigma_w q N/C or
+            sigma_w m/(2 C). 0 means no noise; None means not calibrated yet.
         steps: releases in the whole run.
         epochs: passes over the records in the whole run; a shuffled record takes part at most once in each.
         sampling_rate: q of poisson.
@@ -92,10 +92,10 @@ class PrivacyEvent:
 
     @property
     def q(self) -> float:
-        """Probability that a record takes part in a step.
+        """Return the probability that a record takes part in a step.
 
         Raises:
-            ValueError: for shuffled batches, which have none that anything may be concluded from.
+            ValueError: for shuffled batches, which have no sampling rate.
         """
         if self.sampling_rate is not None:
             return self.sampling_rate
@@ -105,10 +105,10 @@ class PrivacyEvent:
 
     @property
     def z(self) -> float:
-        """The noise multiplier.
+        """Return the noise multiplier.
 
         Raises:
-            ValueError: where it is still to be calibrated.
+            ValueError: if it is not calibrated yet.
         """
         if self.noise_multiplier is None:
             raise ValueError("noise_multiplier: not set; noise_multiplier_for calibrates it")
@@ -116,16 +116,17 @@ class PrivacyEvent:
 
     @property
     def drawn(self) -> type[Sampler]:
-        """What is known of batches that are drawn so."""
+        """Return the sampler's class."""
         return parts_of("sampler", Sampler)[self.sampler]
 
 
 def accountants(event: PrivacyEvent) -> tuple[str, ...]:
-    """Which accountants are proved for the event, the tightest first; without pld where another one is, for noise
-    below `LEAST_NOISE_OVER_SENSITIVITY`.
+    """Return the accountants proved for the event, the tightest first.
+
+    Below `LEAST_NOISE_OVER_SENSITIVITY` the list omits pld, if another accountant is left.
 
     Raises:
-        UnsupportedAccounting: if none is.
+        UnsupportedAccounting: if no accountant is proved.
     """
     if event.relation != event.drawn.relation:
         known = "; ".join(f"{name} with {sampler.relation}" for name, sampler in parts_of("sampler", Sampler).items())
@@ -138,14 +139,14 @@ def accountants(event: PrivacyEvent) -> tuple[str, ...]:
 
 
 def epsilon(event: PrivacyEvent, delta: float, accountant: str | None = None) -> Epsilon:
-    """Certified epsilon of every released iterate; infinite without noise.
+    """Return the certified epsilon of all released iterates together; infinite without noise.
 
     Args:
-        accountant: one of `accountants(event)`; the tightest if None.
+        accountant: one of `accountants(event)`; None takes the tightest.
 
     Raises:
-        UnsupportedAccounting: for a combination that is not proved, and as `pld_epsilon`.
-        ValueError: unless 0 < delta < 1, or where the noise multiplier is not set or, for pld, below
+        UnsupportedAccounting: for a combination without a proof, and as `pld_epsilon`.
+        ValueError: unless 0 < delta < 1, if the noise multiplier is not set or, for pld, if it is below
             `LEAST_NOISE_OVER_SENSITIVITY`.
     """
     accountant = _checked(event, accountant)
@@ -157,10 +158,10 @@ def epsilon(event: PrivacyEvent, delta: float, accountant: str | None = None) ->
 
 def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: float,
                          accountant: str | None = None) -> float:
-    """Noise multiplier with which the event's epsilon is at most `target_epsilon`, and at least 0.99 of it.
+    """Return a noise multiplier that gives an epsilon between 0.99 `target_epsilon` and `target_epsilon`.
 
     Raises:
-        ValueError: unless target_epsilon is positive and finite, or where no multiplier in [0.1, 1e6] attains it.
+        ValueError: unless target_epsilon is positive and finite, or if no multiplier in [0.1, 1e6] attains it.
         UnsupportedAccounting: as `epsilon`.
     """
     accountant = _checked(event, accountant)
@@ -172,21 +173,21 @@ def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: floa
 
 
 def calibrate(target_epsilon: float, value: Callable[[float], float], name: str, least: float = 1e-6) -> float:
-    """The number with which an epsilon that falls in it is at most `target_epsilon`, and at least 0.99 of it.
+    """Return a number at which a decreasing epsilon lies between 0.99 `target_epsilon` and `target_epsilon`.
 
     Args:
-        value: from the number to epsilon.
-        name: of the number, for messages.
-        least: that is tried.
+        value: function from the number to epsilon.
+        name: the number's name in messages.
+        least: lower end of the search interval [least, 1e6].
 
     Raises:
-        ValueError: as `noise_multiplier_for`, of [least, 1e6].
+        ValueError: unless target_epsilon is positive and finite, or if no number in [least, 1e6] attains it.
     """
     if not 0 < target_epsilon < math.inf:
         raise ValueError(f"target_epsilon: must be > 0 and finite, got {target_epsilon}")
 
     def excess(log_z: float) -> float:
-        """log(epsilon/target): decreasing, and nearly straight."""
+        """Return log(epsilon/target), which decreases in log z and is nearly linear."""
         if not least <= math.exp(log_z) <= 1e6:
             raise ValueError(f"target_epsilon: no {name} in [{least:g}, 1e6] gives {target_epsilon}")
         return math.log(max(value(math.exp(log_z)), 1e-300) / target_epsilon)
@@ -242,17 +243,19 @@ def _value(event: PrivacyEvent, delta: float, accountant: str) -> float:
 
 
 def interval_of(event: PrivacyEvent) -> float:
-    """Interval of the grid on which the losses of a run are composed, by its noise."""
+    """Return the interval of the loss grid for a run; it depends on the noise."""
     little = event.noise_multiplier is not None and event.noise_multiplier < LITTLE_NOISE
     return COARSEST if little else DISCRETIZATION
 
 
 def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> LossDistribution:
-    """Privacy-loss distribution of the whole run; shuffled epochs are Gaussians of sensitivity 1 and noise z/sqrt(E).
+    """Return the privacy-loss distribution of the whole run.
+
+    E shuffled epochs are one Gaussian mechanism of sensitivity 1 with noise z/sqrt(E).
 
     Args:
-        interval: of the grid of losses, by default `interval_of` the run; epsilon holds on any, and a coarse one is
-            fast, but gives a larger one.
+        interval: of the loss grid; None takes `interval_of(event)`. Epsilon is valid on any grid; a coarse grid is
+            faster and gives a larger epsilon.
 
     Raises:
         UnsupportedAccounting: as `accountants`, and for a noise multiplier below `LEAST_NOISE_OVER_SENSITIVITY`.
@@ -265,24 +268,26 @@ def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> Los
 
 
 def check_losses(event: PrivacyEvent) -> None:
-    """Raises:
-        UnsupportedAccounting: for an event that `loss_distribution` refuses.
+    """Refuse an event that `loss_distribution` cannot take.
+
+    Raises:
+        UnsupportedAccounting: as `loss_distribution`.
     """
     accountants(event)
     if event.noise_multiplier is None or event.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
         raise UnsupportedAccounting(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a "
-                                    "privacy-loss distribution (below it epsilon is in the hundreds, and so is the "
-                                    f"grid, in millions), got {event.noise_multiplier}")
+                                    "privacy-loss distribution (smaller noise has an epsilon in the hundreds, and a "
+                                    f"grid of hundreds of millions), got {event.noise_multiplier}")
 
 
 def pld_epsilon(losses: LossDistribution, delta: float, steps: int) -> float:
-    """Epsilon of a distribution that was composed of `steps` steps, never below the true one.
+    """Return epsilon from the privacy-loss distribution of `steps` composed steps, never below the true epsilon.
 
-    The Fourier transforms that compose it round, by up to steps 2^-53 of probability (measured against exact Gaussian
-    compositions of up to 10^6 steps); ten times that is taken from delta.
+    The Fourier transforms of the composition round by up to steps 2^-53 of probability, as measured against exact
+    Gaussian compositions of up to 10^6 steps. Ten times this error is taken from delta.
 
     Raises:
-        UnsupportedAccounting: for a delta of which that would be more than a tenth.
+        UnsupportedAccounting: if rounding takes more than delta/10.
     """
     if delta < (least := steps * LEAST_DELTA_PER_STEP):
         raise UnsupportedAccounting(f"delta: must be at least {least:.3g} for a privacy-loss distribution of {steps} "
@@ -293,19 +298,19 @@ def pld_epsilon(losses: LossDistribution, delta: float, steps: int) -> float:
 
 def certified_component_norm(tau_B: Sequence[float], gamma: Sequence[float], tau_h_prev: Sequence[float],
                              bias: bool = True) -> float:
-    """C: the largest norm of one record's contribution when its factors are clipped component by component.
+    """Return C, the largest norm of one record's contribution under component clipping.
 
     C^2 = sum_l tau_{B,l}^2 gamma_l^2 (tau_{h,l-1}^2 + 1), the 1 for the bias. One entry per layer, the output layer
     last (tau_B = tau_e, gamma = 1 there). Norms are Euclidean.
 
     Raises:
-        ValueError: where the lengths differ.
+        ValueError: if the lengths differ.
     """
     return math.sqrt(sum((B * g) ** 2 * (h**2 + bias) for B, g, h in zip(tau_B, gamma, tau_h_prev, strict=True)))
 
 
 def sensitivity(C: float, relation: str) -> float:
-    """Of a sum of contributions of norm at most C: C for add/remove, 2 C for replace-one.
+    """Return the sensitivity of a sum of contributions of norm at most C: C for add/remove, 2 C for replace-one.
 
     Raises:
         ValueError: for another relation.

@@ -1,20 +1,20 @@
-"""`label` epsilon: what the optical noise gives when features are public and only labels are private.
+"""`label` epsilon: the guarantee of optical noise when features are public and only labels are private.
 
-h and phi' are then fixed and an update is post-processing of scale(B e_i) + g_i: a Gaussian mechanism of sensitivity
-2 tau_B and noise sigma for every layer in which the record takes part. Layers have independent noise and compose; the
-output layer is one of them, and without noise of its own nothing is private. BP perturbs its error once for all layers,
-and `joint_release` the stacked projection, of norm tau_B at most, from which the output layer's error is decoded: one
-release. `denoise` is post-processing of what is released, B being public, and changes nothing here.
+h and phi' are then fixed, and an update is post-processing of scale(B e_i) + g_i. This is a Gaussian mechanism of
+sensitivity 2 tau_B and noise sigma in every layer. Layers have independent noise and compose. The output layer counts
+as a layer, and nothing is private if its error has no noise. BP perturbs its error once for all layers: one release.
+`joint_release` perturbs the stacked projection, of norm at most tau_B, and decodes the output layer's error from it:
+also one release. `denoise` is post-processing, because B is public, and changes nothing here.
 
-With projector `opu_physical` there is no Gaussian. What a participation costs follows from photons (`photon`) and the
-rest is the same; the output layer's error is bare unless `joint_release` decodes it from the projection.
+Projector `opu_physical` has no Gaussian noise. The cost of a participation follows from photons (`photon`), and the
+rest is the same. Its output layer's error has no noise unless `joint_release` decodes it from the projection.
 
-Participations: at most one per epoch where an epoch is a partition; K ~ Bin(steps, m/N) where batches are drawn anew.
-Batches are drawn without looking at the labels, so K may be revealed, and the loss averages over it,
+A record participates at most once per epoch if an epoch is a partition. With fresh batches in every step, K ~
+Bin(steps, m/N). Batches are drawn without looking at the labels, so K may be revealed, and the loss averages over it:
 
     delta(epsilon) = E_K[delta of (mu sqrt(K))-GDP at epsilon],
 
-with no amplification claimed. Putting the expected K in the place of K is not proved: delta is not concave in K.
+without amplification. Replacing K by its expectation is not proved: delta is not concave in K.
 """
 
 from __future__ import annotations
@@ -39,18 +39,21 @@ from pipeline.accounting.photon import label_divergence
 from pipeline.trials.config import TrialConfig
 
 RELATION = "replace-one label"
-LEAST_STEP, MOST_STEP = -20, 14  # of the orders 1 + 2^(k/2) at which the curve of photons is looked at
+LEAST_STEP, MOST_STEP = -20, 14  # range of k; the photon curve is evaluated at orders 1 + 2^(k/2)
 
 
 def label_dp_photonic_layer(alpha: Curve, sigma: float, tau_B: float) -> Curve:
-    """2 alpha tau_B^2/sigma^2: Renyi divergence of one layer and one participation; infinite without noise."""
+    """Return the Renyi divergence of one layer and one participation; infinite if sigma = 0.
+
+        2 alpha tau_B^2/sigma^2
+    """
     return 2 * alpha * (tau_B / sigma) ** 2 if sigma > 0 else alpha * math.inf
 
 
 def label_mu(config: TrialConfig) -> float:
-    """mu of the Gaussian-DP of one participation: 2 tau_B/sigma of every noisy release, composed over releases.
+    """Return mu of the Gaussian DP of one participation: 2 tau_B/sigma for every noisy release, composed over releases.
 
-    Infinite where a layer's error is used without noise.
+    Infinite if a layer's error is used without noise.
 
     Raises:
         ValueError: for a trial without the photonic mechanism.
@@ -62,17 +65,17 @@ def label_mu(config: TrialConfig) -> float:
 
 
 def _sensitivity(config: TrialConfig) -> float:
-    """2 tau_B of every release of one participation, composed over releases."""
+    """Return the sensitivity of one participation: 2 tau_B per release, composed over releases."""
     releases = 1 if config.parts.feedback.exact or config.joint_release else len(config.hidden) + 1
     return 2 * config.tau_f * math.sqrt(releases)
 
 
 @lru_cache(maxsize=1024)
 def with_sigma(config: TrialConfig) -> TrialConfig:
-    """The trial with the sigma that its `target_label_epsilon` takes; other trials as they are.
+    """Return the trial with the sigma that attains its `target_label_epsilon`; other trials unchanged.
 
     The `gdp` label epsilon of all epochs is then at most the target and at least 0.99 of it. Epsilon grows with mu from
-    0 without bound, so every target > 0 can be met where no error stays bare (which the configuration refuses).
+    0 without bound, so every target > 0 can be met if every error gets noise. The configuration refuses other trials.
     """
     target = config.target_label_epsilon
     if not target:
@@ -93,13 +96,13 @@ def with_sigma(config: TrialConfig) -> TrialConfig:
 
 
 def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Label epsilon of a trial: `gdp`, exact for these Gaussians, and `rdp`, their Renyi curve by classic conversion;
-    with projector `opu_physical` in their place `photon`, from the Renyi curve of its counts.
+    """Return the label epsilons of a trial.
 
-    Empty without the photonic mechanism.
+    `gdp` is exact for these Gaussians; `rdp` converts their Renyi curve classically. Projector `opu_physical` has only
+    `photon`, from the Renyi curve of its counts. The list is empty without the photonic mechanism.
 
     Raises:
-        ValueError: unless epochs_done >= 1, or for a sampler whose participations are not known.
+        ValueError: unless epochs_done >= 1, or for a sampler without known participations.
     """
     if epochs_done < 1:
         raise ValueError(f"epochs_done: must be >= 1, got {epochs_done}")
@@ -128,10 +131,10 @@ def _photon_epsilon(config: TrialConfig, draws: int, q: float, note: str) -> Eps
 
 
 def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float:
-    """Epsilon of K ~ Bin(draws, q) participations in what `opu_physical` counts, K public.
+    """Return epsilon of K ~ Bin(draws, q) participations in the counts of `opu_physical`, K public.
 
-    Every order gives a valid one. The search goes from the order that is best for a Gaussian downhill, as each order
-    takes a second.
+    Every order gives a valid epsilon. The search starts at the best order for a Gaussian and goes downhill, because
+    each order takes a second.
     """
     log_in, log_out = math.log(q), math.log1p(-q) if q < 1 else -math.inf
 
@@ -141,7 +144,7 @@ def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float
         curve = np.array([draws * np.logaddexp(log_out, log_in + exponent) / (alpha - 1)])
         if not np.isfinite(curve).all():
             return math.inf
-        # The improved one is not stable near order 1, where it is infinite here and gains nothing.
+        # The improved conversion is unstable near order 1: it is infinite here and gains nothing.
         return min(convert([alpha], curve, delta)[0] for convert in (classic_conversion, improved_conversion))
 
     expected = draws * q * label_divergence(2.0, config) / 2
@@ -155,7 +158,7 @@ def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float
 
 
 def binomial_gdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
-    """Epsilon of K ~ Bin(draws, q) mu-GDP releases, K public; exactly (mu sqrt(draws))-GDP at q = 1."""
+    """Return epsilon of K ~ Bin(draws, q) mu-GDP releases, K public; at q = 1 exactly (mu sqrt(draws))-GDP."""
     if math.isinf(mu):
         return math.inf
     if q == 1:
@@ -171,7 +174,10 @@ def binomial_gdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
 
 
 def binomial_rdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
-    """As `binomial_gdp_eps`, by classic conversion of draws log(1 - q + q e^((alpha-1) alpha mu^2/2))/(alpha - 1)."""
+    """Return the same as `binomial_gdp_eps`, by classic conversion of the Renyi curve.
+
+        draws log(1 - q + q e^((alpha-1) alpha mu^2/2))/(alpha - 1)
+    """
     if math.isinf(mu):
         return math.inf
     exponent = (ALPHAS - 1) * ALPHAS * mu**2 / 2

@@ -15,7 +15,9 @@ from pipeline.accounting.curves import (
 
 
 def leekifer_sensitivity(gamma: float, beta: float, tau_e: float, tau_h: float, L: int, m: int) -> float:
-    """Section 4.2: 2 gamma beta tau_e sqrt((1 + tau_h^2) L)/m, of the mean update of L equal layers under replace-one.
+    """Return the replace-one sensitivity of the mean update of L equal layers (Section 4.2).
+
+        2 gamma beta tau_e sqrt((1 + tau_h^2) L)/m
 
     Args:
         gamma: bound of |phi'|.
@@ -27,7 +29,7 @@ def leekifer_sensitivity(gamma: float, beta: float, tau_e: float, tau_h: float, 
 
 def leekifer_epsilon(N: int, m: int, noise_multiplier: float, T: int, delta: float,
                      orders: Sequence[int] = ORDERS) -> dict[str, float]:
-    """Epsilon of T steps on batches of m out of N records, by Theorem 27 of Wang, Balle & Kasiviswanathan (2019).
+    """Return epsilon of T steps on batches of m out of N records (Wang, Balle & Kasiviswanathan 2019, Theorem 27).
 
     The published table is `epsilon_classic`, truncated to two decimals.
 
@@ -46,7 +48,7 @@ def leekifer_epsilon(N: int, m: int, noise_multiplier: float, T: int, delta: flo
 
 def leekifer_epsilon_lemma3_printed(N: int, m: int, noise_multiplier: float, T: int, delta: float,
                                     orders: Sequence[int] = ORDERS) -> dict[str, float]:
-    """As `leekifer_epsilon` by Lemma 3 as the paper prints it, which does not reproduce the paper's own numbers."""
+    """Return `leekifer_epsilon` by Lemma 3 as printed, which does not reproduce the paper's own numbers."""
     orders = tuple(orders)
     value, order = classic_conversion(orders, T * lemma3_rdp(m / N, noise_multiplier, orders), delta)
     return {"epsilon_classic": value, "order": order}

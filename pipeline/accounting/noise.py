@@ -1,4 +1,4 @@
-"""What the source of the noise makes of a guarantee, in words: noise from a recorded seed only simulates one."""
+"""Sentences on the source of the noise: noise from a recorded seed only simulates a guarantee."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RECORDED = "simulate the guarantee, and a release needs secret noise"
 
 
 def noise_statement(sources: Iterable[str]) -> str:
-    """Where the noise of these trials comes from, and what follows: a clause without a full stop, empty for no trial.
+    """Return a clause on the source of the noise and its consequence, without a full stop; empty for no trial.
 
     Args:
         sources: the setting `noise` of every trial that draws noise.
@@ -29,7 +29,7 @@ def noise_statement(sources: Iterable[str]) -> str:
 
 
 def standing(sources: Iterable[str]) -> str:
-    """`certified`, `simulated` or `partly simulated`: how a guarantee stands with trials of these sources of noise."""
+    """Return `certified`, `simulated` or `partly simulated`: the guarantee's standing with these noise sources."""
     recorded, secret = _counts(sources)
     if not recorded:
         return "certified"
@@ -37,11 +37,11 @@ def standing(sources: Iterable[str]) -> str:
 
 
 def choice_statement(trials: Sequence[TrialConfig], selection: Selection) -> str:
-    """Sentences on the noise of what a `selected` epsilon pays for, and what such a simulation leaves out.
+    """Return sentences on the noise behind a `selected` epsilon, and on what a simulation leaves out.
 
     Args:
-        trials: as of `pipeline.accounting.evaluations.selected_epsilon`; those without a certified epsilon are passed
-            over.
+        trials: as in `pipeline.accounting.evaluations.selected_epsilon`; trials without a certified epsilon are
+            skipped.
     """
     trials = composable(trials)
     text = sentence(noise_statement([trial.noise for trial in trials]))
@@ -53,11 +53,11 @@ def choice_statement(trials: Sequence[TrialConfig], selection: Selection) -> str
 
 
 def _counts(sources: Iterable[str]) -> tuple[int, int]:
-    """How many draw their noise by a recorded seed, and how many secretly."""
+    """Return how many trials draw their noise from a recorded seed, and how many secretly."""
     secret = [source == "secure" for source in sources]
     return secret.count(False), secret.count(True)
 
 
 def sentence(clause: str) -> str:
-    """A clause with a capital letter and a full stop; nothing of none."""
+    """Return a clause with a capital letter and a full stop; an empty clause stays empty."""
     return f"{clause[0].upper()}{clause[1:]}." if clause else ""

@@ -1,4 +1,4 @@
-"""What `photonic account` shows: every epsilon of every setting of an experiment, equal ones and every caveat once."""
+"""The output of `photonic account`: every epsilon of every setting of an experiment; equal lines are merged."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ HEADER = ("epsilon", "kind, formulas", "relation", "sampler", "delta", "noise", 
 
 @dataclass(frozen=True)
 class Statement:
-    """What is stated of one setting, whatever its seed.
+    """All statements on one setting, whatever its seed.
 
     Attributes:
         name: of the setting, without a seed.
-        trial_keys: of its trials, of random stopping of its candidates, of a search of the corners of its space.
-        noise: sigma, or the noise multiplier; those that are calibrated included.
-        epsilons: after every epoch, from the first; the last are those of the whole run.
+        trial_keys: of its trials; for random stopping of its candidates, for a search of the corners of its space.
+        noise: sigma, or the noise multiplier; calibrated ones included.
+        epsilons: after every epoch, from the first; the last entry is for the whole run.
         assumptions: of the formulas printed in Ohana et al.
         notes: the tag `privacy.notes`.
         steps: of integer arithmetic, layer by layer.
@@ -48,8 +48,9 @@ class Statement:
 
 
 def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement]:
-    """What is stated of every setting of an experiment, of random stopping of every candidate; of trials with projector
-    'opu_physical' for every seed, whose matrix their label epsilon is of.
+    """Return the statements on every setting of an experiment; for random stopping, on every candidate.
+
+    Trials with projector 'opu_physical' have one statement per seed, because their label epsilon depends on the matrix.
 
     Args:
         by_epoch: also after every epoch before the last.
@@ -82,21 +83,21 @@ def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: 
 
 
 def _steps(noisy: TrialConfig) -> Iterator[str]:
-    """What 1 stands for in every layer."""
+    """Yield the real values of an integer 1 in every layer."""
     for number, step in enumerate(steps(noisy, 1.0, noisy.noise_multiplier), start=1):
         yield (f"layer {number}: inputs 2^{math.log2(step.input):.0f}, learning signals "
                f"2^{math.log2(step.signal):.0f}, contributions {step.contribution:.3g} C")
 
 
 def _calibrated(noisy: TrialConfig) -> str:
-    """`z = 1.1`, or another setting that sets the noise of a user's trainer."""
+    """Return `z = 1.1`, or the setting that sets the noise of a user's trainer."""
     if not (name := noisy.parts.trainer.calibrates):
         return "as stated"
     return f"{'z' if name == 'noise_multiplier' else name} = {getattr(noisy, name):.4g}"
 
 
 def as_json(experiment: Experiment, by_epoch: bool = False) -> str:
-    """For scripts: all settings with all epsilons, of which those that are infinite have the value null."""
+    """Return all settings with all epsilons as JSON for scripts; infinite values are null."""
     found = statements(experiment, by_epoch)
     return json.dumps({"experiment": experiment.name, "settings": [
         {**dataclasses.asdict(s), "epsilons": [[_plain(e) for e in epsilons] for epsilons in s.epsilons]}
@@ -109,7 +110,7 @@ def _plain(epsilon: Epsilon) -> Mapping[str, Any]:
 
 
 def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
-    """For people: a table of every epsilon, what its kinds mean, what they rest on, and what the best trial costs."""
+    """Yield lines for people: a table of every epsilon, the kinds' meanings, assumptions, and the best trial's cost."""
     found, trials = statements(experiment, by_epoch), experiment.possible
     epochs = {trial.trial_key: trial.epochs for trial in trials}
     what = "corner" if experiment.search else "trial"
@@ -117,7 +118,7 @@ def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
     rows: dict[tuple[str, ...], list[str]] = {}
     for statement in found:
         for row in _rows(statement.epsilons[-1]) or [("none", *[""] * 4)]:
-            noise = "" if row[0] == "inf" else statement.noise  # infinite ones are, whatever the noise
+            noise = "" if row[0] == "inf" else statement.noise  # infinite at any noise
             rows.setdefault((*row, noise, str(epochs[statement.trial_keys[0]])), []).append(statement.name)
     yield from aligned([HEADER, *((*row, _common(names)) for row, names in rows.items())])
     for statement in found if by_epoch else ():
@@ -136,14 +137,14 @@ def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table, columns two blanks apart."""
+    """Yield the lines of a table, with columns two blanks apart."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _rows(epsilons: Sequence[Epsilon]) -> list[tuple[str, ...]]:
-    """(value, kind and formulas, relation, sampler, delta) of epsilons, those that print alike in one row."""
+    """Return (value, kind and formulas, relation, sampler, delta) for the epsilons; equal rows are merged."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for e in epsilons:
         alike.setdefault((f"{e.value:.4g}", e.kind, e.relation, e.sampler, f"{e.delta:g}"), []).append(e.variant)
@@ -152,14 +153,14 @@ def _rows(epsilons: Sequence[Epsilon]) -> list[tuple[str, ...]]:
 
 
 def _formulas(variants: Sequence[str]) -> list[str]:
-    """`first` in place of `first/epochs, first/iterations`."""
+    """Shorten `first/epochs, first/iterations` to `first`."""
     times = {name: [v for v in variants if v.partition("/")[0] == name] for name in
              dict.fromkeys(v.partition("/")[0] for v in variants)}
     return [text for name, all_of_it in times.items() for text in (all_of_it if len(all_of_it) == 1 else [name])]
 
 
 def _clauses(notes: str) -> list[str]:
-    """The parts of notes, without a noise multiplier, which stands in the table."""
+    """Split notes into clauses, and drop the noise multiplier, which is in the table."""
     clauses, depth = [""], 0
     for part in re.split(r"(; |[()])", notes):
         depth += {"(": 1, ")": -1}.get(part, 0)
@@ -171,7 +172,7 @@ def _clauses(notes: str) -> list[str]:
 
 
 def _listed(title: str, found: Sequence[Statement], texts: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Every text once, with the settings that it is of, where it is not of all."""
+    """Yield every text once, with the names of its settings unless all settings have it."""
     of: dict[str, list[str]] = {}
     for name, lines in texts.items():
         for line in lines:
@@ -183,7 +184,7 @@ def _listed(title: str, found: Sequence[Statement], texts: Mapping[str, Sequence
 
 
 def _common(names: Sequence[str]) -> str:
-    """`bp, dfa epsilon=3` for `bp epsilon=3` and `dfa epsilon=3`; words that names share stand once."""
+    """Merge names: `bp, dfa epsilon=3` for `bp epsilon=3` and `dfa epsilon=3`; shared words appear once."""
     words = [name.split(" ") for name in dict.fromkeys(names)]
     if len({len(name) for name in words}) > 1:
         return "; ".join(" ".join(name) for name in words)
@@ -191,13 +192,13 @@ def _common(names: Sequence[str]) -> str:
     product = 1
     for column in columns:
         product *= len(column)
-    if product != len(words):  # not all combinations: to write it as one would say more than is so
+    if product != len(words):  # some combinations are missing, so one name would claim too much
         return "; ".join(" ".join(name) for name in words)
     return " ".join(_values(column) for column in columns)
 
 
 def _values(words: Sequence[str]) -> str:
-    """`epsilon=1, 3` for `epsilon=1` and `epsilon=3`."""
+    """Merge words: `epsilon=1, 3` for `epsilon=1` and `epsilon=3`."""
     fields = {word.partition("=")[0] for word in words}
     if len(fields) == 1 and all("=" in word for word in words):
         return f"{fields.pop()}={', '.join(word.partition('=')[2] for word in words)}"

@@ -1,4 +1,4 @@
-"""What the counts of `opu_physical` tell of a label: Renyi divergence from photons, worst case over errors.
+"""Information about a label in the counts of `opu_physical`: Renyi divergence of photons, worst case over errors.
 
 With a_k row k of the matrix, r the reference and phi photo-electrons per unit, an exposure of a binary pattern x gives
 counts y_k ~ Poisson(phi |r +- a_k.x|^2 + dark), independent given x, and
@@ -8,14 +8,15 @@ counts y_k ~ Poisson(phi |r +- a_k.x|^2 + dark), independent given x, and
 which adds up over pixels and exposures. Full well, read noise, ADC and retrieval, scale, `denoise` and the decoded
 error of the output layer are post-processing.
 
-Which errors can two labels y and y' give? Features and weights are the same, so the softmax p is. Of the components
-other than y and y' those with p_c > t are +1 for both labels: a set S. Component y is -1 or 0 for label y and +1 or 0
+Which errors can two labels y and y' give? Features and weights are the same, so the softmax p is the same. Let S be the
+components other than y and y' with p_c > t; they are +1 for both labels. Component y is -1 or 0 for label y and +1 or 0
 for label y', and component y' the other way round. So, with a, b, c, d in {0, 1},
 
     positive part: S and, if b, y'  ->  S and, if a, y        negative part: y, if c  ->  y', if d
 
 and as p sums to 1, |S| + a + b <= 1/t. The two parts are exposed one after the other, so their divergences add. The
-maximum over all of these is exact but for choices of a, b, c, d and S that no p attains together, and never too small.
+maximum over all choices of a, b, c, d and S is never too small. It is too large only if no p attains the choices
+together.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.streams import integer_seed
 from pipeline.trials.transmission import transmission
 
-MOST_CLASSES = 11  # of which all patterns, 2^n, are looked at; of more, `least_intensity_bound`
-PIXELS = 1024  # whose intensities are held at once
-ROUNDING = 1 + 1e-5  # of 1/t: softmax sums to 1 in float32
-SMALL = 1e-3  # change of a mean's root, relative, below which g is bounded by its derivative's end
+MOST_CLASSES = 11  # up to here all 2^n patterns are compared; above it `least_intensity_bound` is used
+PIXELS = 1024  # pixels in memory at once
+ROUNDING = 1 + 1e-5  # factor on 1/t: softmax sums to 1 only in float32
+SMALL = 1e-3  # relative change of a mean's root; below it g is bounded by n(d)
 
 
 def most_positive(threshold: float, n_classes: int) -> int:
-    """How many components of a ternarized error can be +1: those with softmax above the threshold t."""
+    """Return the largest possible number of +1 components of a ternarized error: those with softmax above t."""
     return n_classes if threshold == 0 else min(n_classes, math.floor(ROUNDING / threshold))
 
 
 def label_divergence(alpha: float, config: TrialConfig) -> float:
-    """Renyi divergence of order alpha > 1 of one participation of a record between two labels, the worst two.
+    """Return the Renyi divergence of order alpha > 1 of one participation of a record, for the worst two labels.
 
     Args:
-        config: of a trial with projector 'opu_physical', whose matrix is known by its seed.
+        config: a trial with projector 'opu_physical'; its seed determines the matrix.
     """
     camera, n_classes = camera_of(config), config.layer_sizes[-1]
     bright = camera.photons_per_unit * camera.reference**2  # counts from the reference alone
@@ -58,7 +59,7 @@ def label_divergence(alpha: float, config: TrialConfig) -> float:
 @lru_cache(maxsize=4096)
 def _label_divergence(alpha: float, seed: int, n_classes: int, n_pixels: int, ratio: float, dark: float,
                       threshold: float) -> float:
-    """Over the counts that the reference alone gives; amplitudes are in units of it."""
+    """Return the divergence over the counts of the reference alone; amplitudes are in units of the reference."""
     matrix = transmission(seed, n_classes, n_pixels) / (ratio * math.sqrt(2 * n_classes))
     most = most_positive(threshold, n_classes)
     worst = exact_bound if n_classes <= MOST_CLASSES else least_intensity_bound
@@ -66,13 +67,13 @@ def _label_divergence(alpha: float, seed: int, n_classes: int, n_pixels: int, ra
 
 
 def exact_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> float:
-    """The maximum of the module's text, for light of one photo-electron from the reference alone.
+    """Return the maximum described above, for light of one photo-electron from the reference alone.
 
     Args:
         alpha: order > 1.
         matrix: a_k/r, complex [n_classes, n_pixels].
-        dark: counts without light, over those of the reference.
-        most: components that can be +1.
+        dark: counts without light, over the counts of the reference.
+        most: number of components that can be +1.
     """
     n = len(matrix)
     masks = [mask for mask in range(2**n) if mask.bit_count() <= max(most, 1)]
@@ -93,9 +94,9 @@ def exact_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> flo
 
 
 def _pairwise(alpha: float, matrix: np.ndarray, dark: float, masks: list[int]) -> np.ndarray:
-    """D_alpha of the counts of both exposures of pattern i from those of pattern j [len(masks), len(masks)].
+    """Return D_alpha between the counts of both exposures for all pairs of patterns i, j [len(masks), len(masks)].
 
-    The sum over pixels of a^alpha b^(1-alpha) is a product of matrices. Where float64 overflows the result is infinite.
+    The sum over pixels of a^alpha b^(1-alpha) is a matrix product. The result is infinite if float64 overflows.
     """
     n = len(matrix)
     patterns = np.array([[mask >> c & 1 for c in range(n)] for mask in masks], dtype=np.float64)
@@ -112,15 +113,16 @@ def _pairwise(alpha: float, matrix: np.ndarray, dark: float, masks: list[int]) -
 
 
 def least_intensity_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> float:
-    """A bound on `exact_bound`, with the same arguments, from the least intensity that a pixel can have.
+    """Return an upper bound on `exact_bound`, with the same arguments, from the least possible intensity of a pixel.
 
     With v^2 and w^2 two means of a pixel and d = (w - v)/v, D_alpha = (w - v)^2 g(d) where
 
         g(d) = ((1 + d)^(2 alpha) - alpha (1 + d)^2 + alpha - 1)/((alpha - 1) d^2)
 
-    grows with d: it is a weighted average of n(x) = alpha ((2 alpha - 1) (1 + x)^(2 alpha - 2) - 1)/(alpha - 1), half
-    the numerator's second derivative, over x from 0 to d, and n grows. For small d, n(d) takes its place. |w - v| is at
-    most the change |delta| of the field, and v^2 at least (1 - A)^2 + dark, A being the largest signal; dark if A >= 1.
+    grows with d. It is a weighted average over x from 0 to d of n(x) = alpha ((2 alpha - 1) (1 + x)^(2 alpha - 2) -
+    1)/(alpha - 1), half the second derivative of the numerator, and n grows. For small d, n(d) replaces g(d). |w - v|
+    is at most the change |delta| of the field. v^2 is at least (1 - A)^2 + dark with A the largest signal, and at least
+    dark if A >= 1.
     """
     amplitudes = np.sort(np.abs(matrix).astype(np.float64), axis=0)[::-1]
     several, one = amplitudes[:max(most, 1)].sum(axis=0), amplitudes[0]
@@ -133,7 +135,7 @@ def least_intensity_bound(alpha: float, matrix: np.ndarray, dark: float, most: i
 
 
 def _from_least(alpha: float, deltas: np.ndarray, largest: np.ndarray, dark: float) -> np.ndarray:
-    """Both exposures of one part, summed over pixels: deltas [k, n_pixels], largest [n_pixels] -> [k]."""
+    """Sum both exposures of one part over pixels: deltas [k, n_pixels], largest [n_pixels] -> [k]."""
     least = np.maximum(1 - largest, 0.0) ** 2 + dark
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         d = deltas / np.sqrt(least)

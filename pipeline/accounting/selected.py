@@ -1,7 +1,7 @@
 """`selected` epsilon: looking at a whole sweep and publishing its best trial is a query of its own.
 
-Two ways to pay for it: every trial that was looked at is composed (a fixed grid, whatever was done with it), or the
-number of trials was random and only the best was looked at (Papernot & Steinke 2022), which costs far less.
+There are two ways to pay. Composition charges for every trial of a fixed grid, whatever is done with the results. If
+the number of trials was random and only the best is published, the cost is far lower (Papernot & Steinke 2022).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pipeline.accounting.stated import RELATIONS, StatedEvent, composed_epsilon
 from pipeline.experiment.stopping import GEOMETRIC, LOGARITHMIC, POISSON, gamma_of
 from pipeline.trials.naming import counted
 
-logging.getLogger("absl").setLevel(logging.ERROR)  # dp_accounting warns of every order that it leaves out
+logging.getLogger("absl").setLevel(logging.ERROR)  # dp_accounting warns about every order that it skips
 
 _NAMES = {LOGARITHMIC: "logarithmic", GEOMETRIC: "geometric", POISSON: "Poisson"}
 _SCORES = "scores must come from public data or be private themselves"
@@ -43,16 +43,17 @@ Event = PrivacyEvent | StatedEvent
 
 def selected_by_composition(events: Sequence[Event], delta: float, scores: Sequence[float] = (),
                             one_split: bool = False) -> Epsilon:
-    """Epsilon of everything that `events`, one per trial looked at, released together; infinite if one had no noise.
+    """Return epsilon of releasing everything in `events` together; infinite if one trial had no noise.
 
     Args:
-        scores: mu of the evaluations of every trial, where they are private themselves and are to be covered.
-        one_split: the trials hold out the same records, so that a record pays for training or for scores; otherwise it
-            is charged for both.
+        events: one per trial looked at.
+        scores: mu of every trial's evaluations, if they are private and to be covered.
+        one_split: whether all trials hold out the same records. A record then pays for training or for scores;
+            otherwise it is charged for both.
 
     Raises:
         ValueError: without events, or unless 0 < delta < 1.
-        UnsupportedAccounting: where the relations differ, or a trial has no accounting; and as `pld_epsilon`.
+        UnsupportedAccounting: if relations differ or a trial has no accounting, and as `pld_epsilon`.
     """
     relation = _common(events, "relation")
     _check(delta)
@@ -89,21 +90,21 @@ def selected_by_composition(events: Sequence[Event], delta: float, scores: Seque
 
 def selected_by_random_stopping(events: Sequence[Event], delta: float, mean: float,
                                 shape: float = GEOMETRIC, scores: Sequence[float] = ()) -> Epsilon:
-    """Epsilon of the best of K trials, each drawn at random from the candidates, and nothing of the others published.
+    """Return epsilon of publishing only the best of K trials, each drawn at random from the candidates.
 
-    K is drawn before any result is seen, from the truncated negative binomial distribution of this shape and mean (see
-    `experiment.stopping`). A trial is one of the candidates, and which one is published with it, so that its Renyi
-    divergence is at most the largest of theirs, order by order.
+    K is drawn before any result is seen, from the truncated negative binomial distribution with this shape and mean
+    (see `experiment.stopping`). Each trial is a random candidate, and the best trial is published with its candidate.
+    So its Renyi divergence is at most the largest divergence of any candidate, order by order.
 
     Args:
         events: one per candidate; all with one sampler and relation.
-        mean: expected number of trials, >= 1 (of Poisson: of all draws, those of no trial included).
-        scores: mu of the evaluations of every candidate, as of `selected_by_composition`. A record is in training or in
-            validation of a trial, which is why the larger divergence of the two counts.
+        mean: expected number of trials, >= 1 (for Poisson: of all draws, K = 0 included).
+        scores: mu of every candidate's evaluations, as in `selected_by_composition`. A record is in training or in
+            validation of a trial, so the larger of the two divergences counts.
 
     Raises:
         ValueError: for no events, mean < 1, shape < 0, or unless 0 < delta < 1.
-        UnsupportedAccounting: where samplers or relations differ, or a candidate has no accounting.
+        UnsupportedAccounting: if samplers or relations differ, or a candidate has no accounting.
     """
     relation, sampler = _common(events, "relation"), _common(events, "sampler")
     _check(delta)
@@ -126,17 +127,17 @@ def selected_by_random_stopping(events: Sequence[Event], delta: float, mean: flo
 
 
 def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -> np.ndarray:
-    """Renyi curve of the best of K runs of one algorithm, from that of one (Papernot & Steinke 2022, Theorems 2, 6).
+    """Return the Renyi curve of the best of K runs from the curve of one run (Papernot & Steinke 2022, Theorems 2, 6).
 
-    With lambda for the order and e(lambda) for the curve, at every lambda > 1 and for any lambda' >= 1:
+    With order lambda and curve e(lambda), for every lambda > 1 and any lambda' >= 1:
 
         e(lambda) + (1 + eta)((1 - 1/lambda') e(lambda') + log(1/gamma)/lambda') + log(mean)/(lambda - 1)
-        Poisson: e(lambda) + mean delta'(log(1 + 1/(lambda - 1))) + log(mean)/(lambda - 1),
+        Poisson: e(lambda) + mean delta'(log(1 + 1/(lambda - 1))) + log(mean)/(lambda - 1).
 
-    where delta' is delta of one run at that epsilon.
+    delta'(epsilon) is delta of one run at epsilon.
 
     Args:
-        orders, curve: [n], orders >= 1 and growing; infinite where an order has no bound.
+        orders, curve: [n], orders >= 1 and increasing; infinite if an order has no bound.
     """
     above, out = orders > 1, np.full(len(orders), np.inf)
     if shape == POISSON:
@@ -145,14 +146,14 @@ def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -
     else:
         extra = (1 + shape) * np.min((1 - 1 / orders) * curve - math.log(gamma_of(mean, shape)) / orders)
     out[above] = curve[above] + extra + math.log(mean) / (orders[above] - 1)
-    return np.minimum.accumulate(out[::-1])[::-1]  # a Renyi curve grows with its order
+    return np.minimum.accumulate(out[::-1])[::-1]  # a Renyi curve does not decrease in its order
 
 
 def _interval(runs: Sequence[PrivacyEvent]) -> float:
-    """Interval of the grid of losses on which these runs are composed; that of a single trial where they are one run.
+    """Return the interval of the loss grid for composing these runs; a single run keeps its own `interval_of`.
 
-    Rounding spreads a step's loss by at most interval^2/4 in variance, and the interval is chosen such that this is at
-    most 0.2% of the steps' own, of which q^2 (e^(1/z^2) - 1) is a measure.
+    Rounding adds at most interval^2/4 to the variance of a step's loss. The interval keeps this below 0.2% of the
+    steps' own variance, estimated by q^2 (e^(1/z^2) - 1).
     """
     if len(runs) == 1:
         return interval_of(runs[0])
@@ -163,7 +164,7 @@ def _interval(runs: Sequence[PrivacyEvent]) -> float:
 
 
 def dp_event(event: PrivacyEvent) -> SelfComposedDpEvent:
-    """A run as `dp_accounting` has it."""
+    """Return a run as an event of `dp_accounting`."""
     gaussian = GaussianDpEvent(event.noise_multiplier)
     if not event.drawn.amplified:
         return SelfComposedDpEvent(gaussian, event.epochs)
@@ -173,7 +174,7 @@ def dp_event(event: PrivacyEvent) -> SelfComposedDpEvent:
 
 
 def _as_dp(event: Event, count: int = 1) -> tuple[DpEvent, NeighboringRelation]:
-    """A run, so many times, and the relation under which accountants take it."""
+    """Return `count` copies of a run as a `dp_accounting` event, and the relation that its accountants need."""
     if isinstance(event, StatedEvent):
         return SelfComposedDpEvent(event.event, event.steps * count), event.neighbours
     run = dp_event(event)

@@ -1,7 +1,7 @@
-"""`stated` epsilon: accounted for here, of a mechanism that a trainer states and nobody here checked.
+"""`stated` epsilon: accounted for here, for a mechanism that a trainer states and nobody here checked.
 
-A trainer states a `dp_accounting.DpEvent` of one step or epoch (`pipeline.trials.trainer`). Poisson batches with
-Gaussian noise are accounted for as those of this package; all other events by the accountants of `dp_accounting`.
+A trainer states a `dp_accounting.DpEvent` for one step or epoch (`pipeline.trials.trainer`). This package's accountants
+take Poisson batches with Gaussian noise; the accountants of `dp_accounting` take all other events.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from pipeline.trials.trainer import STEP, Trainer
 
 
 class PLDAccountant(_PLDAccountant):  # type: ignore[misc]  # dp_accounting has no types
-    """That of `dp_accounting`, which composes randomized response once, however often it is repeated (0.6.0)."""
+    """`dp_accounting`'s accountant with a correction: version 0.6.0 composes repeated randomized response only once."""
 
-    _pld: Any  # dp_accounting's, which has no types
+    _pld: Any  # an untyped object of dp_accounting
 
     def _maybe_compose(self, event: DpEvent, count: int, do_compose: bool) -> object:
         if not (isinstance(event, RandomizedResponseDpEvent) and do_compose and event.noise_parameter):
             return super()._maybe_compose(event, count, do_compose)
         if event.noise_parameter == 1 or event.num_buckets == 1:
-            return None  # it tells nothing
+            return None  # the output is independent of the input
         once = privacy_loss_distribution.from_randomized_response(
             event.noise_parameter, event.num_buckets,
             value_discretization_interval=self._value_discretization_interval,
@@ -62,7 +62,7 @@ MAKERS: dict[str, Callable[[NeighboringRelation], Any]] = {
 
 @dataclass(frozen=True)
 class StatedEvent:
-    """A run of which one event, repeated, is stated.
+    """A run of one stated event, repeated.
 
     Attributes:
         relation: one of `RELATIONS`.
@@ -79,20 +79,23 @@ class StatedEvent:
 
     @property
     def neighbours(self) -> NeighboringRelation:
-        """As `dp_accounting` has it. Randomized response dominates whatever is as private by pure epsilon, under any
-        relation; its accountants know it under one."""
+        """Return the relation as `dp_accounting` names it.
+
+        Randomized response dominates every mechanism with the same pure epsilon, under any relation; its accountants
+        support only replace-one.
+        """
         return NeighboringRelation.REPLACE_ONE if _is_pure(self.event) else RELATIONS[self.relation]
 
     @property
     def accountants(self) -> tuple[str, ...]:
-        """Those that take it, the tightest first."""
+        """Return the accountants that support the event, the tightest first."""
         return tuple(name for name, make in MAKERS.items() if make(self.neighbours).supports(self.event))
 
     def renyi(self) -> np.ndarray:
-        """Renyi divergence [len(ORDERS)].
+        """Return the Renyi divergence at all orders, [len(ORDERS)].
 
         Raises:
-            ConfigError: for an event that has none that is known.
+            ConfigError: for an event without a known Renyi divergence.
         """
         if "rdp/improved" not in self.accountants:
             raise ConfigError("event: must have a Renyi divergence that is known, which a budget and a random number "
@@ -101,29 +104,31 @@ class StatedEvent:
 
 
 def hashable(event: Any) -> Any:
-    """The same event with tuples in place of lists, such as those that `ComposedDpEvent` is made of."""
+    """Return the same event with tuples instead of lists, for example in `ComposedDpEvent`."""
     if isinstance(event, DpEvent):
         return attrs.evolve(event, **{f.name: hashable(getattr(event, f.name)) for f in attrs.fields(type(event))})
     return tuple(map(hashable, event)) if isinstance(event, list) else event
 
 
 def repetitions(event: Any) -> int:
-    """How often mechanisms are composed in an event."""
+    """Return the number of mechanisms that an event composes."""
     if isinstance(event, SelfComposedDpEvent):
         return event.count * repetitions(event.event)
     return sum(map(repetitions, event.events)) if isinstance(event, ComposedDpEvent) else 1
 
 
 def _numbers(event: Any) -> list[float]:
-    """All numbers in an event."""
+    """Return all numbers in an event."""
     if isinstance(event, DpEvent):
         return [number for f in attrs.fields(type(event)) for number in _numbers(getattr(event, f.name))]
     return [number for own in event for number in _numbers(own)] if isinstance(event, tuple) else [event]
 
 
 def _by_losses(made: PLDAccountant, steps: int, delta: float) -> float:
-    """Epsilon of a composed privacy-loss distribution, infinite where what its transforms may round counts (see
-    `accounting.event.pld_epsilon`)."""
+    """Return epsilon from a composed privacy-loss distribution.
+
+    It is infinite if rounding may exceed its share of delta (see `accounting.event.pld_epsilon`).
+    """
     least = steps * LEAST_DELTA_PER_STEP
     return float(made.get_epsilon(delta - least / 10)) if delta >= least else math.inf
 
@@ -136,7 +141,7 @@ def _is_pure(event: DpEvent) -> bool:
 
 
 def unsampled(event: DpEvent) -> DpEvent:
-    """The event for whoever knows which records may be in the batch, to whom sampling hides nothing."""
+    """Return the event without sampling, for an attacker who knows which records may be in the batch."""
     if isinstance(event, PoissonSampledDpEvent | SampledWithoutReplacementDpEvent | SampledWithReplacementDpEvent):
         return unsampled(event.event)
     if isinstance(event, SelfComposedDpEvent):
@@ -145,7 +150,7 @@ def unsampled(event: DpEvent) -> DpEvent:
 
 
 def poisson_of(stated: StatedEvent) -> tuple[float, float] | None:
-    """(q, z) of Poisson batches with Gaussian noise under add/remove, which this package accounts for by itself."""
+    """Return (q, z) for Poisson batches with Gaussian noise under add/remove; this package accounts for them itself."""
     event = stated.event
     if stated.relation != "add/remove" or not isinstance(event, PoissonSampledDpEvent) or not isinstance(
             event.event, GaussianDpEvent) or not 0 < event.sampling_probability <= 1:
@@ -155,7 +160,7 @@ def poisson_of(stated: StatedEvent) -> tuple[float, float] | None:
 
 @lru_cache(maxsize=4096)
 def stated_value(event: StatedEvent, delta: float, accountant: str) -> float:
-    """Epsilon at delta by one of the event's accountants."""
+    """Return epsilon at delta by one of the event's accountants."""
     if accountant != "pld":
         return improved_conversion(ORDERS, event.renyi(), delta)[0]
     made = PLDAccountant(event.neighbours).compose(event.event, event.steps)
@@ -163,13 +168,14 @@ def stated_value(event: StatedEvent, delta: float, accountant: str) -> float:
 
 
 def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
-    """What `epochs_done` epochs of a trial have released, as its trainer states it.
+    """Return the stated event of the first `epochs_done` epochs of a trial.
 
     Raises:
-        ConfigError: for what is no event, or one that no accountant takes, with the trainer's file and line.
+        ConfigError: if the trainer gives no event, or one that no accountant supports; with the trainer's file and
+            line.
     """
     trainer = config.parts.trainer
-    if config.trainer_version != trainer.version:  # whose event may be another
+    if config.trainer_version != trainer.version:  # another version may state another event
         raise ConfigError(f"trainer_version: version {config.trainer_version} of trainer '{trainer.name}' states what "
                           f"its trials cost, and version {trainer.version} is loaded; load that file")
     try:
@@ -195,13 +201,14 @@ def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
 
 
 def place(trainer: Trainer) -> str:
-    """`opacus_cnn.py:31`, where a trainer's function stands."""
+    """Return the file and line of a trainer's function, for example `opacus_cnn.py:31`."""
     return f"{Path(trainer.source).name}:{trainer.works.__code__.co_firstlineno}"
 
 
 def composed_epsilon(parts: list[tuple[DpEvent, NeighboringRelation]], mus: list[float], delta: float) -> float:
-    """Epsilon at delta of events together, and of Gaussian releases with these mu; by privacy-loss distributions where
-    all events have one under one relation, else by Renyi divergences.
+    """Return epsilon at delta of several events composed with Gaussian releases of these mu.
+
+    Privacy-loss distributions are used if all events have one under a common relation, else Renyi divergences.
 
     Raises:
         ConfigError: for an event that has neither.

@@ -1,4 +1,4 @@
-"""What is stated of one trial: every epsilon, and the tags and the text that say what they rest on."""
+"""All statements on one trial: every epsilon, and the tags and the text that name the assumptions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pipeline.accounting.stated import StatedEvent
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import composable, counted, guarantee, spelled
+from pipeline.trials.naming import composable, counted, guarantee, to_ascii
 
 # Mironov 2012, "On significance of the least significant bits for differential privacy".
 REAL_NUMBERS = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; Mironov "
@@ -41,7 +41,7 @@ __all__ = ["Epsilon", "account", "describe", "price_lines", "privacy_tags", "sel
 
 
 def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Every epsilon that can be stated of a trial after `epochs_done` >= 1 epochs, infinite ones included.
+    """Return every epsilon that can be stated for a trial after `epochs_done` epochs, infinite ones included.
 
     Raises:
         ValueError: unless epochs_done >= 1.
@@ -52,11 +52,11 @@ def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 
 
 def privacy_tags(config: TrialConfig) -> dict[str, str]:
-    """The tags `privacy.*` of a trial, each one line.
+    """Return the tags `privacy.*` of a trial, each one line.
 
-    `privacy.certified` is `true` for a certified epsilon under secret noise, `simulated` for one under noise from a
-    recorded seed, `stated` for one that a trainer states, else `false`; `privacy.notes` says what a certified epsilon
-    rests on, or why the trial has none, and what an audited one is worth.
+    `privacy.certified` is `true` for a certified epsilon with secure noise, `simulated` for one with noise from a
+    recorded seed, `stated` for one that a trainer states, else `false`. `privacy.notes` names the assumptions of a
+    certified epsilon, or says why the trial has none. It also says how large an audited epsilon can be.
 
     Example:
         >>> privacy_tags(TrialConfig(mechanism="none"))["privacy.notes"]
@@ -73,11 +73,12 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
 
 
 def describe(config: TrialConfig, earlier: int = 0) -> str:
-    """Markdown for people: what the trial is, and of every kind of epsilon that is stated of its whole run the least,
-    with what it guarantees. In ASCII, but for labels of extensions: tracking databases need not know more.
+    """Return Markdown for people: the trial, and the least epsilon of each kind for its whole run with its guarantee.
+
+    The text is ASCII except for labels of extensions, because some tracking databases store only ASCII.
 
     Args:
-        earlier: epochs that earlier draws of its secret noise have released.
+        earlier: epochs that earlier draws of the trial's secret noise released.
     """
     trainer = config.parts.trainer
     trained = (f"{config.network} {'-'.join(map(str, config.layer_sizes))}" if trainer.own else
@@ -92,11 +93,11 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
             least = min(of_kind, key=lambda epsilon: epsilon.value)
             parts.append(f"**{kind}**: {least if least.is_metric else 'infinite, by every formula'}. {text}")
     text = "\n\n".join([*parts, "The tag `privacy.notes` says what this rests on."])
-    return spelled(text)
+    return to_ascii(text)
 
 
 def price_lines(experiment: Experiment) -> Iterator[str]:
-    """What the best trial costs: by the file's rule and, of drawn trials, if the others are published too."""
+    """Yield the cost of the best trial by the file's rule and, for drawn trials, the cost of publishing all of them."""
     guaranteed = composable(experiment.trials)
     if len(guaranteed) < 2 and not experiment.candidates:
         return
@@ -117,8 +118,10 @@ def price_lines(experiment: Experiment) -> Iterator[str]:
 
 
 def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
-    """Where some trials' noise is measured by another norm than the most that a record contributes: what the certified
-    trials cost, by that most, a line for those of one epsilon."""
+    """Yield the cost of certified trials whose noise is scaled to a smaller norm than the largest contribution.
+
+    Epsilon follows from the largest contribution; trials with the same epsilon share a line.
+    """
     groups: dict[tuple[PrivacyEvent | StatedEvent, float, str, str], list[TrialConfig]] = {}
     for trial in composable(trials):
         settings = with_noise(trial)
@@ -135,7 +138,7 @@ def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
 
 
 def _standing(config: TrialConfig, epsilons: list[Epsilon]) -> list[str]:
-    """What is guaranteed, if anything, and whether the noise makes that true or simulates it."""
+    """Return the guarantee, if any, and whether the noise keeps or only simulates it."""
     if not epsilons:
         return ["**No guarantee**: nothing is stated of this trial's privacy."]
     finite = {epsilon.kind for epsilon in epsilons if epsilon.is_metric}
@@ -187,7 +190,7 @@ def _source(config: TrialConfig) -> str:
 
 
 def _numbers(config: TrialConfig) -> str:
-    """For which numbers the guarantee holds."""
+    """Say for which numbers the guarantee holds: real numbers, or the released ones."""
     if not (config.secure or config.exact):
         return REAL_NUMBERS
     note = "holds for the numbers that are released: "
@@ -197,7 +200,7 @@ def _numbers(config: TrialConfig) -> str:
 
 
 def _disclosed(config: TrialConfig) -> str:
-    """What of private records is logged beside."""
+    """Say which values of private records are logged besides the release."""
     if config.disclosure == "plain":
         return "not covered: training loss, validation accuracy and alignment on training batches, logged as they are"
     if is_noisy(config):
@@ -257,7 +260,10 @@ def _notes(config: TrialConfig) -> list[str]:
 
 
 def _why_not_certified(config: TrialConfig) -> str:
-    """An update's rows lie in span{h_i : i in batch}; neighbours that change it have disjoint supports."""
+    """Say why the photonic mechanism is not certified.
+
+    An update's rows lie in span{h_i : i in batch}; neighbours that change the span have disjoint supports.
+    """
     if config.sigma == 0 and not config.physical:
         return "not certified: sigma = 0, no noise, no guarantee"
     wide = [f"{layer} ({n_in})" for layer, n_in in enumerate(config.layer_sizes[:-1], start=1)

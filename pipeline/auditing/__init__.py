@@ -1,6 +1,6 @@
-"""Auditing: what attacks measure, beside what is claimed or certified.
+"""Auditing: measurements by attacks, compared with claimed or certified epsilons.
 
-One module per attack, with `accounting.audited` for the numbers; `audit` makes the table of a trial.
+Each attack has a module, and `accounting.audited` computes the bounds; `audit` makes the table of a trial.
 """
 
 from __future__ import annotations

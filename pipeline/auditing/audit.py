@@ -1,4 +1,4 @@
-"""The audit of trials: what attacks see of them, beside what is claimed or certified."""
+"""The audit of trials: results of attacks, compared with claimed or certified epsilons."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import run_name
 from pipeline.trials.packs import Pack
 
-ATTACKED = 2  # fully connected layers, from the first, whose updates the row space attack is given
-RUNS = 2000  # of the mechanism on each of two neighbours
-BIT_RUNS = 100  # the same, where every run is of a whole batch
+ATTACKED = 2  # the row space attack sees updates of the first two fully connected layers
+RUNS = 2000  # runs of the mechanism on each of two neighbours
+BIT_RUNS = 100  # the same, for runs with a whole batch
 HEADER = ("trial", "attack", "AUC", "TPR at 0.1% FPR", "mu audited", "mu certified", "verdict")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one attack found of one trial: a row of the table, the epsilons that belong to it, and what to track.
+    """The result of one attack on one trial: a row of the table, its epsilons, and values to track.
 
     Attributes:
         public: whether it may be logged: it was computed without private records, or the trial's `private_metrics` are
@@ -46,13 +46,16 @@ class Finding:
 
 def audit_experiment(experiment: Experiment, number: int | None = None, data_folder: Path | None = None,
                      steps: int = 1) -> Iterator[Finding]:
-    """Attack every trial of an experiment, of a search every corner, whatever its seed, or the one of a number from 1.
+    """Attack all trials of an experiment, or one of them; trials that differ only in the seed count once.
+
+    For a search the trials are the corners of its space.
 
     Args:
-        steps: of training, whose updates the row space attack is given.
+        number: of the only trial to attack, from 1; None attacks all.
+        steps: training steps whose updates the row space attack sees.
 
     Raises:
-        ConfigError: for a number that no trial has, more steps than an epoch has, or a trial without held-out records.
+        ConfigError: for a number without a trial, more steps than an epoch has, or a trial without held-out records.
     """
     trials = distinct(experiment.trials or experiment.corners)
     if number is not None and not 1 <= number <= len(trials):
@@ -72,7 +75,7 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
 
 
 def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int = 1) -> list[Finding]:
-    """Attack one trial, as `audit_experiment` does.
+    """Attack one trial, as `audit_experiment`.
 
     Raises:
         ConfigError: for more steps than an epoch has.
@@ -88,7 +91,7 @@ def _check_steps(steps: int, trials: Sequence[TrialConfig]) -> None:
 
 
 def distinct(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
-    """The first of all trials that differ in their seed only."""
+    """Return the first of each group of trials that differ only in their seed."""
     first: dict[TrialConfig, TrialConfig] = {}
     for trial in trials:
         first.setdefault(TrialConfig(trial.given, seed=0), trial)
@@ -96,15 +99,18 @@ def distinct(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
 
 
 def trial_name(trial: TrialConfig, also: Sequence[str] = ()) -> str:
-    """`pdfa photonic sigma=0.1`: a name without the seed; `also` as in `run_name`."""
+    """Return a name without the seed, for example `pdfa photonic sigma=0.1`; `also` as in `run_name`."""
     algorithm, *settings, _ = run_name(trial, also).split(" ")
     return " ".join([algorithm, *([trial.mechanism] if trial.parts.mechanism.private else []), *settings])
 
 
 def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
-    """The row space attack on the first fully connected layers and, where an epsilon is certified, the audit of the
-    mechanism's release; of secure trials also the low-order-bit attack. What does not apply to a trainer's trial has a
-    row that says why."""
+    """Yield the findings of all attacks that apply to a trial.
+
+    The row space attack runs on the first fully connected layers. If an epsilon is certified, the mechanism's release
+    is audited. Secure trials also get the low-order-bit attack. For a user's trainer, a row says why an attack does not
+    apply.
+    """
     noisy = with_noise(trial)
     found = _found(name, noisy, data, steps) if trial.parts.trainer.own else _of_trainer(name, noisy, data)
     for finding in found:
@@ -181,7 +187,10 @@ def _of_low_order_bits(name: str, trial: TrialConfig, data: Dataset) -> Iterator
 
 
 def _verdict(found: RowSpaceAudit) -> str:
-    """In words; a guarantee leaves room for a little, which is seen if only many members are tried."""
+    """Return a verdict in words.
+
+    A guarantee allows a small advantage of the attack, which shows only with many members.
+    """
     members, others = len(found.members), len(found.non_members)
     chance = ((members + others + 1) / (12 * members * others)) ** 0.5  # standard deviation of a blind attack's AUC
     if abs(found.auc - 0.5) <= 4 * chance:
@@ -190,19 +199,19 @@ def _verdict(found: RowSpaceAudit) -> str:
 
 
 def publishable(found: Sequence[Finding]) -> list[Finding]:
-    """What may be logged: what is computed from private records only of trials that log such things."""
+    """Return the findings that may be logged; findings from private records only if the trial logs such values."""
     return [finding for finding in found if finding.public]
 
 
 def tracked(found: Sequence[Finding]) -> tuple[dict[str, float], dict[str, str]]:
-    """Metrics and tags of one trial's findings; the tag says what the audited epsilons are of."""
+    """Return the metrics and tags of one trial's findings; the tag has the audited epsilons with their meaning."""
     audited = [str(e) for finding in found for e in finding.epsilons if e.kind == "audited"]
     metrics = {name: value for finding in found for name, value in finding.metrics.items()}
     return metrics, {"privacy.audited": "; ".join(audited)} if audited else {}
 
 
 def table(found: Sequence[Finding]) -> str:
-    """Findings as text: a table, and below it every epsilon with all that is needed to read it."""
+    """Return findings as text: a table, followed by every epsilon with everything needed to read it."""
     rows = [HEADER, *(f.row for f in found)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

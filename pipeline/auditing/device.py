@@ -1,10 +1,10 @@
-"""What a projector does, measured from outside: gain, noise, bias, correlations, crosstalk, normality and drift.
+"""Measurements of a projector from outside: gain, noise, bias, correlations, crosstalk, normality and drift.
 
-Errors with one +1 and one -1 are projected again and again, in batches of m records. In every second batch the first
-half of the records is as before and the second half negated: what that changes in the first half is crosstalk.
+Errors with one +1 and one -1 are projected repeatedly, in batches of m records. In every second batch the second half
+of the records is negated and the first half unchanged. A change in the first half is crosstalk.
 
-Where the matrix is not known, as of a real device, it is estimated from the first half of the repetitions by least
-squares, and what is reported is of the second half; the gain is then relative to that estimate.
+An unknown matrix, as in a real device, is estimated from the first half of the repetitions by least squares. The report
+then covers the second half, and the gain is relative to the estimate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pipeline.trials.config import ConfigError, TrialConfig
 
 LEAST_REPEATS = 8
 LEAST_RECORDS = 4
-NO_NOISE = 1e-5  # effective sigma over the standard deviation of the signal, below which it is rounding
+NO_NOISE = 1e-5  # effective sigma over the signal's standard deviation; below it noise is rounding
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Quantity:
 
     Attributes:
         name: in words.
-        value: nan where there is no noise to measure it of.
-        error: standard error under the null hypothesis, or of the estimate; nan where none is stated.
-        ideal: what a linear device with independent noise would have; nan where nothing is expected.
+        value: nan if there is no noise to measure.
+        error: standard error under the null hypothesis, or of the estimate; nan if none is stated.
+        ideal: value of a linear device with independent noise; nan if there is no expected value.
     """
 
     name: str
@@ -43,16 +43,17 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Characterisation:
-    """What was measured of a projector.
+    """The measurements of a projector.
 
     Attributes:
-        trial: whose projector it is.
+        trial: with the projector.
         quantities: in the order of the report.
         known: whether the matrix was known.
         repeats, records, pixels: numbers of batches, of records in each, of pixels.
-        target: B e of some pixels of the first batch [k], and `mean`, the mean projection there [k].
+        target: B e of some pixels of the first batch [k].
+        mean: the mean projection at the same pixels [k].
         residuals: some standardised residuals [k]; empty without noise.
-        gains: of every batch [repeats that are reported].
+        gains: of every batch [reported repeats].
     """
 
     trial: TrialConfig
@@ -71,12 +72,12 @@ def characterise(trial: TrialConfig, repeats: int = 64, records: int = 32) -> Ch
     """Measure the projector of a trial with ternary errors.
 
     Args:
-        repeats: batches; of an unknown matrix the second half is reported.
+        repeats: batches; for an unknown matrix the second half is reported.
         records: m, records per batch.
 
     Raises:
         ConfigError: for a trial without an OPU, or too few repeats or records.
-        OpuUnavailable: for a device that there is not.
+        OpuUnavailable: if the device does not exist.
     """
     for name, value, least in (("repeats", repeats, LEAST_REPEATS), ("records", records, LEAST_RECORDS)):
         if value < least or value % 4:
@@ -101,13 +102,13 @@ def characterise(trial: TrialConfig, repeats: int = 64, records: int = 32) -> Ch
 
 
 def _errors(records: int, n_classes: int) -> torch.Tensor:
-    """One +1 and one -1 in every record, at places that are drawn by a fixed seed [m, n_classes]."""
+    """Return errors [m, n_classes] with one +1 and one -1 in every record, at random places from a fixed seed."""
     order = torch.rand(records, n_classes, generator=torch.Generator().manual_seed(0)).argsort(dim=1)
     return torch.zeros(records, n_classes).scatter_(1, order[:, :1], 1.0).scatter_(1, order[:, 1:2], -1.0)
 
 
 def _described(trial: TrialConfig, seen: np.ndarray, target: np.ndarray, known: bool) -> Characterisation:
-    """seen, target: [repeats, m, n]."""
+    """Compute all quantities; seen, target: [repeats, m, n]."""
     repeats, records, pixels = seen.shape
     gains = (seen * target).sum(axis=(1, 2)) / (target**2).sum(axis=(1, 2))
     gain = float(gains.mean())
@@ -149,7 +150,7 @@ def _described(trial: TrialConfig, seen: np.ndarray, target: np.ndarray, known: 
 
 
 def _correlation(samples: np.ndarray, free: int) -> tuple[float, float]:
-    """Mean squared correlation between columns over 1/free, which independent ones have, and its standard error."""
+    """Return the mean squared correlation between columns, relative to independent columns (1/free), and its error."""
     correlation = np.corrcoef(samples, rowvar=False)
     above = correlation[np.triu_indices_from(correlation, 1)]
     return float((above**2).mean() * free), math.sqrt(2 / above.size)

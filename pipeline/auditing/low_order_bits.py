@@ -1,10 +1,10 @@
-"""The low-order-bit attack: noise drawn from too few bits lies on a lattice, and tells what it was added to.
+"""The low-order-bit attack: noise drawn from too few bits lies on a lattice and reveals the sum below it.
 
-Box and Muller turn two uniform numbers into two Gaussian ones, x and y, with x^2 + y^2 = -2 log u. If u has b bits,
-then 2^b exp(-(x^2 + y^2)/(2 sigma^2)) is a whole number, or lies half-way between two. Whoever knows all records but
-one, as the attacker of differential privacy does, subtracts the two sums that there may be from what was released. Of
-the true one noise remains, on the lattice; of the other noise and a record, on none. It is seen in the tail, where
-lattice points lie far apart: with b = 31 at a handful of pairs among 700,000 numbers, and they suffice.
+Box and Muller turn two uniform numbers into two Gaussian numbers x and y with x^2 + y^2 = -2 log u. If u has b bits,
+2^b exp(-(x^2 + y^2)/(2 sigma^2)) is a whole number, or half-way between two. The attacker of differential privacy knows
+all records but one, and subtracts the two possible sums from the release. The true sum leaves noise, which is on the
+lattice. The other leaves noise plus a record, which is on none. The difference is visible in the tail, where lattice
+points lie far apart: with b = 31 at a handful of pairs among 700,000 numbers, and they suffice.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ VIEWS = ("update", "weights")
 
 @dataclass(frozen=True)
 class Lattice:
-    """Where a Box-Muller transform of b bits puts its squared radii.
+    """The lattice of squared radii from a Box-Muller transform of b bits.
 
     Attributes:
         bits: b.
         offset: 2^b exp(-r^2/2) + offset is a whole number.
-        gap: x and y stand so many places apart, in blocks of 2 gap; 0 for the two halves of all numbers.
+        gap: distance between x and y, in blocks of 2 gap; 0 if they are in the two halves of all numbers.
     """
 
     bits: int
@@ -45,22 +45,22 @@ class Lattice:
 
 LATTICES = (Lattice(31, 0.5, 0),  # integers of 31 bits, middle of an interval; cosines first, then sines
             Lattice(24, 0.0, 8))  # torch.Tensor.normal_ in float32 on a CPU
-RESOLVED = 2.0**17  # lattice points from 0, of which float32 leaves something to be seen
-BLUR = 2.0**-24  # by which float32 may have moved x^2 + y^2, relative: a standard deviation
-DOUBT = 0.01  # of a pair that is on no lattice, whatever the rest is on
+RESOLVED = 2.0**17  # lattice points from 0 that float32 can still resolve
+BLUR = 2.0**-24  # relative standard deviation of float32 rounding of x^2 + y^2
+DOUBT = 0.01  # probability that a pair is on no lattice
 
 
 @dataclass(frozen=True)
 class LowOrderBitAudit:
-    """What the attack found; it calls every run for one of the two neighbours.
+    """The result of the attack, which assigns every run to one of the two neighbours.
 
     Attributes:
-        view: what it sees, `update` or `weights`.
+        view: the attacker's view, `update` or `weights`.
         runs: of the mechanism on each of the neighbours, all counted.
-        errors: wrong calls among them.
+        errors: wrong assignments.
         auc: of the score.
         mu_lower, epsilon_lower: measured bounds with 95% confidence.
-        mu, epsilon: certified, of one step.
+        mu, epsilon: certified, for one step.
     """
 
     view: str
@@ -74,16 +74,18 @@ class LowOrderBitAudit:
 
     @property
     def exceeds(self) -> bool:
-        """Whether more was measured than is certified."""
+        """Whether the measured bound exceeds the certified value."""
         return self.mu_lower > self.mu
 
 
 def lattice_score(residual: np.ndarray, sigma: float, lattice: Lattice) -> float:
-    """Evidence that noise lies on a lattice, blurred by rounding: log(1 + likelihood ratio); next to 0 for none.
+    """Return the evidence that noise lies on a lattice blurred by rounding; near 0 for no evidence.
+
+    It is log(1 + likelihood ratio).
 
     Args:
-        residual: noise, or noise and a record [n]; nan where nothing was seen.
-        sigma: its standard deviation.
+        residual: noise, or noise plus a record [n]; nan for unseen numbers.
+        sigma: standard deviation of the noise.
     """
     gap = lattice.gap or len(residual) // 2
     pairs = residual[: len(residual) // (2 * gap) * 2 * gap].reshape(-1, 2, gap)
@@ -98,15 +100,15 @@ def lattice_score(residual: np.ndarray, sigma: float, lattice: Lattice) -> float
 
 
 def low_order_bit_audit(training: Training, runs: int = 100) -> list[LowOrderBitAudit]:
-    """Attack the first step of a certified trial: on which of two neighbouring batches was it made?
+    """Attack the first step of a certified trial: decide which of two neighbouring batches it used.
 
-    The batches are the trial's next, and that batch without its last record (add/remove) or with another record in its
-    place (replace-one). The attacker knows both, the weights before the step, and all settings; optical noise, which
-    certified trials have before the bound, is the same in all runs. One view is the update as it is released, the other
-    the weights after a step of size learning_rate alone.
+    The batches are the trial's next batch, and the same batch without its last record (add/remove) or with another
+    record in its place (replace-one). The attacker knows both, the weights before the step, and all settings. Optical
+    noise is added before the bound and is the same in all runs. One view is the released update; the other is the
+    weights after a step of size learning_rate.
 
     Args:
-        training: of one trial with a Gaussian mechanism and noise; its weights stay as they are.
+        training: of one trial with a Gaussian mechanism and noise; its weights are not changed.
         runs: of the mechanism on either batch.
 
     Raises:
@@ -132,7 +134,7 @@ def _summary(view: str, zeros: np.ndarray, ones: np.ndarray, mu: float, delta: f
 
 
 def _scores(training: Training, config: TrialConfig, runs: int) -> dict[str, list[np.ndarray]]:
-    """By view, the scores [runs] of runs on either neighbour: above 0 where it looks like the second."""
+    """Return by view the scores [runs] on either neighbour; a score above 0 points to the second neighbour."""
     net, mechanism, released = training.net, training.mechanism, training.update
     if not isinstance(mechanism, GaussianMechanism):
         raise TypeError(f"mechanism: must be a GaussianMechanism, got {type(mechanism).__name__}")
@@ -140,7 +142,7 @@ def _scores(training: Training, config: TrialConfig, runs: int) -> dict[str, lis
     neighbours = [(batch, _factors(training, batch)) for batch in _neighbours(training)]
     sums = []
     for batch, factors in neighbours:
-        training.net.forward(training.train_inputs.batch(batch.clamp(min=0)))  # convolutions learn their maxima
+        training.net.forward(training.train_inputs.batch(batch.clamp(min=0)))  # sets the maxima of convolutions
         total = net.blank_parameters(1, training.device, torch.float64 if mechanism.integers else torch.float32)
         mechanism.add_up(*factors, total)
         sums.append(_numbers(total))
@@ -166,7 +168,7 @@ def _scores(training: Training, config: TrialConfig, runs: int) -> dict[str, lis
 
 
 def _neighbours(training: Training) -> list[torch.Tensor]:
-    """Two batches [1, m] of the training that differ in one record."""
+    """Return two batches [1, m] of the training that differ in one record."""
     first, second = training.sampler.epoch()[:2]
     other, place = first.clone(), int((first[0] != ABSENT).nonzero()[-1])
     other[0, place] = ABSENT if training.pack.shared.parts.sampler.relation == "add/remove" else second[0, 0]
@@ -174,7 +176,7 @@ def _neighbours(training: Training) -> list[torch.Tensor]:
 
 
 def _factors(training: Training, batch: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Deltas and activations of a batch, as the mechanism takes them."""
+    """Return the mechanism's inputs for a batch: deltas and activations."""
     places = batch.clamp(min=0)
     present = (batch != ABSENT).unsqueeze(-1).to(torch.float32)
     activations, logits = training.net.forward(training.train_inputs.batch(places))
@@ -183,7 +185,7 @@ def _factors(training: Training, batch: torch.Tensor) -> tuple[list[torch.Tensor
 
 
 def _numbers(parameters: Parameters) -> np.ndarray:
-    """All weights and biases of one trial as they lie in memory, float64; nan in the gaps between them."""
+    """Return all weights and biases of one trial in memory order, float64; the padding between them is nan."""
     gaps = np.ones(parameters.flat.shape[1], dtype=bool)
     for block in parameters.weights + parameters.biases:
         begin = block.storage_offset()

@@ -1,4 +1,4 @@
-"""The audit of one release: a certified trial's own mechanism, run on the worst neighbours that its relation allows."""
+"""The audit of one release: a certified trial's own mechanism, on the worst-case neighbours of its relation."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from pipeline.trials.steps import LARGEST_FIRST, LARGEST_SIGNAL, signal_steps, s
 
 @dataclass(frozen=True)
 class ReleaseAudit:
-    """How well the outputs of one step on the worst neighbours are told apart.
+    """How well the outputs of one step on the worst-case neighbours can be distinguished.
 
     Attributes:
         statistic: the one with the best bound.
-        auc, tpr: of that, on the runs that count; the latter at a false positive rate of 0.1%.
-        mu_lower, mu: measured lower bound on, and certified value of, mu of the step.
-        audited, certified: the epsilon of a Gaussian mechanism with that mu.
+        auc, tpr: of this statistic, on the counted runs; tpr at a false positive rate of 0.1%.
+        mu_lower, mu: measured lower bound and certified value of the step's mu.
+        audited, certified: the epsilon of a Gaussian mechanism with this mu.
     """
 
     statistic: str
@@ -45,24 +45,24 @@ class ReleaseAudit:
 
     @property
     def exceeds(self) -> bool:
-        """Whether more was measured than is certified: the mechanism is broken, or one of 20 audits that are not."""
+        """Whether the bound exceeds the certified mu: the mechanism is broken, or the bound fails (probability 5%)."""
         return self.mu_lower > self.mu
 
 
 def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mechanism | None = None,
                   conf: float = 0.95) -> ReleaseAudit:
-    """Two-point audit of the update that a certified trial's mechanism releases in one step, on the worst neighbours.
+    """Run a two-point audit of a certified trial's one-step release, on the worst-case neighbours.
 
-    Several statistics are tried, as noise may be missing in one place only: the log-likelihood ratio of all that is
-    released, those of every matrix and every bias vector alone, and the energy in a column of the first layer that one
-    neighbour alone reaches, which tells noise apart whose covariance is data. They share the 1 - conf. Contributions
-    of a trainer have no layers, and the first alone.
+    Several statistics are tried, because noise may be missing in one place only. The first is the log-likelihood ratio
+    of the whole release; others are the ratios of every matrix and bias vector. The last is the energy in a column of
+    the first layer that only one neighbour reaches. It detects noise with a covariance that depends on data. The
+    statistics share the 1 - conf. A trainer's contributions have no layers, so only the first statistic applies.
 
     Args:
         config: a trial with a certified mechanism, and noise.
         trials: runs of the mechanism on each of the neighbours; even.
         delta: of the epsilons.
-        mechanism: what is run, on the CPU, for one trial; by default the trial's own.
+        mechanism: the mechanism to run, on the CPU, for one trial; None takes the trial's own.
         conf: probability that the bounds hold.
 
     Raises:
@@ -80,7 +80,7 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
 
     def release(by: Mechanism, j: int, to: Parameters) -> None:
         if own and not config.exact:
-            by.net.forward(neighbours[j][1][0])  # convolutions learn where the maxima of this batch are
+            by.net.forward(neighbours[j][1][0])  # sets this batch's maxima of convolutions
         by.update(*neighbours[j], to)
 
     for j, mean in enumerate(means):
@@ -107,16 +107,16 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
 
 
 def _audit(zeros: np.ndarray, ones: np.ndarray, delta: float, conf: float) -> TwoPointAudit:
-    """Two-point audit of one statistic, as it came out on either neighbour."""
+    """Run a two-point audit of one statistic from its values on either neighbour."""
     runs = iter(zeros), iter(ones)
     return two_point_step_audit(lambda j: next(runs[j]), delta, len(zeros), conf, of="mu")
 
 
 def _worst_neighbours(config: TrialConfig) -> tuple[tuple[list[torch.Tensor], list[Activation]], ...]:
-    """Factors (deltas [1, m, n_l], activations [1, m, n_{l-1}]) of two neighbouring batches, far longer than any bound.
+    """Return factors (deltas [1, m, n_l], activations [1, m, n_{l-1}]) of two neighbouring batches, above any bound.
 
-    add/remove: no record, and one. replace-one: that record, and one of opposite sign that leaves the last input out,
-    which brings them closer by a relative 1/(8 n_0) at most.
+    add/remove: no record, and one record. replace-one: the same record, and a record of opposite sign without the last
+    input, which brings the two closer by a relative 1/(8 n_0) at most.
     """
     long = 1e4
 
@@ -129,15 +129,17 @@ def _worst_neighbours(config: TrialConfig) -> tuple[tuple[list[torch.Tensor], li
         other = [d[:, :0] for d in deltas], [h[:, :0] for h in activations]
     else:
         without_last = one[1][0].clone()
-        without_last[..., -1:] = 0  # contributions of a trainer have no inputs
+        without_last[..., -1:] = 0  # a trainer's contributions have no inputs
         other = [-d for d in one[0]], [without_last, *one[1][1:]]
     return (_in_integers(config, *other), _in_integers(config, *one)) if config.exact else (other, one)
 
 
 def _in_integers(config: TrialConfig, deltas: list[torch.Tensor],
                  activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[Activation]]:
-    """The same signs, as large as integers are; deltas such that every layer's part has the same length, as parts that
-    are far shorter than others would be truncated to nothing."""
+    """Return factors with the same signs at the size of integers.
+
+    Deltas give every layer's part the same length, because much shorter parts would be truncated to nothing.
+    """
     inputs = [Rows((h > 0).to(torch.int8) * LARGEST_FIRST, step.input)
               for h, step in zip(activations, steps(config, 1.0, 1.0), strict=True)]
     lengths = [h.step * LARGEST_FIRST * h.values.shape[2]**0.5 for h in inputs]

@@ -1,8 +1,8 @@
-"""The row space attack: who was in the batch, read off one released update of a real trial.
+"""The row space attack: it finds the records of the batch from one released update of a real trial.
 
-A layer's update is sum_i delta_i h_i^T, whatever the deltas and the noise in them. Its rows lie in span{h_i : i in
-batch}, and with at least as many rows as records they generically span it. An activation of the batch lies in it; where
-records are fewer than inputs, any other generically does not.
+A layer's update is sum_i delta_i h_i^T, whatever the deltas and their noise are. Its rows lie in span{h_i : i in
+batch}; with at least as many rows as records they generically span it. An activation of the batch lies in this span. If
+there are fewer records than inputs, any other activation generically does not.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.shapes import ConvShape
 
-# What is below this many rounding units of the update's type is rounding: singular values relative to the largest, and
-# residuals. In float32, updates of 256 records were seen to have such singular values at 0.1 to 0.3 units, and the
+# Below this many rounding units of the update's type a value counts as rounding: a residual, or a singular value
+# relative to the largest. In float32, updates of 256 records had such singular values at 0.1 to 0.3 units, and the
 # smallest true one at 400 units and more.
 ROUNDING_UNITS = 4
 
 
 def row_space_membership(update_weight: torch.Tensor, candidates: torch.Tensor, max_rank: int | None = None
                          ) -> torch.Tensor:
-    """How far candidates lie outside the row space of an observed update: 0 for a record of the batch.
+    """Return how far candidates lie outside the row space of an observed update; 0 for a record of the batch.
 
-    The row space is spanned by the right singular vectors whose singular value, relative to the largest, exceeds the
-    rounding tolerance of the update's type: `ROUNDING_UNITS` times its unit. Computed in float64.
+    The right singular vectors with a singular value above the rounding tolerance span the row space. The tolerance is
+    `ROUNDING_UNITS` units of the update's type, relative to the largest value. Computed in float64.
 
     Args:
         update_weight: [n_out, n_in].
         candidates: activations h as the mechanism multiplies them [k, n_in]; rescaling a row changes nothing.
-        max_rank: take at most so many singular vectors: the batch size, where it is public. Needed where the update
-            was rounded to less than its own type holds, or where noise was added to it.
+        max_rank: most singular vectors to take: the batch size, if it is public. Needed if noise was added to the
+            update, or if it was rounded to fewer bits than its type has.
 
     Returns:
-        ||h - P h|| / ||h|| for every candidate [k], float64, in [0, 1] up to rounding; 0 where it is within the
-        tolerance, so that rounding orders nobody, and for h = 0, which lies in every space.
+        ||h - P h|| / ||h|| for every candidate [k], float64, in [0, 1] up to rounding. It is 0 within the tolerance, so
+        that rounding does not rank candidates, and for h = 0, which lies in every space.
 
     Raises:
-        ValueError: for shapes that do not fit.
+        ValueError: for shapes that do not match.
     """
     if update_weight.ndim != 2 or candidates.ndim != 2 or update_weight.shape[1] != candidates.shape[1]:
         raise ValueError("candidates: must be [k, n_in] for an update [n_out, n_in], got "
@@ -59,7 +59,7 @@ def row_space_membership(update_weight: torch.Tensor, candidates: torch.Tensor, 
 
 
 def row_space_basis(update_weight: torch.Tensor, max_rank: int | None = None) -> torch.Tensor:
-    """Orthonormal basis [rank, n_in], float64, of the row space of an update, as in `row_space_membership`."""
+    """Return an orthonormal basis [rank, n_in], float64, of an update's row space, as in `row_space_membership`."""
     _, singular, right = torch.linalg.svd(update_weight.double(), full_matrices=False)
     return right[: int((singular > _tolerance(update_weight) * singular[0]).sum())][:max_rank]
 
@@ -70,10 +70,10 @@ def _tolerance(update_weight: torch.Tensor) -> float:
 
 @dataclass(frozen=True, eq=False)
 class RowSpaceAudit:
-    """What the row space attack found.
+    """The result of the row space attack.
 
     Attributes:
-        members: residuals (`row_space_membership`) of the records of the batches that were attacked.
+        members: residuals (`row_space_membership`) of the records of the attacked batches.
         non_members: residuals of held-out records.
     """
 
@@ -82,29 +82,29 @@ class RowSpaceAudit:
 
     @property
     def auc(self) -> float:
-        """1: every member is closer to the row space than every non-member."""
+        """Return the AUC of the residuals; 1 if every member is closer to the row space than every non-member."""
         return auc(-self.members, -self.non_members)
 
     def tpr(self, fpr: float = 0.001) -> float:
-        """Members found while at most a share `fpr` of the non-members is mistaken for members."""
+        """Return the share of members found while at most a share `fpr` of the non-members is mistaken for members."""
         return tpr_at_fpr(-self.members, -self.non_members, fpr)
 
 
 def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: int = 1) -> RowSpaceAudit:
-    """Train the first steps of a trial and tell, from each step's released update, who was in its batch.
+    """Train the first steps of a trial, and infer each step's batch from its released update.
 
-    The attacker sees one layer's update as the mechanism releases it, knows the weights before the step and the batch
-    size, and tries the batch's records and all held-out ones.
+    The attacker sees one layer's update as the mechanism releases it. The attacker knows the weights before the step
+    and the batch size, and tests the batch's records and all held-out ones.
 
     Args:
         config: the trial.
         data: its data set.
-        layer: l, from 1, whose weight update is seen.
+        layer: l, from 1, of the observed weight update.
         steps: steps trained and attacked; residuals of all steps are pooled.
 
     Raises:
-        ValueError: for a layer or a number of steps that the trial does not have, a convolution, whose update is no
-            sum of outer products of activations, or a trial that holds out no records.
+        ValueError: for a layer or a number of steps that the trial does not have, or a trial without held-out records;
+            for a convolution, because its update is no sum of outer products of activations.
     """
     n_layers = len(config.layer_sizes) - 1
     if not 1 <= layer <= n_layers:
@@ -123,7 +123,7 @@ def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: i
             present = indices[indices != ABSENT].unsqueeze(0)
             batch, held_out = (_factors(training, i, layer) for i in (present, training.validation))
             training.step(indices)
-            # The optimizer only reads the update: it still is what the mechanism released.
+            # The optimizer only reads the update, so it is unchanged.
             update = training.update.weights[layer - 1][0]
             residuals = row_space_membership(update, torch.cat([batch, held_out]), max_rank=len(batch)).cpu().numpy()
             members.append(residuals[: len(batch)])
@@ -134,9 +134,9 @@ def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: i
 
 
 def _factors(training: Training, indices: torch.Tensor, layer: int) -> torch.Tensor:
-    """The activations h^{l-1} [m, n_{l-1}] of records [1, m], as they stand in the update's outer products.
+    """Return the activations h^{l-1} [m, n_{l-1}] of records [1, m], as in the update's outer products.
 
-    Clipping by component moves them out of their span; clipping by norm, as other mechanisms do, does not.
+    Clipping by component moves them out of their span; clipping by norm, as in other mechanisms, does not.
     """
     activations, _ = training.net.forward(training.train_inputs.batch(indices))
     if isinstance(training.mechanism, Photonic):

@@ -1,4 +1,4 @@
-"""The audit of one step of a user's trainer, which states what it releases and lets nobody see more than that."""
+"""The audit of one step of a user's trainer, which states its release and shows nothing else."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from pipeline.learning.harness import Harness
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 
-BATCH = 8  # records that both neighbours have; the fewer, the more a fault that scales with the batch shows
-CANDIDATES = 8  # for the record by which they differ
-CHOOSING = 20  # runs by which the candidate is chosen
-LEARNING = 200  # runs on each neighbour by which the projection is chosen
+BATCH = 8  # common records of both neighbours; with few, a fault that scales with the batch shows more
+CANDIDATES = 8  # candidates for the differing record
+CHOOSING = 20  # runs that choose the candidate
+LEARNING = 200  # runs on each neighbour that choose the projection
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class StepAudit:
-    """How well releases of one step on two neighbouring batches are told apart.
+    """How well releases of one step on two neighbouring batches can be distinguished.
 
     Attributes:
-        auc, tpr: of the projection, on the runs that count; the latter at a false positive rate of 0.1%.
-        mu_lower, mu: measured lower bound on, and stated value of, mu of the step; None unless it is Gaussian.
-        audited, stated: its epsilon; for whoever knows that the record may be in the batch.
+        auc, tpr: of the projection, on the counted runs; tpr at a false positive rate of 0.1%.
+        mu_lower, mu: measured lower bound and stated value of the step's mu; None unless the event is Gaussian.
+        audited, stated: measured and stated epsilon of the step, for an attacker who knows that the record may be in
+            the batch.
         fresh: whether releases of one batch ever differ.
     """
 
@@ -49,19 +50,20 @@ class StepAudit:
 
     @property
     def exceeds(self) -> bool:
-        """Whether more was measured than is stated: the statement is wrong, or one of 20 audits of one that is not."""
+        """Whether the bound exceeds the stated value: the statement is wrong, or the bound fails (probability 5%)."""
         if self.mu is None or self.mu_lower is None:
             return self.audited.value > self.stated.value
         return self.mu_lower > self.mu
 
 
 def audit_step(config: TrialConfig, data: Dataset, runs: int, conf: float = 0.95) -> StepAudit:
-    """Two-point audit of a step that a trainer lets us run (`step`), against what it states of one.
+    """Run a two-point audit of a trainer's `step`, and compare it with the stated event of one step.
 
-    Neighbours are batches of test records, one of which has, or has in place of another, a record with a wrong label:
-    of several the one that moves the release furthest. The statistic is the projection on the difference of the means
-    over the variances, both estimated from runs of their own. In each of those the neighbours share their noise, as
-    far as it comes from the trial's generators, so that it cancels.
+    Neighbours are batches of test records. With add/remove, one batch has an additional record with a wrong label. With
+    replace-one, each batch has a different one. Of several candidates, those with the largest difference of the
+    releases are taken. The statistic is the projection on the difference of the means over the variances, both
+    estimated from separate runs. In these runs the neighbours share the noise of the trial's generators, so that it
+    cancels.
 
     Args:
         config: a trial whose trainer has a `step`, and noise.
@@ -92,7 +94,7 @@ def audit_step(config: TrialConfig, data: Dataset, runs: int, conf: float = 0.95
 
 
 def _neighbours(harness: Harness, relation: str) -> tuple[Batch, Batch]:
-    """The two batches that are furthest apart."""
+    """Return the two batches that are furthest apart."""
     places = torch.arange(min(BATCH + CANDIDATES, len(harness.data.test_y)), device=harness.device)
     records, labels = harness.test_inputs.batch(places).view(-1, *harness.shape), harness.data.test_y[places]
     wrong = (labels + 1) % harness.data.spec.n_classes
@@ -108,8 +110,8 @@ def _neighbours(harness: Harness, relation: str) -> tuple[Batch, Batch]:
 
 
 def _direction(harness: Harness, neighbours: tuple[Batch, Batch]) -> torch.Tensor:
-    """Difference of the means over the variances [d], float64; noise that misses a coordinate makes it count most."""
-    first = [release.double() for release in _together(harness, neighbours)]  # taken off, as sums of squares cancel
+    """Return the difference of the means over the variances [d], float64; coordinates without noise count most."""
+    first = [release.double() for release in _together(harness, neighbours)]  # subtracted: squares cancel
     sums, squares = ([torch.zeros_like(release) for release in first] for _ in range(2))
     for _ in range(LEARNING):
         for release, origin, total, square in zip(_together(harness, neighbours), first, sums, squares, strict=True):
@@ -123,7 +125,7 @@ def _direction(harness: Harness, neighbours: tuple[Batch, Batch]) -> torch.Tenso
 
 
 def _together(harness: Harness, batches: Sequence[Batch]) -> list[torch.Tensor]:
-    """A release of each batch, all with the same draws of the trial's generators and of the global ones."""
+    """Return a release of each batch, all with the same draws of the trial's and the global generators."""
     generators, everybody = harness.handed.generators, harness.randomness.state
     before = {key: own.get_state() for key, own in generators.items()}
     released = []
@@ -133,6 +135,6 @@ def _together(harness: Harness, batches: Sequence[Batch]) -> list[torch.Tensor]:
             if key in before:
                 generators[key].set_state(before[key])
             else:
-                del generators[key]  # made since: it starts from the trial's seed again
+                del generators[key]  # created since: it restarts from the trial's seed
         released.append(harness.released(*batch))
     return released

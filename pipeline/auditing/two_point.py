@@ -1,7 +1,6 @@
-"""The two-point attack: two neighbouring inputs of one step, told apart by its output: a lower bound on its epsilon.
+"""The two-point attack: distinguish two neighbouring inputs of one step by its output, for a lower bound on epsilon.
 
-The audit of a whole run, by canaries among its training records, is made by the run itself
-(`pipeline.learning.canaries`).
+The run itself audits a whole run, by canaries among its training records (`pipeline.learning.canaries`).
 """
 
 from __future__ import annotations
@@ -16,19 +15,22 @@ from pipeline.accounting.audited import checked, gdp_mu_lower, two_point
 
 
 def gaussian_log_ratio(output: np.ndarray, mean_0: np.ndarray, mean_1: np.ndarray, sigma: float) -> float:
-    """log p_1/p_0 of an output of N(mean_j, sigma^2 I): the best statistic to tell j = 1 from j = 0; sigma > 0."""
+    """Return log p_1/p_0 of an output of N(mean_j, sigma^2 I), sigma > 0.
+
+    It is the best statistic to distinguish j = 1 from j = 0.
+    """
     middle = (np.asarray(mean_0) + mean_1) / 2
     return float(np.sum((np.asarray(output) - middle) * (np.asarray(mean_1) - mean_0))) / sigma**2
 
 
 @dataclass(frozen=True)
 class TwoPointAudit:
-    """The outcome of a two-point audit.
+    """The result of a two-point audit.
 
     Attributes:
         epsilon_lower: lower bound on epsilon.
-        mu_lower: lower bound on mu, if what is claimed is mu-GDP.
-        threshold: a statistic above it was taken for input 1.
+        mu_lower: lower bound on mu, if the claim is mu-GDP.
+        threshold: a statistic above it is assigned to input 1.
         false_positives, false_negatives: errors among the `trials` counted for each input.
     """
 
@@ -42,17 +44,17 @@ class TwoPointAudit:
 
 def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int, conf: float = 0.95,
                          of: str = "epsilon") -> TwoPointAudit:
-    """Audit one step of a mechanism by telling its outputs on two neighbouring inputs apart (Nasr et al. 2023).
+    """Audit one step of a mechanism by distinguishing its outputs on two neighbouring inputs (Nasr et al. 2023).
 
-    The threshold is chosen on the first half of the runs, where it gives the best bound; the other half is counted.
+    The first half of the runs chooses the threshold with the best bound; the other half is counted.
 
     Args:
-        step: runs the mechanism anew on neighbouring input 0 or 1 and returns a statistic of its output, larger for
-            input 1 (`gaussian_log_ratio` where the output is Gaussian); infinite ones are fine.
+        step: runs the mechanism with fresh noise on neighbouring input 0 or 1 and returns a statistic of its output,
+            larger for input 1 (`gaussian_log_ratio` for Gaussian output); it may be infinite.
         delta: of the epsilon to bound.
         trials: runs on each of the inputs; even.
         conf: probability that the bound holds.
-        of: which bound the threshold is chosen for, `epsilon` or `mu`.
+        of: the bound for which the threshold is chosen, `epsilon` or `mu`.
 
     Raises:
         ValueError: for a number of trials that is odd or below 2, or a statistic that is nan.
@@ -60,7 +62,7 @@ def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int
     if trials < 2 or trials % 2:
         raise ValueError(f"trials: must be an even number of at least 2, got {trials}")
     half = trials // 2
-    # nan is refused before; infinities become the largest numbers, so that a threshold can stand between them
+    # `checked` refuses nan; infinities become the largest numbers, so that a threshold fits between them
     zeros, ones = (np.nan_to_num(checked("step", np.array([step(j) for _ in range(trials)]))) for j in (0, 1))
     bound = {"epsilon": partial(two_point, delta=delta, conf=conf), "mu": partial(gdp_mu_lower, conf=conf)}[of]
     threshold = _best_threshold(np.sort(zeros[:half]), np.sort(ones[:half]), bound)
@@ -70,7 +72,7 @@ def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int
 
 
 def _best_threshold(zeros: np.ndarray, ones: np.ndarray, bound: Callable[..., np.ndarray | float]) -> float:
-    """Of the thresholds half-way between neighbouring statistics (sorted, finite), the one with the best bound."""
+    """Return the threshold with the best bound, among the midpoints of neighbouring statistics (sorted, finite)."""
     values = np.unique(np.concatenate([zeros, ones]))
     thresholds = values[:-1] / 2 + values[1:] / 2 if len(values) > 1 else values
     fp = len(zeros) - np.searchsorted(zeros, thresholds, side="right")

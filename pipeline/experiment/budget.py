@@ -20,7 +20,7 @@ from pipeline.trials.config import ConfigError, TrialConfig
 
 @dataclass(frozen=True)
 class Budget:
-    """(epsilon, delta) of all trials of a sweep together, whatever each of them was chosen by.
+    """(epsilon, delta) of all trials of a sweep together, however each trial was chosen.
 
     Raises:
         ConfigError: unless 0 < epsilon < infinity and 0 < delta < 1.
@@ -42,14 +42,14 @@ class Budget:
 
 
 def read_budget(top: Mapping[str, Any], search: Search | None, corners: Sequence[TrialConfig]) -> Budget | None:
-    """The `budget` of an experiment file, if it has one.
+    """Return the `budget` of an experiment file, if it has one.
 
     Args:
-        search: that of the file, and its corners.
+        search: of the file.
+        corners: of the search.
 
     Raises:
-        ConfigError: also for trials of which something is logged that no epsilon covers, or that a sum of epsilons is
-            not defined for.
+        ConfigError: also for trials that log a private value without noise, or whose epsilons do not compose.
     """
     if "budget" not in top:
         return None

@@ -1,9 +1,10 @@
 """How the settings of an experiment file were found, as its author states it.
 
-    chosen: {runs: 45, by: validation accuracy, seeds: [0]}      # or `seeds: 3`, where nobody noted which
+    chosen: {runs: 45, by: validation accuracy, seeds: [0]}      # or `seeds: 3`, if nobody noted which
     chosen: {runs: 0, by: the settings of Ohana et al. 2021}     # nothing was tried; they come from elsewhere
 
-No epsilon of the file's trials covers these runs. A report shows the statement, and doubts settings without one.
+The epsilon of the file's trials does not cover these runs. A report shows the statement, and warns about settings
+without one.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ class Chosen:
     """How settings were found before the sweep.
 
     Attributes:
-        runs: how many were trained and compared.
-        by: what they were compared by or, without runs, where the settings come from, in words.
-        seeds: those that they had or, as a number, how many; without runs none.
+        runs: number of trained and compared runs.
+        by: the criterion of the comparison or, without runs, the source of the settings, in words.
+        seeds: the runs' seeds or their number; empty without runs.
 
     Raises:
         ConfigError: unless runs is a whole number >= 0, by is text, and seeds are distinct whole numbers >= 0 or a
-            number >= 1, and are given where there were runs.
+            number >= 1. Seeds must be given if and only if there were runs.
     """
 
     runs: int
@@ -66,7 +67,7 @@ class Chosen:
 
 
 def read_chosen(top: Mapping[str, Any]) -> Chosen | None:
-    """The `chosen` of an experiment file, if it has one.
+    """Return the `chosen` of an experiment file, if it has one.
 
     Raises:
         ConfigError: naming the entry, its value and what is accepted.

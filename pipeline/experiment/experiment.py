@@ -9,23 +9,23 @@
       - base: {mechanism: photonic}
         grid: {sigma: {logspace: [0.01, 0.1, 3]}}
     selection: {rule: random_stopping, mean: 9, shape: 1, seed: 0}   # optional: see `pipeline.experiment.stopping`
-    search: {algorithm: random, trials: 20, space: {...}}   # optional, in place of grid and cases, see
+    search: {algorithm: random, trials: 20, space: {...}}   # optional, instead of grid and cases, see
                                                  # `pipeline.experiment.search`
-    stop: {rule: asha, grace: 3, factor: 3}      # optional, of a search: see `pipeline.experiment.halving`
-    budget: {epsilon: 8, delta: 1.0e-5}          # optional, of a search: see `pipeline.experiment.budget`
+    stop: {rule: asha, grace: 3, factor: 3}      # optional, for a search: see `pipeline.experiment.halving`
+    budget: {epsilon: 8, delta: 1.0e-5}          # optional, for a search: see `pipeline.experiment.budget`
     plugins: [my_feedback]                       # optional: modules of extensions, beside the file or installed
     references:                                  # optional: published results, marked in the frontier
       - {source: Tramer and Boneh 2021, epsilon: 3, delta: 1.0e-5, accuracy: 89.7}
     chosen: {runs: 45, by: validation accuracy, seeds: [0]}      # optional: how settings were found, see
                                                  # `pipeline.experiment.chosen`
 
-With a search the trials are not known before it runs; `Experiment.possible` stands for them.
+The trials of a search are not known before it runs; `Experiment.possible` represents them.
 
-With random stopping the combinations are candidates, from which the trials are drawn, each under a seed of its own; the
-file then has no seed among its settings.
+With random stopping the combinations are candidates, and trials are drawn from them, each with its own seed. The file
+then has no seed among its settings.
 
-Values of `grid` are lists or one of the ranges `range: [start, stop, step=1]` (stop excluded), `linspace: [low,
-high, n]` and `logspace: [low, high, n]` (both ends included).
+Values of `grid` are lists or one of the ranges `range: [start, stop, step=1]` (stop excluded), `linspace: [low, high,
+n]` and `logspace: [low, high, n]` (both ends included).
 """
 
 from __future__ import annotations
@@ -75,23 +75,24 @@ class Experiment:
 
     Attributes:
         name: the MLflow experiment, and the folder under `reports/`.
-        trials: all trials, in the order of the file, no two alike; of a file, what a trial does not use is as default.
+        trials: all distinct trials, in the order of the file; in trials from a file, unused settings have their
+            defaults.
         report: exhibits that `photonic report` draws.
-        selection: by which rule the best trial is chosen and paid for.
-        source: the file; where trials were listed in Python, whatever messages should name.
-        candidates: what the trials were drawn from; empty for a fixed grid.
+        selection: the rule by which the best trial is chosen and paid for.
+        source: the file; for trials listed in Python, the name used in messages.
+        candidates: the candidates of random stopping; empty for a fixed grid.
         text: the file's content.
         plugins: modules of extensions, which every worker imports (`pipeline.experiment.plugins`).
-        references: results that others published, which a frontier marks.
-        ignored: which trials make no use of which entries of the file, for people; empty where all use all.
-        search: how trials are asked for; then `trials` are those that were, none in a file (see `asked_for`).
+        references: published results of others, marked in a frontier.
+        ignored: which trials do not use which entries of the file, for people; empty if all entries are used.
+        search: how trials are chosen; `trials` then has those asked for so far (see `asked_for`), none for a file.
         stop: when trials of the search are stopped early.
-        budget: what all trials of the search may cost together.
+        budget: the joint budget of all trials of the search.
         corners: of the space of the search.
         chosen: how settings were found, if the file states it.
-        preset: version of the preset that filled in what the file leaves open; empty for none.
-        advice: what the preset has set or, without one, would set, for people.
-        imports: names of imported results that its report shows; no file has them (`photonic report --with`).
+        preset: version of the preset that sets the open settings; empty for none.
+        advice: settings that the preset has set or, without a preset, would set; for people.
+        imports: names of imported results shown in its report (`photonic report --with`); never given in a file.
 
     Example:
         >>> grid = [TrialConfig(dataset="digits", batch_size=m, seed=seed) for m in (64, 128) for seed in (0, 1)]
@@ -122,23 +123,22 @@ class Experiment:
 
     @property
     def possible(self) -> tuple[TrialConfig, ...]:
-        """All trials; where chance or results decide which there are, those that stand for them."""
+        """Return all trials; for random stopping the candidates, for a search the corners."""
         return self.candidates or self.corners or self.trials
 
     @property
     def planned(self) -> int:
-        """The number of trials; of a search the most that there can be."""
+        """Return the number of trials; for a search the maximum."""
         return self.search.trials if self.search else len(self.trials)
 
     @functools.cached_property
     def varied(self) -> tuple[str, ...]:
-        """Fields, but the seed, in which trials of one algorithm and noise differ: they belong in a trial's name. They
-        are looked for once, in all trials."""
+        """Return the fields, except the seed, that vary among trials of one algorithm and noise, for trial names."""
         return varied_fields(self.possible)
 
     @property
     def public_text(self) -> str:
-        """The file's content where it may be kept and shown: of random stopping it tells how many trials were drawn."""
+        """Return the file's content if it may be published; with random stopping it reveals the number of trials."""
         return "" if self.candidates else self.text
 
 
@@ -146,7 +146,7 @@ def load_experiment(path: str | Path, changes: Mapping[str, Any] = MappingProxyT
     """Read and validate an experiment file.
 
     Args:
-        changes: settings in place of those that `base` has, by field; the experiment is that of a text which says so.
+        changes: settings that replace those of `base`, by field; the experiment has a text with these settings.
 
     Raises:
         ConfigError: one line that names the file, the place in it, the value and what would be accepted.
@@ -168,10 +168,10 @@ def load_experiment(path: str | Path, changes: Mapping[str, Any] = MappingProxyT
 
 def parse_experiment(text: str, path: Path, stored: bool = False,
                      changes: Mapping[str, Any] = MappingProxyType({})) -> Experiment:
-    """As `load_experiment`, of the text of a file that need not be there.
+    """Parse the text of an experiment file, as `load_experiment`; the file may be absent.
 
     Args:
-        stored: the text comes from a tracking store, and no plugin that it names is imported.
+        stored: the text comes from a tracking store, so its plugins are not imported.
     """
     content = parse_yaml(text, path)
     try:
@@ -180,15 +180,15 @@ def parse_experiment(text: str, path: Path, stored: bool = False,
         experiment = _experiment(by_names_in_keys(content), path, stored)
         return dataclasses.replace(experiment, text=pinned(text, experiment.preset))
     except ConfigError as error:
-        line = "" if changes else line_of(text, str(error))  # a changed text is no file
+        line = "" if changes else line_of(text, str(error))  # a changed text has no lines in the file
         raise ConfigError(f"{in_words_of(text, str(error))} ({path}{line})") from None
 
 
 def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
-    """Those trials of an experiment that have these values of these fields, and the exhibits that they fit.
+    """Return an experiment with only the trials that have these values, and the exhibits that fit them.
 
     Args:
-        where: by field the value, or the list of values, that a trial must have one of.
+        where: by field the value, or a list of accepted values.
 
     Raises:
         ConfigError: for a field that no trial has, a value that none has, or random stopping.
@@ -214,12 +214,12 @@ def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
 
 
 def asked_for(experiment: Experiment, trials: Sequence[TrialConfig]) -> Experiment:
-    """A search with the trials that it has asked for so far, and the exhibits that they fit."""
+    """Return a search with the trials that it has asked for so far, and the exhibits that fit them."""
     return dataclasses.replace(experiment, trials=tuple(trials), report=_catalogue().fitting(trials))
 
 
 def _catalogue() -> ModuleType:
-    """The exhibits. They stand above this package, so they are looked up by name, as what does a part's work is."""
+    """Import the exhibits by name, because `analysis` is above this package."""
     return importlib.import_module("analysis.exhibits.catalogue")
 
 
@@ -247,7 +247,7 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
         raise ConfigError(f"resources.opu: must be at least 1 for trials on a real OPU, which one process holds, got "
                           f"{given.opu}")
     selection = _selection(top, configs)
-    if not stored:  # what a store has was swept
+    if not stored:  # stored text: already swept
         check_written(entries(top), trials)
         for config, places in trials:
             check_noise(config, places.get("mechanism", ""))
@@ -264,8 +264,10 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
 
 
 def check_name(place: str, name: Any) -> None:
-    """Raises:
-        ConfigError: for what can be no experiment's name; `place` is where it stands.
+    """Refuse an invalid name of an experiment; `place` is its place in the file.
+
+    Raises:
+        ConfigError: naming the place and the value.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
         raise ConfigError(f"{place}: must be letters, digits, '_', '-' and '.', and begin with a letter or digit, "
@@ -283,8 +285,8 @@ def _check_distinct(trials: Sequence[tuple[str, TrialConfig, Mapping[str, str]]]
 
 
 def _no_difference(f: dataclasses.Field[Any], one: TrialConfig, other: TrialConfig) -> str:
-    """Why two values of a field make the same trial."""
-    if f.name in one.used():  # as two files with the same content do
+    """Say why two values of a field make the same trial."""
+    if f.name in one.used():  # for example two files with the same content
         return f"{f.name}: {getattr(one, f.name)!r} and {getattr(other, f.name)!r} make no difference; give one of them"
     written = [trial for trial in (one, other) if getattr(trial, f.name) != f.default]
     return f"{why_unused(f.name, written)}, or give it to some trials alone, by `cases`"
@@ -298,7 +300,7 @@ def _plugins(top: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _selection(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> Selection:
-    """How the best trial is chosen; where the file is silent, from a fixed grid."""
+    """Return how the best trial is chosen; without an entry, from a fixed grid."""
     if "selection" not in top:
         return Selection()
     names = [f.name for f in dataclasses.fields(Selection)]
@@ -314,7 +316,7 @@ def _selection(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> Select
 
 
 def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: Selection) -> tuple[str, ...]:
-    """The exhibits that the file lists or, where it is silent, those that its trials fit; of a search none yet."""
+    """Return the exhibits of the file or, without an entry, those that fit its trials; none for a search."""
     if "search" in top:
         if "report" in top:
             raise ConfigError(f"report: must be left out beside a search, whose trials are not known before it ran; "
@@ -329,7 +331,7 @@ def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: S
         if selection.is_random:
             raise ConfigError(f"report: {exhibit} shows every trial, but of random stopping only the best may be "
                               f"published, got {report!r}; leave it out (selection.md shows the best)")
-        if reason := catalogue.misfit(exhibit, configs):
+        if reason := catalogue.mismatch(exhibit, configs):
             raise ConfigError(f"report: {exhibit} {reason}; leave it out (`report: []` writes runs.csv alone)")
     return tuple(report)
 

@@ -1,4 +1,4 @@
-"""What varies in a set of trials, as factors: algorithm, noise, and the fields that tell others apart."""
+"""Factors that vary in a set of trials: algorithm, noise, and the fields that distinguish the remaining trials."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ Fields = Mapping[str, Any]
 
 
 def differing(trials: Sequence[Fields], cell: Callable[[Fields], Any], ignored: Sequence[str]) -> tuple[str, ...]:
-    """Fields, but the ignored ones, in which trials of one cell differ.
+    """Return the fields, except the ignored ones, in which trials of one cell differ.
 
     Args:
         trials: canonical fields of each (`TrialConfig.canonical`).
+        cell: function from a trial's fields to its cell.
     """
     cells: dict[Any, list[Fields]] = {}
     for fields in trials:
@@ -29,7 +30,7 @@ def differing(trials: Sequence[Fields], cell: Callable[[Fields], Any], ignored: 
 
 
 def varied_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
-    """Fields, but the seed, in which trials of one algorithm, mechanism and noise differ."""
+    """Return the fields, except the seed, in which trials of one algorithm, mechanism and noise differ."""
     return _varied([trial.canonical() for trial in trials])
 
 
@@ -38,8 +39,11 @@ def _varied(trials: Sequence[Fields]) -> tuple[str, ...]:
 
 
 def find_factors(trials: Sequence[Fields]) -> list[dict[str, str | float]]:
-    """The levels of every trial, seeds aside: `algorithm`, `noise` (as `noise_setting`) and each field in which trials
-    of one algorithm, mechanism and noise differ, as far as it varies at all; `-` where it does not apply."""
+    """Return each trial's levels of all factors that vary, seeds excluded; `-` means that a factor does not apply.
+
+    Factors are `algorithm`, `noise` (`noise_setting`) and each field in which trials of one algorithm, mechanism and
+    noise differ.
+    """
     varied = _varied(trials)
     crossed = {"mechanism"} if len({f["mechanism"] for f in trials} - {"none"}) > 1 else set()
     names = sorted({*varied, *crossed, *(["dataset"] if len({f["dataset"] for f in trials}) > 1 else [])})
@@ -50,8 +54,11 @@ def find_factors(trials: Sequence[Fields]) -> list[dict[str, str | float]]:
 
 
 def balanced(trials: Sequence[Fields]) -> list[int]:
-    """Places of the trials that make a balanced grid: every combination of levels equally often. All of them, else
-    those with a mechanism, if they do; [] where neither does, or where fewer than two factors vary."""
+    """Return the indices of trials that form a balanced grid: every combination of levels equally often.
+
+    All trials are tried first, then those with a mechanism. The list is empty if neither is balanced, or if fewer than
+    two factors vary.
+    """
     private = [place for place, f in enumerate(trials) if parts_of("mechanism", Mechanism)[f["mechanism"]].private]
     for places in (list(range(len(trials))), private):
         rows = find_factors([trials[place] for place in places])
@@ -69,7 +76,7 @@ def _is_balanced(rows: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _level(value: Any) -> str | float:
-    """A field's value as a level: numbers stay numbers, a field that does not apply is `-`."""
+    """Return a field's value as a level: numbers stay numbers, and `-` means that a field does not apply."""
     if value is None:
         return "-"
     if isinstance(value, list | tuple):

@@ -16,11 +16,11 @@ from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import located
 from pipeline.trials.fields import SYNONYMS, accepted, known_fields, renamed
 
-PARTS = ("selection", "search", "stop", "budget")  # of a file, of which single entries can be changed
+PARTS = ("selection", "search", "stop", "budget")  # parts of a file with entries that --set can change
 
 
 class ExperimentLoader(yaml.SafeLoader):
-    """YAML's safe loader, but 1e-5 is a number, and a key that a mapping has twice is refused instead of kept last."""
+    """YAML's safe loader, except that 1e-5 is a number and a duplicate key is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -31,17 +31,17 @@ class ExperimentLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-# YAML 1.1 takes a power of ten without a point, or without a sign in its exponent, for text; YAML 1.2 does not.
+# In YAML 1.1, unlike YAML 1.2, a power of ten without a point or without a sign in its exponent is text.
 ExperimentLoader.add_implicit_resolver("tag:yaml.org,2002:float",
                                        re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
                                        list("-+.0123456789"))
 
 
 def parse_yaml(text: str, path: Path | str) -> Any:
-    """What the YAML says.
+    """Return the content of the YAML text.
 
     Raises:
-        ConfigError: for text that is not valid YAML; `path` is what the message calls it.
+        ConfigError: for text that is not valid YAML; the message names `path`.
     """
     try:
         return yaml.load(text, ExperimentLoader)
@@ -52,10 +52,10 @@ def parse_yaml(text: str, path: Path | str) -> Any:
 
 
 def by_names_in_keys(content: Any) -> Any:
-    """A file's content with every setting under its name in keys.
+    """Return a file's content with every setting under its name in keys.
 
     Raises:
-        ConfigError: for a setting that stands under both of its names.
+        ConfigError: for a setting that is given under both names.
     """
     if not isinstance(content, Mapping):
         return content
@@ -67,7 +67,7 @@ def by_names_in_keys(content: Any) -> Any:
 
 
 def in_words_of(text: str, message: str) -> str:
-    """A message with settings under the names that the file's text has for them."""
+    """Return a message with settings under their names in the file's text."""
     for name, known in SYNONYMS.items():
         if re.search(rf"\b{name}\b", text) and not re.search(rf"\b{known}\b", text):
             message = re.sub(rf"\b{known}\b", name, message)
@@ -75,15 +75,14 @@ def in_words_of(text: str, message: str) -> str:
 
 
 def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, str]:
-    """An experiment file's content with other settings in its base, and a text that says the same.
+    """Return an experiment file's content with other settings in its base, and a matching text.
 
     Args:
-        changes: by field; `name` is the experiment's, and `search.seed` or `budget.epsilon` an entry of what the file
-            has of these.
+        changes: by field; `name` is the experiment's name, and `search.seed` or `budget.epsilon` an entry of these
+            parts.
 
     Raises:
-        ConfigError: for a field that a grid, a case or a space sets, which would win over the base, or that does not
-            exist.
+        ConfigError: for an unknown field, or one that a grid, a case or a space sets, because these override the base.
     """
     of_file = {field: value for field, value in changes.items() if field == "name" or "." in field}
     said = " ".join(f"--set {field}={value}" for field, value in changes.items())
@@ -113,7 +112,7 @@ def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, 
 
 
 def _placed(content: Any, keys: Sequence[str], value: Any) -> dict[str, Any] | None:
-    """A mapping with another value below these keys; None where it lacks one of them but the last."""
+    """Return a mapping with a new value at these keys; None if a key other than the last is missing."""
     first, *rest = keys
     if not isinstance(content, Mapping) or (rest and (value := _placed(content.get(first), rest, value)) is None):
         return None
@@ -121,7 +120,7 @@ def _placed(content: Any, keys: Sequence[str], value: Any) -> dict[str, Any] | N
 
 
 def line_of(text: str, message: str) -> str:
-    """`, line 3`: where in a file that is valid YAML stands what a message names; empty if it names nothing there."""
+    """Return `, line 3`: the line of a valid YAML file that a message refers to; empty if it refers to none."""
     lines: dict[str, int] = {}
 
     def walk(node: yaml.Node | None, place: str) -> None:
@@ -146,7 +145,7 @@ def line_of(text: str, message: str) -> str:
 
 
 def entries(top: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of the file, by their place."""
+    """Return all settings of the file, by place."""
     parts = [("", top), *((f"cases[{number}].", case) for number, case in enumerate(top.get("cases") or ()))]
     found = {f"{prefix}{key}.{field}": value for prefix, part in parts for key in ("base", "grid")
              for field, value in part.get(key, {}).items()}
@@ -154,11 +153,11 @@ def entries(top: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple[str, TrialConfig, dict[str, str]]]:
-    """(place in the file, trial, place of every field that was given) for every combination of every case.
+    """Yield (place in the file, trial, place of each given field) for every combination of every case.
 
     Args:
-        folder: from which relative paths of settings are.
-        preset: the version that fills in what a trial leaves open; empty for none.
+        folder: base of relative paths in settings.
+        preset: the version that sets a trial's open settings; empty for none.
     """
     base, grid = _settings(top, "base"), _grid(top, "grid")
     cases = top.get("cases")
@@ -191,7 +190,7 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple
 
 def _locate(message: str, prefix: str, case: Mapping[str, Any], top: Mapping[str, Any],
             indices: Mapping[str, int]) -> str:
-    """The error, with the place in the file that set the field it names, or the preset that did."""
+    """Return the error with the place in the file, or the preset, that set the named field."""
     field = message.split(":", 1)[0]
     field = SYNONYMS.get(field, field)
     for part, where in ((case, prefix), (top, "")):
@@ -203,10 +202,10 @@ def _locate(message: str, prefix: str, case: Mapping[str, Any], top: Mapping[str
 
 
 def read_mapping(value: Any, place: str, names: Collection[str], needed: Collection[str] = ()) -> Mapping[str, Any]:
-    """`value`, if it is a mapping with none but these names, and with those that are needed.
+    """Return `value` if it is a mapping with only these names, and with all needed ones.
 
     Raises:
-        ConfigError: otherwise; `place` is where in the file it stands.
+        ConfigError: otherwise; `place` is its place in the file.
     """
     if not isinstance(value, Mapping):
         raise ConfigError(f"{place}: must be a mapping with {', '.join(names)}, got {value!r}")
@@ -235,7 +234,7 @@ def _grid(part: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, list
 
 
 def _values(place: str, values: Any) -> list[Any]:
-    """The values of one grid field, written out."""
+    """Return the list of values of one grid field."""
     if isinstance(values, Mapping):
         values = _range(place, values)
     if not isinstance(values, list):
@@ -260,7 +259,7 @@ def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
     low, high, n = arguments
     if kind == "logspace" and min(low, high) <= 0:
         raise ConfigError(f"{place}.logspace: needs low, high > 0, got {arguments!r}")
-    import numpy as np  # here, as it takes longer than all else that the command line needs for most files
+    import numpy as np  # imported here: it takes longer than the rest of the command line's imports for most files
 
     points = np.linspace(low, high, int(n)) if kind == "linspace" else np.geomspace(low, high, int(n))
     return [float(f"{point:.12g}") for point in points]

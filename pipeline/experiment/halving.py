@@ -1,9 +1,10 @@
-"""Successive halving: trials of a search that are stopped early, because others were better after as many epochs.
+"""Successive halving: trials of a search are stopped early if others were better after as many epochs.
 
     stop: {rule: asha, grace: 3, factor: 3}
 
-After grace, grace factor, grace factor^2, ... epochs, the rungs, a trial goes on if it is among the best 1/factor of
-those that have come there so far (ASHA; Li et al. 2020, "A system for massively parallel hyperparameter tuning").
+The rungs are at grace, grace factor, grace factor^2, ... epochs. A trial is promoted at a rung if it is among the best
+1/factor of the trials that have reached the rung so far (ASHA; Li et al. 2020, "A system for massively parallel
+hyperparameter tuning").
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Halving:
 
     Attributes:
         rule: `asha`.
-        grace: epochs that every trial gets.
-        factor: of the trials on a rung one in so many goes on.
+        grace: epochs of every trial before the first rung.
+        factor: one in `factor` trials is promoted at a rung.
 
     Raises:
         ConfigError: unless grace >= 1 and factor >= 2 are whole.
@@ -44,7 +45,11 @@ class Halving:
         check_whole("stop.factor", self.factor, 2)
 
     def rungs(self, epochs: int) -> tuple[int, ...]:
-        """Epochs after which a trial of so many may be stopped."""
+        """Return the epochs after which a trial may be stopped.
+
+        Args:
+            epochs: of the trial.
+        """
         found, rung = [], self.grace
         while rung < epochs:
             found.append(rung)
@@ -54,10 +59,11 @@ class Halving:
 
 def read_halving(top: Mapping[str, Any], search: Search | None, corners: Sequence[TrialConfig],
                  pack_size: int) -> Halving | None:
-    """The `stop` of an experiment file, if it has one.
+    """Return the `stop` of an experiment file, if it has one.
 
     Args:
-        search: that of the file, and its corners.
+        search: of the file.
+        corners: of the search.
         pack_size: of the file's resources.
 
     Raises:

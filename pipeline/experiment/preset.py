@@ -2,8 +2,8 @@
 
 They depend on the data set, features, mechanism, method (`naming.method`) and epsilon of each trial, and become
 settings of the trial as if they were written in the file. `recommended-1.yaml` beside this module has them, with their
-origin. A version never changes, as trials are named by their settings: better settings are a new version, and the store
-keeps the version with which a sweep was run.
+origin. A version never changes, as trials are named by their settings: better settings are a new version, whose file
+has only new rows, and the store keeps the version with which a sweep was run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pipeline.trials.network import Network
 from pipeline.trials.part import SETTINGS, parts_of
 
 OWN = SETTINGS["trainer"].default
-VERSIONS = ("recommended-1",)  # append only: trials are named by what a version says
+VERSIONS = ("recommended-1", "recommended-2")  # append only: trials are named by what a version says
 NEWEST = "recommended"  # in a file: the last of them
 ANY = "any"  # data set or features of rows for what has no row of its own
 # Settings on which it depends what is recommended, beside the target epsilon.
@@ -157,7 +157,10 @@ def _rounded(number: float) -> float:
 
 @functools.cache
 def _rows(version: str) -> list[dict[str, Any]]:
-    return yaml.safe_load(Path(__file__).with_name(f"{version}.yaml").read_text(encoding="utf-8"))
+    """The rows of its file, and after them those of the version before."""
+    own = yaml.safe_load(Path(__file__).with_name(f"{version}.yaml").read_text(encoding="utf-8"))
+    place = VERSIONS.index(version)
+    return own + _rows(VERSIONS[place - 1]) if place else own
 
 
 def advice(version: str, trials: Sequence[tuple[TrialConfig, Mapping[str, Any]]]) -> tuple[str, ...]:

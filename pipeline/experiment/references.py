@@ -1,4 +1,4 @@
-"""Results that others published, which a frontier marks beside those of an experiment."""
+"""Published results of others, which a frontier shows beside the experiment's own."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pipeline.trials.fields import ConfigError
 
 @dataclass(frozen=True)
 class Reference:
-    """One published result, as printed there.
+    """One published result, as printed.
 
     Attributes:
-        source: who published it, and of what model.
-        epsilon, delta: of (epsilon, delta)-differential privacy, certified.
+        source: authors, and the model if needed.
+        epsilon, delta: of the certified (epsilon, delta)-differential privacy.
         accuracy: on the test records, in percent.
     """
 
@@ -38,10 +38,10 @@ class Reference:
 
 
 def read_references(top: Mapping[str, Any]) -> tuple[Reference, ...]:
-    """The `references` of an experiment file.
+    """Return the `references` of an experiment file.
 
     Raises:
-        ConfigError: for anything but a list of references, naming the entry.
+        ConfigError: unless it is a list of references; naming the entry.
     """
     found = top.get("references", [])
     if not isinstance(found, list):

@@ -1,4 +1,4 @@
-"""Searches: trials that an algorithm asks for, in place of a grid, from a space of settings.
+"""Searches: an algorithm asks for trials from a space of settings, instead of a grid.
 
     search:
       algorithm: optuna                    # or random
@@ -11,12 +11,12 @@
       seed: 1
       max_concurrent: 4                    # suggestions of one round, asked for before any of its results is known
 
-Ranges are called as in Ray Tune, whose searchers draw from them (`pipeline.sweep.tuning`). What is asked for depends on
-the seed and on the results of the rounds before, and on nothing else: not on which trial ended first, nor on where (but
-where `stop` ends trials early, their results depend on who came to a rung first).
+Ranges have the names of Ray Tune, whose searchers draw from them (`pipeline.sweep.tuning`). Suggestions depend only on
+the seed and on the results of earlier rounds: not on the order in which trials end, nor on the machine. With `stop`,
+results of stopped trials also depend on which trial reached a rung first.
 
-A space has corners: every combination of choices and of ends of ranges. They stand for the trials that nobody knows yet
-where a file is checked.
+The corners of a space are all combinations of choices and of ends of ranges. They represent the unknown trials when a
+file is checked.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from pipeline.trials.records import ACCURACY
 ALGORITHMS = ("random", "optuna")
 RANGES = ("uniform", "loguniform", "randint")
 MOST_CORNERS = 1024
-DIGITS = 4  # of a suggested number: more say nothing, and make names long
+DIGITS = 4  # digits of a suggested number; more carry no information and make names long
 ENTRIES = ("algorithm", "trials", "metric", "space", "seed", "max_concurrent")
 
 
 @dataclass(frozen=True)
 class Domain:
-    """What a setting may be: one of `choices`, or a number of the range `kind` from low to high.
+    """The possible values of a setting: `choices`, or numbers of the range `kind` from low to high.
 
     Raises:
         ConfigError: for a range without numbers in it.
@@ -55,13 +55,13 @@ class Domain:
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """All choices, or both ends of a range."""
+        """Return all choices, or both ends of a range."""
         if self.kind == "randint":
             return tuple(dict.fromkeys((self.values[0], self.values[1] - 1)))
         return self.values
 
     def tidy(self, value: float) -> float:
-        """A number of the range: whole, or of `DIGITS` digits."""
+        """Return a number of the range, whole or rounded to `DIGITS` digits."""
         if self.kind == "randint":
             return int(value)
         low, high = self.values
@@ -70,17 +70,18 @@ class Domain:
 
 @dataclass(frozen=True)
 class Search:
-    """How the trials of a sweep are asked for.
+    """How the trials of a sweep are chosen.
 
     Attributes:
-        algorithm: `random`: drawn independently; `optuna`: Optuna's tree-structured Parzen estimator, by all results.
+        algorithm: `random` draws independently; `optuna` is Optuna's tree-structured Parzen estimator, from all
+            results.
         trials: most suggestions.
         base: settings that all trials share.
-        space: by setting what it may be.
-        metric: what is to be large at a trial's last epoch.
+        space: by setting, its possible values.
+        metric: to maximize, at a trial's last epoch.
         seed: of the algorithm.
         max_concurrent: suggestions of one round.
-        preset: version that fills in what base and space leave open; empty for none.
+        preset: version that sets what base and space leave open; empty for none.
     """
 
     algorithm: str
@@ -94,11 +95,11 @@ class Search:
 
     @property
     def adaptive(self) -> bool:
-        """Whether what is asked for depends on results."""
+        """Whether suggestions depend on results."""
         return self.algorithm != "random"
 
     def trial(self, values: Mapping[str, Any]) -> TrialConfig:
-        """The trial of one suggestion, with every field that it does not use at its default.
+        """Return the trial of one suggestion, with every unused field at its default.
 
         Args:
             values: one for every setting of the space.
@@ -109,10 +110,10 @@ class Search:
         return TrialConfig.from_mapping(filled(self.preset, {**self.base, **values}))
 
     def corners(self) -> Iterator[tuple[TrialConfig, dict[str, str]]]:
-        """(trial, place of every field that was given) of every combination of choices and ends of ranges.
+        """Yield (trial, place of each given field) for every combination of choices and ends of ranges.
 
         Raises:
-            ConfigError: for one that cannot be run, with the place of the field that it names.
+            ConfigError: for a corner that cannot be run, with the place of the named field.
         """
         places = {name: f"base.{name}" for name in self.base} | {name: f"search.space.{name}" for name in self.space}
         for values in itertools.product(*(domain.ends for domain in self.space.values())):
@@ -131,10 +132,10 @@ class Search:
 
 
 def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | None:
-    """The `search` of an experiment file, if it has one.
+    """Return the `search` of an experiment file, if it has one.
 
     Args:
-        folder: from which relative paths of settings are.
+        folder: base of relative paths in settings.
         preset: version of the file's preset; empty for none.
 
     Raises:

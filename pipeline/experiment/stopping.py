@@ -1,15 +1,15 @@
-"""Random stopping: how many trials a sweep has, and which, is drawn before anything is trained.
+"""Random stopping: the number of trials and the trials are drawn before anything is trained.
 
-Publishing the best trial of a sweep costs less where nobody can know how many trials were looked at (Papernot & Steinke
+Publishing the best trial of a sweep costs less if the number of trials is unknown to everybody (Papernot & Steinke
 2022, "Hyperparameter tuning with Renyi differential privacy"). K is drawn from a distribution D(eta, gamma), and K
-candidates uniformly with replacement; `pipeline.accounting.selected` says what the best of them costs. With shape
-eta >= 0 and gamma in (0, 1], for k = 1, 2, ... (their Definition 1):
+candidates uniformly with replacement. `pipeline.accounting.selected` has the cost of the best one. With shape eta >= 0
+and gamma in (0, 1], for k = 1, 2, ... (their Definition 1):
 
     P[K = k] = (1 - gamma)^k/(gamma^-eta - 1) prod_{l < k} (l + eta)/(l + 1)       truncated negative binomial
              = (1 - gamma)^k/(k log(1/gamma)) at eta = 0, logarithmic;  gamma (1 - gamma)^(k - 1) at eta = 1, geometric
     E[K]     = eta (1/gamma - 1)/(1 - gamma^eta);  (1/gamma - 1)/log(1/gamma) at eta = 0
 
-eta = infinity stands for the Poisson distribution, which may draw no trial at all.
+eta = infinity means the Poisson distribution, which may draw K = 0.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 RULES = ("composition", "random_stopping")
 LOGARITHMIC, GEOMETRIC, POISSON = 0.0, 1.0, math.inf
-LEAST_SHAPE = 0.01  # below it nearly every draw of the negative binomial is 0, which the truncation rejects
+LEAST_SHAPE = 0.01  # below it nearly every negative binomial draw is 0 and rejected
 TRIAL_SEEDS = 2**31
 
 
 @dataclass(frozen=True)
 class Selection:
-    """How the best trial of an experiment is chosen, and so what the choice costs.
+    """How the best trial of an experiment is chosen, which determines the cost of the choice.
 
     Attributes:
-        rule: `composition`: a fixed grid, every trial of which is paid for; `random_stopping`: K drawn trials, of which
-            only the best may be published.
-        mean: expected K, >= 1 (of Poisson: of all draws, those of no trial included).
+        rule: `composition` (a fixed grid; every trial is paid for) or `random_stopping` (K drawn trials; only the best
+            may be published).
+        mean: expected K, >= 1 (for Poisson: of all draws, K = 0 included).
         shape: eta; 1 is geometric, 0 logarithmic, infinity Poisson.
-        seed: fixes K, the candidates and the trials' seeds. Whoever knows it knows K, which the guarantee presupposes
-            nobody does; None stands for 0.
+        seed: determines K, the candidates and the trials' seeds; None means 0. It reveals K, and the guarantee assumes
+            that nobody knows K.
 
     Raises:
         ConfigError: for a value out of range, or one that the rule does not use.
@@ -78,7 +78,7 @@ class Selection:
 
     @property
     def distribution(self) -> tuple[float, float]:
-        """(mean, shape) of K under random stopping.
+        """Return (mean, shape) of K under random stopping.
 
         Raises:
             ValueError: with rule `composition`, which draws no number.
@@ -93,10 +93,10 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def check_candidates(candidates: Sequence[TrialConfig], selection: Selection) -> None:
-    """Check that the choice among these trials has a price by the selection's rule.
+    """Refuse trials if the choice among them has no price by the selection's rule.
 
     Raises:
-        ConfigError: naming the field that stands against it.
+        ConfigError: naming the incompatible field.
     """
     certified = composable(candidates)
     if not certified:
@@ -116,13 +116,13 @@ def check_candidates(candidates: Sequence[TrialConfig], selection: Selection) ->
 
 
 def check_alike(trials: Sequence[TrialConfig], noun: str, of: str) -> None:
-    """Check that all trials have a certified epsilon, of one data set, neighbouring relation and delta.
+    """Refuse trials unless all have a certified epsilon for one data set, neighbouring relation and delta.
 
     Args:
-        noun, of: what messages call them, `candidate` and `of random stopping`.
+        noun, of: words for messages, for example `candidate` and `of random stopping`.
 
     Raises:
-        ConfigError: naming the field that stands against it.
+        ConfigError: naming the incompatible field.
     """
     for c in trials:
         if not composable([c]):
@@ -137,14 +137,15 @@ def check_alike(trials: Sequence[TrialConfig], noun: str, of: str) -> None:
 
 
 def draw(candidates: Sequence[TrialConfig], selection: Selection) -> tuple[TrialConfig, ...]:
-    """K trials, each a candidate drawn uniformly with replacement under a seed of its own; the same for one selection.
+    """Return K trials, each a candidate drawn uniformly with replacement and with its own seed.
 
-    The trials' seeds are random, not 0 to K - 1: the best trial is published with its seed, which must not tell K.
+    The selection determines all draws. The trials' seeds are random, not 0 to K - 1: the best trial is published with
+    its seed, which must not reveal K.
 
     Raises:
-        ConfigError: where K = 0, which only the Poisson distribution draws.
+        ConfigError: if K = 0, which only the Poisson distribution draws.
     """
-    import numpy as np  # here, as most files draw nothing
+    import numpy as np  # imported here, because most files draw nothing
 
     generator = np.random.default_rng(selection.seed or 0)
     mean, shape = selection.distribution
@@ -159,7 +160,7 @@ def draw(candidates: Sequence[TrialConfig], selection: Selection) -> tuple[Trial
 
 
 def draw_number(generator: np.random.Generator, mean: float, shape: float) -> int:
-    """K of the distribution above; of a finite shape at least 1."""
+    """Return K from the distribution above; at least 1 for a finite shape."""
     if shape == POISSON:
         return int(generator.poisson(mean))
     gamma, k = gamma_of(mean, shape), 0
@@ -173,13 +174,13 @@ def draw_number(generator: np.random.Generator, mean: float, shape: float) -> in
 
 
 def gamma_of(mean: float, shape: float) -> float:
-    """gamma of D(shape, gamma) with this mean >= 1, for a finite shape >= 0."""
+    """Return gamma of D(shape, gamma) with this mean >= 1, for a finite shape >= 0."""
     if shape == GEOMETRIC or mean == 1:
         return 1 / mean
-    from scipy import optimize  # half a second, which a file without random stopping need not wait for
+    from scipy import optimize  # imported here: it takes half a second
 
     def excess(t: float) -> float:
-        """log(E[K]/mean) at gamma = e^t: falls with t, to log(1/mean) at 0."""
+        """Return log(E[K]/mean) at gamma = e^t; it decreases in t to log(1/mean) at 0."""
         truncation = -math.expm1(shape * t) / shape if shape else -t
         return math.log(math.expm1(-t) / truncation / mean)
 

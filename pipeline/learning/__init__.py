@@ -1,1 +1,1 @@
-"""Learning: how a pack of trials trains. No files but data sets, no MLflow, no Ray."""
+"""Train packs of trials. Reads no files except data sets; uses no MLflow and no Ray."""

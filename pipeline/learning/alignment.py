@@ -1,4 +1,4 @@
-"""Alignment: does the applied update point where the true gradient does?"""
+"""Measure alignment: the cosine between the applied update and the true gradient."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pipeline.learning.network.network import Network, Parameters
 
 
 def true_gradient(net: Network, error: torch.Tensor, activations: list[torch.Tensor], out: Parameters) -> None:
-    """Write the gradient of the batch's mean loss, by back-propagation without clipping or noise, to `out`."""
+    """Write the gradient of the batch's mean loss to `out`: back-propagation without clipping or noise."""
     bp = BackPropagation()
     deltas = bp.deltas(bp.signals(error), net, activations, net.derivative)
     mean_outer_products(net, deltas, activations, error.shape[1], out)
 
 
 def cosines(update: Parameters, gradient: Parameters) -> torch.Tensor:
-    """Cosine between update and gradient, for every layer's weights and biases taken together.
+    """Return the cosine between update and gradient per layer, over its weights and biases together.
 
     Returns:
-        [R, L]; nan where either is zero.
+        [R, L]; nan if update or gradient is zero.
     """
     return torch.stack([_dot(u, g) / (_dot(u, u) * _dot(g, g)).sqrt()
                         for u, g in zip(update.layers, gradient.layers, strict=True)], dim=1)
 
 
 def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Row-wise dot products [R, n], [R, n] -> [R]; one by one, so that a row's bits do not depend on R."""
+    """Return row-wise dot products [R, n], [R, n] -> [R], one at a time: a row's bits must not depend on R."""
     return torch.stack([torch.dot(x, y) for x, y in zip(a, b, strict=True)])

@@ -1,7 +1,8 @@
-"""Canaries of a trial: mislabelled training records, each left out by the toss of a coin, which attacks guess.
+"""Canaries of a trial: mislabelled training records. A fair coin leaves each in or out, and the attack guesses it.
 
-Steinke, Nasr and Jagielski 2023, "Privacy auditing with one (1) training run". A fifth of the canaries is guessed, the
-others are abstained from; how many is fixed by their number, before anything is trained (`accounting.audited.guesses`).
+Steinke, Nasr and Jagielski 2023, "Privacy auditing with one (1) training run". The attack guesses a fifth of the
+canaries and abstains from the rest. The number of guesses follows from the number of canaries, before training
+(`accounting.audited.guesses`).
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from pipeline.trials.config import TrialConfig
 
 
 class Canaries:
-    """k canaries of each of R trials, which records and labels from its `audit` stream.
+    """k canaries of each of R trials. A trial's `audit` stream draws their records and wrong labels.
 
-    Secure trials have none: what is computed from canaries is covered by no epsilon.
+    Secure trials have none: no epsilon covers results computed from canaries.
 
     Args:
-        trials: of one pack.
+        trials: the trials of one pack.
         records: per trial, the indices of its training records [N].
-        labels: of all records that the indices point into, int64.
+        labels: labels of all records that the indices point into, int64.
         n_classes: a wrong label is any of the n_classes - 1 others with equal probability.
 
     Attributes:
         indices: the canaries' records [R, k], int64.
-        included: which of them take part, bool [R, k]; fair and independent coins.
+        included: whether each canary is a member, bool [R, k]; fair and independent coins.
         labels: the labels that each trial trains on [R, len(labels)].
-        remaining: per trial its records [N], `ABSENT` in place of canaries that are left out: a sampler still draws
-            among N, and a step that draws an absent one has a record less. No other record takes its place.
+        remaining: per trial, its records [N]; `ABSENT` replaces canaries that are left out. A sampler still draws from
+            N, and a batch that draws an absent one has one record less.
     """
 
     def __init__(self, trials: Sequence[TrialConfig], records: Sequence[np.ndarray], labels: torch.Tensor,
@@ -58,20 +59,20 @@ class Canaries:
         self.included = np.stack(included)
 
     def labels_of(self, indices: torch.Tensor) -> torch.Tensor:
-        """Labels [R, m] of records [R, m], as each trial trains on them."""
+        """Return the labels [R, m] of records [R, m] that each trial trains on."""
         return self.labels.gather(1, indices)
 
     def losses(self, logits: torch.Tensor) -> torch.Tensor:
-        """Cross-entropy of every canary's wrong label [R, k], from logits [R, k, n_classes]."""
+        """Return the cross-entropy of each canary's wrong label [R, k], from logits [R, k, n_classes]."""
         log_p = torch.log_softmax(logits, dim=-1)
         return -log_p.gather(-1, self.labels_of(self.indices).unsqueeze(-1)).squeeze(-1)
 
     def audit(self, r: int, scores: np.ndarray) -> tuple[Epsilon, float]:
-        """The lower bound on trial r's epsilon, with 95% confidence, and the AUC of its canaries.
+        """Return the lower bound on trial r's epsilon, with 95% confidence, and the AUC of its canaries.
 
         Args:
-            scores: [k], higher for canaries that seem to have taken part. One that is nan, after an overflow, is
-                taken for the lowest.
+            r: the trial's place in the pack.
+            scores: [k], higher for canaries that seem to be members. A nan, after an overflow, counts as the lowest.
         """
         trial, included = self.trials[r], self.included[r]
         scores = np.where(np.isnan(scores), -np.inf, scores)

@@ -1,4 +1,4 @@
-"""How well the models that a trainer yields know its canaries: all that an audit from outside can see."""
+"""Score how well a trainer's models know its canaries: an audit from outside can see nothing else."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pipeline.learning.canaries import Canaries
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.inputs import Inputs
 
-REFERENCE = 2000  # test records, at most, from which the ridge regression learns
-RIDGE = 0.1  # its penalty, over the mean squared length of a record
+REFERENCE = 2000  # largest number of test records in the ridge regression
+RIDGE = 0.1  # its penalty, relative to the mean squared norm of a record
 
 
 class CanaryScores:
-    """Sums, model by model, the log-probability of every canary's wrong label.
+    """Sums the log-probability of each canary's wrong label over models.
 
-    Some wrong labels are likely by themselves, whether or not the canary took part. What ridge regression on test
-    records gives the canary's wrong and its right label says how likely; a linear fit over all canaries takes it off.
+    Some wrong labels are likely even if the canary is no member. Ridge regression on test records predicts the
+    canary's wrong and right labels. A linear fit over all canaries subtracts the part that these predictions explain.
 
     Args:
-        canaries: of one trial.
+        canaries: the canaries of one trial.
         data: its data set.
-        train_inputs, test_inputs: of the data set's records.
+        train_inputs, test_inputs: network inputs of the data set's records.
 
     Attributes:
-        total: of every canary [k], float64.
+        total: sum for each canary [k], float64.
     """
 
     def __init__(self, canaries: Canaries, data: Dataset, train_inputs: Inputs, test_inputs: Inputs) -> None:
@@ -33,11 +33,11 @@ class CanaryScores:
         self.total = np.zeros(canaries.indices.shape[1])
 
     def add(self, logits: torch.Tensor) -> None:
-        """Count one model, by its logits of the canaries [1, k, classes]."""
+        """Add one model, by its logits of the canaries [1, k, classes]."""
         self.total -= self._canaries.losses(logits)[0].double().cpu().numpy()
 
     def scores(self) -> np.ndarray:
-        """Of every canary [k]: more if it seems to have taken part. Computed without knowing which did."""
+        """Return each canary's score [k], higher if it seems to be a member; membership is not used."""
         (chosen,), (wrong,) = self._canaries.indices, self._canaries.labels_of(self._canaries.indices)
         expected = self._ridge(chosen)
         columns = [expected.gather(1, labels[:, None])[:, 0].cpu().numpy()
@@ -46,7 +46,7 @@ class CanaryScores:
         return self.total - design @ np.linalg.lstsq(design, self.total, rcond=None)[0]
 
     def _ridge(self, chosen: torch.Tensor) -> torch.Tensor:
-        """What ridge regression on test records gives every label of these training records [k, classes], float64."""
+        """Return predictions of ridge regression on test records for these training records [k, classes], float64."""
         y = self._data.test_y[:REFERENCE]
         x, canaries = (torch.nn.functional.pad(inputs.batch(places).double(), (0, 1), value=1.0) for inputs, places in (
             (self._test, torch.arange(len(y), device=y.device)), (self._train, chosen)))

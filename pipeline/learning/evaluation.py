@@ -1,7 +1,7 @@
-"""What is counted of a network's outputs: records classified right, on the test set and on validation.
+"""Count the records that a network classifies correctly, on the test set and on validation.
 
-The test set is public. Validation records are private: where `private_metrics` says so, what is handed out of them is
-one number an epoch with noise that epsilon covers (`accounting.evaluations`), or nothing.
+The test set is public. Validation records are private. `private_metrics` may restrict their release to one noisy
+number per epoch, which epsilon covers (`accounting.evaluations`), or to nothing.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ EVALUATION_BATCH = 1_000
 
 
 class Net(Protocol):
-    """R networks."""
+    """R networks that can be evaluated."""
 
     def forward(self, x: Activation) -> tuple[Any, torch.Tensor]:
-        """Something, and logits [R, m, n_L], of inputs [R, m, n_0]."""
+        """Return (anything, logits [R, m, n_L]) of inputs [R, m, n_0]."""
 
 
 class Evaluation:
-    """Counts for R trials.
+    """Counts of correct records for R trials.
 
     Args:
-        trials: of one pack.
+        trials: the trials of one pack.
         data: their data set.
-        train_inputs, test_inputs: of its records.
+        train_inputs, test_inputs: network inputs of its records.
         validation: every trial's validation records [R, k].
 
     Attributes:
-        followed: whose accuracy every epoch has: `validation`, `test` where nothing is held out, or nothing (empty)
-            where validation accuracy is withheld.
-        published: parts of which the counts themselves may be handed out.
+        followed: the part with an accuracy for every epoch: `validation`; `test` if nothing is held out; empty if
+            validation accuracy is withheld.
+        published: parts with counts that may be released.
     """
 
     def __init__(self, trials: tuple[TrialConfig, ...], data: Dataset, train_inputs: Inputs, test_inputs: Inputs,
@@ -68,10 +68,9 @@ class Evaluation:
                                            stream="evaluation")
 
     def count(self, net: Net, part: str) -> torch.Tensor:
-        """Records by class, and those of them classified right: [R, 2, n_classes], int64, on the CPU.
+        """Return the number of records and of correct records per class: [R, 2, n_classes], int64, on the CPU.
 
-        A record whose output is not finite, as after a divergence, is not classified right, nor is one that cannot be
-        used.
+        A record with an output that is not finite, as after divergence, is not correct. Neither is an unusable record.
         """
         classes, replicas = self.data.spec.n_classes, len(self.validation)
         counts = torch.zeros(replicas, 2, classes, dtype=torch.int64, device=self.validation.device)
@@ -92,8 +91,10 @@ class Evaluation:
         return counts.cpu()
 
     def accuracy(self, part: str, counts: torch.Tensor) -> list[float]:
-        """Share of records classified right, by trial, from counts [R, 2, n_classes]; of validation with noise, where
-        that is what may be handed out, and then a call is a release."""
+        """Return each trial's share of correct records from counts [R, 2, n_classes].
+
+        If validation accuracy is released with noise, a call for `validation` is one release.
+        """
         right, records = counts[:, 1].sum(dim=1, keepdim=True), counts[:, 0].sum(dim=1, keepdim=True)
         if part == "validation" and self._release:
             right = self._release(right.double())
@@ -103,5 +104,5 @@ class Evaluation:
 
 
 def worst_class(counts: torch.Tensor) -> float:
-    """Accuracy of the class on which it is lowest, from counts [2, n_classes]."""
+    """Return the lowest accuracy of any class, from counts [2, n_classes]."""
     return (counts[1] / counts[0]).min().item()

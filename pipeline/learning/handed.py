@@ -1,4 +1,4 @@
-"""What a user's trainer is handed, and what it hands back (docs/trainers.md)."""
+"""The arguments of a user's trainer, and the values that it yields (docs/trainers.md)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pipeline.trials.streams import sequence
 
 
 class TrainerError(UserError, RuntimeError):
-    """What a trainer does or yields cannot be used.
+    """A trainer did or yielded something that cannot be used.
 
     Args:
-        public: what may be said of any trial.
-        got: values, which may be of private records.
+        public: the part of the message that may be shown for any trial.
+        got: values that may depend on private records.
 
     Attributes:
-        place: where it stands.
+        place: file and line.
     """
 
     place = ""
@@ -41,21 +41,21 @@ class TrainerError(UserError, RuntimeError):
 
 
 class TrainerFailed(RuntimeError):
-    """An exception of a trainer; `place` is the last line of its file that had a part in it."""
+    """A trainer raised an exception; `place` is the last line of its file in the traceback."""
 
     place = ""
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What a trainer may yield in place of a model alone.
+    """The result of a trainer's epoch: a model with metrics and state. A trainer may also yield the model alone.
 
     Attributes:
-        model: from records [n, *shape] to logits [n, classes]; weights are kept of a `torch.nn.Module`.
+        model: maps records [n, *shape] to logits [n, classes]. The weights of a `torch.nn.Module` are saved.
         metrics: finite numbers by name, logged as `trainer/<name>`. They count as private unless the trainer's `public`
             says why they may be known.
-        state: from which training can go on (tensors, numbers, texts, and lists and dicts of them): `trial.state` after
-            a restart. Without it a trial starts again from its first epoch.
+        state: tensors, numbers, texts, and lists and dicts of them. After a restart it is `trial.state`, and training
+            resumes from it. Without a state the trial starts again from its first epoch.
 
     Example:
         >>> Epoch(lambda records: records, metrics={"steps": 20}).state is None
@@ -67,38 +67,40 @@ class Epoch:
     state: Any = None
 
 
-class Handed:
-    """A trial as its trainer sees it: every setting is an attribute, the noise that a target sets included.
+class TrialContext:
+    """A trial as its trainer sees it. Every setting is an attribute, with the noise that a target epsilon gives.
 
     Attributes:
-        epochs_done: after which training goes on; 0 at the start.
-        state: that was yielded after them; None at the start.
+        epochs_done: epochs before a restart; 0 at the start.
+        state: the state yielded after those epochs; None at the start.
     """
 
     def __init__(self, config: TrialConfig, contributions: Contributions | None) -> None:
         self._config, self._contributions = config, contributions
         self.epochs_done, self.state = 0, None
         self.generators: dict[tuple[str, str], torch.Generator] = {}
-        self.going_on: Callable[[], None] | None = None  # puts generators where they were
+        self.restore_generators: Callable[[], None] | None = None  # restores the generators
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_config"], name)
 
     @property
     def epochs_left(self) -> range:
-        """Numbers of the epochs that are still to be trained, from `epochs_done` on. After a restart, generators go on
-        from here: what is drawn before, such as weights to start from, is drawn as it was."""
-        if self.going_on:
-            self.going_on()
-            self.going_on = None
+        """Return the numbers of the epochs left to train, from `epochs_done` on.
+
+        After a restart, reading this restores the generators. Draws before it, such as initial weights, are repeated.
+        """
+        if self.restore_generators:
+            self.restore_generators()
+            self.restore_generators = None
         return range(self.epochs_done, self._config.epochs)
 
     def generator(self, stream: str = "noise", device: torch.device | str = "cpu") -> torch.Generator:
-        """The trial's own generator of this name, always the same one: `noise`, `sampling`, `init` or `feedback`.
+        """Return the trial's generator of a stream, always the same one: `noise`, `sampling`, `init` or `feedback`.
 
         Raises:
-            TrainerError: for another stream, also one of those that are drawn from here: whoever could repeat that
-                noise could take it away.
+            TrainerError: for another stream. A certified trainer gets only `init` and `feedback`: with the generator of
+                the noise it could repeat the noise and subtract it.
         """
         accepted = ("init", "feedback") if self._contributions else ("noise", "sampling", "init", "feedback")
         if stream not in accepted:
@@ -110,12 +112,17 @@ class Handed:
         return self.generators[key]
 
     def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Of a certified trainer, the batches of one epoch: records [n, *shape], labels [n]. n varies, and may be 0."""
+        """Yield an epoch's batches to a certified trainer: records [n, *shape], labels [n]; n varies and may be 0."""
         return self._certified().batches()
 
     def release(self, contributions: torch.Tensor) -> torch.Tensor:
-        """Of a certified trainer: row i of [n, d], which record i of the batch contributes, bounded; their sum with
-        noise, over the public m: [d]. Once for each batch, also for an empty one."""
+        """Return the noisy mean [d] of a batch's bounded contributions, for a certified trainer.
+
+        Call it once per batch, also for an empty batch. The sum is divided by the public m.
+
+        Args:
+            contributions: [n, d]; row i is the contribution of record i, which is bounded here.
+        """
         return self._certified().release(contributions)
 
     def _certified(self) -> Contributions:
@@ -125,7 +132,7 @@ class Handed:
 
 
 class Flat(Network):
-    """Layers without weights that start anywhere: what mechanisms ask of a network."""
+    """The network as mechanisms see it: layers and sizes without initial weights."""
 
     def __init__(self, config: TrialConfig) -> None:
         self.layers = [make_layer(shape) for shape in config.layers]
@@ -133,15 +140,16 @@ class Flat(Network):
 
 
 class Contributions:
-    """Batches that are drawn here, and the mechanism that releases what their records contribute.
+    """Draws the batches of a certified trainer and releases the contributions of their records.
 
-    A contribution is that of a layer of d units without inputs: all of it is bias, and its norm that of the row.
+    The mechanism sees one layer with d units and no inputs: a contribution is a gradient of the biases alone. Its norm
+    is therefore the norm of the row.
 
     Args:
         config: the trial with its noise.
-        records: indices of the training records [N], `ABSENT` in place of canaries that are left out.
-        fetch: from indices to records and labels.
-        device: where they are.
+        records: indices of the training records [N]; `ABSENT` replaces canaries that are left out.
+        fetch: maps indices to records and labels.
+        device: device of the records.
     """
 
     def __init__(self, config: TrialConfig, records: np.ndarray,
@@ -151,27 +159,29 @@ class Contributions:
         net = Flat(config)
         self.mechanism = make_mechanism(Pack((config,)), net, device)
         self._out, self._fetch, self._steps = net.blank_parameters(1, device), fetch, config.steps_per_epoch
-        self._open: int | None = None  # rows of the batch that waits for its release
+        self._open: int | None = None  # records of the batch that is not released yet
         self.released = 0  # batches of this epoch
         self.over = False  # no epoch is left
 
     def noise_sources(self) -> list[Noise]:
-        """As of a mechanism."""
+        """Return the mechanism's noise sources."""
         return self.mechanism.noise_sources()
 
     def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """As `Handed.batches`."""
+        """Yield the batches of one epoch (`TrialContext.batches`)."""
         if self._open is not None or self.released or self.over:
-            raise TrainerError("batches: once in an epoch, got a second call before the yield, or one after the last")
+            raise TrainerError("batches: must be called once per epoch, got a second call before the yield, "
+                               "or one after the last epoch")
         for indices in self.sampler.epoch()[:, 0]:
             if self._open is not None:
-                raise TrainerError("batches: every batch must be released, got the next one asked for without")
+                raise TrainerError("batches: every batch must be released before the next one, got the next one "
+                                   "asked for first")
             records, labels = self._fetch(indices[indices != ABSENT])
             self._open = len(records)
             yield records, labels
 
     def release(self, rows: torch.Tensor) -> torch.Tensor:
-        """As `Handed.release`."""
+        """Return the noisy mean of a batch's contributions (`TrialContext.release`)."""
         d, n = self._out.biases[0].shape[1], self._open
         if n is None:
             raise TrainerError("release: once for each batch, got it without one")
@@ -185,8 +195,10 @@ class Contributions:
         return self._out.biases[0][0].clone()
 
     def end_epoch(self) -> None:
-        """Raises:
-            TrainerError: if a batch of the epoch was not released.
+        """Check that every batch of the epoch was released.
+
+        Raises:
+            TrainerError: if one was not.
         """
         if self.released != self._steps or self._open is not None:
             raise TrainerError(f"yields after {self.released} of {self._steps} batches were released; must be all of "
@@ -195,15 +207,15 @@ class Contributions:
 
 
 def packed_state(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    """A state as JSON value, its tensors put into `tensors`.
+    """Return a state as a JSON value, and put its tensors into `tensors`.
 
     Raises:
-        TrainerError: for what is neither tensor, number, text nor None, nor a list or dict of them.
+        TrainerError: for a value other than a tensor, number, text or None, or a list, tuple or dict of such values.
     """
     if isinstance(value, torch.Tensor | np.ndarray):
         name, tensor = f"state_{len(tensors)}", torch.as_tensor(value)
         kind = str(tensor.dtype).removeprefix("torch.")
-        tensors[name] = tensor.float() if kind == "bfloat16" else tensor  # which NumPy does not have
+        tensors[name] = tensor.float() if kind == "bfloat16" else tensor  # NumPy has no bfloat16
         return {"tensor": [name, kind]}
     if isinstance(value, Mapping):
         return {"dict": [[packed_state(key, tensors), packed_state(own, tensors)] for key, own in value.items()]}
@@ -215,7 +227,7 @@ def packed_state(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def unpacked_state(packed: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """The inverse of `packed_state`; arrays come back as tensors."""
+    """Return the state that `packed_state` packed; arrays become tensors."""
     if not isinstance(packed, dict):
         return packed
     ((kind, content),) = packed.items()
@@ -229,8 +241,10 @@ def unpacked_state(packed: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 
 class GlobalRandomness:
-    """The global generators of torch, numpy and Python as one trial draws from them, whoever draws in between; and the
-    global settings of torch that trainers change: default type, threads, whether gradients are computed."""
+    """One trial's own states of the global generators of torch, numpy and Python.
+
+    It also keeps the trial's global settings of torch: default type, threads, and whether gradients are computed.
+    """
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._device = device
@@ -248,7 +262,7 @@ class GlobalRandomness:
                 "cuda": torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None}
 
     def put(self, state: Mapping[str, Any]) -> None:
-        """Let the global generators go on from a state."""
+        """Set the global generators to a state."""
         torch.set_rng_state(state["torch"])
         version, keys, gauss = state["python"]
         random.setstate((version, tuple(keys), gauss))
@@ -267,7 +281,7 @@ class GlobalRandomness:
 
     @contextlib.contextmanager
     def drawn_from(self) -> Iterator[None]:
-        """Within, the global generators are this trial's."""
+        """Use this trial's generators and settings as the global ones within the context."""
         settings = _torch_settings()
         with self._kept():
             self.put(self.state)

@@ -1,5 +1,7 @@
-"""The harness of a user's trainer: hands it what it may train on, evaluates what it yields, and refuses what cannot be
-trusted. What no check here can see, docs/trainers.md says."""
+"""Run a user's trainer: pass it its training data, evaluate the models that it yields, and check both.
+
+docs/trainers.md lists what these checks cannot see.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ from pipeline.learning.handed import (
     Contributions,
     Epoch,
     GlobalRandomness,
-    Handed,
     TrainerError,
     TrainerFailed,
+    TrialContext,
     packed_state,
     unpacked_state,
 )
@@ -35,8 +37,8 @@ from pipeline.learning.run import Run
 from pipeline.trials.packs import Pack
 from pipeline.trials.trainer import check_packages
 
-ALIKE = 1e-3  # by how much, of its largest, a logit may change with the batch, as sums are rounded otherwise
-LOOKED_AT = 16  # test records whose logits are compared
+ALIKE = 1e-3  # largest change of a logit with the batch, relative to the largest logit: it allows for rounding
+LOOKED_AT = 16  # test records with compared logits
 
 
 class Harness(Run):
@@ -49,7 +51,7 @@ class Harness(Run):
         check_packages(self.config)
         self.contributions = (Contributions(self.config, self.records[0], self._fetch, device)
                               if self.trainer.parameters else None)
-        self.handed = Handed(self.config, self.contributions)
+        self.handed = TrialContext(self.config, self.contributions)
         self.randomness = GlobalRandomness(self.config.seed, device)
         self.training: GeneratorType[Any, Any, Any] | None = None
         self.yielded: Epoch | None = None
@@ -58,30 +60,30 @@ class Harness(Run):
         self.net = self
 
     def _fetch(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Records [n, *shape] and labels [n] at indices [n], without those that cannot be used."""
+        """Return usable records [n, *shape] and labels [n] at indices [n]; n may shrink."""
         if self.train_inputs.usable is not None:
             indices = indices[self.train_inputs.usable[indices]]
         labels = self.canaries.labels[0] if self.canaries else self.data.train_y
         return self.train_inputs.batch(indices).view(-1, *self.shape), labels[indices]
 
     def close(self) -> None:
-        """End the trainer where it stands."""
+        """End the trainer's generator."""
         if self.training:
             with self._at_its_line(), self.randomness.drawn_from():
                 self.training.close()
 
     @property
     def resumable(self) -> bool:
-        """Whether training could go on from here in another process."""
+        """Whether training can resume from here in another process."""
         return self.yielded is not None and self.yielded.state is not None
 
     def noise_sources(self) -> list[Noise]:
-        """All that draws noise here, always in the same order."""
+        """Return every noise source, always in the same order."""
         return [*(self.contributions.noise_sources() if self.contributions else []),
                 *([self.evaluation.noise] if self.evaluation.noise else [])]
 
     def capture(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """What was yielded last, and the generators; of secret noise there are none."""
+        """Return the last yielded state and the states of all generators; secret noise has none."""
         content = {"state": self._last.state, "global": self.randomness.state,
                    "generators": [[*key, own.get_state()] for key, own in self.handed.generators.items()]}
         tensors: dict[str, torch.Tensor] = {}
@@ -96,7 +98,7 @@ class Harness(Run):
                 {"epoch": self.epoch, "active": self.active, "sampler": sampler, "trainer": packed})
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-        """As `Run.restore`."""
+        """Restore the state that `capture` returned."""
         content = unpacked_state(values["trainer"], arrays)
         self.handed.state = content["state"]
 
@@ -105,7 +107,7 @@ class Harness(Run):
             for stream, device, state in content["generators"]:
                 self.handed.generator(stream, device).set_state(state)
 
-        self.handed.going_on = go_on
+        self.handed.restore_generators = go_on
         for k, source in enumerate(self.noise_sources()):
             source.restore({name.removeprefix(f"noise_{k}."): torch.from_numpy(array)
                             for name, array in arrays.items() if name.startswith(f"noise_{k}.")})
@@ -117,7 +119,7 @@ class Harness(Run):
         self.active = list(values["active"])
 
     def _train_epoch(self) -> Mapping[str, float]:
-        """Ask for the next model; its metrics."""
+        """Get the next model from the trainer; return its metrics."""
         if self.training is None:
             self.training = self._begun()
         yielded = self._next(self.training)
@@ -125,21 +127,21 @@ class Harness(Run):
             raise self._error(f"yields {self.epoch} times; must yield once for each of {self.config.epochs} epochs")
         self.yielded = yielded if isinstance(yielded, Epoch) else Epoch(yielded)
         self._check_model(self.yielded.model)
-        if self.known and self.canaries and 2 * (self.epoch + 1) > self.config.epochs:  # where canaries are known best
+        if self.known and self.canaries and 2 * (self.epoch + 1) > self.config.epochs:  # late models know canaries best
             self.known.add(torch.cat([self.forward(self.train_inputs.batch(part))[1] for part in
                                       self.canaries.indices.split(EVALUATION_BATCH, dim=1)], dim=1))
         if self.contributions:
             with self._at_its_line():
                 self.contributions.end_epoch()
-        if self.handed.going_on:
-            raise self._error("goes on from a state without `trial.epochs_left`, from which generators go on")
+        if self.handed.restore_generators:
+            raise self._error("resumes from a state but never reads `trial.epochs_left`, which restores the generators")
         if self.epoch + 1 == self.config.epochs:
             self._end(self.training)
         return self._own_metrics(self.yielded.metrics)
 
     def _begun(self) -> GeneratorType[Any, Any, Any]:
-        """The trainer's generator, of which nothing has run."""
-        begun: GeneratorType[Any, Any, Any]  # which `trainer` has made sure of
+        """Return the trainer's generator before its first step."""
+        begun: GeneratorType[Any, Any, Any]  # `trainer` has checked this
         if self.contributions:
             begun = self.trainer.works(self.handed, self.device)
         else:
@@ -149,24 +151,24 @@ class Harness(Run):
 
     @property
     def _last(self) -> Epoch:
-        """What the trainer yielded last.
+        """Return the trainer's last yielded epoch.
 
         Raises:
-            RuntimeError: before its first epoch.
+            RuntimeError: before the first epoch.
         """
         if self.yielded is None:
             raise RuntimeError(f"trainer '{self.trainer.name}' has not yielded anything yet")
         return self.yielded
 
     def _end(self, training: GeneratorType[Any, Any, Any]) -> None:
-        """Let the trainer end after its last epoch; nothing of what it does then is accounted for."""
+        """Let the trainer end after its last epoch; no accountant covers what it does then."""
         if self.contributions:
             self.contributions.over = True
         if self._next(training) is not None:
             raise self._error(f"yields more than once for each of {self.config.epochs} epochs; must end after the last")
 
     def _next(self, training: GeneratorType[Any, Any, Any]) -> Any:
-        """What the trainer yields next; None where it ends."""
+        """Return the trainer's next yield; None at its end."""
         with self._at_its_line(), self.randomness.drawn_from():
             for yielded in training:
                 if frame := training.gi_frame:
@@ -177,10 +179,10 @@ class Harness(Run):
         return None
 
     def released(self, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """What the trainer's `step` releases of a batch [d], drawn anew; weights from its stream `init` are the same.
+        """Return one release [d] of the trainer's `step` on a batch: fresh noise, same weights from stream `init`.
 
         Raises:
-            TrainerError: for what is no such thing.
+            TrainerError: if the trainer has no `step`, or the result is not a finite vector of floats.
         """
         step = self.trainer.step
         if step is None:
@@ -209,7 +211,7 @@ class Harness(Run):
 
     @contextlib.contextmanager
     def _at_its_line(self) -> Iterator[None]:
-        """Errors from within say where in the trainer's file they come from."""
+        """Add the line in the trainer's file to errors raised in the context."""
         try:
             yield
         except (Exception, SystemExit) as error:
@@ -225,7 +227,7 @@ class Harness(Run):
             raise failed from error
 
     def _check_model(self, model: Any) -> None:
-        """Refuse what is not a function of one record at a time."""
+        """Refuse a model that is not a function of one record at a time."""
         if not callable(model):
             raise self._error("yields no model, which maps records to logits", f"a {type(model).__name__}")
         for name, module in model.named_modules() if isinstance(model, torch.nn.Module) else ():
@@ -246,10 +248,10 @@ class Harness(Run):
 
     @torch.no_grad()
     def forward(self, x: torch.Tensor) -> tuple[None, torch.Tensor]:
-        """Logits [1, m, classes] of inputs [1, m, n_0], as `Evaluation` asks for them.
+        """Return the logits [1, m, classes] of inputs [1, m, n_0], for `Evaluation`.
 
         Raises:
-            TrainerError: for what are no finite logits of as many classes.
+            TrainerError: if the model's result has another shape or is not finite.
         """
         model, classes = self._last.model, self.data.spec.n_classes
         learning = model if isinstance(model, torch.nn.Module) and model.training else None
@@ -268,7 +270,7 @@ class Harness(Run):
         return None, logits.detach().float()[None]
 
     def _own_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """`trainer/<name>`, of what may be logged."""
+        """Return the metrics that may be logged, as `trainer/<name>`."""
         for name, value in metrics.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise self._error(f"yields metric '{name}' that is no finite number", f"{value!r}"[:80])
@@ -280,10 +282,10 @@ class Harness(Run):
         return dict(trained)
 
     def _finite(self) -> list[bool]:
-        return [True]  # what is not was refused
+        return [True]  # `_check_model` refuses others
 
     def _weights(self, r: int) -> dict[str, np.ndarray]:
-        """Parameters and buffers of a module, by name; of another callable none."""
+        """Return a module's parameters and buffers by name; empty for another callable."""
         model: Any = self._last.model
         model = getattr(model, "_module", model)  # Opacus wraps it
         if not isinstance(model, torch.nn.Module):
@@ -291,5 +293,5 @@ class Harness(Run):
         return {name: value.detach().cpu().numpy() for name, value in model.state_dict().items()}
 
     def _canary_scores(self) -> np.ndarray:
-        """What is unusual in the log-probabilities of every canary's wrong label [1, k]; k = 0 without canaries."""
+        """Return the unexplained log-probability of each canary's wrong label [1, k]; k = 0 without canaries."""
         return self.known.scores()[None] if self.known else np.empty((1, 0))

@@ -1,4 +1,4 @@
-"""Train a pack in integers."""
+"""Train a pack in integer arithmetic."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ from pipeline.learning.randomness import RoundedNoise
 from pipeline.learning.training import Training
 from pipeline.trials.steps import GRID_BITS
 
-MATRIX_BITS = 10  # of an entry of B beside its sign: sums of products with e then have less than 24 bits
-LOOKED_AT = 1_000  # public test records, before the first epoch
-MANY = 0.1  # of them that contribute nothing
+MATRIX_BITS = 10  # bits of an entry of B without its sign: sums of products with e then have less than 24 bits
+LOOKED_AT = 1_000  # public test records to check before the first epoch
+MANY = 0.1  # warn above this share of records that contribute nothing
 
 
 def _rounded(x: float) -> float:
-    """x > 0 to 16 bits, which hides in what order a library adds."""
+    """Round x > 0 to 16 bits: the result then does not depend on a library's order of summation."""
     mantissa, exponent = math.frexp(x)
     return math.ldexp(round(mantissa * 2**16), exponent - 16)
 
 
 class IntegerTraining(Training):
-    """`Training` whose sums over records are exact. Weights have the same bits with any number of threads, in any pack
-    and, from the same inputs, with any kernels of the processor.
+    """`Training` with exact sums over records.
+
+    Weights have the same bits for any number of threads and in any pack. With the same inputs, they also have the same
+    bits for any of the processor's kernels.
 
     Attributes:
-        truncated: of every trial, the share of public test records whose contributions, at the start, were so short
-            that all their components were truncated to 0.
+        truncated: per trial, the share of public test records that contribute nothing at the start: their contributions
+            are so short that every component is truncated to 0.
     """
 
     inputs = IntegerInputs
@@ -51,10 +53,10 @@ class IntegerTraining(Training):
         return IntegerLoss(self.pack.shared, self.device)
 
     def _feedback(self) -> Feedback:
-        """With B from the rounded Gaussian and of 10 bits, so that float32 products with errors are exact."""
+        """Make feedback with B from the rounded Gaussian, in 10 bits: float32 products with errors are then exact."""
         feedback = super()._feedback()
         if isinstance(feedback, DirectFeedback) and feedback.matrices is not None:
-            if isinstance(feedback.projector, GaussianProjector):  # torch's normal numbers differ between processors
+            if isinstance(feedback.projector, GaussianProjector):  # torch's normal draws differ between processors
                 seeds = [trial.seed for trial in self.pack.trials]
                 drawn = RoundedNoise(seeds, feedback.matrices.shape[1:], self.device, stream="feedback").next()
                 feedback.matrices.copy_(drawn.mul_(feedback.projector.std / 2**GRID_BITS))

@@ -1,4 +1,4 @@
-"""A trained network as a `torch.nn.Module`: records in, logits out, as the trial computed them."""
+"""A trained network as a `torch.nn.Module` that maps records to the trial's logits."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from pipeline.trials.config import ConfigError, TrialConfig
 
 
 def check_known_network(config: TrialConfig) -> None:
-    """Raises:
-        ConfigError: for a trial whose network only its trainer knows.
+    """Check that the trial's network can be rebuilt here.
+
+    Raises:
+        ConfigError: if only the trial's trainer knows the network.
     """
     if not config.parts.trainer.own:
         raise ConfigError(f"trainer: '{config.trainer}' alone knows its network, got trial {config.trial_key}; "
@@ -29,12 +31,13 @@ def check_known_network(config: TrialConfig) -> None:
 class TrainedModel(torch.nn.Module):
     """The network of one trial with its input scaling and its feature map.
 
-    `model(records)` takes records as `load_dataset` has them, uint8 [n, n_features] or [n, *shape of a record]; with
-    `features: file` rows of such a file, floating point [n, d]. It gives logits [n, n_classes]: of the test set, in
-    its order, those by which the trial was evaluated. Parameters are named as in `weights.safetensors`
-    (`layer_1.weight` [n_out, n_in], `layer_1.bias` [n_out]). Nothing has a gradient: activations overwrite their
-    inputs. Features are computed at every call, for which a map is set up anew, in seconds: hand in many records at
-    once.
+    `model(records)` takes records as `load_dataset` returns them, uint8 [n, n_features] or [n, *shape of a record].
+    With `features: file` it takes rows of the feature file, floating point [n, d]. It returns logits [n, n_classes].
+    On the test set, in its order, they are the logits of the trial's evaluation.
+
+    Parameters are named as in `weights.safetensors` (`layer_1.weight` [n_out, n_in], `layer_1.bias` [n_out]). No
+    gradient is available: activations overwrite their inputs. Every call sets up the feature map again, which takes
+    seconds: pass many records at once.
 
     Args:
         config: the trial.
@@ -44,7 +47,7 @@ class TrainedModel(torch.nn.Module):
         config: the trial.
 
     Raises:
-        ConfigError: for weights of other names or shapes than the trial's network has.
+        ConfigError: if names or shapes of the weights do not fit the trial's network.
     """
 
     def __init__(self, config: TrialConfig, weights: Mapping[str, np.ndarray]) -> None:
@@ -64,7 +67,7 @@ class TrainedModel(torch.nn.Module):
 
     @torch.no_grad()
     def forward(self, records: torch.Tensor) -> torch.Tensor:
-        """Logits [n, n_classes] of records; nan of those whose features are not finite.
+        """Return the logits [n, n_classes] of records; nan for a record with features that are not finite.
 
         Raises:
             ConfigError: for records of another type or shape.
@@ -99,5 +102,5 @@ class TrainedModel(torch.nn.Module):
 
 
 def _network(config: TrialConfig, device: torch.device) -> Network:
-    """As the trial's arithmetic has it."""
+    """Make the network in the trial's arithmetic."""
     return (IntegerNetwork if config.exact else make_network)(config, [config.seed], device)

@@ -1,4 +1,4 @@
-"""How an update moves the weights, and the average of the iterates that may be released in their place."""
+"""Optimizers, and the moving average of the iterates that may be released instead of the last one."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from pipeline.trials.config import TrialConfig
 
 
 class Optimizer(ABC):
-    """How an update moves weights, as `torch.optim` computes it when fused: element-wise, in one pass, so that stacked
-    trials do not touch each other.
+    """Moves the weights with torch's fused optimizers: element-wise, so that stacked trials are independent.
 
-    It calls the functions behind torch's classes, for the same bits: whoever makes one of those classes imports torch's
-    compiler, which is most of a second of a worker's start.
+    It calls the functions behind torch's classes, which give the same bits. The classes import torch's compiler, which
+    takes most of a second at a worker's start.
 
     Args:
         config: shared settings of the pack.
-        parameters: what is moved, in place.
-        update: what moves them: a tensor of the same shape, read at every step.
+        parameters: the weights, changed in place.
+        update: a tensor of the same shape, read at every step.
 
     Attributes:
         learning_rate: eta of the next step.
-        state: what it remembers, by torch's names.
+        state: momentum and moments, by torch's names.
     """
 
     def __init__(self, config: TrialConfig, parameters: torch.Tensor, update: torch.Tensor) -> None:
@@ -41,27 +40,27 @@ class Optimizer(ABC):
         """Move the parameters."""
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on with a `state` that was kept."""
+        """Resume from a copy of `state`."""
         self.state = {name: value.to(self.parameters.device, copy=True) for name, value in state.items()}
 
 
 class Sgd(Optimizer):
-    """With momentum, which has its buffer from the first step on."""
+    """SGD with momentum; the momentum buffer exists after the first step."""
 
     nesterov = False
 
     def step(self) -> None:
-        """w <- w - eta (mu b + u)."""
+        """Move the parameters: w <- w - eta (mu b + u)."""
         if self.config.exact:
-            return self._rounded_alike()
+            return self._step_bit_exact()
         buffers = [self.state.get("momentum_buffer")]
         sgd([self.parameters], [self.update], buffers, fused=True, lr=self.learning_rate,
             momentum=self.config.momentum, dampening=0.0, nesterov=self.nesterov, weight_decay=0.0, maximize=False)
         if buffers[0] is not None:
             self.state["momentum_buffer"] = buffers[0]
 
-    def _rounded_alike(self) -> None:
-        """The same, one operation after the other: fused ones round in several ways, by the processor."""
+    def _step_bit_exact(self) -> None:
+        """Do the same, operation by operation: the rounding of fused operations depends on the processor."""
         direction = self.update
         if momentum := self.config.momentum:
             buffer = self.state.get("momentum_buffer")
@@ -88,17 +87,17 @@ class Adam(Optimizer):
                       "step": torch.zeros((), device=parameters.device)}
 
     def step(self) -> None:
-        """w <- w - eta m/(sqrt(v) + 1e-8), m and v without bias."""
+        """Move the parameters: w <- w - eta m/(sqrt(v) + 1e-8), with bias-corrected m and v."""
         if self.config.exact:
-            return self._rounded_alike()
+            return self._step_bit_exact()
         mean, mean_square, steps = ([self.state[name]] for name in ("exp_avg", "exp_avg_sq", "step"))
         adam([self.parameters], [self.update], mean, mean_square, [], steps, fused=True, lr=self.learning_rate,
              beta1=0.9, beta2=0.999, eps=1e-8, amsgrad=False, weight_decay=self.weight_decay, maximize=False,
              decoupled_weight_decay=self.decoupled)
 
 
-    def _rounded_alike(self) -> None:
-        """The same, one operation after the other."""
+    def _step_bit_exact(self) -> None:
+        """Do the same, operation by operation."""
         mean, square, steps = (self.state[name] for name in ("exp_avg", "exp_avg_sq", "step"))
         done = int(steps.add_(1))
         mean.mul_(0.9).add_(self.update.mul(1 - 0.9))
@@ -120,26 +119,26 @@ class AdamW(Adam):
 
 
 def make_optimizer(config: TrialConfig, parameters: torch.Tensor, update: torch.Tensor) -> Optimizer:
-    """The optimizer of a pack (arguments as `Optimizer`'s)."""
+    """Make the optimizer of a pack (arguments as `Optimizer`'s)."""
     return config.parts.optimizer.load()(config, parameters, update)
 
 
 def learning_rate(config: TrialConfig, done: int) -> float:
-    """eta of the step that comes after `done` steps of a run: it falls from the trial's to 0, if it falls."""
+    """Return eta of the step after `done` steps; schedules `linear` and `cosine` fall from the trial's eta to 0."""
     progress = done / (config.epochs * config.steps_per_epoch)
     return config.learning_rate * {"constant": 1.0, "linear": 1 - progress,
                                    "cosine": (1 + math.cos(math.pi * progress)) / 2}[config.schedule]
 
 
 class MovingAverage:
-    """Exponential moving average of the iterates, w <- d w + (1 - d) w_t: post-processing of what is released.
+    """Exponential moving average of the iterates, w <- d w + (1 - d) w_t: post-processing of a release.
 
-    The decay of step t is min(d, t/(t + 9)), so that the first iterates are soon forgotten.
+    The decay of step t is min(d, t/(t + 9)), so that the first iterates soon lose their weight.
 
     Args:
         iterate: w_t, which the optimizer changes in place.
         decay: d.
-        exact: whether it must have the same bits on every processor.
+        exact: whether the average must have the same bits on every processor.
     """
 
     def __init__(self, iterate: torch.Tensor, decay: float, exact: bool = False) -> None:
@@ -147,7 +146,7 @@ class MovingAverage:
         self.mean = iterate.clone()
 
     def update(self) -> None:
-        """Take in the iterate of the step just made."""
+        """Add the current iterate to the average."""
         self.steps += 1
         decay = min(self.decay, self.steps / (self.steps + 9))
         if self.exact:
@@ -157,7 +156,7 @@ class MovingAverage:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """The average stands in the place of the iterate."""
+        """Replace the iterate by the average within the context."""
         iterate = self.iterate.clone()
         self.iterate.copy_(self.mean)
         try:

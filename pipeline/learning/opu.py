@@ -15,7 +15,7 @@ class OpuUnavailable(UserError, RuntimeError):
 
 
 def import_lightonml() -> ModuleType:
-    """The package, with those of its modules that are used."""
+    """Import lightonml with the modules in use here; return it."""
     with warnings.catch_warnings():
         # lightonml imports pkg_resources, which warns about itself.
         warnings.simplefilter("ignore")
@@ -27,18 +27,20 @@ def import_lightonml() -> ModuleType:
 
 
 def simulated_device(n_features: int, n_components: int, seed: int, linear: bool) -> Any:
-    """lightonml's `SimulatedOpuDevice`, whose `random_matrix` R [n_features, n_components] has real and imaginary
-    parts N(0, 1/n_features): it gives Re(x R) if linear, else |x R|^2."""
+    """Return lightonml's `SimulatedOpuDevice`, which computes Re(x R) if linear, else |x R|^2.
+
+    Its `random_matrix` R [n_features, n_components] has real and imaginary parts N(0, 1/n_features).
+    """
     simulated = import_lightonml().internal.simulated_device.SimulatedOpuDevice(linear=linear)
     simulated.build_random_matrix(n_features, n_components, seed)
     return simulated
 
 
 def check_opu() -> None:
-    """Make sure, without opening it, that this host has an OPU; to be called before a sweep starts.
+    """Check that this host has an OPU, without opening it; call this before a sweep starts.
 
     Raises:
-        OpuUnavailable: when lightonml, its driver lightonopu, or the device's configuration is absent.
+        OpuUnavailable: if lightonml, its driver lightonopu, or the device's configuration is absent.
     """
     remedy = "use projector 'opu_simulated' or optical_device 'simulated', or run on a host with an OPU and"
     if importlib.util.find_spec("lightonml") is None:
@@ -50,10 +52,10 @@ def check_opu() -> None:
 
 
 def open_host_opu(n_components: int) -> Any:
-    """The host's OPU, open: with the methods `fit1d`, `transform`, `linear_transform` and `close`.
+    """Open the host's OPU, with methods `fit1d`, `transform`, `linear_transform` and `close`.
 
     Raises:
-        OpuUnavailable: where there is none.
+        OpuUnavailable: if the host has none.
     """
     check_opu()
     return import_lightonml().OPU(n_components=n_components, open_at_init=True, disable_pbar=True)

@@ -1,13 +1,13 @@
-"""Named, independent random streams of a trial, derived from its seed, or, for secrets, from the operating system.
+"""Named, independent random streams of a trial, from its seed or, in secure trials, from the operating system.
 
     seed -> SeedSequence(seed, spawn_key=(index of the name,)) -> generator
 
-A trial draws from its own streams only, so its result does not depend on the trials that share its pack. Whoever
-knows the seed can reproduce the noise and subtract it: with recorded seeds every epsilon is a simulation of what a
-secret noise source would give.
+A trial draws only from its own streams, so its result does not depend on the other trials of its pack. Anyone with
+the seed can reproduce the noise and subtract it. With recorded seeds every epsilon is therefore a simulation: it holds
+only if the noise source is secret.
 
-Secure trials therefore draw noise and batches (amplification by sampling needs secret batches) from the operating
-system. They can be repeated by no one; that they do not depend on their pack is then a statement on distributions.
+Secure trials draw noise and batches from the operating system; amplification by sampling needs secret batches too.
+Nobody can repeat such a trial: only the distribution of its result is independent of its pack.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ __all__ = ["STREAMS", "GaussianNoise", "Noise", "RoundedNoise", "StepGenerators"
 
 
 def numpy_generator(seed: int, stream: str) -> np.random.Generator:
-    """Generator of a stream, for index sampling on the CPU."""
+    """Return the generator of a stream, for index sampling on the CPU."""
     return np.random.default_rng(sequence(seed, stream))
 
 
 def torch_generator(seed: int, stream: str, device: torch.device | str = "cpu", *step: int) -> torch.Generator:
-    """Generator of a stream, or of one of its steps, for tensors on `device`. (torch's generator for the CPU takes in
-    32 bits of a seed.)"""
+    """Return the generator of a stream, or of one step of it, for tensors on `device`.
+
+    torch's CPU generator uses only 32 bits of a seed.
+    """
     state = int(sequence(seed, stream, *step).generate_state(1, np.uint64)[0])
     return torch.Generator(device).manual_seed(state >> 1)
 
 
 def secret_integers(n: int) -> np.ndarray:
-    """n independent integers of 64 bits, uint64 [n], that nobody can draw again."""
-    from pipeline.learning import rounded_gaussian  # here, and below: only secrets need a package of ciphers
+    """Return n independent secret integers of 64 bits, uint64 [n]."""
+    from pipeline.learning import rounded_gaussian  # imported here and below: only secrets need the cipher package
 
     return np.frombuffer(rounded_gaussian.secret_bits()(8 * n), dtype=np.uint64, count=n)
 
@@ -46,14 +48,14 @@ def secret_integers(n: int) -> np.ndarray:
 class GaussianNoise:
     """Independent N(0, sigma_r^2) noise for R trials, each from its own stream.
 
-    Noise is drawn in blocks of several steps, so that on a GPU R generators do not mean R launches a step; the size of
-    a block is fixed per kind of device, because a generator's values depend on how they are drawn.
+    Noise is drawn in blocks of several steps: this saves kernel launches on a GPU, where each of R generators needs
+    one. The block size is fixed per device type, because a generator's values depend on the size of each draw.
 
     Args:
         seeds: R seeds of trials.
-        sigmas: R standard deviations, per component; a trial with 0 draws nothing.
+        sigmas: R standard deviations per component; a trial with 0 draws nothing.
         shape: shape of one trial's noise in one step, for example (m, n).
-        device: where the noise lives.
+        device: device of the noise.
         stream: name of the stream.
     """
 
@@ -68,7 +70,7 @@ class GaussianNoise:
         self.position = steps
 
     def next(self) -> torch.Tensor:
-        """Noise of the next step [R, *shape]; it may be overwritten by the caller, and is by the next call."""
+        """Return the noise of the next step [R, *shape]. The caller may overwrite it; a later call does."""
         if self.position == self.block.shape[1]:
             for rows, generator, sigma in zip(self.block, self.generators, self.sigmas, strict=True):
                 if sigma:
@@ -80,13 +82,12 @@ class GaussianNoise:
         return self.block[:, self.position - 1]
 
     def state(self) -> dict[str, torch.Tensor]:
-        """What goes on with the same values: the generators' states [R, bytes] and what is unread of the block
-        [R, steps, *shape]."""
+        """Return the generators' states [R, bytes] and the unread part of the block [R, steps, *shape]."""
         return {"generators": torch.stack([generator.get_state() for generator in self.generators]),
                 "unread": self.block[:, self.position:]}
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on where `state` was taken."""
+        """Resume from a `state`."""
         for generator, own in zip(self.generators, state["generators"], strict=True):
             generator.set_state(own.clone())
         self.position = self.block.shape[1] - state["unread"].shape[1]
@@ -94,16 +95,17 @@ class GaussianNoise:
 
 
 class RoundedNoise:
-    """Integers round(2^40 x), x ~ N(0, 1) (`rounded_gaussian`), for R trials: the same on every processor where they
-    are drawn by seed. Drawn on the CPU, for any device.
+    """Integers round(2^40 x), x ~ N(0, 1), for R trials (`rounded_gaussian`).
+
+    They are drawn on the CPU. With seeds they are the same on every processor.
 
     Args:
-        seeds: of R trials, whose stream gives a key for every step; or, of trials whose noise is secret, how many there
-            are: keys then come from the operating system, and nothing of them is kept.
-        shape: of one trial's noise in one step.
-        device: where the noise is handed out.
+        seeds: R seeds of trials; a trial's stream gives one key per step. For secret noise, the number R of trials: the
+            operating system gives the keys, and no key is kept.
+        shape: shape of one trial's noise in one step.
+        device: device of the returned noise.
         stream: name of the stream.
-        active: of every trial, whether it has noise; the others get zeros. By default all.
+        active: whether each trial has noise; the others get zeros. By default all have noise.
     """
 
     def __init__(self, seeds: Sequence[int] | int, shape: tuple[int, ...], device: torch.device, stream: str = "noise",
@@ -113,7 +115,7 @@ class RoundedNoise:
         self.shape, self.device, self.stream, self.step = shape, device, stream, 0
 
     def next(self) -> torch.Tensor:
-        """Noise of the next step [R, *shape], float64; it may be overwritten by the caller."""
+        """Return the noise of the next step [R, *shape], float64. The caller may overwrite it."""
         from pipeline.learning import rounded_gaussian
 
         self.step += 1
@@ -126,26 +128,25 @@ class RoundedNoise:
         return torch.from_numpy(drawn).view(len(drawn), *self.shape).to(self.device)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """What goes on with the same values: how many steps were taken. Nothing of secret noise, which goes on with
-        fresh noise."""
+        """Return the number of steps drawn; empty for secret noise, which resumes with fresh noise."""
         return {} if None in self.seeds else {"step": torch.tensor([self.step])}
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on where `state` was taken."""
+        """Resume from a `state`."""
         if state:
             self.step = int(state["step"])
 
 
 class StepGenerators:
-    """Generators of R trials for noise whose law depends on the signal, such as that of light.
+    """Generators of R trials for noise with a distribution that depends on the signal, such as shot noise.
 
-    Each is seeded anew in every step. So what a trial draws does not depend on how many numbers earlier steps took, in
-    which its batches may have been padded to those of others in its pack.
+    Every step has a new seed, so a trial's draws do not depend on how many numbers earlier steps drew. That number
+    varies with the padding of a batch, and the padding depends on the other trials of the pack.
 
     Args:
         seeds: R seeds of trials.
         stream: name of the stream.
-        device: of the generators.
+        device: device of the generators.
     """
 
     def __init__(self, seeds: Sequence[int], stream: str, device: torch.device) -> None:
@@ -153,16 +154,16 @@ class StepGenerators:
         self.step = 0
 
     def next(self) -> list[torch.Generator]:
-        """The generators of the next step, R of them."""
+        """Return the R generators of the next step."""
         self.step += 1
         return [torch_generator(seed, self.stream, self.device, self.step) for seed in self.seeds]
 
     def state(self) -> dict[str, torch.Tensor]:
-        """What goes on with the same values: how many steps were taken."""
+        """Return the number of steps drawn."""
         return {"step": torch.tensor([self.step])}
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on where `state` was taken."""
+        """Resume from a `state`."""
         self.step = int(state["step"])
 
 

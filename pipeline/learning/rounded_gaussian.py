@@ -1,16 +1,16 @@
-"""Integers round(2^40 x), x ~ N(0, 1), from secret bits: the noise of a release whose guarantee must hold for its bits.
+"""Draw integers round(2^40 x), x ~ N(0, 1), from secret bits: noise for a guarantee that holds for the released bits.
 
-A floating-point Gaussian lies on lattices that tell what it was added to (Mironov 2012). The law of these integers is
-that of the rounded Gaussian but for a total variation of at most 2^-256 a draw (`finite_precision.TOTAL_VARIATION`).
-docs/privacy.md, section 9, proves it: from integers, from comparisons with a margin, and from bits that cannot be told
-from fair coins.
+The low-order bits of a floating-point Gaussian reveal the value to which it was added (Mironov 2012). These integers
+follow the rounded Gaussian within a total variation of 2^-256 per draw (`finite_precision.TOTAL_VARIATION`).
+docs/privacy.md, section 9, proves it from integer arithmetic, comparisons with a margin, and bits that are
+indistinguishable from fair coins.
 
     |x| = (j + v) h,   h = 2^-6:   j with probability proportional to exp(-(j h)^2/2), v uniform on [0, 1),
-    accepted with probability exp(-a), a = v (2 j + v) h^2/2; otherwise j and v are drawn anew
+    accepted with probability exp(-a), a = v (2 j + v) h^2/2; otherwise j and v are drawn again
 
-That is a rejection sampler: on cell j the density exp(-x^2/2) is exp(-(j h)^2/2) exp(-a). j comes from a table of
-aliases (Walker 1977) of integers that add up to 2^320. As h 2^40 = 2^34, the first bits of v are the rounded number's
-own. v and the coin that accepts have 35 and 28 bits, and `MORE_BITS` more in the rare case that these leave it open.
+This is a rejection sampler: on cell j the density exp(-x^2/2) is exp(-(j h)^2/2) exp(-a). j comes from an alias table
+(Walker 1977) of integers with sum 2^320. As h 2^40 = 2^34, the first bits of v are bits of the rounded number. v has
+35 bits and the acceptance coin has 28. If they do not decide, each gets `MORE_BITS` more; this is rare.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-CHUNK = 2**14  # draws at a time: what a cache holds
+CHUNK = 2**14  # draws at a time: they fit a cache
 
-CELL_BITS, OFFSET_BITS, COIN_BITS = 11, 35, 28  # j; v, the last bit rounds it; the coin
-FRACTION_BITS = 64 - CELL_BITS  # that choose between a place of the table and its alias
+CELL_BITS, OFFSET_BITS, COIN_BITS = 11, 35, 28  # j; v, whose last bit rounds it; the coin
+FRACTION_BITS = 64 - CELL_BITS  # they choose between a table entry and its alias
 MORE_BITS = 256
 WIDTH_BITS = 34  # a cell is h 2^40 steps wide
 _LOG_H = -6
 _SURE = 2**COIN_BITS - 2 ** (COIN_BITS + 2 * _LOG_H - 1) - 1
-# 140 decimal digits: 465 bits. Every operation must be one of its own: operators round to the thread's 28 digits.
+# 140 decimal digits: 465 bits. Use this context's methods: operators round to the thread's 28 digits.
 _EXACT = Context(prec=140)
-_HALF_H_SQUARED = Decimal(2.0 ** (2 * _LOG_H - 1))  # exact, as any Decimal of a float
+_HALF_H_SQUARED = Decimal(2.0 ** (2 * _LOG_H - 1))  # exact, like every Decimal of a float
 
 Bits = Callable[[int], bytes | bytearray]
 
 
 class _Table(NamedTuple):
-    """Aliases of the cells; T = 2^53 2^256 is where a place keeps its own cell whatever the fraction.
+    """Alias table of the cells. An entry keeps its own cell if the fraction is below a threshold, at most 2^53 2^256.
 
     Attributes:
-        high: first bits of the fraction below which a place keeps its own cell [2048], int64.
-        low: the other `MORE_BITS` of it [2048].
+        high: first bits of each entry's threshold [2048], int64.
+        low: the other `MORE_BITS` bits of it [2048].
         alias: own cell xor alias [2048], int64.
     """
 
@@ -56,12 +56,15 @@ class _Table(NamedTuple):
 
 
 def secret_bits() -> Bits:
-    """`keyed_bits` under a key from the operating system that is used for one `draw` and not kept."""
+    """Return `keyed_bits` under a fresh key from the operating system; use it for one `draw` only."""
     return keyed_bits(os.urandom(32))
 
 
 def keyed_bits(key: bytes) -> Bits:
-    """Bytes of AES-256 in counter mode, under a key of 32 bytes. Those of a whole chunk are overwritten by the next."""
+    """Return a source of AES-256 bytes in counter mode, under a key of 32 bytes.
+
+    The bytes of a whole chunk are valid only until the next chunk.
+    """
     encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
     of_chunk = bytearray()
 
@@ -77,10 +80,11 @@ def keyed_bits(key: bytes) -> Bits:
 
 
 def draw(n: int, bits: Bits | None = None) -> np.ndarray:
-    """n independent integers, as float64 [n], which holds them exactly.
+    """Return n independent integers as float64 [n], which is exact for them.
 
     Args:
-        bits: gives at least as many bytes as asked for, anew with every call; by default `secret_bits()`.
+        n: number of draws.
+        bits: returns at least the requested number of fresh bytes at every call; by default `secret_bits()`.
     """
     out = np.empty(n)
     fill(out, bits or secret_bits())
@@ -88,7 +92,7 @@ def draw(n: int, bits: Bits | None = None) -> np.ndarray:
 
 
 def fill(out: np.ndarray, bits: Bits) -> None:
-    """Fill float64 `out` [n] with independent integers, as `draw`."""
+    """Fill float64 `out` [n] with independent integers, as `draw` does."""
     doubtful, work = [], np.empty((4, min(CHUNK, len(out))), dtype=np.int64)
     for begin in range(0, len(out), CHUNK):
         part = out[begin: begin + CHUNK]
@@ -101,9 +105,9 @@ def fill(out: np.ndarray, bits: Bits) -> None:
 
 
 def _fill(out: np.ndarray, bits: Bits, work: np.ndarray) -> np.ndarray:
-    """Fill `out` [n] as if all were accepted; (place, cell, offset, coin) of those that may not be, int64 [4, k].
+    """Fill `out` [n] as if all draws were accepted; return those in doubt as (place, cell, offset, coin), int64 [4, k].
 
-    `work` int64 [4, n] is written over: memory that is new in every chunk takes longer than all else.
+    `work` int64 [4, n] is overwritten: allocating it for every chunk would take longer than the rest.
     """
     n = len(out)
     first, second = np.frombuffer(bits(16 * n), dtype=np.int64, count=2 * n).reshape(2, n)
@@ -117,7 +121,7 @@ def _fill(out: np.ndarray, bits: Bits, work: np.ndarray) -> np.ndarray:
     np.copysign(rounded, second.view(np.float64), out=out)  # the sign is the first bit of the word
     np.right_shift(second, OFFSET_BITS, out=coins)
     coins &= 2**COIN_BITS - 1
-    # exp(-a) >= 1 - a >= 1 - (2 j + 1) h^2/2: below that a coin accepts whatever v is.
+    # exp(-a) >= 1 - a >= 1 - (2 j + 1) h^2/2: a coin below this bound accepts any v.
     least = np.left_shift(cells, COIN_BITS + 2 * _LOG_H, out=some)
     least += coins
     doubtful = np.flatnonzero(least >= _SURE)
@@ -125,7 +129,7 @@ def _fill(out: np.ndarray, bits: Bits, work: np.ndarray) -> np.ndarray:
 
 
 def _fill_cells(out: np.ndarray, words: np.ndarray, bits: Bits, below: np.ndarray, taken: np.ndarray) -> None:
-    """Fill `out` with j, from uniform words of 64 bits; all are int64 [n], and the last two are written over."""
+    """Fill `out` with j from uniform 64-bit words; all arrays are int64 [n], the last two are overwritten."""
     table = _table()
     places = out
     np.right_shift(words.view(np.uint64), np.uint64(FRACTION_BITS), out=places.view(np.uint64))
@@ -140,8 +144,8 @@ def _fill_cells(out: np.ndarray, words: np.ndarray, bits: Bits, below: np.ndarra
 
 
 def _accepted(cells: np.ndarray, offsets: np.ndarray, coins: np.ndarray, bits: Bits) -> np.ndarray:
-    """Whether coin < exp(-a), bool [n]; the coin lies in [coins, coins + 1)/2^28, v in [offsets, offsets + 1)/2^35."""
-    margin = 2.0**-40  # rounding and the remainder of the series take less than 2^-44
+    """Whether coin < exp(-a), bool [n]; the coin is in [coins, coins + 1)/2^28, v in [offsets, offsets + 1)/2^35."""
+    margin = 2.0**-40  # rounding and the series remainder are below 2^-44
     least, most = (_acceptance(cells, (offsets + k) * 2.0**-OFFSET_BITS) for k in (1, 0))
     accepted = (coins + 1) * 2.0**-COIN_BITS <= least - margin
     refused = coins * 2.0**-COIN_BITS >= most + margin
@@ -151,7 +155,7 @@ def _accepted(cells: np.ndarray, offsets: np.ndarray, coins: np.ndarray, bits: B
 
 
 def _acceptance(cells: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """exp(-a) for 0 <= v <= 1 by its series, whose remainder is below 2^-45, as a <= 1/2."""
+    """Return exp(-a) for 0 <= v <= 1 by its series; the remainder is below 2^-45, as a <= 1/2."""
     a = v * (2 * cells + v) * 2.0 ** (2 * _LOG_H - 1)
     total = np.ones_like(a)
     for k in range(12, 0, -1):
@@ -160,8 +164,10 @@ def _acceptance(cells: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def _accepted_exactly(cell: int, offset: int, coin: int, bits: Bits) -> bool:
-    """As `_accepted`, with `MORE_BITS` more of v and of the coin. What even these leave open, with probability below
-    2^-280, is refused."""
+    """Decide as `_accepted`, with `MORE_BITS` more bits of v and of the coin.
+
+    A case that is still open is refused; its probability is below 2^-280.
+    """
     v = _EXACT.divide(Decimal((offset << MORE_BITS) + _more(bits)), Decimal(2 ** (OFFSET_BITS + MORE_BITS)))
     u = _EXACT.divide(Decimal((coin << MORE_BITS) + _more(bits) + 1), Decimal(2 ** (COIN_BITS + MORE_BITS)))
     a = _EXACT.multiply(_EXACT.multiply(v, _EXACT.add(v, Decimal(2 * cell))), _HALF_H_SQUARED)
@@ -180,7 +186,7 @@ def _zeros(log_n: int) -> bytes:
 
 @functools.cache
 def _table() -> _Table:
-    """Walker's aliases of the cells' weights, by integers alone but for the weights themselves."""
+    """Make Walker's alias table of the cells' weights; only the weights are decimals, the rest are integers."""
     cells, whole = 2**CELL_BITS, 2 ** (FRACTION_BITS + MORE_BITS)
     weights = [_EXACT.exp(_EXACT.multiply(Decimal(-j * j), _HALF_H_SQUARED)) for j in range(cells)]
     total = functools.reduce(_EXACT.add, weights)

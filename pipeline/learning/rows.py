@@ -1,4 +1,4 @@
-"""What layers take in: tensors or, in integer arithmetic, rows of 8-bit integers."""
+"""Inputs of layers: tensors or, in integer arithmetic, rows of 8-bit integers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Activation = Any  # a tensor [R, m, n], or `Rows`
 
 
 class Rows:
-    """What a layer takes in.
+    """A layer's input as integers.
 
     Attributes:
         values: int8 [R, m, n], in [-127, 127].
-        step: what 1 stands for.
+        step: the real number that integer 1 represents.
     """
 
     def __init__(self, values: torch.Tensor, step: float, squares: torch.Tensor | None = None) -> None:
@@ -25,15 +25,17 @@ class Rows:
 
     @functools.cached_property
     def squares(self) -> torch.Tensor:
-        """Squared norms of the rows of `values` [R, m, 1], float64, exact."""
+        """Return the squared norms of the rows of `values` [R, m, 1], float64, exact."""
         return exact_norm(self.values.float()).square_().round_()
 
     def real(self) -> torch.Tensor:
-        """What the integers stand for [R, m, n], float32, exact."""
+        """Return the real numbers that the integers represent [R, m, n], float32, exact."""
         return self.values.float().mul_(self.step)
 
 
 def exact_norm(x: torch.Tensor) -> torch.Tensor:
-    """Norms of rows [..., 1], float64. Of integers (times a power of two) whose squares sum to less than 2^53, they
-    are the same in any order of summation."""
+    """Return the norms of rows [..., 1], float64.
+
+    For integers (times a power of two) with a sum of squares below 2^53, any order of summation gives the same norm.
+    """
     return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)

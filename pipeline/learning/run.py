@@ -1,4 +1,4 @@
-"""A pack between its start and its end, epoch by epoch, whoever trains it. No files, no MLflow, no Ray."""
+"""Train a pack epoch by epoch, with any trainer. No files, no MLflow, no Ray."""
 
 from __future__ import annotations
 
@@ -30,21 +30,23 @@ from pipeline.trials.records import DESCRIPTION, ClassAccuracy, Draw, EpochRecor
 
 
 class Keeper(Protocol):
-    """What becomes of a training between its epochs; `sweep.worker` keeps checkpoints."""
+    """Hooks between the epochs of a training; `sweep.worker` uses them for checkpoints."""
 
     def resume(self, training: Run) -> Iterable[list[EpochRecord] | Draw]:
-        """Put a training that was just made where one was left; the epochs to hand in again, in case they were lost, or
-        a question whose answer is that more is asked for."""
+        """Restore a new training from a checkpoint.
+
+        Yield the epochs to report again, in case they were lost, or a `Draw`: asking for the next item permits it.
+        """
 
     def keep(self, training: Run, records: list[EpochRecord]) -> Iterable[list[EpochRecord]]:
-        """After an epoch: the epochs that may be handed in now."""
+        """Keep an epoch's records; yield the epochs that may be reported now."""
 
     def end(self) -> None:
-        """Whoever asked for the records has all of them."""
+        """Note that the reader has received all records."""
 
 
 class _KeepsNothing:
-    """Hands every epoch on."""
+    """Reports every epoch at once."""
 
     def resume(self, training: Run) -> Iterable[list[EpochRecord] | Draw]:
         return ()
@@ -74,13 +76,13 @@ def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu", keeper:
         pack: trials with one `pack_key`.
         data: the pack's data set, resident on `device`.
         device: where to train.
-        keeper: what goes on from where another training was left, and is left in its turn.
-        rungs: epochs after which a trial may be stopped; its records of them say what it then has to report.
+        keeper: writes checkpoints and resumes from them; None for neither.
+        rungs: epochs after which a trial may be stopped; their records also hold the outcome of a stopped trial.
 
     Yields:
-        The records of one epoch, one for each trial that was active at its start. A trial's last record carries its
-        outcome; a trial whose weights stop being finite ends there as `diverged`, and the others go on. Whatever else
-        the keeper has to hand out comes first.
+        The records of one epoch, one for each trial that was active at its start. A trial's last record has its
+        outcome. A trial with weights that are not finite ends as `diverged`; the others continue. Items from
+        `keeper.resume` come first.
     """
     keeper = keeper or _KeepsNothing()
     training = prepare(pack, data, torch.device(device), rungs)
@@ -94,7 +96,7 @@ def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu", keeper:
 
 
 def prepare(pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> Any:
-    """What trains a pack (arguments as `Run`'s), before its first epoch; of this package's networks a `Training`."""
+    """Make the `Run` of a pack before its first epoch (arguments as `Run`'s); a `Training` for built-in networks."""
     return load(pack.shared.parts.trainer.run(pack.shared))(pack, data, device, rungs)
 
 
@@ -110,12 +112,12 @@ class Run(ABC):
     Attributes:
         epoch: epochs done.
         active: replicas that have not diverged, in order.
-        net: what is evaluated.
+        net: the networks to evaluate.
         validation: every trial's validation records [R, k].
-        train_inputs, test_inputs: of the data set's records.
-        evaluation: what counts records that are classified right.
-        canaries: of its trials, if they have any.
-        records: per trial, the indices of its training records [N], `ABSENT` in place of canaries that are left out.
+        train_inputs, test_inputs: network inputs of the data set's records.
+        evaluation: counts the records that are classified correctly.
+        canaries: the trials' canaries, or None.
+        records: per trial, the indices of its training records [N]; `ABSENT` replaces canaries that are left out.
     """
 
     net: Net
@@ -137,32 +139,32 @@ class Run(ABC):
 
     @property
     def resumable(self) -> bool:
-        """Whether a checkpoint could be made now."""
+        """Whether a checkpoint can be written now."""
         return True
 
     @abstractmethod
     def capture(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """(arrays, JSON values) of what it is between two epochs; copies."""
+        """Return the state between two epochs as (arrays, JSON values); copies."""
 
     @abstractmethod
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-        """Put a run that was just made for the same pack where `capture` was called."""
+        """Restore the state that `capture` returned; this run is new and has the same pack."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what it holds, such as a projector's device."""
+        """Release resources, such as a projector's device."""
 
     @property
     def ended(self) -> bool:
-        """Whether no epoch is left, or no trial."""
+        """Whether no epoch or no active trial is left."""
         return self.epoch == self.pack.shared.epochs or not self.active
 
     def run_epoch(self) -> list[EpochRecord]:
-        """Train one epoch; the records of the trials that were active at its start."""
+        """Train one epoch; return the records of the trials that were active at its start."""
         began = time.perf_counter()
         trained = self._train_epoch()
         self.epoch += 1
-        finite = self._finite()  # of what is released; the loss of private records decides nothing
+        finite = self._finite()  # from the released weights; the loss on private records decides nothing
         last, on_rung = self.epoch == self.pack.shared.epochs, self.epoch in self.rungs
         ended = [r for r in self.active if last or not finite[r]]
         with self._evaluated():
@@ -179,7 +181,7 @@ class Run(ABC):
                     tested = metrics | {"test/accuracy": accuracies["test"][r],
                                         "test/worst_class_accuracy": worst_class(counts["test"][r])}
                     status = "stopped" if r not in ended else "finished" if finite[r] else "diverged"
-                    # When to stop was seen in what was released: a trial that ends early costs what all of it would.
+                    # The decision to stop used released values, so an early end costs as much as all epochs.
                     end = self._record(r, tested, self.pack.shared.epochs, self._outcome(r, status, counts),
                                        scores if finite[r] else None)
                 records.append(end if end and r in ended else
@@ -189,30 +191,30 @@ class Run(ABC):
 
     @abstractmethod
     def _train_epoch(self) -> Any:
-        """What `_metrics` reads."""
+        """Train one epoch; return the input of `_metrics`."""
 
     @abstractmethod
     def _finite(self) -> Any:
-        """Whether the weights of every replica are [R], on the CPU."""
+        """Return whether all weights of each replica are finite [R], on the CPU."""
 
     @abstractmethod
     def _metrics(self, r: int, trained: Any) -> dict[str, float]:
-        """What trial r logs of every epoch, before accuracy and epsilon."""
+        """Return the metrics of trial r for every epoch, without accuracy and epsilon."""
 
     @abstractmethod
     def _canary_scores(self) -> np.ndarray:
-        """Of every canary [R, k], more if it seems to have taken part."""
+        """Return a score of each canary [R, k], higher if it seems to be a member."""
 
     @abstractmethod
     def _weights(self, r: int) -> dict[str, np.ndarray]:
-        """Final weights of trial r, by name."""
+        """Return the final weights of trial r by name."""
 
     def _tags(self, r: int) -> dict[str, str]:
-        """What the first epoch of trial r says of how it is computed."""
+        """Return tags for the first epoch of trial r: how it is computed."""
         return {}
 
     def _evaluated(self) -> contextlib.AbstractContextManager[Any]:
-        """Around an evaluation."""
+        """Return a context manager for an evaluation."""
         return contextlib.nullcontext()
 
     def _followed(self, r: int, accuracies: Mapping[str, list[float]]) -> dict[str, float]:
@@ -221,7 +223,7 @@ class Run(ABC):
 
     def _record(self, r: int, measured: Mapping[str, float], paid: int, outcome: Outcome | None = None,
                 scores: np.ndarray | None = None) -> EpochRecord:
-        """What trial r has to report: what was measured, and the cost of `paid` epochs."""
+        """Make the record of trial r: its measured metrics and the privacy cost of `paid` epochs."""
         trial, tags = self.pack.trials[r], {}
         if self.epoch == 1:
             tags = {**privacy_tags(trial), **calibrated(trial), **_optical_tags(trial), **self._tags(r),
@@ -244,7 +246,7 @@ class Run(ABC):
 
 
 def _optical_tags(trial: TrialConfig) -> dict[str, str]:
-    """What the light of a physical device amounts to, as the noise on a component of a projection."""
+    """Return the effective sigma of a physical device: its noise on one component of a projection."""
     if not trial.physical:
         return {}
     return {"optics.effective_sigma": repr(camera_of(trial).effective_sigma)}

@@ -1,8 +1,8 @@
-"""What a pack's training is between two epochs, as plain arrays and JSON values, and the way back.
+"""Capture and restore a pack's training between two epochs, as arrays and JSON values.
 
-Everything else of a `Training` follows from its trials: split, initial weights, feedback matrices, canaries. A training
-that was restored goes on with the same bits as one that was not stopped (same device, same pack). Of secure trials no
-state of a generator is taken; they go on with fresh noise and fresh batches.
+The rest of a `Training` follows from its trials: split, initial weights, feedback matrices, canaries. A restored
+training gives the same bits as an uninterrupted one, on the same device and with the same pack. Generator states of
+secure trials are not captured: such trials resume with fresh noise and fresh batches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def capture(training: Training) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays, JSON values) of a training between two epochs; copies."""
+    """Return the state of a training between two epochs as (arrays, JSON values); copies."""
     tensors = {"weights": training.net.parameters.flat}
     tensors |= {f"optimizer.{name}": value for name, value in training.optimizer.state.items()}
     values = {"epoch": training.epoch, "active": training.active, "sampler": training.sampler.state()}
@@ -30,10 +30,10 @@ def capture(training: Training) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 def restore(training: Training, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-    """Put a training that was just made for the same pack where `capture` was called.
+    """Restore the state that `capture` returned; `training` is new and has the same pack.
 
     Raises:
-        KeyError, ValueError, RuntimeError: for arrays of another kind of training.
+        KeyError, ValueError, RuntimeError: if the arrays do not fit the training.
     """
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     training.net.parameters.flat.copy_(tensors["weights"])
@@ -48,5 +48,5 @@ def restore(training: Training, arrays: Mapping[str, np.ndarray], values: Mappin
 
 
 def _named(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """Those tensors whose name is `<prefix>.<name>`, by name."""
+    """Return the tensors named `<prefix>.<name>`, by `<name>`."""
     return {name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")}

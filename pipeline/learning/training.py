@@ -1,4 +1,4 @@
-"""Train a pack of this package's networks."""
+"""Train the networks of a pack, as stacked replicas."""
 
 from __future__ import annotations
 
@@ -59,27 +59,27 @@ class Training(Run):
         return make_feedback(self.pack, self.net, self.device)
 
     def noise_sources(self) -> list[Noise]:
-        """All that draws noise, always in the same order."""
+        """Return every noise source, always in the same order."""
         return [*self.mechanism.noise_sources(), *([self.evaluation.noise] if self.evaluation.noise else []),
                 *self.feedback.noise_sources()]
 
     def close(self) -> None:
-        """Release what the feedback holds, such as a projector's device."""
+        """Release the feedback's resources, such as a projector's device."""
         self.feedback.close()
 
     def capture(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """`learning.state.capture`."""
+        """Return `learning.state.capture` of this training."""
         return capture(self)
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-        """`learning.state.restore`."""
+        """Apply `learning.state.restore` to this training."""
         restore(self, arrays, values)
 
     def _evaluated(self) -> contextlib.AbstractContextManager[Any]:
         return self.average.applied() if self.average else contextlib.nullcontext()
 
     def _metrics(self, r: int, trained: tuple[torch.Tensor, torch.Tensor]) -> dict[str, float]:
-        """Alignments, and the loss where that may be logged."""
+        """Return the alignments of trial r, and its training loss if `private_metrics` is plain."""
         losses, alignment = trained
         metrics = {f"alignment/layer_{k + 1}": v for k, v in enumerate(alignment[r].tolist())}
         if self.pack.shared.disclosure == "plain":
@@ -87,7 +87,7 @@ class Training(Run):
         return metrics
 
     def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean training loss [R], mean alignment [R, L] (nan where none was measured), on the CPU."""
+        """Return mean training loss [R] and mean alignment [R, L] on the CPU; alignment is nan if not measured."""
         c = self.pack.shared
         self._measured = self.epoch * c.alignment_batches
         batches = self.sampler.epoch()
@@ -107,11 +107,13 @@ class Training(Run):
         """Train on one batch of every trial.
 
         Args:
-            indices: training records [R, m]; `ABSENT` where a batch has no record.
+            indices: training records [R, m]; `ABSENT` marks padding.
+            measure_alignment: whether to measure the alignment.
 
         Returns:
-            Mean loss of the batch [R]; if asked for, alignment [R, L] of the applied update with the true gradient of
-            the batch or, where `private_metrics` is not plain, of as many test records.
+            Mean loss of the batch [R].
+            Alignment [R, L] of the applied update with the true gradient, or None. The gradient is over the batch or,
+            if `private_metrics` is not plain, over m test records.
         """
         present, usable = None, self.train_inputs.usable
         if not self.pack.shared.parts.sampler.full or usable is not None:
@@ -119,7 +121,7 @@ class Training(Run):
             indices = indices.clamp(min=0)
             present = (there if usable is None else there & usable[indices]).unsqueeze(-1).to(torch.float32)
         of_test = measure_alignment and self.pack.shared.disclosure != "plain"
-        if of_test:  # before the private batch goes forward: convolutions belong to the last that did
+        if of_test:  # before the private batch's forward pass: convolutions keep the state of the last one
             self._gradient_on_test_records()
         activations, logits = self.net.forward(self.train_inputs.batch(indices, passing=True))
         labels = self.canaries.labels_of(indices) if self.canaries else self.data.train_y[indices]
@@ -133,7 +135,7 @@ class Training(Run):
         return loss, cosines(self.update, self.gradient) if measure_alignment else None
 
     def _gradient_on_test_records(self) -> None:
-        """The true gradient on the next m test records: public, as the test set and the iterate are."""
+        """Write the true gradient on the next m test records; it is public, like the test set and the iterate."""
         m = self.pack.shared.batch_size
         places = torch.arange(self._measured * m, (self._measured + 1) * m, device=self.device)
         places = (places % len(self.data.test_y)).expand(len(self.pack.trials), -1)
@@ -144,20 +146,20 @@ class Training(Run):
 
     def deltas(self, error: torch.Tensor, activations: list[torch.Tensor],
                present: torch.Tensor | None = None) -> list[torch.Tensor]:
-        """delta^1..delta^L [R, m, n_l] of a batch, as the mechanism's update takes them.
+        """Return delta^1..delta^L [R, m, n_l] of a batch, the input of the mechanism's `update`.
 
         Args:
-            error: of the outputs [R, m, n_L].
+            error: output errors [R, m, n_L].
             activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
-            present: [R, m, 1], 0 where a batch has no record; None where every place has one.
+            present: [R, m, 1], 0 for padding; None if the batch has no padding.
         """
         signals = self.mechanism.perturb(self.feedback.signals(self.mechanism.error(error)))
-        if present is not None:  # noise has reached the empty places, too
+        if present is not None:  # noise was added to the padding too
             signals = [s * present for s in signals]
         return self.feedback.deltas(signals, self.net, activations, self.mechanism.derivative)
 
     def _canary_losses(self) -> torch.Tensor:
-        """Losses of the canaries' wrong labels at the present weights [R, k]; k = 0 without canaries."""
+        """Return the losses of the canaries' wrong labels at the current weights [R, k]; k = 0 without canaries."""
         if not self.canaries:
             return torch.empty(len(self.pack.trials), 0)
         logits = [self.net.forward(self.train_inputs.batch(chunk))[1]
@@ -165,15 +167,15 @@ class Training(Run):
         return self.canaries.losses(torch.cat(logits, dim=1))
 
     def _canary_scores(self) -> np.ndarray:
-        """By how much training lowered the loss of every canary's wrong label [R, k]; more if it took part."""
+        """Return how much training lowered the loss of each canary's wrong label [R, k]; higher for members."""
         return (self.untrained_losses - self._canary_losses()).cpu().numpy()
 
     def _finite(self) -> torch.Tensor:
-        """[R], on the CPU."""
+        """Return whether all weights of each replica are finite [R], on the CPU."""
         return torch.isfinite(self.net.parameters.flat).all(dim=1).cpu()
 
     def _weights(self, r: int) -> dict[str, np.ndarray]:
-        """`layer_1.weight`, `layer_1.bias`, ..."""
+        """Return the weights of trial r by name: `layer_1.weight`, `layer_1.bias`, ..."""
         weights = {}
         blocks = zip(self.net.layers, self.net.parameters.weights, self.net.parameters.biases, strict=True)
         for number, (layer, w, b) in enumerate(blocks, start=1):

@@ -1,4 +1,4 @@
-"""Whether a Ray cluster answers at an address, and takes the token here; Ray itself would try for half a minute."""
+"""Check that a Ray cluster answers at an address and accepts this token; Ray itself would try for half a minute."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ import grpc
 from pipeline.sweep.resources import ResourceError
 
 TIMEOUT_SECONDS = 5.0
-# What a head's two ports are asked, that of the cluster and that of Ray Client; neither answers without its token.
+# Requests for a head's two ports, cluster and Ray Client; neither answers without its token.
 QUESTIONS = ("/ray.rpc.NodeInfoGcsService/CheckAlive", "/ray.rpc.RayletDriver/ClusterInfo")
 
 
 def check_address(address: str, found: bool = False) -> None:
-    """Make sure that a cluster answers at `host:port`, and that Ray has the token that it asks for.
+    """Check that a cluster answers at `host:port`, and that Ray has its token.
 
-    An address without a port (`auto`, where no cluster was found) is left to Ray.
+    An address without a port (`auto`, if no cluster was found) is left to Ray.
 
     Args:
-        found: Ray found the cluster by itself, and hands in a token unless RAY_AUTH_MODE says otherwise.
+        address: the address.
+        found: whether Ray found the cluster itself; it then sends a token unless RAY_AUTH_MODE forbids it.
 
     Raises:
-        ResourceError: if nothing answers, or the token is missing or another.
+        ResourceError: if nothing answers, or the token is missing or wrong.
     """
     host, separator, port = address.rpartition(":")
     if not separator:
@@ -51,7 +52,7 @@ def check_address(address: str, found: bool = False) -> None:
 
 
 def own_token() -> tuple[str, str]:
-    """(the token that Ray finds here, empty for none; where it is, or should be)."""
+    """Return (the token that Ray finds here, empty for none; the place where it is, or should be)."""
     if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
         return token, "RAY_AUTH_TOKEN"
     file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
@@ -59,7 +60,7 @@ def own_token() -> tuple[str, str]:
 
 
 def _refuses(address: str, token: str) -> bool:
-    """Whether what answers there refuses that token, or, for an empty one, to talk without."""
+    """Whether the server refuses this token; with an empty token, whether it refuses requests without one."""
     with grpc.insecure_channel(address) as channel:
         for question in QUESTIONS:
             try:

@@ -1,8 +1,8 @@
-"""Checkpoints: where a pack's training stands, in one safetensors file with JSON in its header, never pickle.
+"""Checkpoints: the state of a pack's training in one safetensors file with a JSON header, never pickle.
 
-A file holds the state of a training at the end of an epoch and every record until then, so that whoever goes on from
-it can hand all of them in again; the tracking store takes each once. It is written beside its place, flushed to the
-disk and moved there, so that a reader finds the old one or the new one. It is named by the trials of its pack.
+A file has the state at the end of an epoch and all records until then. A training that resumes from it sends all
+records again; the tracking store takes each once. A file is written under another name, flushed to the disk and then
+moved, so a reader finds the old file or the new one. Its name is a digest of the pack's trials.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ SUFFIX, UNFINISHED = ".safetensors", ".tmp"
 
 
 class CheckpointError(UserError, ValueError):
-    """A checkpoint that nothing can go on from; the message says why."""
+    """A checkpoint cannot be used; the message has the reason."""
 
 
 class Superseded(CheckpointError):
-    """A checkpoint of secret noise in whose place the tracking store has other noise, or later epochs."""
+    """The tracking store has other noise, or later epochs, than a checkpoint of secret noise."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a pack stands.
+    """State of a pack's training.
 
     Attributes:
-        device: kind of device it was trained on; on another one the bits would differ.
-        arrays, values: of `pipeline.learning.state.capture`.
-        records: of all trials, from the first epoch on.
-        draw: name of the draw that its secret noise is of (`pipeline.trials.records.Draw`); empty without.
+        device: type of the training device; another one would give other bits.
+        arrays, values: result of `pipeline.learning.state.capture`.
+        records: records of all trials, from the first epoch on.
+        draw: name of the draw of its secret noise (`pipeline.trials.records.Draw`); empty without secret noise.
     """
 
     device: str
@@ -63,8 +63,10 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint in the folder, by its header: `problem` says why nothing can go on from it. Of one that cannot be
-    read there is nothing else."""
+    """A checkpoint in the folder, by its header.
+
+    `problem` is the reason why it cannot be used. If it cannot be read, the other attributes are empty.
+    """
 
     path: Path
     trial_keys: tuple[str, ...] = ()
@@ -74,12 +76,12 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Known:
-    """What the tracking store has of a secure trial, by which a checkpoint is seen to be older.
+class PublishedState:
+    """The tracking store's state of a secure trial: it shows whether a checkpoint is too old.
 
     Attributes:
-        latest: name of the draw that began last; empty of a run that does not say.
-        published: epochs of it that the store has.
+        latest: name of the latest draw; empty for a run without this name.
+        published: epochs of that draw in the store.
     """
 
     latest: str = ""
@@ -90,20 +92,21 @@ class Checkpoints:
     """The checkpoints of one sweep.
 
     Args:
-        folder: where they lie; packs on hosts that do not share it can go on only on the host where they began.
-        seconds: time between two checkpoints of a pack, at least.
-        known: of secure trials that have released something, by trial_key.
+        folder: their folder; without a shared folder a pack can resume only on the host where it began.
+        seconds: least time between two checkpoints of a pack.
+        known: the store's state of secure trials with releases, by trial_key.
     """
 
-    def __init__(self, folder: Path, seconds: float, known: Mapping[str, Known] = MappingProxyType({})) -> None:
+    def __init__(self, folder: Path, seconds: float,
+                 known: Mapping[str, PublishedState] = MappingProxyType({})) -> None:
         self.folder, self.seconds, self.known = Path(folder), seconds, dict(known)
 
     def path(self, pack: Pack) -> Path:
-        """The one checkpoint of a pack, whether it is there or not."""
+        """Return the path of a pack's checkpoint, which may not exist."""
         return self.folder / (digest({"trials": _keys(pack)}) + SUFFIX)
 
     def save(self, pack: Pack, checkpoint: Checkpoint) -> None:
-        """Replace the pack's checkpoint, as a whole or not at all."""
+        """Replace the pack's checkpoint atomically."""
         arrays, records = dict(checkpoint.arrays), []
         for number, record in enumerate(checkpoint.records):
             entry = dataclasses.asdict(dataclasses.replace(record, outcome=None, if_stopped=None))
@@ -128,11 +131,11 @@ class Checkpoints:
         _flush_folder(self.folder)
 
     def load(self, pack: Pack, device: str) -> Checkpoint | None:
-        """The pack's checkpoint, verified; None if there is none.
+        """Return the pack's verified checkpoint; None if there is none.
 
         Raises:
-            CheckpointError: for one that is damaged, or of other software, another pack or another kind of device.
-            Superseded: for one whose secret noise was given up, or that is behind what was published.
+            CheckpointError: if it is damaged, or comes from other software, another pack or another device type.
+            Superseded: if another draw has replaced its secret noise, or later epochs were published.
         """
         path = self.path(pack)
         if not path.exists():
@@ -156,8 +159,10 @@ class Checkpoints:
         self.path(pack).unlink(missing_ok=True)
 
     def _require_latest(self, content: Mapping[str, Any]) -> None:
-        """Raises:
-            Superseded: for secret noise that is older than what the tracking store has.
+        """Check that a checkpoint has the store's latest secret noise.
+
+        Raises:
+            Superseded: if the store has another draw, or later epochs.
         """
         for known in (self.known[key] for key in content["trials"] if key in self.known):
             if content.get("draw", "") != known.latest:
@@ -166,7 +171,7 @@ class Checkpoints:
                 raise Superseded("later epochs of its trials were published, and would be drawn anew")
 
     def found(self) -> list[Found]:
-        """All checkpoints in the folder, by their headers; nothing is changed."""
+        """Return all checkpoints in the folder, from their headers; changes nothing."""
         return [self._found(path) for path in sorted(self.folder.glob(f"*{SUFFIX}"))]
 
     def _found(self, path: Path) -> Found:
@@ -182,18 +187,18 @@ class Checkpoints:
 
     def resumable(self, trials: Sequence[TrialConfig], done: Collection[str], say: Callable[[str], None],
                   ended: bool = False) -> list[Pack]:
-        """Packs that go on from their checkpoints; what nobody can want any more is removed from the folder.
+        """Return packs that resume from their checkpoints; remove useless files from the folder.
 
-        A checkpoint of secret noise that cannot be used stays until another draw begins in its place: the software that
-        wrote it may come back, and another draw costs epsilon.
+        An unusable checkpoint of secret noise stays until another draw replaces it: the software that wrote it may be
+        restored, and another draw costs epsilon.
 
         Args:
             trials: all trials of the experiment.
-            done: trial_keys of those that need no more training; they stay in their pack, which trains on without them.
-            say: takes a line on every checkpoint that is given up.
+            done: trial_keys of trials that need no more training; they stay in their pack.
+            say: receives one line per checkpoint that is given up.
             ended: whether nothing is left to train.
         """
-        waiting = {} if ended else {t.trial_key: t for t in trials if t.redrawn and t.trial_key not in done}
+        waiting = {} if ended else {t.trial_key: t for t in trials if t.draws_fresh_noise and t.trial_key not in done}
         configs, packs = {trial.trial_key: trial for trial in trials}, []
         taken: set[str] = set()
         for found in self.found():
@@ -217,20 +222,20 @@ class Checkpoints:
         return packs
 
 
-COMPUTING = ("accounting", "learning", "trials")  # packages that decide the numbers of a trial
+COMPUTING = ("accounting", "learning", "trials")  # packages that determine a trial's numbers
 
 
 def _code(packages: Sequence[str] = ("",)) -> str:
-    """Digest of the source of these packages in this one; by default of all there is."""
+    """Return a digest of the source of these packages; by default of the whole package."""
     code = hashlib.sha256()
     for path in sorted(path for package in packages for path in (ROOT / package).rglob("*.py")):
         code.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     return code.hexdigest()[:16]
 
 
-# Both are read when this module is imported, because files may change while a process goes on with what it has loaded.
-# What must be the same for a trial to go on: its epochs would come from two programs otherwise.
-PROGRAM = _code()  # of drivers and workers of one sweep, which must understand each other
+# Both are computed at import, because files may change while a process runs the code that it has loaded.
+# SOFTWARE must not change when a trial resumes: its epochs would come from two programs.
+PROGRAM = _code()  # must be the same for the driver and all workers of a sweep
 SOFTWARE: dict[str, Any] = {"format": 1, "code": _code(COMPUTING),
                             **{name: importlib.metadata.version(name) for name in ("torch", "numpy")}}
 
@@ -247,7 +252,7 @@ def _checksum(text: str, arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def _read(path: Path, with_arrays: bool) -> tuple[str, str, dict[str, np.ndarray]]:
-    """(JSON text, checksum, arrays) of a file."""
+    """Read (JSON text, checksum, arrays) of a file."""
     try:
         with safe_open(path, framework="numpy") as file:
             header = file.metadata() or {}
@@ -258,7 +263,7 @@ def _read(path: Path, with_arrays: bool) -> tuple[str, str, dict[str, np.ndarray
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """What a header has, whoever wrote it."""
+    """Parse a header, from any version of the software."""
     try:
         content = json.loads(text)
         dict(content["software"]), list(content["trials"])
@@ -268,11 +273,13 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def require_same_software(content: Mapping[str, Any]) -> None:
-    """Raises:
-        CheckpointError: for what other software wrote.
+    """Check that this software wrote the checkpoint.
+
+    Raises:
+        CheckpointError: if other software wrote it.
     """
     written = dict(content["software"])
-    plugins = content.get("plugins", {}).keys() & LOADED  # whoever trains has loaded them; others may only look
+    plugins = content.get("plugins", {}).keys() & LOADED  # a training process has loaded all; a reader may have none
     written |= {f"plugin {name}": content["plugins"][name] for name in plugins}
     here = {**SOFTWARE, **{f"plugin {name}": LOADED[name] for name in plugins}}
     if written != here:
@@ -290,7 +297,7 @@ def _record(entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray], prefix: 
 
 
 def _flush_folder(folder: Path) -> None:
-    """Let the name of a file that was moved reach the disk, where folders can be flushed."""
+    """Flush a folder after a move, on systems that support it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

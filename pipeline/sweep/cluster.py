@@ -1,6 +1,6 @@
-"""Ray clusters: this package's code on their nodes, what else a node must have, and sweeps driven from outside.
+"""Ray clusters: start or join one, prepare its nodes, and drive a sweep from outside.
 
-Imported once `pipeline.sweep` has set Ray's environment variables.
+It is imported after `pipeline.sweep` has set Ray's environment variables.
 """
 
 from __future__ import annotations
@@ -35,35 +35,44 @@ from pipeline.trials.packs import Resources
 Result = TypeVar("Result")
 
 WORKERS_OF_CLUSTER = "the cluster's nodes say how many packs they take"
-CLIENT = "ray://"  # prefix of addresses of Ray Client, for machines that are no part of the cluster
-LOG_SECONDS = 2.0  # that a line written on the head may take to arrive here
+CLIENT = "ray://"  # prefix of Ray Client's addresses, for machines outside the cluster
+LOG_SECONDS = 2.0  # longest delay of a line that the head prints
 AWAY = "unless it comes back, this ends; the same command goes on"
-NODE_LOST = ("has been marked dead", "Raylet is terminated")  # in what Ray prints
-MOST_NODES = 64  # that are noted in the tracking store, whose texts have a greatest length
-# A share of what only the head offers puts a task there.
+NODE_LOST = ("has been marked dead", "Raylet is terminated")  # texts in Ray's messages
+MOST_NODES = 64  # nodes in the tracking store at most, because its texts have a maximum length
+# Asking for a resource that only the head offers puts a task there.
 HEAD = {"node:__internal_head__": 0.001}
 
 
 def code() -> dict[str, Any]:
-    """Runtime environment that puts this package, and nothing else of the working directory, on every node; what is
-    installed there under the same name is not used."""
+    """Return a runtime environment that copies this package, without the working directory, to every node.
+
+    A package installed there under the same name is not used.
+    """
     return {"py_modules": [str(ROOT)], "excludes": ["__pycache__"]}
 
 
 def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_folder: Path | None,
                   checkpoints: Checkpoints, local: bool, watch: Watch,
                   digests: Mapping[str, str] = MappingProxyType({}), plugins: Plugins = ((), Path())) -> None:
-    """Make sure that every node can train the packs that it may get: see `pipeline.sweep.worker.prepare`. A node that
-    is lost meanwhile is done without, if the others are enough.
+    """Prepare every node for the packs that it may get: see `pipeline.sweep.worker.prepare`.
+
+    If a node is lost meanwhile, the sweep continues when the other nodes are enough.
 
     Args:
-        local: this process has started Ray, so that workers here have its environment, and need not be asked.
-        watch: of the cluster's nodes; says whom this waits for, and who was lost.
+        trials: the sweep's trials.
+        resources: resources of a pack.
+        data_folder: folder of the data sets.
+        checkpoints: the sweep's checkpoints.
+        local: whether this process has started Ray; it then prepares its own node without a task.
+        watch: watch of the cluster's nodes; it reports which nodes are waited for, and which were lost.
+        digests: digests of feature files, by their public names.
+        plugins: names of modules that every worker imports, and their folder.
 
     Raises:
-        DataError: a data set or a file of features that cannot be had on this node, if `local`.
-        ResourceError: a node that lacks a library, a data set, such a file or a writable folder; the message names it.
-            Or nodes that were lost, without which there is nowhere to train.
+        DataError: with `local`, a data set or feature file is not available on this node.
+        ResourceError: a node lacks a library, a data set, a feature file or a writable folder; the message names the
+            node. Or the nodes that are left cannot train the trials.
     """
     here, names, tasks = ray.get_runtime_context().get_node_id() if local else "", {}, {}
     for node in alive():
@@ -86,20 +95,20 @@ def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_fold
                                     "dependencies, and its data sets by PHOTONIC_DATA of the node, --data or a "
                                     "download") from None
         watch.say(f"node {names[key]} was lost while it was prepared; going on without it")
-        check_resources(trials, resources, offers())
+        check_resources(trials, resources, node_resources())
 
 
 def on_head(function: Callable[..., Result], address: str, **arguments: Any) -> Result:
-    """`function(address="auto", **arguments)` in a task on the head of the cluster at `ray://host:port`.
+    """Call `function(address="auto", **arguments)` in a task on the head of the cluster at `ray://host:port`.
 
-    Tune, the recorder and the lock of a sweep are one process, which has to be part of the cluster. What it writes
-    arrives here as lines; Ctrl-C interrupts it there. Relative paths are those of the home folder of Ray's user on the
-    head, and the settings of the tracking server are this process's.
+    Tune, the recorder and the lock of a sweep are one process, which must be part of the cluster. Its output is printed
+    here, and Ctrl-C interrupts it there. Relative paths start at the home folder of Ray's user on the head. The
+    settings of the tracking server are copied from this process.
 
     Raises:
-        ConfigError: no tracking store that the head could write to.
-        ResourceError: no cluster at the address, one of other versions of Ray or Python, a connection that was lost.
-        KeyboardInterrupt: after Ctrl-C, once the function has ended there.
+        ConfigError: there is no tracking server for the head to write to.
+        ResourceError: no cluster at the address, other versions of Ray or Python, or a lost connection.
+        KeyboardInterrupt: after Ctrl-C, when the function has ended on the head.
     """
     if not (arguments["tracking_uri"] or os.environ.get("MLFLOW_TRACKING_URI")):
         raise ConfigError(f"MLFLOW_TRACKING_URI: must name a tracking server that the cluster reaches, because address "
@@ -138,7 +147,7 @@ def on_head(function: Callable[..., Result], address: str, **arguments: Any) -> 
 
 
 def _in_thread(function: Callable[[], Result]) -> Future[Result]:
-    """What a function returns that may block for longer than whoever asks can wait."""
+    """Run a function that may block in a thread; return the future of its result."""
     future: Future[Result] = Future()
 
     def run() -> None:
@@ -158,18 +167,18 @@ def _at_home(function: Callable[..., Result], environment: dict[str, str], argum
 
 
 def _reason(error: RayError) -> str:
-    """What went wrong in a task, in one line; of a function that could not be loaded Ray has only a traceback."""
+    """Return a task's error in one line; if the function could not be loaded, Ray has only a traceback."""
     cause = getattr(error, "cause", None) or error
     return f"{type(cause).__name__}: {str(cause).strip().splitlines()[-1]}"
 
 
-def offers() -> list[dict[str, float]]:
-    """What each node that is alive offers."""
+def node_resources() -> list[dict[str, float]]:
+    """Return the resources of each live node."""
     return [node["Resources"] for node in alive()]
 
 
 def in_use() -> list[dict[str, Any]]:
-    """Of at most `MOST_NODES` nodes the name, and by resource what is taken and what there is, as Ray counts it."""
+    """Return name and resources of at most `MOST_NODES` nodes: per resource [used, total], as Ray counts them."""
     free = state.available_resources_per_node()
     return [{"node": node["NodeName"], **{name: [round(has - free.get(node["NodeID"], {}).get(name, 0.0), 3), has]
                                           for name in reversed(ADVICE) if (has := node["Resources"].get(name, 0.0))}}
@@ -178,9 +187,9 @@ def in_use() -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def on_loopback() -> Iterator[None]:
-    """A Ray that is started here has one node and listens on 127.0.0.1 only; otherwise it listens on all interfaces.
+    """Make a Ray that is started here listen on 127.0.0.1 only, with one node; by default it uses all interfaces.
 
-    Ray's way to say so is a variable of the environment, which it reads when it is imported: hence both.
+    Ray reads an environment variable for this at import, so the variable and Ray's constant are both set.
     """
     variable, usual = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, ray_constants.ENABLE_RAY_CLUSTER
     given = os.environ.get(variable)
@@ -196,7 +205,7 @@ def on_loopback() -> Iterator[None]:
 
 @contextlib.contextmanager
 def lost_nodes_told_once() -> Iterator[None]:
-    """Leave out what Ray prints about lost nodes, with stack traces and on stdout; `Watch` has a line for each."""
+    """Suppress Ray's output about lost nodes (stack traces on stdout); `Watch` prints a line for each."""
     usual = ray_worker.print_to_stdstream
 
     def of_other_things(data: Mapping[str, Any], *options: Any, **named: Any) -> None:
@@ -213,15 +222,20 @@ def lost_nodes_told_once() -> Iterator[None]:
 @contextlib.contextmanager
 def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: str, workers: int | None,
                 progress: SweepProgress | None = None) -> Iterator[Watch]:
-    """Ray: the caller's, a cluster's, or one that is started for these trials and ended after them; and a watch of its
-    nodes.
+    """Provide Ray within the context, with a watch of its nodes.
+
+    It is the caller's Ray, a cluster's, or a Ray that is started for these trials and then stopped.
 
     Args:
-        progress: is told when Ray is started, and if that fails at first; None for nobody.
+        trials: the sweep's trials.
+        resources: resources of a pack.
+        address: `local`, `auto` or `host:port`.
+        workers: cores to use on this machine; None for all.
+        progress: receives messages about the start of Ray; None for no messages.
 
     Raises:
-        ConfigError: `workers` of a cluster.
-        ResourceError: no cluster at the address, one that takes another token, or a Ray that does not start.
+        ConfigError: `workers` is given for a cluster.
+        ResourceError: no cluster at the address, a wrong token, or Ray does not start.
     """
     if workers is not None and (address != "local" or ray.is_initialized()):
         raise ConfigError(f"workers: {WORKERS_OF_CLUSTER}, got {workers}; leave it out")
@@ -261,16 +275,16 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
 
 
 def start(init: Callable[[], object], say: Callable[[str], None]) -> None:
-    """Start Ray, and once more if it does not come up in time, as on a machine that is busy.
+    """Start Ray, with a second try if it does not start in time, as on a busy machine.
 
     Raises:
-        ResourceError: it did not come up twice.
+        ResourceError: both tries failed.
     """
     for again in (True, False):
         try:
             init()
             return
-        except Exception as error:  # Ray raises nothing more special than that
+        except Exception as error:  # Ray has no narrower type for this
             ray.shutdown()
             if not again:
                 raise ResourceError(f"Ray does not start on this machine ({one_line(error)}); when the machine is less "
@@ -278,6 +292,6 @@ def start(init: Callable[[], object], say: Callable[[str], None]) -> None:
             say(f"Ray did not start ({one_line(error)}); trying once more")
 
 
-def everything() -> dict[str, float]:
-    """What all nodes offer together."""
+def cluster_resources() -> dict[str, float]:
+    """Return the total resources of all nodes."""
     return ray.cluster_resources()

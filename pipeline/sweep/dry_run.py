@@ -1,4 +1,4 @@
-"""What a sweep would train: how long it will take, its packs, what they occupy, and what the best trial costs."""
+"""Preview a sweep: estimated time, packs and their resources, and the privacy cost of the best trial."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from pipeline.trials.records import Release
 
 @dataclass(frozen=True)
 class DryRun:
-    """What `photonic sweep` would do on this machine.
+    """The plan of `photonic sweep` on this machine.
 
     Attributes:
-        experiment: a search with trials that are drawn at random from its space, as many as fit its budget.
-        seconds: an estimate of all training, without start-up and tracking.
+        experiment: the experiment. A search has trials drawn at random from its space, as many as fit its budget.
+        seconds: estimated time of all training, without start-up and tracking.
         at_once: packs that train at the same time.
-        packs: in the order in which they start.
+        packs: all packs, in the order of their start.
     """
 
     experiment: Experiment
@@ -44,16 +44,17 @@ class DryRun:
 
 
 def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlruns")) -> DryRun:
-    """Nothing is trained but a few timed steps on made-up records, and nothing is tracked.
+    """Plan a sweep. Only a few timed steps on random records are trained, and nothing is tracked.
 
     Args:
+        experiment: the experiment.
         workers: cores to use on this machine; None takes all.
         root: folder of the tracking store, where a search may have begun.
 
     Raises:
-        ConfigError: for a budget other than that with which the search began, or one that it has spent, and for what
-            `pipeline.trials.promises` refuses.
-        ResourceError: if this machine cannot give what a pack asks for.
+        ConfigError: if a search has begun with another budget or has spent it, or if `pipeline.trials.promises`
+            refuses a trial.
+        ResourceError: if this machine does not have the resources of a pack.
         OpuUnavailable: if a trial needs an OPU and there is none.
     """
     check_promises(experiment.possible, _checked(experiment, root))
@@ -70,10 +71,10 @@ def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlru
 
 
 def _checked(experiment: Experiment, root: Path) -> set[str]:
-    """Digests of files of features that runs of the sweep have, whose budget, if it has begun, was checked."""
+    """Check the budget of a sweep that has begun; return the digests of feature files in its runs."""
     if not experiment.search and all(not trial.parts.features.of_file for trial in experiment.trials):
         return set()
-    from pipeline.sweep.search import filter_of, published_digests  # here, as MLflow takes a second
+    from pipeline.sweep.search import filter_of, published_digests  # imported here: MLflow takes a second
     from pipeline.tracking.backend import NoStore
     from pipeline.tracking.reader import Reader
 
@@ -86,10 +87,10 @@ def _checked(experiment: Experiment, root: Path) -> set[str]:
 
 
 def _drawn(experiment: Experiment) -> Experiment:
-    """A search with trials as it may ask for; any other experiment as it is."""
+    """Return a search with random trials from its space; return any other experiment unchanged."""
     if not experiment.search:
         return experiment
-    from pipeline.sweep.tuning import make_searcher  # here, as Ray takes seconds
+    from pipeline.sweep.tuning import make_searcher  # imported here: Ray takes seconds
 
     search = dataclasses.replace(experiment.search, algorithm="random")
     searcher, filter = make_searcher(search), None
@@ -103,7 +104,7 @@ def _drawn(experiment: Experiment) -> Experiment:
 
 
 def as_json(plan: DryRun) -> str:
-    """For scripts: every pack with its trials."""
+    """Return the plan as JSON for scripts: every pack with its trials."""
     experiment, varied = plan.experiment, _varied(plan.experiment)
     return json.dumps({
         "experiment": experiment.name, "estimated_seconds": plan.seconds, "packs_at_once": plan.at_once,
@@ -116,7 +117,7 @@ def as_json(plan: DryRun) -> str:
 
 
 def as_lines(plan: DryRun) -> Iterator[str]:
-    """For people: the estimate, then a line for packs of the same shapes."""
+    """Yield the plan as lines for people: the estimate, then one line per kind of pack."""
     experiment, varied = plan.experiment, _varied(plan.experiment)
     yield (f"{experiment.name}: {duration(plan.seconds)} of training on this machine as busy as it is now (an "
            "estimate), and start-up; data sets were not looked for")
@@ -164,7 +165,7 @@ def _prices(experiment: Experiment) -> Iterator[str]:
 
 
 def _varied(experiment: Experiment) -> list[str]:
-    """The settings in which the experiment's trials differ."""
+    """Return the settings that differ between the experiment's trials."""
     compared = (*experiment.trials, *experiment.candidates)
     return [f.name for f in settings() if len({getattr(trial, f.name) for trial in compared}) > 1]
 
@@ -175,7 +176,7 @@ def _own(trial: TrialConfig, varied: Iterable[str]) -> dict[str, object]:
 
 
 def _settings(trials: Iterable[TrialConfig], varied: Iterable[str]) -> str:
-    """`algorithm=dfa sigma=0.1,0.2`: every value that some of the trials have."""
+    """Return all values of the varied settings, as `algorithm=dfa sigma=0.1,0.2`."""
     values: dict[str, dict[str, None]] = {}
     for trial in trials:
         for name, value in _own(trial, varied).items():

@@ -1,4 +1,4 @@
-"""How long a sweep will take, from a few steps of each kind of pack on this machine."""
+"""Estimate the time of a sweep, from a few timed steps of each kind of pack on this machine."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ TIMED_STEPS = 5
 
 
 def estimate_seconds(packs: Sequence[Pack], workers: int, opus: int, threads: int, device: str) -> float:
-    """Seconds of training for all packs, from timed steps on made-up records; start-up and tracking are not in it.
+    """Return the estimated seconds of training for all packs, without start-up and tracking.
 
     Args:
-        packs: what is to be trained.
-        workers: packs that train at the same time.
-        opus: of them, packs that may hold an OPU; on hardware the simulated device is timed in its place.
+        packs: the packs to train.
+        workers: number of packs that train at the same time.
+        opus: number of OPUs, so of packs that hold one at the same time; the simulated device is timed instead.
         threads: cores of one pack.
-        device: where packs train.
+        device: training device.
     """
     torch.set_num_threads(threads)
     steps: dict[tuple[str, int], float] = {}
     work = {False: 0.0, True: 0.0}
-    for pack in (pack for pack in packs if pack.shared.parts.trainer.own):  # how long others take, only they know
+    for pack in (pack for pack in packs if pack.shared.parts.trainer.own):  # the time of users' trainers is not known
         kind = pack.shared.pack_key, len(pack.trials)
         if kind not in steps:
             steps[kind] = _step_seconds(pack, torch.device(device))
         c = pack.shared
-        # Of the three passes of a step (forward, feedback, update) an evaluation makes one.
+        # An evaluation is one of a step's three passes (forward, feedback, update).
         evaluated = c.epochs * c.split_sizes[1] + c.parts.data.spec.n_test
         work[pack.needs_opu] += steps[kind] * (c.epochs * c.steps_per_epoch + evaluated / c.batch_size / 3)
     return max(sum(work.values()) / workers, work[True] / min(workers, max(1, opus)))
@@ -61,7 +61,7 @@ def _step_seconds(pack: Pack, device: torch.device) -> float:
 
 
 def _made_up(pack: Pack, device: torch.device) -> Dataset:
-    """Random records in the shapes of the real ones: one block of them, repeated."""
+    """Return random records with the shapes of the data set: one repeated block."""
     spec = pack.shared.parts.data.spec
     rows = torch.randint(0, int(spec.scale) + 1, (EVALUATION_BATCH, spec.n_features), dtype=torch.uint8, device=device)
     labels = torch.randint(0, spec.n_classes, (EVALUATION_BATCH,), device=device)
@@ -71,7 +71,7 @@ def _made_up(pack: Pack, device: torch.device) -> Dataset:
 
     data = Dataset(spec, tiled(rows, spec.n_train), tiled(labels, spec.n_train), rows, labels)
     features = pack.shared.parts.features
-    if not features.raw:  # which take longer to compute than steps to time
+    if not features.raw:  # too slow to compute just for an estimate
         made_up = torch.randn(EVALUATION_BATCH, math.prod(features.shape(pack.shared)), device=device).bfloat16()
         data.mapped[features.key(pack.shared)] = tiled(made_up, spec.n_train), made_up
     return data

@@ -1,4 +1,4 @@
-"""`photonic init`: a first experiment file, which trains, from a few answers."""
+"""`photonic init`: write a first experiment file from a few answers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pipeline.trials.part import parts_of
 
 SEEDS = 3
 DEFAULT_EPSILONS = (1, 3, 8)
-EPSILONS = (0.01, 1000)  # that are calibrated to
-PRIVATE = {"records": "per_example", "labels": "photonic", "nothing": "none"}  # mechanism by what is private
-# Sets of algorithms by what is private, the most informative first: the first that fits the time is taken.
+EPSILONS = (0.01, 1000)  # range of the targets
+PRIVATE = {"records": "per_example", "labels": "photonic", "nothing": "none"}  # private part -> mechanism
+# Sets of algorithms by private part, the most informative first. The first set that fits the time is used.
 SETS = {"records": (("bp", "dfa", "tdfa", "pdfa"), ("bp", "dfa"), ("dfa",)), "labels": (("pdfa",),)}
 MEANING = {
     "records": "all of a record is private: each contribution is clipped, and their sum gets noise",
@@ -38,22 +38,22 @@ COMMENTS = {
 
 
 def computed() -> list[str]:
-    """Features that are computed of records."""
+    """Return the names of features that are computed from records."""
     return [name for name, cls in parts_of("features", Features).items() if not (cls.raw or cls.of_file)]
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a first sweep is to be of.
+    """The answers for a first sweep.
 
     Attributes:
-        dataset, features: names, as an experiment file has them.
+        dataset, features: names, as in an experiment file.
         private: one of `PRIVATE`.
-        epsilons: targets, one for every point of a curve; of no use where nothing is private.
-        minutes: that training may take on this machine.
+        epsilons: targets, one for every point of a curve; unused if nothing is private.
+        minutes: longest training time on this machine.
 
     Raises:
-        ConfigError: naming the option, what was given and what is accepted.
+        ConfigError: with the option, its value and the accepted values.
     """
 
     dataset: str = "fashion_mnist"
@@ -80,10 +80,10 @@ class Answers:
 
 
 def asked(given: Mapping[str, Any], ask: Callable[[str], str]) -> Answers:
-    """Answers from options and, for each that was not given, from a question; no answer takes the default.
+    """Return answers from options, and ask a question for each missing option; an empty answer is the default.
 
     Args:
-        given: by name of the answer what an option says; None where it was not given.
+        given: option values by name of the answer; None if not given.
         ask: prints its argument and returns a line.
     """
     default = Answers()
@@ -102,7 +102,7 @@ def asked(given: Mapping[str, Any], ask: Callable[[str], str]) -> Answers:
 
 
 def _read(name: str, value: Any) -> Any:
-    """An answer in its type."""
+    """Convert an answer to its type."""
     if name not in ("epsilons", "minutes") or not isinstance(value, str):
         return value
     try:
@@ -115,17 +115,17 @@ def _read(name: str, value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """An answer as an option has it."""
+    """Return an answer as the text of an option."""
     if isinstance(value, tuple):
         return ",".join(f"{number:.12g}" for number in value)
     return value if isinstance(value, str) else f"{value:g}"
 
 
 def write(path: Path, answers: Answers) -> Iterator[str]:
-    """Write the file, and lines for people: what it trains, how long that takes here, and how to go on.
+    """Write the file, and yield lines for people: its trials, the estimated time, and the next commands.
 
     Raises:
-        ConfigError: for a file that is there already, or answers for which the preset has no settings.
+        ConfigError: if the file exists, or the preset has no settings for the answers.
     """
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"{path}: must end in .yaml")
@@ -147,11 +147,12 @@ def write(path: Path, answers: Answers) -> Iterator[str]:
 
 def fitting(path: Path, answers: Answers, seconds_of: Callable[[Experiment], float] | None = None
             ) -> tuple[Experiment, float]:
-    """The experiment with the most algorithms that fits the time, and its estimated seconds; if none does, the one
-    with the fewest.
+    """Return the experiment with the most algorithms that fits the time, and its estimated seconds.
+
+    If none fits, it is the experiment with the fewest algorithms.
 
     Raises:
-        ConfigError: where the preset has no settings for an algorithm.
+        ConfigError: if the preset has no settings for an algorithm.
     """
     seconds_of = seconds_of or (lambda experiment: preview(experiment, None).seconds)
     *more, fewest = SETS.get(answers.private, SETS["records"])
@@ -166,12 +167,12 @@ def fitting(path: Path, answers: Answers, seconds_of: Callable[[Experiment], flo
 def _parsed(path: Path, answers: Answers, algorithms: Sequence[str]) -> Experiment:
     try:
         return parse_experiment(text(path, answers, algorithms), path)
-    except ConfigError as error:  # without the place, in a file that is not there
+    except ConfigError as error:  # the message's place is in a file that does not exist
         raise ConfigError(f"{str(error).rpartition(' (')[0]}; nothing was written, other answers may do") from None
 
 
 def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
-    """The commented experiment file."""
+    """Return the experiment file with comments."""
     default, options = Answers(), {"epsilons": "epsilon"}
     said = [word for name, value in dataclasses.asdict(answers).items() if value != getattr(default, name)
             for word in (f"--{options.get(name, name)}", shown(value))]

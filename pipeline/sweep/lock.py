@@ -1,7 +1,7 @@
-"""One process at a time runs a sweep: two would train the same trials, and write to the same runs.
+"""Make sure that one process at a time runs a sweep: two would train the same trials and write to the same runs.
 
-On one host, or with one folder, a lock of the file system says who it is. Hosts that share a store through a server
-and have no folder in common see only the store; there a `Lease` says it.
+On one host, or with a shared folder, this is a file lock. Hosts that share only a store through a server use a `Lease`
+in the store.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.fields import UserError
 
-PATIENCE = 5.0  # seconds; a sweep that was just killed may need a moment to be gone
-BEAT_SECONDS = 5.0  # between two signs of life in a shared store
-MISSED_BEATS = 6  # after so many without one a driver counts as dead
-SETTLING_SECONDS = 1.0  # in which drivers that began at the same time have all written who they are
+PATIENCE = 5.0  # seconds; a killed sweep may need a moment to end
+BEAT_SECONDS = 5.0  # time between two heartbeats in a shared store
+MISSED_BEATS = 6  # a driver counts as dead after this many missed heartbeats
+SETTLING_SECONDS = 1.0  # time in which all concurrent drivers have written their names
 
 
 class SweepRunning(UserError, RuntimeError):
@@ -30,13 +30,16 @@ class SweepRunning(UserError, RuntimeError):
 
 @contextlib.contextmanager
 def sweeping(root: Path, name: str, driver: str, patience: float = PATIENCE) -> Iterator[None]:
-    """Hold the sweep `name` of the store in `root`, on this host; the system lets go when the process dies.
+    """Hold the lock of sweep `name` of the store in `root`; the system releases it when the process dies.
 
     Args:
-        driver: who holds it (`Store.driver`), for `swept_by`.
+        root: root of the store.
+        name: name of the sweep.
+        driver: name of this driver (`Store.driver`), for `local_driver`.
+        patience: seconds to wait for the lock.
 
     Raises:
-        SweepRunning: if another process holds it, for longer than `patience` seconds.
+        SweepRunning: if another process still holds the lock after `patience` seconds.
     """
     try:
         with _lock(root, name).acquire(timeout=patience):
@@ -47,8 +50,8 @@ def sweeping(root: Path, name: str, driver: str, patience: float = PATIENCE) -> 
                            "end it") from None
 
 
-def swept_by(root: Path, name: str) -> str:
-    """The driver that runs the sweep on this host, empty if none does; nothing is created."""
+def local_driver(root: Path, name: str) -> str:
+    """Return the driver that runs the sweep on this host, empty if none does; creates nothing."""
     lock = _lock(root, name)
     if not Path(lock.lock_file).exists():
         return ""
@@ -59,18 +62,18 @@ def swept_by(root: Path, name: str) -> str:
         return _holder(root, name).read_text(encoding="utf-8")
 
 
-def held_elsewhere(store: Reader, name: str) -> tuple[str, str] | None:
-    """(driver, its last sign of life) of the sweep `name` in another place, as a store that hosts share has it.
+def remote_lease(store: Reader, name: str) -> tuple[str, str] | None:
+    """Return (driver, its last heartbeat) of a sweep that runs in another place, from a shared store; None if none.
 
-    It may be dead: what it left open does not close by itself, and only another sign of life shows that it is not. For
-    a caller that finds the lock of its own place free: a driver of that place is dead, and not returned.
+    The driver may be dead: only a new heartbeat shows that it is alive. The caller must have found its own lock free: a
+    driver of the caller's place is then dead, and is not returned.
     """
     holder = store.holder() if store.shared and store.find(name) else None
     return holder if holder and place(holder[0]) != store.place else None
 
 
 def place(driver: str) -> str:
-    """Host and folder of a driver, `host:folder`."""
+    """Return host and folder of a driver, `host:folder`."""
     return driver.partition("@")[2] or driver
 
 
@@ -83,14 +86,15 @@ def _holder(root: Path, name: str) -> Path:
 
 
 class Lease:
-    """A sweep in a store that hosts share: its parent run names the driver that runs it, and counts its signs of life.
+    """The lease of a sweep in a shared store: the sweep's parent run has the driver's name and counts its heartbeats.
 
-    No clocks are compared: whether a driver is alive is seen by whether its count changes. A driver that was stopped
-    for longer than `MISSED_BEATS` beats, and whose sweep another took over, has its beat due before it writes again,
-    and ends there: of secure trials both would write draws of their own.
+    No clocks are compared: a driver is alive if its count changes. If a driver is suspended for longer than
+    `MISSED_BEATS` heartbeats, another may take the sweep over. The first must send a heartbeat before its next write,
+    and ends there. Otherwise both would write their own draws of secure trials.
 
     Args:
-        store: of the driver that wants the sweep `name`, whose lock on this host it holds.
+        store: the store of this driver.
+        name: name of the sweep; this driver holds its file lock.
     """
 
     def __init__(self, store: Store, name: str) -> None:
@@ -98,15 +102,15 @@ class Lease:
         self._beats, self._last_beat = 0, time.monotonic()
 
     def wait_until_free(self) -> None:
-        """Return at once if nobody runs the sweep, and after `MISSED_BEATS` beats if it was abandoned elsewhere.
+        """Return at once if nobody runs the sweep, or after `MISSED_BEATS` heartbeats if its driver elsewhere is dead.
 
         Raises:
             SweepRunning: if a driver elsewhere is alive.
         """
-        begin, first = time.monotonic(), held_elsewhere(self._store, self._name)
+        begin, first = time.monotonic(), remote_lease(self._store, self._name)
         while first is not None and time.monotonic() - begin < MISSED_BEATS * BEAT_SECONDS:
             time.sleep(BEAT_SECONDS / 5)
-            now = held_elsewhere(self._store, self._name)
+            now = remote_lease(self._store, self._name)
             if now is None:
                 return
             if now != first:
@@ -114,18 +118,18 @@ class Lease:
                                    "store; wait for it, or end it")
 
     def done(self) -> dict[str, str]:
-        """trial_key -> status of the trials that need no more training; none of a sweep that never began."""
+        """Return trial_key -> status of trials that need no more training; empty if the sweep never began."""
         self._store.find(self._name)
         return self._store.done() if self._store.began else {}
 
     def require_as_found(self, done: Mapping[str, str]) -> None:
-        """Before the sweep is opened: since it was found free, Ray has been started and data sets been looked for.
+        """Check, just before the sweep is opened, that it is still free; starting Ray takes time.
 
         Args:
-            done: trials that were done when it was found free.
+            done: trials that were done when the sweep was found free.
 
         Raises:
-            SweepRunning: if a driver elsewhere runs it now, or has run it in between.
+            SweepRunning: if a driver elsewhere runs it now, or ran it meanwhile.
         """
         if self._store.shared:
             self.wait_until_free()
@@ -134,10 +138,10 @@ class Lease:
                                    "began; run the same command again")
 
     def confirm(self) -> None:
-        """After the sweep was opened: of drivers that opened it at the same time one goes on.
+        """Check, just after the sweep was opened, that this driver won: one of several concurrent drivers wins.
 
         Raises:
-            SweepRunning: for the others.
+            SweepRunning: if another driver won.
         """
         if self._store.shared:
             time.sleep(SETTLING_SECONDS)
@@ -145,10 +149,10 @@ class Lease:
             self.require_own()
 
     def beat(self, nodes: Callable[[], Sequence[Mapping[str, Any]]] = tuple) -> None:
-        """A sign of life, if it is time for one.
+        """Send a heartbeat if one is due.
 
         Args:
-            nodes: what is in use on each node, to note beside it.
+            nodes: returns the used resources of each node, which are stored too.
 
         Raises:
             SweepRunning: if another driver took the sweep over.
@@ -163,7 +167,7 @@ class Lease:
         self._last_beat = time.monotonic()
 
     def require_own(self) -> None:
-        """Before something is written.
+        """Check before a write that this driver still holds the sweep.
 
         Raises:
             SweepRunning: if another driver took the sweep over.

@@ -1,7 +1,7 @@
-"""Whether the nodes of a cluster answer: a thread that asks them and says which does not, and the one wait for them.
+"""Watch the nodes of a cluster: a thread that probes them and reports silent ones, and waits for their tasks.
 
-Ray gives a node up after about a minute without a sign of it, and says nothing until then. What was asked of a node
-that was given up may never return.
+Ray declares a node dead after about a minute of silence, without a message before that. A task on a dead node may never
+return.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 import grpc
 import ray
 
-ASK_SECONDS = 5.0  # between two questions to a node, and that one may take
-TELL_SECONDS = 10.0  # of silence before it is said
-REPEAT_SECONDS = 25.0  # until it is said again what is waited for
-ANSWER_SECONDS = 20.0  # that a worker has, after its node was silent, to hand in what it may have handed in meanwhile
-DEAF_SECONDS = 5.0  # without a look at what workers handed in, after which a driver may have missed it
-LOST_SECONDS = 120.0  # of silence after which a node is given up here, should Ray not have done so
-QUESTION = "/grpc.health.v1.Health/Check"  # that Ray's own head asks every node
+ASK_SECONDS = 5.0  # time between two probes of a node, and the timeout of one
+TELL_SECONDS = 10.0  # silence before it is reported
+REPEAT_SECONDS = 25.0  # time until a report is repeated
+ANSWER_SECONDS = 20.0  # least time for a worker to send a result again after its node was silent
+DEAF_SECONDS = 5.0  # after this time without reading results, a driver may have missed some
+LOST_SECONDS = 120.0  # silence after which a node counts as lost here, even if Ray has not declared it dead
+QUESTION = "/grpc.health.v1.Health/Check"  # the probe of Ray's own head
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class Node:
     """A node of a cluster.
 
     Attributes:
-        name: for people, `worker-2 (10.0.0.12)`.
-        address: host:port of its raylet, or of what else answers for it.
+        name: name in messages, `worker-2 (10.0.0.12)`.
+        address: host:port of its raylet, or of another gRPC server on it.
     """
 
     name: str
     address: str
 
     def answers(self) -> bool:
-        """Whether anything that speaks gRPC answers there; that it wants a token is an answer, too."""
+        """Whether a gRPC server answers at the address; a request for a token counts as an answer."""
         with grpc.insecure_channel(self.address, [("grpc.enable_http_proxy", 0)]) as channel:
             try:
                 channel.unary_unary(QUESTION)(b"", timeout=ASK_SECONDS)
@@ -49,16 +49,16 @@ class Node:
 
 
 class Watch:
-    """A context in which a thread asks nodes, and says which does not answer, and what became of it.
+    """A context with a thread that probes nodes, and reports silent, returned and removed nodes.
 
     Args:
-        nodes: the nodes that are to be asked, by their ids; asked for again and again. It may block, as it does where
-            the head does not answer: who is silent was said before.
-        say: takes a line for people.
-        then: what happens if a node stays away, for people.
+        nodes: returns the nodes to probe, by their ids; called repeatedly. It may block if the head does not answer:
+            silent nodes are reported before the call.
+        say: receives a line for people.
+        then: text on the effect of a node that stays silent.
 
     Attributes:
-        returned: when a node last answered again that was missed, by `time.monotonic`; 0 for never.
+        returned: `time.monotonic` when a silent node last answered again; 0 for never.
     """
 
     def __init__(self, nodes: Callable[[], Mapping[str, Node]], say: Callable[[str], None],
@@ -68,8 +68,8 @@ class Watch:
         self._nodes, self.say, self._then = nodes, say, then
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._answered: dict[str, float] = {}  # when, by `time.monotonic`
-        self._told: dict[str, float] = {}  # when it was last said that a node does not answer
+        self._answered: dict[str, float] = {}  # `time.monotonic` of a node's last answer
+        self._told: dict[str, float] = {}  # time of the last report of a silent node
 
     def __enter__(self) -> Watch:
         self._thread.start()
@@ -80,7 +80,7 @@ class Watch:
         self._thread.join(ASK_SECONDS)
 
     def lost(self, node: str) -> bool:
-        """Whether a node has not answered for so long that nobody need wait for it, whatever Ray thinks of it."""
+        """Whether a node has been silent for `LOST_SECONDS`: nobody need wait for it, even if Ray does."""
         return time.monotonic() - self._answered.get(node, time.monotonic()) > LOST_SECONDS
 
     def _run(self) -> None:
@@ -92,7 +92,7 @@ class Watch:
                     self._take(node, known[node], answers)
                 try:
                     there = self._nodes()
-                except Exception:  # of a head that does not answer, whatever Ray makes of it; who needs it will say so
+                except Exception:  # the head does not answer; code that needs it raises its own error
                     there = known
                 for node in known.keys() - there.keys():
                     self.say(f"node {known[node].name} is no longer part of the cluster")
@@ -104,7 +104,7 @@ class Watch:
                 self._over.wait(ASK_SECONDS)
 
     def _take(self, node: str, its: Node, answers: bool) -> None:
-        """What came of a question to a node."""
+        """Note the result of a probe, and report a silent or returned node."""
         now = time.monotonic()
         silence = now - self._answered[node]
         if answers:
@@ -119,25 +119,27 @@ class Watch:
 
 
 class Overdue:
-    """Whose answers were lost while a node was silent: Ray waits for them for ever, though the node is back.
+    """Finds workers with results that were lost while a node was silent: Ray waits for these results forever.
 
     Args:
-        returned: when a node last came back, as `Watch.returned`.
+        returned: returns `Watch.returned`.
     """
 
     def __init__(self, returned: Callable[[], float]) -> None:
         self._returned, self._heard, self._slowest = returned, dict[Any, float](), 0.0
-        self._asked = self._listens = 0.0  # last call of `among`, and since when they follow one another
+        self._asked = self._listens = 0.0  # last call of `among`; start of the current series of calls
 
-    def hear(self, worker: Any, seconds: float = 0.0) -> None:
-        """A worker started, or handed in what took it so many seconds."""
+    def note_result(self, worker: Any, seconds: float = 0.0) -> None:
+        """Note that a worker started, or sent a result that took this many seconds."""
         self._heard[worker] = time.monotonic()
         self._slowest = max(self._slowest, seconds)
 
     def among(self, working: Iterable[Any]) -> list[Any]:
-        """Of those that work, who has handed in nothing since a node came back, though there was time for it: three
-        times what the slowest took, and `ANSWER_SECONDS` at least. To be called often: a driver that did not, as it
-        waited for the tracking store, has not heard what they handed in meanwhile, and the time begins anew."""
+        """Return the working workers that have sent nothing since a node returned, although they had enough time.
+
+        Enough is three times the slowest result, and at least `ANSWER_SECONDS`. Call this often: after a pause, for
+        example to wait for the tracking store, the driver may have missed results, and the time starts again.
+        """
         now, back = time.monotonic(), self._returned()
         if now - self._asked > DEAF_SECONDS:
             self._listens = now
@@ -148,31 +150,31 @@ class Overdue:
 
 
 def others() -> dict[str, Node]:
-    """The nodes of the cluster that are alive, but that on which this process is."""
+    """Return the live nodes of the cluster, except this process's own node."""
     here = ray.get_runtime_context().get_node_id()
     return {node["NodeID"]: Node(called(node), f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
             for node in alive() if node["NodeID"] != here}
 
 
 def alive() -> list[dict[str, Any]]:
-    """The nodes that are alive, as Ray describes them."""
+    """Return the live nodes, as Ray describes them."""
     return [node for node in ray.nodes() if node["Alive"]]
 
 
 def called(node: Mapping[str, Any]) -> str:
-    """What to call a node that Ray describes."""
+    """Return a node's name for messages, from Ray's description."""
     return f"{node['NodeName']} ({node['NodeManagerHostname']})"
 
 
 def ended(tasks: Mapping[str, Any], watch: Watch) -> Iterator[tuple[str, Any]]:
-    """Wait for tasks, one on each of some nodes, as long as their nodes live.
+    """Wait for one task per node, as long as the nodes are alive.
 
     Args:
-        tasks: a task of Ray by the id of its node.
-        watch: of these nodes; says whom this waits for.
+        tasks: node id -> Ray task.
+        watch: watch of these nodes; it reports which nodes are waited for.
 
     Yields:
-        (node, its task) as they end; (node, None) if the node was lost before.
+        (node, its task) when the task ends; (node, None) if the node was lost.
     """
     waiting, said = dict(tasks), time.monotonic()
     while waiting:

@@ -1,4 +1,4 @@
-"""What a sweep came to, for whoever opens its parent run: trials by status, best accuracy by algorithm and noise."""
+"""Summary of a sweep for its parent run: trials by status, best accuracy by algorithm and noise."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pipeline.tracking.store import Store
 from pipeline.trials.naming import counted, noise_setting
 from pipeline.trials.records import ACCURACY
 
-GUARANTEE = ("dataset", "mechanism", "sampler", "delta")  # trials that differ in one of these are not compared
+GUARANTEE = ("dataset", "mechanism", "sampler", "delta")  # trials that differ in these fields are not compared
 
 
 def contents(experiment: Experiment) -> dict[str, str]:
-    """Tags that say what an experiment is about: data sets, algorithms and mechanisms."""
+    """Return an experiment's tags: its data sets, algorithms and mechanisms."""
     trials = experiment.possible
     return {f"{field}s": ", ".join(dict.fromkeys(getattr(trial, field) for trial in trials))
             for field in ("dataset", "algorithm", "mechanism")}
 
 
 def closed(store: Store, experiment: Experiment, status: str) -> None:
-    """Close the sweep with its outcome; of random stopping nothing is told, not even how many trials there were."""
+    """Close the sweep with its summary; with random stopping it gets none, not even the number of trials."""
     runs = {run.trial_key: run for run in store.close_sweep(status)}
     if experiment.candidates:
         return
@@ -39,10 +39,10 @@ def closed(store: Store, experiment: Experiment, status: str) -> None:
 
 
 def best_accuracies(experiment: Experiment, runs: Mapping[str, TrackedRun]) -> dict[tuple[str, str], float]:
-    """(algorithm, noise) -> mean validation accuracy over seeds, at the last epoch, of the setting where it is highest.
+    """Return (algorithm, noise) -> the best setting's validation accuracy at the last epoch, as a mean over seeds.
 
-    Only settings count of which every seed is finished and has a validation accuracy. Where trials differ in data set
-    or in what is guaranteed, the noise is followed by that: `epsilon=3 sampler=poisson`.
+    A setting counts only if every seed is finished and has a validation accuracy. If trials differ in data set or
+    guarantee, the key's noise includes the difference: `epsilon=3 sampler=poisson`.
     """
     all_fields = [trial.canonical() for trial in experiment.trials]
     cells = differing(all_fields, lambda fields: (fields["algorithm"], noise_setting(fields)), ("seed",))
@@ -63,10 +63,11 @@ def best_accuracies(experiment: Experiment, runs: Mapping[str, TrackedRun]) -> d
 
 
 def headline(best: Mapping[tuple[str, str], float], budget: Budget | None = None) -> str:
-    """Markdown: who is best at which noise, and a table with a row for each noise; empty for nothing.
+    """Return Markdown: the best algorithm for each noise, and a table with a row per noise; empty without results.
 
     Args:
-        budget: of the sweep, if it has one, which covers the choice.
+        best: the result of `best_accuracies`.
+        budget: the sweep's budget, if it has one; it covers the choice of the best setting.
     """
     if not best:
         return ""

@@ -1,11 +1,11 @@
-"""The private folder of a tracking store: what tells of the records, and is no part of what is released.
+"""The private folder of a tracking store: files that depend on the records and are not released.
 
-    <private>/checkpoints/<sweep>/    weights, and epochs that nobody has seen yet
-    <private>/failures/<sweep>.log    tracebacks of trials whose noise is secret
+    <private>/checkpoints/<sweep>/    weights, and epochs that are not published yet
+    <private>/failures/<sweep>.log    tracebacks of trials with secret noise
     <private>/ray/                    Ray Tune's files, while it runs
-    <private>/digests.json            digests of private files, by the names that stand for them in the store
+    <private>/digests.json            digests of private files, by their public names in the store
 
-It is as private as the data. By default it is `<root>/private`, beside what `photonic ui` serves and never in it.
+It is as private as the data. By default it is `<root>/private`, outside the folders that `photonic ui` serves.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from pipeline.trials.feature_file import file_of
 from pipeline.trials.fields import ConfigError
 
 VARIABLE = "PHOTONIC_PRIVATE"
-SERVED = ("artifacts", "reports")  # folders of a store's root, or names of folders, whose content is shown to others
+SERVED = ("artifacts", "reports")  # folders of a store's root, or names of folders, that others can see
 
 
 def make_private(folder: Path) -> None:
-    """Create a folder, and those above it that are not there, for their owner alone; what is there stays as it is."""
+    """Create a folder and its missing parents, readable by the owner only; existing folders are not changed."""
     for path in reversed([folder, *folder.parents]):
         if not path.exists():
             path.mkdir(mode=0o700, exist_ok=True)
 
 
 class PrivateFolder:
-    """Where it is; nothing is created before `make`.
+    """The private folder's paths; only `make` creates anything.
 
     Args:
-        root: of the tracking store.
-        folder: another place; by default the environment variable PHOTONIC_PRIVATE, else `<root>/private`.
+        root: root of the tracking store.
+        folder: the folder; by default the environment variable PHOTONIC_PRIVATE, else `<root>/private`.
     """
 
     def __init__(self, root: Path, folder: Path | None = None) -> None:
@@ -49,16 +49,17 @@ class PrivateFolder:
         self.path = Path(given).expanduser().absolute()
 
     def make(self, sweep: str, secure: bool, served: Collection[Path] = ()) -> None:
-        """Create the folder for its owner alone, and move there the checkpoints that an earlier version kept beside the
-        store.
+        """Create the folder, readable by the owner only, and move old checkpoints to it.
+
+        An earlier version kept checkpoints beside the store.
 
         Args:
-            sweep: whose checkpoints are moved.
-            secure: whether secret noise is to be drawn, which needs a folder that is private.
-            served: folders that others are shown, such as those of artifacts.
+            sweep: the sweep with checkpoints to move.
+            secure: whether secret noise will be drawn, which needs a private folder.
+            served: folders that others can see, such as artifacts.
 
         Raises:
-            ConfigError: for a folder in one that is served; for one that others can read, if `secure`.
+            ConfigError: if the folder is in a served one; with `secure`, also if others can read it.
         """
         for other in {self._root / name for name in SERVED} | {Path(path).absolute() for path in served}:
             if self.path.resolve().is_relative_to(other.resolve()):
@@ -76,19 +77,19 @@ class PrivateFolder:
                 self._old.rmdir()
 
     def checkpoints(self, sweep: str) -> Path:
-        """Folder of a sweep's checkpoints: where an earlier version kept them, as long as they were not moved."""
+        """Return the folder of a sweep's checkpoints: an earlier version's folder until `make` has moved it."""
         own, old = self.path / "checkpoints" / sweep, self._old / sweep
         return old if old.exists() and not own.exists() else own
 
     def failure_log(self, sweep: str) -> Path:
-        """File of the tracebacks of a sweep's secure trials."""
+        """Return the file for tracebacks of a sweep's secure trials."""
         return self.path / "failures" / f"{sweep}.log"
 
     def feature_digests(self, trials: Iterable[TrialConfig]) -> dict[str, str]:
-        """SHA-256 of every file of features that a name stands for, by name; what is new is kept here for ever.
+        """Return the SHA-256 of every named feature file, by name; new ones are stored here permanently.
 
         Raises:
-            ConfigError: for a file that cannot be read, or a name that has stood for another one.
+            ConfigError: for a file that cannot be read, or a name that an earlier trial used for another file.
         """
         files = {trial.feature_name: trial for trial in trials if trial.parts.features.of_file and trial.feature_name}
         if not files:
@@ -107,7 +108,7 @@ class PrivateFolder:
 
     @property
     def ray(self) -> Path:
-        """Folder of Ray Tune's files."""
+        """Return the folder of Ray Tune's files."""
         return self.path / "ray"
 
     @property

@@ -1,4 +1,4 @@
-"""What a person sees of a running sweep: one live line on a terminal, one line per ended trial elsewhere."""
+"""Progress of a running sweep: one live line on a terminal, one line per ended trial elsewhere."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pipeline.trials.records import EpochRecord, Outcome
 
 
 class SweepProgress:
-    """Progress of a sweep, on stderr so that stdout stays free for results.
+    """Progress of a sweep, on stderr: stdout stays free for results.
 
     Args:
-        trials: the trials that this sweep trains; of a search those of its first round.
-        already_done: trials of the grid that an earlier sweep has trained; they count, but take no time.
-        quiet: say nothing at all.
-        console: where to write; stderr by default.
-        name: what to call a trial.
-        later: trials that may come in later rounds.
+        trials: the trials that this sweep trains; in a search, the trials of its first round.
+        already_done: number of trials that an earlier sweep has trained; they count, but take no time.
+        quiet: print nothing.
+        console: the console; stderr by default.
+        name: returns a trial's name.
+        later: number of trials that may come in later rounds.
     """
 
     def __init__(self, trials: Sequence[TrialConfig], already_done: int = 0, quiet: bool = False,
@@ -33,11 +33,11 @@ class SweepProgress:
         self._configs: dict[str, TrialConfig] = {}
         self._names: dict[str, str] = {}
         self._epochs_left: dict[str, int] = {}
-        self._epochs, self._left = 0, 0  # of all trials, and of them those that are to come: kept, as there are many
+        self._epochs, self._left = 0, 0  # epochs of all trials, and epochs left; kept, because trials may be many
         self._noise: dict[str, str] = {}
         self._started: dict[str, float] = {}
-        self._best: dict[str, tuple[float, str]] = {}  # accuracy and algorithm, by how much noise there is
-        self._seen = ""  # the noise of the trial whose epoch came last
+        self._best: dict[str, tuple[float, str]] = {}  # (accuracy, algorithm) by noise setting
+        self._seen = ""  # noise setting of the latest epoch's trial
         self._begin = time.monotonic()
         self._console = console or Console(stderr=True, highlight=False, quiet=quiet)
         self._bar = bars.Progress(
@@ -56,24 +56,25 @@ class SweepProgress:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        """A line of text, above the live line if there is one."""
+        """Print a line of text, above the live line if there is one."""
         self._bar.console.print(text, markup=False, soft_wrap=True)
 
     def phase(self, text: str) -> None:
-        """What begins now: a line of its own where there is no live line, else in that until it has accuracies."""
+        """Show the phase that begins: in the live line until it has accuracies, or as a line of its own elsewhere."""
         if not self._console.is_terminal:
             self._console.print(text, markup=False, soft_wrap=True)
         self._bar.update(self._task, best=text, refresh=True)
 
     def skip(self, already_done: int) -> None:
-        """Trials turned out to be done before."""
+        """Count trials that were done before."""
         self._ended += already_done
 
     def add(self, trials: Sequence[TrialConfig], later: int) -> None:
-        """Trials of the next round.
+        """Add the trials of the next round.
 
         Args:
-            later: trials that may come in the rounds after it.
+            trials: the trials.
+            later: number of trials that may come in the rounds after it.
         """
         for trial in trials:
             key = trial.trial_key
@@ -86,13 +87,13 @@ class SweepProgress:
         self._bar.update(self._task, total=self._epochs + self._later)
 
     def start(self, config: TrialConfig) -> None:
-        """A trial starts to train."""
+        """Note that a trial starts to train."""
         self._started[config.trial_key] = time.monotonic()
         if len(self._started) == 1:
-            self._begin = time.monotonic()  # the time that Ray took to start says nothing about what is left
+            self._begin = time.monotonic()  # the estimate must not include the start of Ray
 
     def record(self, record: EpochRecord) -> None:
-        """An epoch of a trial is trained."""
+        """Count an epoch of a trial."""
         key = record.trial_key
         accuracy = record.metrics.get("validation/accuracy")
         if accuracy is not None:
@@ -105,12 +106,12 @@ class SweepProgress:
         self._refresh()
 
     def fail(self, trial_key: str, reason: str) -> None:
-        """A trial failed; on a terminal, too, it is worth a line."""
+        """Report that a trial failed, in a line of its own, on a terminal too."""
         self._end(trial_key, f"failed: {reason}", always=True)
         self._refresh()
 
     def eta_seconds(self) -> float | None:
-        """Seconds left, by epochs done and epochs to do; None before the first epoch."""
+        """Return the estimated seconds left, from epochs done and epochs left; None before the first epoch."""
         done = self._epochs - self._left
         return (time.monotonic() - self._begin) * (self._left + self._later) / done if done else None
 
@@ -128,7 +129,7 @@ class SweepProgress:
     def _refresh(self) -> None:
         eta = self.eta_seconds()
         best = self._bar.tasks[self._task].fields["best"]
-        if self._seen:  # accuracies under different noise have different guarantees, and no best
+        if self._seen:  # accuracies with different noise have different guarantees, so they are not compared
             accuracy, algorithm = self._best[self._seen]
             best = f"best at {self._seen}: {accuracy:.1%} {algorithm}"
         self._bar.update(self._task, completed=self._epochs - self._left, best=best,

@@ -1,4 +1,4 @@
-"""The one writer of a sweep: what workers hand in goes to the tracking store, to the progress and to the result."""
+"""The only writer of a sweep: passes the workers' records to the tracking store, the progress and the result."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ DRAWN = ("this is draw {number} of its noise, as {earlier} epochs of earlier dra
 
 @dataclass
 class SweepResult:
-    """How a sweep ended.
+    """Result of a sweep.
 
     Attributes:
-        planned: trials of the grid.
-        skipped: of them, trials that were done before.
-        passed_over: of a search, suggestions that are no trial of their own.
-        held_back: of a search, suggestions that are asked for once a trial that failed is done.
-        finished, diverged, stopped: trials that this sweep trained.
+        planned: number of trials of the grid.
+        skipped: number of trials that were done before.
+        passed_over: in a search, number of suggestions without a trial of their own.
+        held_back: in a search, number of suggestions that wait until a failed trial is done.
+        finished, diverged, stopped: number of trials of each status that this sweep trained.
         failed: trial_key -> reason in one line.
         wall_seconds: duration of the sweep.
-        compute_seconds: duration of the training alone, summed over packs.
+        compute_seconds: duration of training alone, summed over packs.
     """
 
     planned: int
@@ -59,17 +59,17 @@ class SweepResult:
 
     @property
     def remaining(self) -> int:
-        """Trials that were not trained to an end, because the sweep was interrupted."""
+        """Number of trials that did not end, because the sweep was interrupted."""
         no_trial = self.passed_over + self.held_back
         return self.planned - no_trial - self.skipped - self.ended - len(self.failed)
 
     @property
     def ended(self) -> int:
-        """Trials that this sweep trained to an end."""
+        """Number of trials that ended in this sweep."""
         return self.finished + self.diverged + self.stopped
 
     def summary(self, failure_log: Path) -> str:
-        """A line for people."""
+        """Return the result as a line for people."""
         if self.skipped + self.passed_over == self.planned:
             if not self.skipped:
                 return f"nothing to do: none of {counted(self.planned, 'suggestion')} fits the budget"
@@ -90,24 +90,27 @@ class SweepResult:
 
 
 class Recorder:
-    """Hands every epoch of every trial to the store, whatever workers do; the store takes each once.
+    """Writes every epoch of every trial to the store; the store takes each once, even if workers repeat them.
 
-    MLflow takes as long for one epoch as for many, so that the epochs of a pack wait for each other, until
-    `wait` seconds after the store last got something of it. One in which a trial ends does not wait. What waits when
-    this process is killed is handed in again, or trained again, by whoever goes on. Epochs with secret noise do not
-    wait: nobody sees one that the store does not have, so that the store knows what was released.
+    MLflow takes as long for one epoch as for many. So a pack's epochs are collected, and written `wait` seconds after
+    the last write for the pack. An epoch with the end of a trial is written at once. If this process is killed,
+    collected epochs are sent or trained again when the sweep resumes. Epochs with secret noise are written at once:
+    nobody sees an epoch that the store does not have, so the store knows all releases.
 
     Args:
-        failure_log: file for the tracebacks of failed packs; written only if there are any.
-        private_log: the same of trials with secret noise, whose tracebacks may have numbers in them that it hides.
-        draws: answers what workers ask before they draw secret noise.
+        store: the tracking store.
+        progress: the progress line.
+        result: counts the trials that end.
+        failure_log: file for the tracebacks of failed packs, created on the first failure.
         tags: tags of every trial.
-        name: what to call a trial in messages.
-        done: trial_keys of trials that were done before; what their packs still hand in of them is passed over.
-        short: what to call a trial in the store.
-        odometer: of a sweep with a budget, which takes the epochs that the store was given.
-        wait: seconds after which epochs are written; 0 where scores decide which trials go on, so that what followed
-            from a score is never in the store without it.
+        name: returns a trial's name in messages.
+        done: trial_keys of trials that were done before; later records of them are ignored.
+        short: returns a trial's name in the store.
+        odometer: receives the written epochs, in a sweep with a budget.
+        wait: seconds until epochs are written; 0 if scores decide which trials are promoted: the store must never have
+            the effect of a score without the score.
+        draws: answers workers before they draw secret noise.
+        private_log: file for tracebacks of trials with secret noise: these may contain numbers that the noise protects.
     """
 
     def __init__(self, store: Store, progress: SweepProgress, result: SweepResult, failure_log: Path,
@@ -118,16 +121,16 @@ class Recorder:
         self._store, self._progress, self._result = store, progress, result
         self._failure_log, self._tags, self._name, self._short = failure_log, tags, name, short
         self._odometer, self._wait = odometer, wait
-        self._draws = draws or Draws(store, None, False, lambda: ())  # without: no draw may begin anew
+        self._draws = draws or Draws(store, None, False, lambda: ())  # by default no second draw
         self._private_log = private_log or failure_log
-        self._earlier: dict[str, list[int]] = {}  # of trials whose draw was let begin: epochs of every one before
+        self._earlier: dict[str, list[int]] = {}  # trials with a permitted draw: epochs of each earlier draw
         self._started: set[str] = set()
         self._ended: set[str] = set(done)
         self._waiting: dict[Pack, list[EpochRecord]] = {}
-        self._written: dict[Pack, float] = {}  # when the store last got something of a pack
+        self._written: dict[Pack, float] = {}  # time of the last write for a pack
 
     def start(self, pack: Pack) -> None:
-        """A worker starts to train a pack, for the first time or, after a worker died, again."""
+        """Note that a worker starts a pack, for the first time or again after a worker died."""
         self._written[pack] = time.monotonic()
         for config in pack.trials:
             if config.trial_key not in self._started and config.trial_key not in self._ended:
@@ -136,32 +139,38 @@ class Recorder:
                 self._progress.start(config)
 
     def _public_tags(self, config: TrialConfig) -> dict[str, str]:
-        """Of a trial whose private records nothing but noise tells of: of a plugin that it was there, and not its
-        digest, as a plugin may have records in it."""
+        """Return the tags of a trial; unless `private_metrics` is plain, without the digests of plugins.
+
+        A plugin may contain records, so its digest may depend on them.
+        """
         plain = config.disclosure == "plain"
         return {name: text if plain or not name.startswith("plugin.") else NOT_RECORDED
                 for name, text in self._tags.items()}
 
     def left(self, trials: Iterable[TrialConfig]) -> list[TrialConfig]:
-        """Those that have not ended."""
+        """Return the trials that have not ended."""
         return [config for config in trials if config.trial_key not in self._ended]
 
     def not_deleted(self, asked_for: Sequence[TrialConfig]) -> list[TrialConfig]:
-        """Of trials that the store does not have as done, those that did not end in this sweep either; the runs of the
-        others were deleted since, which is said."""
+        """Return the trials that have not ended in this sweep, from trials that the store does not have as done.
+
+        The runs of the other trials were deleted meanwhile; a message names them.
+        """
         if gone := [config for config in asked_for if config.trial_key in self._ended]:
             self._progress.say(f"deleted while the sweep ran: {', '.join(map(self._name, gone))}; run the same command "
                                "again to train what is missing")
         return self.left(asked_for)
 
     def restart(self, pack: Pack) -> None:
-        """A worker died; the pack will be trained again, from its checkpoint or from its first epoch."""
+        """Note that a worker died: the pack restarts from its checkpoint or from its first epoch."""
         self._write(pack)
         self._progress.say(f"a worker died; starting again: {self._names(pack)}")
 
     def begin_draw(self, pack: Pack, draw: Draw) -> bool:
-        """Whether a worker may draw secret noise for a pack, or go on from its checkpoint; the store has the charge of
-        what begins. If not, the pack has failed."""
+        """Whether a worker may draw secret noise for a pack, or resume its draw from a checkpoint.
+
+        If so, the store has recorded the charge. If not, the pack has failed.
+        """
         self.start(pack)
         left = self.left(pack.trials)
         reason, refused = self._draws.refusal(left, draw)
@@ -183,7 +192,7 @@ class Recorder:
         return True
 
     def record(self, pack: Pack, records: Iterable[EpochRecord], seconds: float) -> None:
-        """Epochs of a pack, perhaps some that were handed in before."""
+        """Record epochs of a pack; some may be repeated."""
         self._result.compute_seconds += seconds
         configs = {config.trial_key: config for config in pack.trials}
         records = [self._composed(configs[r.trial_key], r) for r in records if r.trial_key not in self._ended]
@@ -194,11 +203,11 @@ class Recorder:
         try:
             for record in records:
                 self._store.check(record)
-        except ValueError as error:  # a metric that cannot be stored is the pack's failure, not the sweep's
-            self.fail(pack, (public_line if pack.shared.discreet else one_line)(error), traceback.format_exc())
+        except ValueError as error:  # a metric that cannot be stored fails the pack, not the sweep
+            self.fail(pack, (public_line if pack.shared.hides_errors else one_line)(error), traceback.format_exc())
             return
         self._waiting.setdefault(pack, []).extend(records)
-        if pack.shared.redrawn or any(record.outcome for record in records):
+        if pack.shared.draws_fresh_noise or any(record.outcome for record in records):
             self._write(pack)
         self.write_due()
         for record in records:
@@ -210,13 +219,13 @@ class Recorder:
             self._progress.record(record)
 
     def write_due(self) -> None:
-        """Write the epochs of packs of which nothing was written for `wait` seconds."""
+        """Write the epochs of packs without a write for `wait` seconds."""
         now = time.monotonic()
         for pack in [p for p in self._waiting if now - self._written[p] >= self._wait]:
             self._write(pack)
 
     def write_all(self) -> None:
-        """Write all epochs that wait."""
+        """Write all collected epochs."""
         for pack in list(self._waiting):
             self._write(pack)
 
@@ -228,11 +237,11 @@ class Recorder:
             self._odometer.add(records)
 
     def _composed(self, config: TrialConfig, record: EpochRecord) -> EpochRecord:
-        """A record of a trial that was drawn before: with the epsilon of all of its draws."""
+        """Return the record with the epsilon of all draws of its trial."""
         before = self._earlier.get(record.trial_key)
         if not before:
             return record
-        paid = config.epochs if record.outcome else record.epoch  # who ends early pays for all, as it is seen when
+        paid = config.epochs if record.outcome else record.epoch  # an early end is visible, and so costs all epochs
         metrics = {name: value for name, value in record.metrics.items() if not name.startswith("epsilon/")}
         metrics |= {e.metric_name: e.value for e in account(config, sum(before) + paid) if e.is_metric}
         tags = dict(record.tags)
@@ -244,14 +253,18 @@ class Recorder:
         return replace(record, metrics=metrics, tags=tags, if_stopped=if_stopped)
 
     def fail(self, pack: Pack, reason: str, text: str) -> None:
-        """Mark the trials of a pack that have not ended as failed, and keep the traceback `text`. A draw of secret
-        noise that began counts as released to its end: that it failed may depend on what was drawn."""
+        """Mark the pack's trials that have not ended as failed, and log the traceback `text`.
+
+        A draw of secret noise counts as released to its last epoch: the failure may depend on the noise.
+        """
         self._fail(pack, reason, text, {config.trial_key: {LOST: str(self._draws.lost(config))}
                                         for config in self.left(pack.trials) if config.trial_key in self._earlier})
 
     def died(self, pack: Pack, reason: str, text: str) -> None:
-        """As `fail`, of a worker that died, which tells nothing of what was drawn: memory, signals and the machine are
-        outside the guarantee."""
+        """Mark the pack's trials as failed after its worker died; this charges nothing.
+
+        Memory, signals and the machine are outside the guarantee.
+        """
         self._fail(pack, reason, text, {})
 
     def _fail(self, pack: Pack, reason: str, text: str, tags: Mapping[str, Mapping[str, str]]) -> None:
@@ -262,12 +275,12 @@ class Recorder:
             self._store.fail(config.trial_key, reason, tags.get(config.trial_key))
         if self._odometer and tags:
             self._odometer.read_again()
-        # Only now, as a failure that is seen has to be paid for, does anybody see it.
-        discreet = pack.shared.discreet
+        # The failure becomes visible only now, after the store has its charge.
+        hides_errors = pack.shared.hides_errors
         with contextlib.suppress(OSError):  # a full disk; the store has the reason
             mode = "a" if self._result.failed else "w"
-            for path, said in ((self._failure_log, reason if discreet else text), (self._private_log, text)):
-                if said and (path == self._failure_log or discreet):
+            for path, said in ((self._failure_log, reason if hides_errors else text), (self._private_log, text)):
+                if said and (path == self._failure_log or hides_errors):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     with path.open(mode, encoding="utf-8") as log:
                         log.write(f"{names}\n{said}\n")
@@ -277,12 +290,12 @@ class Recorder:
             self._progress.fail(config.trial_key, reason)
 
     def _names(self, pack: Pack) -> str:
-        """Of the pack's trials that have not ended."""
+        """Return the names of the pack's trials that have not ended."""
         return ", ".join(self._name(config) for config in self.left(pack.trials))
 
 
 def git_commit() -> str:
-    """Commit of this code, with `-dirty` where files differ from it; `unknown` outside a repository."""
+    """Return the commit of this code, with `-dirty` if files have changed; `unknown` outside a repository."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True,
@@ -292,6 +305,6 @@ def git_commit() -> str:
 
 
 def versions() -> str:
-    """`python 3.11.7, torch 2.13.0, ray 2.60.0, mlflow 3.17.2`, as they are here."""
+    """Return the installed versions, as `python 3.11.7, torch 2.13.0, ray 2.60.0, mlflow 3.17.2`."""
     packages = (f"{name} {version(name)}" for name in ("torch", "ray", "mlflow"))
     return ", ".join([f"python {platform.python_version()}", *packages])

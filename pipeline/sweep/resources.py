@@ -1,4 +1,4 @@
-"""What packs ask of a cluster, and whether any node can give it."""
+"""Resources of packs, and whether any node of the cluster offers them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.trials.fields import UserError
 from pipeline.trials.packs import Resources
 
 Bundle = Mapping[str, float]  # resource -> amount, in Ray's names: CPU, GPU, OPU
-SAY_SECONDS = 20.0  # between two lines about what is waited for
+SAY_SECONDS = 20.0  # time between two messages about missing resources
 
 ADVICE = {
     "OPU": "lower resources.opu, start a node with --resources='{\"OPU\": 1}', or leave out the trials that take one",
@@ -22,28 +22,30 @@ ADVICE = {
 
 
 class ResourceError(UserError, RuntimeError):
-    """No node offers what a trial asks for; Ray itself would wait for such a node for ever."""
+    """No node offers the resources of a trial; Ray itself would wait forever."""
 
 
 def bundle(resources: Resources, needs_opu: bool) -> dict[str, float]:
-    """What one pack occupies, all of it on one node."""
+    """Return the resources of one pack, all on one node."""
     amounts = {"CPU": resources.cpu, "GPU": resources.gpu, "OPU": resources.opu if needs_opu else 0}
     return {name: amount for name, amount in amounts.items() if amount}
 
 
 def fits(node: Bundle, asked: Bundle) -> bool:
-    """Whether a node that offers `node` in total can take a pack that asks for `asked`."""
+    """Whether a node with `node` in total can run a pack that needs `asked`."""
     return all(node.get(name, 0) >= amount for name, amount in asked.items())
 
 
 def check_resources(trials: Iterable[TrialConfig], resources: Resources, nodes: Sequence[Bundle]) -> None:
-    """Match what every pack asks for against every node.
+    """Check that some node offers the resources of each kind of pack.
 
     Args:
-        nodes: what each node that is alive offers in total.
+        trials: the trials.
+        resources: resources of a pack.
+        nodes: total resources of each live node.
 
     Raises:
-        ResourceError: in one line, what is asked, what the nodes offer and what to do.
+        ResourceError: with the needed resources, the nodes' resources and advice, in one line.
     """
     who = {config.needs_opu: config.algorithm for config in trials}
     for needs_opu, algorithm in sorted(who.items()):
@@ -57,19 +59,19 @@ def check_resources(trials: Iterable[TrialConfig], resources: Resources, nodes: 
 
 
 def local_offer(workers: int | None) -> dict[str, float]:
-    """What Ray, started on this machine for a sweep, will offer; of GPUs only Ray itself can tell."""
+    """Return the resources of a Ray that a sweep starts on this machine; only Ray knows the number of GPUs."""
     return {"CPU": workers or os.cpu_count() or 1, "OPU": 1, "GPU": math.inf}
 
 
 def slots(asked: Bundle, offered: Bundle) -> int:
-    """Packs of one bundle that a cluster can train at the same time, at least 1."""
+    """Return the number of packs of one bundle that a cluster can train at the same time, at least 1."""
     return max(1, int(min(offered.get(name, 0) / amount for name, amount in asked.items())))
 
 
 class Watchdog:
-    """Calls `check` once packs have waited for `idle_seconds` and none was running (a needed node was lost).
+    """Calls `check` when packs have waited for `idle_seconds` without a running one, as after the loss of a node.
 
-    Until then `say` is told, again and again, what `check` finds lacking.
+    Until then, `say` repeatedly receives the resources that `check` finds missing.
     """
 
     def __init__(self, check: Callable[[], None], idle_seconds: float, say: Callable[[str], None]) -> None:
@@ -77,10 +79,10 @@ class Watchdog:
         self._last_run = self._last_said = time.monotonic()
 
     def look(self, statuses: Sequence[str]) -> None:
-        """Take what Ray Tune says of all packs.
+        """Look at Ray Tune's status of each pack.
 
         Raises:
-            ResourceError: of `check`.
+            ResourceError: from `check`.
         """
         now = time.monotonic()
         if "RUNNING" in statuses or "PENDING" not in statuses:

@@ -1,9 +1,9 @@
-"""Sweeps: train every trial of an experiment that is not in the tracking store yet, in parallel, with Ray Tune.
+"""Train all trials of an experiment that the tracking store does not have yet, in parallel with Ray Tune.
 
-`cluster` and `tuning` import Ray, and nothing else does. Workers hand `EpochRecord`s to this
-process, the driver, which is the only writer of the tracking store. Resuming needs nothing of Ray's own: the plan of a
-sweep is the grid, or what a search asks for, minus what the store has, and packs that have a checkpoint stay together
-and go on from it, so that the same command goes on where it was ended.
+Only `cluster` and `tuning` import Ray. Workers send `EpochRecord`s to this process, the driver, which is the only
+writer of the tracking store. Resuming does not use Ray: a sweep trains the trials of the grid, or of a search's
+suggestions, that the store does not have. Packs with a checkpoint stay together and resume from it. So the same command
+resumes a sweep.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ from pipeline.accounting.evaluations import check_evaluations
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.cluster import CLIENT, WORKERS_OF_CLUSTER, everything, offers, on_head, prepare_nodes, running_ray
+from pipeline.sweep.cluster import (
+    CLIENT,
+    WORKERS_OF_CLUSTER,
+    cluster_resources,
+    node_resources,
+    on_head,
+    prepare_nodes,
+    running_ray,
+)
 from pipeline.sweep.draws import Draws, known
 from pipeline.sweep.lock import Lease, SweepRunning, sweeping
 from pipeline.sweep.nodes import Overdue, Watch
@@ -46,46 +54,48 @@ from pipeline.trials.unused import check_used
 
 __all__ = ["ResourceError", "SweepResult", "run_sweep"]
 
-IDLE_SECONDS = 60.0  # without a running pack, after which the cluster's resources are checked again
+IDLE_SECONDS = 60.0  # time without a running pack, before the cluster's resources are checked again
 
 
 def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_uri: str | None = None,
               data_folder: Path | None = None, address: str | None = None, workers: int | None = None,
               trainer: Trainer | None = None, quiet: bool = False, idle_seconds: float = IDLE_SECONDS,
               commit: str | None = None, redraw: bool = False, private: Path | None = None) -> SweepResult:
-    """Train the trials of `experiment` that are not done, and track them. Run it again to go on or to try again.
+    """Train the trials of `experiment` that are not done, and track them. Call it again to resume or to retry.
 
     Args:
-        root: folder of the tracking store and of the log of failures.
+        experiment: the experiment.
+        root: folder of the tracking store and of the failure log.
         tracking_uri: another tracking store (see `Store`).
-        data_folder: folder of the datasets on every node; by default each node's PHOTONIC_DATA, else they are
-            downloaded there (see `pipeline.learning.data.dataset.load`).
-        address: a Ray cluster; by default RAY_ADDRESS, else Ray is started on this machine. A Ray that the caller
-            has initialised is used, and left running. With `ray://host:port` the sweep is driven from the cluster's
+        data_folder: folder of the data sets on every node; by default each node's PHOTONIC_DATA, else each node
+            downloads them (see `pipeline.learning.data.dataset.load`).
+        address: a Ray cluster; by default RAY_ADDRESS, else Ray is started on this machine. If the caller has
+            initialised Ray, that Ray is used and left running. With `ray://host:port` the driver runs on the cluster's
             head, and `root` is a folder there (see `pipeline.sweep.cluster.on_head`).
         workers: cores to use on this machine; all by default.
-        trainer: trains a pack; `train_pack` by default. Trials are stopped early where its records say what they would
-            then report (`EpochRecord.if_stopped`).
+        trainer: trains a pack; `train_pack` by default. Trials can stop early only if its records have
+            `EpochRecord.if_stopped`.
         quiet: show no progress.
-        idle_seconds: time without a running pack after which the resources are checked again.
-        commit: of this code, where it was started; by default that of the repository in which it lies.
-        redraw: draw secret noise anew of trials without a budget whose checkpoint cannot be used, which releases
-            their records once more (`pipeline.sweep.draws`). Within a budget the budget decides.
-        private: folder of checkpoints and of all else that is as private as the data, on every node (see
+        idle_seconds: time without a running pack before the resources are checked again.
+        commit: commit of this code; by default the commit of its repository.
+        redraw: for trials without a budget and without a usable checkpoint, draw secret noise again. This releases
+            their records once more (`pipeline.sweep.draws`). With a budget, the budget decides.
+        private: folder of checkpoints and other data as private as the records, on every node (see
             `pipeline.sweep.private`).
 
     Returns:
         The result; `remaining` is positive after Ctrl-C.
 
     Raises:
-        ResourceError: a trial asks for more than any node offers, found before anything is trained, or a node that
-            is needed was lost.
-        TrackingError: the tracking store failed; what it holds by then stays, and the next sweep takes it up.
+        ResourceError: a trial needs more than any node offers, which is found before training; or a needed node was
+            lost.
+        TrackingError: the tracking store failed. Its content stays, and the next sweep resumes from it.
         SweepRunning: another process is running this sweep.
-        ConfigError: `workers` together with a cluster, an address that cannot be used, a setting that none of the
-            trials uses (`pipeline.trials.unused`), a budget that cannot be kept (`pipeline.sweep.search.filter_of`), a
-            trial that breaks what its epsilon promises (`pipeline.trials.promises`), or a private folder that is not.
-        DataError: a data set that cannot be had, found before anything is trained.
+        ConfigError: `workers` together with a cluster, an unusable address, a setting that no trial uses
+            (`pipeline.trials.unused`), a budget that cannot be kept (`pipeline.sweep.search.filter_of`), a trial that
+            breaks the assumptions of its epsilon (`pipeline.trials.promises`), or a private folder that others can
+            read.
+        DataError: a data set is not available, which is found before training.
 
     Example:
         >>> result = run_sweep(load_experiment("example.yaml"))  # all of its trials are done
@@ -94,7 +104,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     """
     begin = time.monotonic()
     plugins = experiment.plugins, experiment.source.absolute().parent
-    load_plugins(*plugins)  # before anything asks what a trial is, on a head, too, which was handed the experiment
+    load_plugins(*plugins)  # plugins define trials; on a cluster's head too, which receives the experiment pickled
     check_used(experiment.possible)
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if address.startswith(CLIENT):
@@ -115,7 +125,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         if store.find(experiment.name):
             progress.phase("reading the trials that the tracking store has")
         done = lease.done()
-        store.be_patient(experiment.resources.store_patience_seconds, progress.say)  # it has answered
+        store.be_patient(experiment.resources.store_patience_seconds, progress.say)  # it has answered once
         rounds = Rounds(experiment, store, make_searcher, filter_of(experiment, store))
         missing = rounds.next(done)
         result = SweepResult(experiment.planned, skipped=len(done.keys() & {t.trial_key for t in rounds.trials}),
@@ -128,29 +138,30 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
             possible = experiment.corners or missing
             asked = possible if experiment.corners else missing
             check_promises(asked, published_digests(store) if any(t.parts.features.of_file for t in asked) else ())
-            folder.make(experiment.name, any(trial.discreet for trial in possible), store.artifact_folders())
+            folder.make(experiment.name, any(trial.hides_errors for trial in possible), store.artifact_folders())
             digests = folder.feature_digests(possible)
             for line in (*scope(experiment, store.certified), *edited):
                 progress.say(line)
             with progress, running_ray(possible, experiment.resources, address, workers, progress) as watch:
                 checkpoints = Checkpoints(folder.checkpoints(experiment.name), experiment.resources.checkpoint_seconds,
-                                          known(store, done) if any(t.redrawn for t in possible) else {})
-                check_resources(possible, experiment.resources, offers())
+                                          known(store, done) if any(t.draws_fresh_noise for t in possible) else {})
+                check_resources(possible, experiment.resources, node_resources())
                 progress.phase(f"looking for data sets: {', '.join(sorted({t.dataset for t in possible}))}")
                 at_once, trainer = _prepared(experiment, plugins, possible, checkpoints, digests, data_folder,
                                              trainer, address == "local", watch)
                 lease.require_as_found(done)
                 tags = {"git_commit": commit or git_commit(), "versions": versions(),
                         **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
-                with (contextlib.suppress(KeyboardInterrupt),  # that trials remain is seen in the result
+                with (contextlib.suppress(KeyboardInterrupt),  # `remaining` tells the caller
                       recorded(store, lease, rounds, result, tags["git_commit"])):
                     odometer = Odometer(rounds.filter, store) if rounds.filter else None
                     draws = Draws(store, rounds.filter, redraw, lambda: recorder.left(missing))
                     recorder = Recorder(store, progress, result, failure_log, tags, name, done, short, odometer,
                                         0.0 if experiment.stop else WRITE_SECONDS, draws,
                                         folder.failure_log(experiment.name))
-                    watchdog = Watchdog(lambda: check_resources(recorder.left(missing), experiment.resources, offers()),
-                                        idle_seconds, progress.say)
+                    watchdog = Watchdog(
+                        lambda: check_resources(recorder.left(missing), experiment.resources, node_resources()),
+                        idle_seconds, progress.say)
                     rungs, overdue = _rungs(experiment, rounds), Overdue(lambda: watch.returned)
                     with afterwards(lease, recorder.write_all):
                         while missing:
@@ -167,23 +178,23 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                             recorder.write_all()
                             done = lease.done()
                             missing = recorder.not_deleted(_next(rounds, store, result, progress, done))
-                        # Stopped trials leave theirs.
+                        # Stopped trials leave their checkpoints behind.
                         checkpoints.resumable(rounds.trials, done, progress.say, ended=not result.failed)
         elif experiment.search and store.is_open:
-            store.log_suggestions(rounds.suggestions)  # its driver may have died before it could
+            store.log_suggestions(rounds.suggestions)  # an earlier driver may have died before this
     result.wall_seconds = time.monotonic() - begin
     progress.say(result.summary(failure_log))
     return result
 
 
 def check_trainers(store: Reader, trials: Sequence[TrialConfig]) -> list[str]:
-    """Make sure that trainers state of the open sweep's trials what they stated when these were trained.
+    """Check that trainers still state the same guarantee for trials of the open sweep as at training time.
 
     Returns:
-        A line on every trainer whose file is another than that which trained trials, while its version is the same.
+        One line per trainer with a changed file but an unchanged version.
 
     Raises:
-        ConfigError: naming the trainer, and what it stated.
+        ConfigError: for a changed statement.
     """
     known = {trial.trial_key: trial for trial in trials if not trial.parts.trainer.own}
     trainers = {trial.trainer: trial for trial in known.values()}
@@ -208,50 +219,49 @@ def _check_statement(trial: TrialConfig, then: str) -> None:
     except ValueError as error:  # no noise attains the target any more
         now = str(error)
     if not then.startswith(now):
-        raise ConfigError(f"event: {now}, and when trial {trial.trial_key} was trained it was something else "
+        raise ConfigError(f"event: {now}, and when trial {trial.trial_key} was trained it was another one "
                           f"('{then.partition(', and nobody')[0]}'); restore the file, or raise the version")
 
 
 def _training(trials: Sequence[TrialConfig], packs: Sequence[Pack], at_once: int) -> str:
-    """What a round of a sweep trains, for people."""
+    """Return the progress text of a round of a sweep."""
     maps = computed_features(trials)
     return (f"training {counted(len(trials), 'trial')} in {counted(len(packs), 'pack')}, {at_once} at a time"
             + (f"; first features are computed, or read from the cache: {', '.join(maps)}" if maps else ""))
 
 
 def _by_themselves(missing: Sequence[TrialConfig], kept: Sequence[Pack], checkpoints: Checkpoints) -> list[Pack]:
-    """Trials whose secret noise may have to be drawn anew, a pack each: none is refused for another."""
+    """Return one pack per trial that may need a second draw of secret noise: a refusal then affects one trial only."""
     packed = {trial.trial_key for pack in kept for trial in pack.trials}
     return [Pack((trial,)) for trial in missing if trial.trial_key in checkpoints.known.keys() - packed]
 
 
 def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:
-    """What stops trials of a search early, as it stands after what was decided: a trial that went on from a rung, and
-    is trained again, goes on from there."""
+    """Make the early stopping of a search, with all earlier decisions: a promoted trial stays promoted."""
     if not experiment.stop or not experiment.search:
         return None
     rungs = Rungs(experiment.stop, experiment.search.metric)
     for came in rounds.scores(experiment.stop):
-        rungs.goes_on(*came)
+        rungs.is_promoted(*came)
     return rungs
 
 
 def _prepared(experiment: Experiment, plugins: Plugins, possible: Sequence[TrialConfig], checkpoints: Checkpoints,
               digests: Mapping[str, str], data_folder: Path | None, trainer: Trainer | None,
               local: bool, watch: Watch) -> tuple[int, Trainer]:
-    """(packs that train at the same time, their trainer), after a check of data sets."""
+    """Prepare all nodes; return the number of packs that train at the same time, and their trainer."""
     resources = experiment.resources
     if trainer is None:
         prepare_nodes(possible, resources, data_folder, checkpoints, local, watch, digests, plugins)
         trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
                                     threads=max(1, int(resources.cpu)), data_folder=data_folder,
                                     checkpoints=checkpoints, stop=experiment.stop, digests=digests)
-    return slots(bundle(resources, False), everything()), trainer
+    return slots(bundle(resources, False), cluster_resources()), trainer
 
 
 def _next(rounds: Rounds, store: Store, result: SweepResult, progress: SweepProgress,
           done: Mapping[str, str]) -> list[TrialConfig]:
-    """The trials of the next round; none after one in which trials failed, on which depends what is asked for next."""
+    """Return the trials of the next round; none if trials failed, as the next suggestions depend on their scores."""
     if result.failed:
         result.held_back = rounds.later
         return []
@@ -268,7 +278,7 @@ def _next(rounds: Rounds, store: Store, result: SweepResult, progress: SweepProg
 
 @contextlib.contextmanager
 def recorded(store: Store, lease: Lease, rounds: Rounds, result: SweepResult, commit: str) -> Iterator[None]:
-    """The sweep's parent run, open while trials run and closed with how they ended."""
+    """Open the sweep's parent run for the context, and close it with the sweep's status."""
     status, experiment = "FAILED", rounds.experiment
     tags = {**contents(experiment), **shared_view(experiment), **rounds.tags}
     store.open_sweep(experiment.name, experiment.description, params={"trials": experiment.planned},
@@ -289,8 +299,10 @@ def recorded(store: Store, lease: Lease, rounds: Rounds, result: SweepResult, co
 
 @contextlib.contextmanager
 def afterwards(lease: Lease, write: Callable[[], object]) -> Iterator[None]:
-    """Call `write` in the end, unless the sweep is another driver's by now, and so are its runs. After Ctrl-C a store
-    that cannot be written to must not hide that it was Ctrl-C."""
+    """Call `write` at the end of the context, unless another driver has taken the sweep over.
+
+    After Ctrl-C, a failure of the store does not hide the KeyboardInterrupt.
+    """
     def end() -> None:
         lease.require_own()
         write()

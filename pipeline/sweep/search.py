@@ -1,9 +1,9 @@
-"""The trials of a search, round by round, and what its budget still pays for.
+"""The trials of a search, round by round, within its budget.
 
-A round is what is asked for together. The next one is asked for when all trials of it have ended, with their scores
-told in the order in which they were asked for. So a search that is run again, whatever ended it, asks for the same
-trials and finds those that are done in the store. What it passed over then, because it did not fit the budget, it
-passes over again, whatever would fit by now.
+A round is a set of suggestions made together. When all its trials have ended, the searcher gets their scores, in the
+order of the suggestions, and suggests the next round. So a search that runs again suggests the same trials, and finds
+the finished ones in the store. A suggestion that did not fit the budget then is passed over again, even if it would fit
+now.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from pipeline.accounting.budget import Filter, make_filter, require_as_begun
+from pipeline.accounting.budget import Filter, make_filter, require_unchanged
 from pipeline.experiment.experiment import Experiment, asked_for
 from pipeline.experiment.halving import Halving
 from pipeline.experiment.search import Search
@@ -26,26 +26,27 @@ from pipeline.trials.records import ACCURACY, EpochRecord, Release
 
 
 class Searcher(Protocol):
-    """What suggests settings (`pipeline.sweep.tuning.make_searcher`)."""
+    """Suggests settings (`pipeline.sweep.tuning.make_searcher`)."""
 
     def ask(self) -> dict[str, Any]:
-        """A value for every setting of the space."""
+        """Suggest a value for every setting of the space."""
 
     def tell(self, number: int, score: float | None) -> None:
-        """The score of suggestion `number`, from 0; None for one that has none."""
+        """Report the score of suggestion `number`, from 0; None if it has none."""
 
 
 class Rounds:
-    """What a sweep trains, one round after the other. Without a search its trials are one round.
+    """The rounds of a sweep. Without a search, its trials are one round.
 
     Args:
-        store: with the sweep open, if it was ever opened.
+        experiment: the experiment.
+        store: the store with the sweep open, if the sweep exists.
         make: makes the searcher.
-        filter: of the search's budget, if it has one.
+        filter: privacy filter of the search's budget, if it has one.
 
     Attributes:
         filter: as given.
-        suggestions: all that was asked for so far.
+        suggestions: all suggestions so far.
     """
 
     def __init__(self, experiment: Experiment, store: Reader, make: Callable[[Search], Searcher] | None = None,
@@ -61,35 +62,37 @@ class Rounds:
 
     @property
     def trials(self) -> tuple[TrialConfig, ...]:
-        """Those that were let start, each once."""
+        """Trials that were allowed to start, each once."""
         return started(self.suggestions)
 
     @property
     def passed_over(self) -> int:
-        """Suggestions that are no trial of their own: beyond the budget, or the same as one before."""
+        """Number of suggestions without a trial of their own: beyond the budget, or equal to an earlier one."""
         return len(self.suggestions) - len(self.trials)
 
     @property
     def later(self) -> int:
-        """Suggestions that are still to be asked for."""
+        """Number of suggestions that are left to make."""
         return self._experiment.planned - len(self.suggestions)
 
     @property
     def experiment(self) -> Experiment:
-        """With the trials so far."""
+        """The experiment with the trials so far."""
         return asked_for(self._experiment, self.trials) if self._asking else self._experiment
 
     @property
     def tags(self) -> dict[str, str]:
-        """Of the sweep: its budget, and the order of its filter."""
+        """Tags of the sweep: its budget, and the order of its filter."""
         return {BUDGET: json.dumps(self.filter.kept)} if self.filter else {}
 
     def next(self, done: Mapping[str, str]) -> list[TrialConfig]:
-        """The trials of the last round that are not done or, where all are, of the first round after it that has any;
-        none at the end.
+        """Return the trials to train next; none at the end.
+
+        They are the trials of the last round that are not done. If all are done, they come from the next round that has
+        any.
 
         Args:
-            done: trial_key -> status of those that need no more training.
+            done: trial_key -> status of trials that need no more training.
         """
         while True:
             missing = [trial for trial in self.trials if trial.trial_key not in done]
@@ -99,7 +102,7 @@ class Rounds:
             self._ask(*self._asking, done)
 
     def _tell(self, search: Search, searcher: Searcher) -> None:
-        """The scores of the last round."""
+        """Tell the searcher the scores of the last round."""
         if self._told == len(self.suggestions):
             return
         runs = self._runs()
@@ -110,12 +113,14 @@ class Rounds:
         self._told = len(self.suggestions)
 
     def _runs(self) -> dict[str, TrackedRun]:
-        """Runs of the sweep by trial_key; none before the first trial."""
+        """Return the sweep's runs by trial_key; empty before the first trial."""
         return {run.trial_key: run for run in self._store.runs()} if self._store.began else {}
 
     def scores(self, stop: Halving) -> Iterator[tuple[str, int, float]]:
-        """(trial_key, epoch, score) of trials on every rung where it was decided whether they go on, in the order asked
-        for: those that ended came no further, and those that did not have released epochs beyond it."""
+        """Yield (trial_key, epoch, score) for every past decision at a rung, in the order of the suggestions.
+
+        A rung was decided if the trial has ended, or if it has released epochs after the rung.
+        """
         runs = self._runs()
         for trial in self.trials:
             if run := runs.get(trial.trial_key):
@@ -125,7 +130,7 @@ class Rounds:
                             for rung in stop.rungs(trial.epochs) if rung in scores and rung < decided)
 
     def _ask(self, search: Search, searcher: Searcher, done: Mapping[str, str]) -> None:
-        """The next round: trials are let start, one after the other, as long as all of their epochs fit."""
+        """Make the next round: a trial may start if all epochs of all trials so far fit the budget."""
         together = search.max_concurrent if search.adaptive or self.filter else search.trials
         planned, others = _apart(released_by(self._store)) if self.filter else ({}, [])
         for _ in range(min(together, self.later)):
@@ -138,15 +143,19 @@ class Rounds:
             self.suggestions.append(Suggestion(trial, starts))
 
     def _passed_over(self, trial: TrialConfig) -> bool:
-        """Whether the next suggestion is this trial and was passed over when the search was run before, or began then
-        and would need another draw of its noise, which did not fit."""
+        """Whether the next suggestion is this trial, and an earlier run of the search passed it over or refused it.
+
+        It was refused if it needed another draw of its noise, which did not fit the budget.
+        """
         return (trial.trial_key in self._refused
                 or self._before[len(self.suggestions):][:1] == [(trial.trial_key, False)])
 
 
 def _apart(released: Iterable[Release]) -> tuple[dict[str, Release], list[Release]]:
-    """What was released by runs that go on if their trial does, by trial_key, and by all others: those that were
-    deleted, and what was restored beside another run of its trial."""
+    """Split releases into those of live runs, by trial_key, and others.
+
+    Others are releases of deleted runs, and of runs that were restored beside another run of the same trial.
+    """
     live: dict[str, Release] = {}
     others = []
     for release in released:
@@ -158,9 +167,9 @@ def _apart(released: Iterable[Release]) -> tuple[dict[str, Release], list[Releas
 
 
 class Odometer:
-    """Logs `epsilon/spent` of a sweep with a budget to its parent run as epochs reach the store; it never goes down.
+    """Logs `epsilon/spent` of a sweep with a budget to its parent run, as epochs reach the store; it never decreases.
 
-    A point's step is the number of epochs that were released.
+    The step is the number of released epochs.
     """
 
     def __init__(self, filter: Filter, store: Store) -> None:
@@ -168,19 +177,19 @@ class Odometer:
         self._live, self._others = _apart(released_by(store))
 
     def read_again(self) -> None:
-        """A draw has begun, or failed: the store has runs, or charges, that no epochs tell of."""
+        """Read all releases again, after a draw began or failed: the store then has runs or charges without epochs."""
         live, self._others = _apart(released_by(self._store))
         self._live = {key: Release(release.trial, 0) for key, release in self._live.items()} | live
         self._log()
 
     def begin(self, trials: Iterable[TrialConfig]) -> None:
-        """A round of these trials begins."""
+        """Begin a round of these trials."""
         for trial in trials:
             self._live.setdefault(trial.trial_key, Release(trial, 0))
         self._log()
 
     def add(self, records: Iterable[EpochRecord]) -> None:
-        """Epochs that the store has now, perhaps not for the first time."""
+        """Add epochs that the store has now, perhaps repeatedly."""
         before = dict(self._live)
         for record in records:
             release = self._live[record.trial_key]
@@ -189,33 +198,33 @@ class Odometer:
             self._log()
 
     def _log(self) -> None:
-        """What is spent by now."""
+        """Log the epsilon spent so far."""
         released = [*self._others, *self._live.values()]
         spent = self._filter.epsilon(self._filter.spent(released))
         self._store.log_sweep({"epsilon/spent": spent}, {}, step=sum(release.epochs for release in released))
 
 
 def published_digests(store: Reader) -> set[str]:
-    """Digests of files of features that runs of the sweep have: an earlier version gave no names to files."""
+    """Return digests of feature files in the sweep's runs: an earlier version stored digests instead of names."""
     runs = store.runs() if store.began else ()
     return {run.params["feature_sha256"] for run in runs if "feature_sha256" in run.params}
 
 
 def released_by(store: Reader) -> list[Release]:
-    """What the sweep that was looked for has released; nothing of one that never began."""
+    """Return the releases of the store's current sweep; empty if it never began."""
     return store.released() if store.began else []
 
 
 def filter_of(experiment: Experiment, store: Reader) -> Filter | None:
-    """The filter of a sweep with a budget: of the order with which it began.
+    """Return the filter of a sweep with a budget, with the order from its beginning; None without a budget.
 
     Raises:
-        ConfigError: as `make_filter`; for a budget other than that with which it began, for trials in the store that it
-            cannot cover, and for more than it released.
+        ConfigError: as `make_filter`; also if the budget has changed, if it cannot cover trials in the store, or if it
+            is overspent.
     """
     before = store.budget() if store.began else None
     if before:
-        require_as_begun(experiment.budget, before)
+        require_unchanged(experiment.budget, before)
     if not experiment.budget:
         return None
     budget, released = experiment.budget, released_by(store)

@@ -1,4 +1,4 @@
-"""How far a sweep is: what became of every trial, why, and how to go on. Reads, and changes nothing."""
+"""The status of a sweep: the state of every trial, its reason, and the command to resume. Changes nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.accounting.noise import standing
 from pipeline.experiment.experiment import Experiment, asked_for
 from pipeline.sweep.checkpoints import Checkpoints, Found
-from pipeline.sweep.lock import BEAT_SECONDS, MISSED_BEATS, held_elsewhere, place, swept_by
+from pipeline.sweep.lock import BEAT_SECONDS, MISSED_BEATS, local_driver, place, remote_lease
 from pipeline.sweep.private import PrivateFolder
 from pipeline.tracking.artifacts import DONE, STATUSES, TrackedRun
 from pipeline.tracking.reader import Reader
@@ -22,20 +22,22 @@ from pipeline.trials.config import ConfigError
 from pipeline.trials.naming import counted, run_name
 from pipeline.trials.promises import sums_in_floating_point
 
-SHOWN = ("diverged", "failed", "interrupted", "running", "missing")  # statuses whose trials get a line each
-MOST_LINES = 20  # of one status
-GO_ON = ["photonic", "sweep", "FILE"]  # where none was named
+SHOWN = ("diverged", "failed", "interrupted", "running", "missing")  # trials with these statuses get a line each
+MOST_LINES = 20  # per status
+GO_ON = ["photonic", "sweep", "FILE"]  # the command if no file was named
 
 
 @dataclass(frozen=True)
 class TrialState:
-    """What became of one trial.
+    """The state of one trial.
 
     Attributes:
-        status: of `STATUSES`, or `missing`.
-        epoch: the last one that the store has seen; 0 for none.
-        epochs: that it is trained for.
-        checkpoint: epoch from which it goes on; 0 starts it again.
+        trial_key: identity of the trial.
+        name: its name for people.
+        status: one of `STATUSES`, or `missing`.
+        epoch: last epoch in the store; 0 for none.
+        epochs: number of epochs of the whole trial.
+        checkpoint: epoch from which it resumes; 0 if it starts again.
         reason: why it failed or is not running, in one line.
     """
 
@@ -50,22 +52,23 @@ class TrialState:
 
 @dataclass(frozen=True)
 class SweepState:
-    """What became of a sweep.
+    """The state of a sweep.
 
     Attributes:
-        running: whether a process runs it: of this host and folder for sure, elsewhere by what a shared store says.
-        trials: that the store or the experiment file knows.
-        unknown: trials of the sweep that have no run; without the experiment file their settings are not known.
-        refused: checkpoints from which nothing can go on, and why.
-        go_on: the command that trains what is left; empty if nothing is, or while a process runs it.
-        elsewhere: host and folder of the process that runs it, if they are others than these.
-        beat: the last sign of life of that process that the store has: a count, empty for none yet.
-        search: of a search, how far it is; empty for a grid.
-        budget: of one with a privacy budget, `epsilon` and `delta`, what is `spent` of epsilon by the epochs in the
-            store (None where trials are an extension's that is not imported), and how the guarantee stands
+        name: its name.
+        running: whether a process runs it: certain for this host and folder, elsewhere as a shared store reports.
+        trials: trials in the store or in the experiment file.
+        unknown: number of trials without a run; their settings are not known without the experiment file.
+        refused: unusable checkpoints, with reasons.
+        go_on: the command that resumes the sweep; empty if nothing is left, or while a process runs it.
+        elsewhere: host and folder of the process that runs it, if different from these.
+        beat: that process's last heartbeat in the store: a count, empty for none yet.
+        search: progress of a search; empty for a grid.
+        budget: None without a privacy budget. Otherwise `epsilon` and `delta`, the epsilon `spent` by epochs in the
+            store (None if trials need an extension that is not imported), and the `standing` of the guarantee
             (`simulated` with noise from a recorded seed).
-        nodes: of each node of a sweep that runs what is taken and what there is of CPU, GPU and OPU; None if unknown.
-        stopped: whether trials are left whose secret noise is of floating point, which train no more.
+        nodes: for a running sweep, used and total CPU, GPU and OPU of each node; None if unknown.
+        stopped: whether trials are left that cannot train any more, because their secret noise is in floating point.
     """
 
     name: str
@@ -83,7 +86,7 @@ class SweepState:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Trials by status, none left out."""
+        """Number of trials by status."""
         counts = Counter(trial.status for trial in self.trials)
         return {"done": sum(counts[s] for s in DONE), **{s: counts[s] for s in STATUSES},
                 "missing": counts["missing"] + self.unknown}
@@ -91,16 +94,19 @@ class SweepState:
 
 def read(store: Reader, name: str, experiment: Experiment | None = None, words: Sequence[str] = (),
          private: Path | None = None) -> SweepState:
-    """The state of the sweep `name`, by what the store, its checkpoints and, if it is given, its file say.
+    """Return the state of the sweep `name`, from the store, its checkpoints and, if given, its experiment file.
 
     Trials in the store that are no longer in the file are left out.
 
     Args:
-        words: what the user typed to name the experiment, for the command that goes on; by default its file.
-        private: folder of the checkpoints, where it is not the store's own.
+        store: the store.
+        name: name of the sweep.
+        experiment: the experiment, if its file is given.
+        words: the user's words for the experiment, for the resume command; by default its file.
+        private: the private folder, if it is not the store's default.
     """
-    driver, beat, elsewhere = swept_by(store.root, name), "", ""
-    if not driver and (holder := held_elsewhere(store, name)):
+    driver, beat, elsewhere = local_driver(store.root, name), "", ""
+    if not driver and (holder := remote_lease(store, name)):
         driver, beat = holder
         elsewhere = place(driver)
     found_it = store.find(name)
@@ -142,28 +148,28 @@ def _search(decisions: Sequence[tuple[str, bool]], later: int) -> str:
 
 
 def _passed_over(decisions: Sequence[tuple[str, bool]]) -> int:
-    """Suggestions that are no trial of their own."""
+    """Return the number of suggestions without a trial of their own."""
     return len(decisions) - len({key for key, was_started in decisions if was_started})
 
 
 def _budget(store: Reader) -> dict[str, Any] | None:
-    """What is spent, by the events in the store."""
+    """Return the budget and the epsilon spent by the events in the store; None without a budget."""
     if not (kept := store.budget()):
         return None
-    from pipeline.accounting.budget import begun  # here, as most sweeps have none, and its libraries take a second
+    from pipeline.accounting.budget import begun  # imported here: few sweeps need it, and it takes a second
 
     filter = begun(kept)
     known = {"epsilon": filter.budget.epsilon, "delta": filter.budget.delta}
     try:
         released = store.released()
     except ConfigError as error:  # of an extension that is not imported here
-        return {**known, "spent": None, "standing": f"which its experiment file tells, the store alone not ({error})"}
+        return {**known, "spent": None, "standing": f"not known from the store without its experiment file ({error})"}
     return {**known, "spent": filter.epsilon(filter.spent(released)),
             "standing": standing(release.trial.noise for release in released)}
 
 
 def _state(run: TrackedRun, name: str, driver: str, checkpoints: dict[str, int]) -> TrialState:
-    """`driver`: the one that runs the sweep now, empty for none; only trials that it took up are running."""
+    """Return the state of a run. Only trials of `driver`, which runs the sweep now (empty for none), are running."""
     epochs = int(run.params["epochs"]) if "epochs" in run.params else 0
     seen, state, reason = run.epoch, run.status, ""
     if state == "finished":
@@ -190,17 +196,17 @@ def _refusal(found: Found) -> str:
 
 
 def as_json(states: Sequence[SweepState]) -> str:
-    """For scripts: a list of sweeps, with all their trials."""
+    """Return the states as JSON for scripts: a list of sweeps, with all their trials."""
     return json.dumps([{**dataclasses.asdict(state), "counts": state.counts} for state in states], indent=2)
 
 
 def as_text(states: Sequence[SweepState]) -> str:
-    """For people: per sweep one line, and one for every trial that is not finished."""
+    """Return the states as text for people: one line per sweep, and one per trial that is not finished."""
     return "\n\n".join(_text(state) for state in states) or "no sweep in the store"
 
 
 def _listed(trials: Sequence[TrialState]) -> list[TrialState]:
-    """Trials worth a line: the first few of every status."""
+    """Return the trials with a line of their own: the first few of every status."""
     return [trial for what in SHOWN for trial in [t for t in trials if t.status == what][:MOST_LINES]]
 
 

@@ -1,6 +1,6 @@
-"""Ray Tune's part of a sweep: a trial of Tune is a pack, one of its steps is an epoch, its callback is the driver.
+"""Ray Tune's part of a sweep: a trial of Tune is a pack, a step of it is an epoch, and its callback is the driver.
 
-As `pipeline.sweep.cluster`, imported once `pipeline.sweep` has set Ray's environment variables.
+Like `pipeline.sweep.cluster`, it is imported after `pipeline.sweep` has set Ray's environment variables.
 """
 
 from __future__ import annotations
@@ -32,29 +32,32 @@ from pipeline.sweep.worker import Plugins, Trainer, epochs
 from pipeline.trials.packs import Pack, Resources
 from pipeline.trials.records import Draw, EpochRecord
 
-MAX_WORKER_DEATHS = 2  # of one pack; an exception in training is not tried again
+MAX_WORKER_DEATHS = 2  # per pack; an exception in training is not retried
 
 
 def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trainer,
         plugins: Plugins, driver: Driver, folder: Path, rungs: Rungs | None = None) -> None:
-    """Train all packs with Ray Tune; what they hand in goes to `driver`.
+    """Train all packs with Ray Tune; `driver` gets their records.
 
     Args:
+        packs: the packs.
         at_once: packs that may train at the same time.
+        resources: resources of a pack.
         trainer: trains a pack, in a worker.
-        plugins: names of modules that every worker imports, and the folder where they may lie.
-        folder: for files of Tune, as long as it runs.
-        rungs: decide which trials are stopped early; their packs have one trial each.
+        plugins: names of modules that every worker imports, and their folder.
+        driver: callback in this process.
+        folder: folder for Tune's files while it runs.
+        rungs: decides which trials stop early; their packs have one trial each.
 
     Raises:
-        Exception: what the driver's recorder, lease or watchdog raised.
-        KeyboardInterrupt: at once, as workers are killed; what they have not handed in is trained again.
-        TuneError: Ray Tune failed by itself.
+        Exception: the exception of the driver's recorder, lease or watchdog.
+        KeyboardInterrupt: at once, as workers are killed; records that were not sent are lost and trained again.
+        TuneError: Ray Tune itself failed.
     """
     trainable = tune.with_resources(
         tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=plugins, code=PROGRAM),
         lambda config: _resources(packs[config["pack"]], resources))
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the recorder says what failed, and once
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the recorder reports failures, once
     folder.mkdir(parents=True, exist_ok=True)
     order = PackOrder(at_once, driver, rungs)
     with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as storage:
@@ -71,20 +74,20 @@ def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trai
         try:
             tuner.fit()
         except tune.TuneError as error:
-            raise driver.error or error from None  # Tune makes a TuneError, and a text, of what a callback raises
+            raise driver.error or error from None  # Tune turns a callback's exception into a TuneError with a text
         except KeyboardInterrupt:
             order.kill_workers()
             raise
 
 
 def _resources(pack: Pack, resources: Resources) -> Any:
-    """What a pack takes. Any: Ray accepts a dict, which its annotation does not name."""
+    """Return the resources of a pack. The type is Any: Ray accepts a dict, but its annotation does not."""
     return {{"CPU": "cpu", "GPU": "gpu"}.get(name, name): amount for name, amount
             in bundle(resources, pack.needs_opu).items()}
 
 
 def make_searcher(search: Search) -> Searcher:
-    """What suggests the settings of a search, by Ray Tune's own domains and searchers."""
+    """Make the searcher of a search, from Ray Tune's own domains and searchers."""
     makers: dict[str, Callable[[Search], Searcher]] = {"random": RandomSearcher, "optuna": OptunaSearcher}
     return makers[search.algorithm](search)
 
@@ -104,11 +107,13 @@ class RandomSearcher:
 
 
 class OptunaSearcher:
-    """Ray Tune's `OptunaSearch` with Optuna's tree-structured Parzen estimator, to which trials of one round that have
-    no score yet count as bad ones (constant liar), so that it asks for different ones."""
+    """Ray Tune's `OptunaSearch` with Optuna's tree-structured Parzen estimator.
+
+    Trials of the round without a score count as bad (constant liar), so that the suggestions of a round differ.
+    """
 
     def __init__(self, search: Search) -> None:
-        import optuna  # here, as few sweeps need it
+        import optuna  # imported here, as few sweeps need it
         from ray.tune.search.optuna import OptunaSearch
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -130,7 +135,7 @@ class OptunaSearcher:
 
 
 def tune_domain(domain: Domain) -> Any:
-    """A domain as Ray Tune has it; choices by their number, as they may be lists."""
+    """Return Ray Tune's domain; choices are numbered, as they may be lists."""
     if domain.kind == "choice":
         return tune.choice(range(len(domain.values)))
     kinds = {"uniform": tune.uniform, "loguniform": tune.loguniform, "randint": tune.randint}
@@ -138,42 +143,42 @@ def tune_domain(domain: Domain) -> Any:
 
 
 def chosen(domain: Domain, value: Any) -> Any:
-    """A value of `tune_domain` as a setting."""
+    """Return the setting for a value of `tune_domain`."""
     return domain.values[value] if domain.kind == "choice" else domain.tidy(value)
 
 
 class Rungs:
-    """Ray Tune's asynchronous successive halving, which goes on over the rounds of a search.
+    """Ray Tune's asynchronous successive halving, with one state for all rounds of a search.
 
     Args:
-        stop: where the rungs are.
-        metric: that is compared, to be large.
+        stop: defines the rungs.
+        metric: the metric to compare; higher is better.
     """
 
     def __init__(self, stop: Halving, metric: str) -> None:
         self._metric = metric
-        # Any: it asks a trial for its id alone, and needs no controller.
+        # The type is Any: the scheduler uses only a trial's id, and no controller.
         self._rule: Any = ASHAScheduler("epoch", "score", "max", max_t=2**31, grace_period=stop.grace,
                                    reduction_factor=stop.factor)
 
-    def goes_on(self, trial_key: str, epoch: int, score: float) -> bool:
-        """Whether a trial that comes to a rung is one of the best there so far."""
+    def is_promoted(self, trial_key: str, epoch: int, score: float) -> bool:
+        """Whether a trial at a rung is promoted: it is one of the best there so far."""
         trial = SimpleNamespace(trial_id=trial_key)
         self._rule.on_trial_add(None, trial)
         return self._rule.on_trial_result(None, trial, {"epoch": epoch, "score": score}) != self._rule.STOP
 
-    def all_go_on(self, records: Iterable[EpochRecord]) -> bool:
-        """Whether no trial of these records is on a rung where it is not."""
-        return all(self.goes_on(r.trial_key, r.epoch, r.metrics[self._metric]) for r in records if r.if_stopped)
+    def all_promoted(self, records: Iterable[EpochRecord]) -> bool:
+        """Whether all trials of these records that are at a rung are promoted."""
+        return all(self.is_promoted(r.trial_key, r.epoch, r.metrics[self._metric]) for r in records if r.if_stopped)
 
 
 class PackTrainable(tune.Trainable):
-    """Trains one pack after the other in a worker process; a step is an epoch of all trials of a pack."""
+    """Trains one pack after the other in a worker process; a step is one epoch of all trials of a pack."""
 
-    # Ray hands in what `with_parameters` was given, beside the config.
+    # Ray adds the arguments of `with_parameters` to the config.
     def setup(self, config: dict[str, Any], packs: Sequence[Pack], trainer: Trainer,  # type: ignore[override]
               plugins: Plugins, code: str) -> None:
-        load_plugins(*plugins)  # before anything asks what a trial is
+        load_plugins(*plugins)  # first, as plugins define trials
         self._packs, self._trainer = packs, trainer if code == PROGRAM else other_code
         self.reset_config(config)
 
@@ -182,31 +187,31 @@ class PackTrainable(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        # The last step is one of its own: Ray keeps a pack's last result, and records with an outcome hold weights.
+        # The last step has no records: Ray keeps a pack's last result, and records with an outcome hold weights.
         return next(self._epochs, {"records": [], "done": True})
 
 
 def other_code(pack: Pack) -> Iterator[list[EpochRecord]]:
-    """The trainer of a worker that was started after files had changed.
+    """Refuse to train, in a worker that started after the package's files had changed.
 
     Raises:
-        RuntimeError: at once.
+        RuntimeError: always.
     """
     raise RuntimeError("the files of the package pipeline changed since the sweep began, and trials of one sweep must "
                        "come from one program; run the same command again, which continues with the new one")
 
 
 class PackOrder(FIFOScheduler):
-    """Packs in their order, without harm to workers that are just starting.
+    """Runs packs in order, without ending workers that are just starting.
 
-    When a worker ends a pack, plain FIFO hands it the first pack that waits for such a worker. That is the one for
-    which another worker is being started, which Tune then ends: where packs are shorter than the start of a worker,
-    none ever starts, and the cores that the last OPU pack leaves stay idle. Here it gets a pack further down.
+    When a worker ends a pack, plain FIFO gives it the first waiting pack. Tune is already starting another worker for
+    that pack, and then ends it. If packs are shorter than a worker's start, no worker ever starts, and the cores of the
+    last OPU pack stay idle. This scheduler gives the free worker a later pack.
     """
 
     def __init__(self, starting: int, driver: Driver, rungs: Rungs | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Ray does not annotate it
-        self._starting, self._driver, self._rungs = starting, driver, rungs  # workers that may start at the same time
+        self._starting, self._driver, self._rungs = starting, driver, rungs  # starting: workers at once
         self._freed: Any = None
         self._controller: Any = None
 
@@ -216,18 +221,18 @@ class PackOrder(FIFOScheduler):
         self._driver.kill = self.kill
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        # The worker takes its next step, and so draws what it asked for, after this has returned.
+        # The worker takes its next step, which draws the noise it asked for, only after this returns.
         if "draw" in result:
             return self.CONTINUE if self._driver.lets_draw(trial, result["draw"]) else self.STOP
-        return self.CONTINUE if self._rungs is None or self._rungs.all_go_on(result["records"]) else self.STOP
+        return self.CONTINUE if self._rungs is None or self._rungs.all_promoted(result["records"]) else self.STOP
 
     def kill_workers(self) -> None:
-        """At once, and give back what they occupy; Tune's own way would wait for every one of them to end its epoch."""
+        """Kill all workers at once and free their resources; Tune itself would wait for the end of every epoch."""
         if self._controller:
             self._controller._actor_manager.cleanup()
 
     def kill(self, trial: Any) -> None:
-        """The worker of one pack, which then starts again as one that died."""
+        """Kill the worker of one pack; the pack restarts as after a worker's death."""
         worker = self._controller._trial_to_actor.get(trial)
         if started := self._controller._actor_manager._live_actors_to_ray_actors_resources.get(worker):
             ray.kill(started[0])
@@ -245,29 +250,29 @@ class PackOrder(FIFOScheduler):
 
 
 class Driver(tune.Callback):
-    """Ray Tune's events, in the driver: what the workers hand in goes to the recorder."""
+    """Handles Ray Tune's events in the driver: passes the workers' records to the recorder."""
 
     def __init__(self, packs: Sequence[Pack], recorder: Recorder, watchdog: Watchdog, lease: Lease,
                  overdue: Overdue) -> None:
         self._packs, self._recorder, self._watchdog, self._lease = packs, recorder, watchdog, lease
         self._overdue = overdue
         self.error: Exception | None = None
-        self.live: Callable[[], Iterable[Any]] = tuple  # trials of Tune that have not ended; `PackOrder` says where
-        self.kill: Callable[[Any], None]  # the worker of one of them; of `PackOrder`, too
+        self.live: Callable[[], Iterable[Any]] = tuple  # trials of Tune that have not ended; set by `PackOrder`
+        self.kill: Callable[[Any], None]  # kills the worker of a trial; set by `PackOrder`
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Tune pickles its callbacks for `Tuner.restore`, which is not used here; a store cannot be pickled.
+        # Tune pickles its callbacks for `Tuner.restore`, which is unused here; a store cannot be pickled.
         return tune.Callback, ()
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._overdue.hear(trial.trial_id)
+        self._overdue.note_result(trial.trial_id)
         with self._writing():
             self._recorder.start(self._pack(trial))
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any],
                         **info: Any) -> None:
-        self._overdue.hear(trial.trial_id, result["time_this_iter_s"])
-        records = result.pop("records")  # or Tune would keep the weights in them, and snapshot them
+        self._overdue.note_result(trial.trial_id, result["time_this_iter_s"])
+        records = result.pop("records")  # otherwise Tune would keep and snapshot the weights in them
         with self._writing():
             if result["done"]:
                 records = [record.if_stopped or record for record in records]
@@ -276,7 +281,7 @@ class Driver(tune.Callback):
                 self._recorder.fail(self._pack(trial), result["error"], result["traceback"])
 
     def lets_draw(self, trial: Any, draw: Draw) -> bool:
-        """Whether the worker of a pack may draw secret noise; if so, the store has the charge."""
+        """Whether the worker of a pack may draw secret noise; if so, the store has recorded the charge."""
         with self._writing():
             return self._recorder.begin_draw(self._pack(trial), draw)
 
@@ -291,8 +296,10 @@ class Driver(tune.Callback):
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Around what writes to the store: the sweep may have been taken over while this process stood still. An error
-        is kept."""
+        """Check the lease before a write to the store in the context, and keep the error if one is raised.
+
+        Another driver may have taken the sweep over while this process was suspended.
+        """
         try:
             self._lease.beat(in_use)
             yield
@@ -306,7 +313,7 @@ class Driver(tune.Callback):
             live = {trial.trial_id: trial for trial in self.live()}
             self._watchdog.look([trial.status for trial in live.values()])
             for lost in self._overdue.among(key for key, trial in live.items() if trial.status == "RUNNING"):
-                self._overdue.hear(lost)
+                self._overdue.note_result(lost)
                 self.kill(live[lost])
 
     def _pack(self, trial: Any) -> Pack:

@@ -1,7 +1,7 @@
-"""How MLflow's page shows a sweep's runs: a table sorted by accuracy, and accuracy against epsilon as its chart.
+"""The view of a sweep's runs on MLflow's page: a table sorted by accuracy, and a chart of accuracy against epsilon.
 
-It is a shared view of MLflow's own (a tag of the experiment, which its page takes from a link that names it), so that
-whoever opens the link sees it at once, and may change it for himself.
+It is MLflow's own shared view: a tag of the experiment, which the page reads when a link names it. A reader of the link
+sees the view at once, and can change it locally.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.records import ACCURACY
 
 TEST = "test/accuracy"
-NOISE = ("target_epsilon", "target_label_epsilon", "noise_multiplier", "sigma", "photons")  # that trials may differ in
+NOISE = ("target_epsilon", "target_label_epsilon", "noise_multiplier", "sigma", "photons")  # settings of the noise
 CALIBRATED = {"target_epsilon": "calibrated.noise_multiplier", "target_label_epsilon": "calibrated.sigma"}
-MOST_COLUMNS = 20  # of settings; more make no table, and the tag has a greatest length
-SECTION, CHART = "accuracy", "accuracy-epsilon"  # names by which MLflow's page knows parts of the view
+MOST_COLUMNS = 20  # settings columns: more are not readable, and the tag has a maximum length
+SECTION, CHART = "accuracy", "accuracy-epsilon"  # MLflow's ids of parts of the view
 
 
 def shared_view(experiment: Experiment) -> dict[str, str]:
-    """The tag of MLflow's experiment that has the view.
+    """Return the tag of MLflow's experiment with the view.
 
-    Sorted by validation accuracy, which settings may be chosen by, where all trials log it, else by test accuracy.
-    Runs that are sorted are not nested, so that none is collapsed.
+    The table is sorted by validation accuracy if all trials log it, because settings may be chosen by it; otherwise by
+    test accuracy. Sorted runs are not nested, so none is collapsed.
     """
     trials = experiment.possible
     scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in trials)
@@ -47,7 +47,7 @@ def shared_view(experiment: Experiment) -> dict[str, str]:
 
 
 def epsilon_metric(trials: Sequence[TrialConfig]) -> str:
-    """The metric of the tightest certified epsilon or, where there is none, of the label epsilon; empty for neither."""
+    """Return the metric of the tightest certified epsilon, else of the label epsilon, else an empty text."""
     for kind in ("certified", "label"):
         for trial in (trial for trial in trials if trial.parts.mechanism.kind(trial) == kind):
             return next((found.metric_name for found in account(trial, trial.epochs)
@@ -56,7 +56,7 @@ def epsilon_metric(trials: Sequence[TrialConfig]) -> str:
 
 
 def _settings(experiment: Experiment) -> list[str]:
-    """The algorithm, the noise, what else varies, and the seed."""
+    """Return the settings columns: algorithm, noise, other varied settings, and seed."""
     used = [trial.canonical() for trial in experiment.possible]
     noise = [name for name in NOISE if any(own.get(name) for own in used)]
     calibrated = [CALIBRATED[name] for name in noise if name in CALIBRATED]

@@ -1,4 +1,4 @@
-"""What a worker of a sweep does: train packs, epoch by epoch, from their checkpoints where there are any."""
+"""The worker of a sweep: train packs epoch by epoch, and resume from their checkpoints."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ from pipeline.trials.packs import Pack
 from pipeline.trials.records import Draw, EpochRecord
 from pipeline.trials.trainer import check_packages
 
-if TYPE_CHECKING:  # workers import torch where they first train
+if TYPE_CHECKING:  # workers import torch only when they train
     from pipeline.learning.data.dataset import Dataset
     from pipeline.learning.run import Run
 
-Plugins = tuple[Sequence[str], Path]  # names of modules, and the folder where they may lie
+Plugins = tuple[Sequence[str], Path]  # names of modules, and their folder
 Trainer = Callable[[Pack], Iterator[list[EpochRecord] | Draw]]
 
 
 def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
-    """Per epoch `{"records": one for each trial that had not ended}`; after an exception also its text. With
-    `draw` it is a question, which is answered by asking for more."""
+    """Yield per epoch `{"records": one for each trial that had not ended}`; after an exception also its text.
+
+    A result with `draw` is a question; asking for the next result answers it.
+    """
     live = {trial.trial_key for trial in pack.trials}
     try:
-        # Whoever asks for more has what was yielded: after the last epoch the trainer may throw away what it kept.
+        # A request for the next item confirms the last one: after the last epoch the trainer may remove its checkpoint.
         for records in trainer(pack):
             if isinstance(records, Draw):
                 yield {"records": [], "draw": records}
@@ -47,21 +49,26 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
         if live:
             raise RuntimeError(f"training ended without an outcome of {', '.join(sorted(live))}")
     except Exception as error:
-        said = public_line(error) if pack.shared.discreet else one_line(error)
+        said = public_line(error) if pack.shared.hides_errors else one_line(error)
         yield {"records": [], "error": said, "traceback": traceback.format_exc()}
 
 
 def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Checkpoints,
             digests: Mapping[str, str] = MappingProxyType({})) -> None:
-    """What a node must have before it trains these trials, and before several workers look for it at once.
+    """Prepare a node for these trials: packages, data sets, feature files and the folder of checkpoints.
+
+    It runs before several workers would look for the same files at once.
 
     Args:
-        digests: of files of features, by the names that stand for them.
+        trials: the trials that the node may train.
+        data_folder: folder of the data sets.
+        checkpoints: the sweep's checkpoints.
+        digests: digests of feature files, by their public names.
 
     Raises:
-        DataError: a data set that is not there and cannot be downloaded, or is another than the official one; a file of
-            features that is not there, or is another than that of the trials.
-        ConfigError: a trainer that needs a package which is not installed.
+        DataError: a data set is missing and cannot be downloaded, or differs from the official one; a feature file is
+            missing, or differs from the trials' file.
+        ConfigError: a package that a trainer needs is not installed.
         OSError: checkpoints cannot be written.
     """
     from pipeline.learning.data.dataset import load
@@ -79,31 +86,37 @@ def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints
 
 def prepare_elsewhere(plugins: Plugins, trials: Sequence[TrialConfig], data_folder: Path | None,
                       checkpoints: Checkpoints, digests: Mapping[str, str]) -> None:
-    """`prepare` on another node than the driver's, of which it is not known what is installed there.
+    """Call `prepare` on a node other than the driver's; its installed libraries are not known.
 
     Raises:
-        ImportError: a library that is not installed.
-        ConfigError: also for a plugin that is not there.
+        ImportError: a library is not installed.
+        ConfigError: as `prepare`, also for a missing plugin.
     """
-    import pipeline.learning.training  # noqa: F401  and with it all that training imports
+    import pipeline.learning.training  # noqa: F401  imports all libraries of training
 
-    load_plugins(*plugins)  # before anything asks what a trial is
+    load_plugins(*plugins)  # first, as plugins define trials
     prepare(trials, data_folder, checkpoints, digests)
 
 
 def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | None, checkpoints: Checkpoints,
                stop: Halving | None = None, digests: Mapping[str, str] = MappingProxyType({})
                ) -> Iterator[list[EpochRecord] | Draw]:
-    """The default trainer: `pipeline.learning.run.train` on the pack's dataset, from and to checkpoints.
+    """Train a pack with `pipeline.learning.run.train` on its data set, with checkpoints: the default trainer.
 
     Args:
-        digests: as of `prepare`, for a node that joined after the others were prepared.
+        pack: the pack.
+        device: device type.
+        threads: torch threads.
+        data_folder: folder of the data sets.
+        checkpoints: the sweep's checkpoints.
+        stop: early stopping, if any.
+        digests: as in `prepare`, for a node that joined after the others were prepared.
 
     Yields:
-        The records of one epoch. Where the pack had a checkpoint, those of one epoch have the tag `checkpoint`, which
-        says what became of it. Of a secure pack first of all a `Draw`: whoever asks for more has charged it.
+        The records of one epoch. If the pack had a checkpoint, one epoch's records have a tag `checkpoint` that tells
+        whether it was used. A secure pack first yields a `Draw`: the caller charges it before asking for more.
     """
-    import torch  # here and not above: the driver needs no torch
+    import torch  # imported here: the driver needs no torch
 
     from pipeline.learning.data.features import check_file
     from pipeline.learning.run import train
@@ -117,13 +130,13 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
 
 
 class CheckpointKeeper:
-    """The `pipeline.learning.run.Keeper` of sweeps: goes on from the pack's checkpoint, and saves others.
+    """The `pipeline.learning.run.Keeper` of sweeps: resumes from the pack's checkpoint, and saves new ones.
 
-    What was handed in before the checkpoint is handed in again, in case it was lost on its way. The records of secure
-    trials are held back until a checkpoint has them, the last until one has the end: epochs that are lost cannot be
-    repeated, and those that take their place carry other noise, so that handing in both would publish more than is
-    accounted for. (Where no checkpoint can be written, the end is handed in without.) Before anything secret is drawn
-    the driver is asked, which charges what is a second draw, or ends the pack.
+    Records from before the checkpoint are sent again, in case they were lost on the way. Records of secure trials are
+    held back until a checkpoint contains them, the last ones until a checkpoint contains the end. A lost epoch cannot
+    be repeated: a new one has other noise, and sending both would publish more than the accountants cover. (If no
+    checkpoint can be written, the last records are sent without one.) Before any secret draw the driver is asked. It
+    charges a second draw, or ends the pack.
     """
 
     def __init__(self, pack: Pack, device: str, checkpoints: Checkpoints) -> None:
@@ -135,17 +148,17 @@ class CheckpointKeeper:
         self._draw = ""  # name of the draw of a secure pack
 
     def resume(self, training: Run) -> Iterator[list[EpochRecord] | Draw]:
-        """Put the training where the pack's checkpoint was made; its epochs, after the question of a secure pack."""
+        """Restore the pack's checkpoint and yield its epochs; a secure pack first yields a `Draw`."""
         saved, refused = None, ""
         try:
             saved = self._checkpoints.load(self._pack, self._device)
         except CheckpointError as error:
             refused = str(error)
             self._note = f"checkpoint refused, started again: {error}"
-        if self._pack.shared.redrawn:
+        if self._pack.shared.draws_fresh_noise:
             self._draw = saved.draw if saved else secrets.token_hex(4)
             yield Draw(self._draw, saved.values["epoch"] if saved else 0, refused)
-            if refused:  # and given up by now
+            if refused:  # the driver has given this checkpoint up
                 self._checkpoints.remove(self._pack)
         if not saved:
             return
@@ -155,8 +168,8 @@ class CheckpointKeeper:
         yield from [*before, _noted(last, f"resumed from epoch {training.epoch}")]
 
     def keep(self, training: Run, records: list[EpochRecord]) -> list[list[EpochRecord]]:
-        """Save a checkpoint where one is due; the epochs that need not wait for one any more."""
-        secure = self._pack.shared.redrawn and training.resumable  # else nothing could be repeated anyway
+        """Save a checkpoint if one is due; return the epochs that need not wait for a checkpoint."""
+        secure = self._pack.shared.draws_fresh_noise and training.resumable  # else there is no checkpoint to wait for
         self._history += records
         due = secure if training.ended else time.monotonic() - self._saved_at >= self._checkpoints.seconds
         saved = due and training.resumable and self._save(training)
@@ -168,11 +181,11 @@ class CheckpointKeeper:
         return free
 
     def end(self) -> None:
-        """The pack needs no checkpoint any more."""
+        """Remove the pack's checkpoint: it is no longer needed."""
         self._checkpoints.remove(self._pack)
 
     def _save(self, training: Run) -> bool:
-        """Save a checkpoint; one that cannot be written, on a full disk for example, ends no training."""
+        """Save a checkpoint; return whether it was written. A failure, as on a full disk, does not end training."""
         self._saved_at = time.monotonic()
         try:
             arrays, values = training.capture()
@@ -187,14 +200,14 @@ class CheckpointKeeper:
 
 
 def _noted(records: list[EpochRecord], note: str) -> list[EpochRecord]:
-    """The records with `note` in the tag `checkpoint`, if there is a note."""
+    """Return the records with `note` in the tag `checkpoint`, if there is a note."""
     return [dataclasses.replace(record, tags={**record.tags, "checkpoint": note}) if note else record
             for record in records]
 
 
 @functools.lru_cache(maxsize=2)
 def _dataset(name: str, folder: Path | None, device: str) -> Dataset:
-    """The dataset, loaded once per worker process and shared by the packs that it trains."""
+    """Load the data set once per worker process, for all packs that it trains."""
     from pipeline.learning.data.dataset import DataError, load
 
     try:
@@ -204,14 +217,16 @@ def _dataset(name: str, folder: Path | None, device: str) -> Dataset:
 
 
 def one_line(error: BaseException) -> str:
-    """`ValueError: what it says (training.py:120)`."""
+    """Return an exception as one line, `ValueError: message (training.py:120)`."""
     message = str(error).strip()
     return f"{type(error).__name__}: {message.splitlines()[0] if message else 'without a message'}{_place(error)}"
 
 
 def public_line(error: BaseException) -> str:
-    """As `one_line`, of a trial with secret noise: what was not written for users may have numbers of its records or
-    its noise in it, and only its kind and place are said."""
+    """Return an exception of a trial with secret noise as one line without private numbers.
+
+    A message that was not written for users may contain numbers from records or noise: only type and place are given.
+    """
     if public := getattr(error, "public", ""):
         return f"{type(error).__name__}: {public}{_place(error)}"
     return one_line(error) if isinstance(error, UserError) else f"{type(error).__name__}{_place(error)}"

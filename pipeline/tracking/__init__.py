@@ -1,4 +1,4 @@
-"""The tracking store: what is kept of every trial, in MLflow, of which `backend` alone knows.
+"""The tracking store: the records of all trials, in MLflow. Only `backend` imports MLflow.
 
 `Reader` reads a store and changes nothing; `Store` is a reader that also writes.
 """

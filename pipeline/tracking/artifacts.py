@@ -1,4 +1,4 @@
-"""How a trial looks in the tracking store: its name, its params and back, its status, and the files it leaves."""
+"""The form of a trial in the tracking store: params, tags, status and files."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from pipeline.trials.part import PARTS
 from pipeline.trials.records import Outcome
 
 STATUSES = ("running", "finished", "diverged", "stopped", "failed", "interrupted")
-DONE = ("finished", "diverged", "stopped")  # need no more training
-EXPERIMENT = "experiment.yaml"  # of a sweep's parent run: the experiment file as it was swept last
-IMPORTED = "imported"  # tag of what others trained: of its experiment, its parent run and its runs
-BUDGET = "budget"  # its tag with what a privacy budget began with, as JSON
-WEIGHTS = "weights.safetensors"  # of a trial
-CONFIG = "config.json"  # its canonical configuration
-SUGGESTIONS = "search.json"  # of a sweep's parent run: what its search has asked for
-CALIBRATED = "calibrated."  # tags and params of what a target came to: `noise_multiplier` or `sigma`
-MOST_DIGITS = 1e15  # whole numbers up to here are as exact without a point
-# Tags of a trial with secret noise, of which every draw is a release of its own.
-DRAW = "draw"  # random name of the draw that a run's epochs are of
-DRAWS = "privacy.draws"  # how many there were until this one, those of deleted runs included
-EARLIER = "privacy.earlier_epochs"  # that the draws before this one have released, all together
-LOST = "privacy.lost_epochs"  # that count as released beside those that were published: of attempts that failed
+DONE = ("finished", "diverged", "stopped")  # statuses of trials that need no more training
+EXPERIMENT = "experiment.yaml"  # artifact of a sweep's parent run: the experiment file of its last run
+IMPORTED = "imported"  # tag of imported results: of their experiment, parent run and runs
+BUDGET = "budget"  # tag of a sweep's experiment: the initial state of its privacy budget, as JSON
+WEIGHTS = "weights.safetensors"  # artifact of a trial
+CONFIG = "config.json"  # artifact of a trial: its canonical configuration
+SUGGESTIONS = "search.json"  # artifact of a sweep's parent run: the suggestions of its search
+CALIBRATED = "calibrated."  # prefix of tags and params with calibrated noise: `noise_multiplier` or `sigma`
+MOST_DIGITS = 1e15  # below this, an integer in a float is exact without a decimal point
+# Tags of a trial with secret noise: every draw is a release of its own.
+DRAW = "draw"  # random name of the draw of a run's epochs
+DRAWS = "privacy.draws"  # number of draws up to this one, including deleted runs
+EARLIER = "privacy.earlier_epochs"  # number of epochs that all earlier draws have released
+LOST = "privacy.lost_epochs"  # unpublished epochs of failed attempts, which count as released
 REFUSED = "privacy.refused"  # why a budget did not admit another draw
 
 
 class Kinds(Mapping[str, type]):
-    """The type of every setting of a trial, by name; those of extensions are there once they are registered."""
+    """The type of every setting of a trial, by name; settings of registered extensions are included."""
 
     def __getitem__(self, name: str) -> type:
         for f in settings():
@@ -55,8 +55,11 @@ FIELDS = Kinds()
 
 @dataclass
 class TrackedRun:
-    """One trial as the store holds it: `metrics` are the latest values, times are milliseconds since 1970, `epoch` is
-    the last one that it has of the trial, 0 for none."""
+    """One trial in the store.
+
+    `metrics` has the latest values, times are milliseconds since 1970, and `epoch` is the trial's last epoch in the
+    store, 0 for none.
+    """
 
     run_id: str
     trial_key: str
@@ -71,21 +74,23 @@ class TrackedRun:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What a search has asked for: a trial, and whether it was let start, or its cost did not fit the budget."""
+    """A suggestion of a search: a trial, and whether it was allowed to start; otherwise it did not fit the budget."""
 
     trial: TrialConfig
     started: bool
 
 
 def suggestions_text(suggestions: Sequence[Suggestion]) -> str:
-    """Suggestions in their order, as JSON."""
+    """Return suggestions as JSON, in order."""
     return json.dumps([{"trial_key": s.trial.trial_key, "started": s.started, "settings": s.trial.used()}
                        for s in suggestions], indent=1) + "\n"
 
 
 def decisions_of(text: str) -> list[tuple[str, bool]]:
-    """(trial_key, whether it was let start) of suggestions as JSON, whatever their settings; of a text that is cut off
-    or damaged none."""
+    """Return (trial_key, whether it was allowed to start) of suggestions in JSON, without reading their settings.
+
+    A truncated or damaged text gives an empty list.
+    """
     try:
         return [(entry["trial_key"], entry["started"]) for entry in json.loads(text)]
     except (ValueError, TypeError, KeyError):
@@ -93,43 +98,45 @@ def decisions_of(text: str) -> list[tuple[str, bool]]:
 
 
 def started(suggestions: Iterable[Suggestion]) -> tuple[TrialConfig, ...]:
-    """The trials that were let start, each once."""
+    """Return the trials that were allowed to start, each once."""
     return tuple({s.trial.trial_key: s.trial for s in suggestions if s.started}.values())
 
 
 def suggestions_of(text: str) -> list[Suggestion]:
-    """The inverse of `suggestions_text`.
+    """Return the suggestions in a text from `suggestions_text`.
 
     Raises:
-        ConfigError: for settings that are not, or no longer, those of a trial.
+        ConfigError: if the settings are not, or no longer, valid for a trial.
     """
     return [Suggestion(TrialConfig.from_mapping(entry["settings"]), entry["started"]) for entry in json.loads(text)]
 
 
 def param_text(value: Any) -> str:
-    """A param as MLflow stores it, and people write it: text as it is, a whole number without a point, all else as
-    JSON. Earlier versions wrote `3.0`, which their runs keep."""
+    """Return a param's text in MLflow: a text unchanged, an integral number without a point, anything else as JSON.
+
+    Earlier versions wrote `3.0`; their runs keep it.
+    """
     if isinstance(value, float) and value.is_integer() and abs(value) < MOST_DIGITS:
         value = int(value)
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def is_setting(name: str) -> bool:
-    """Whether a param is a setting of its trial, and not what a setting came to."""
+    """Whether a param is a setting of its trial, and not a calibrated value."""
     return not name.startswith(CALIBRATED)
 
 
 def param_value(name: str, text: str) -> Any:
-    """A param in the type of its field: the inverse of `param_text`."""
+    """Return a param's value in the type of its field: the inverse of `param_text`."""
     kind = FIELDS.get(name, str)
     return text if kind is str else kind(json.loads(text))
 
 
 def config_of(run: TrackedRun) -> TrialConfig:
-    """The configuration of a tracked trial, from its params.
+    """Return the configuration of a tracked trial, from its params.
 
     Raises:
-        ConfigError: for params that are not, or no longer, those of its trial_key, or a trainer that nobody entered.
+        ConfigError: if the params do not, or no longer, fit its trial_key, or its trainer is not registered.
     """
     if (trainer := run.params.get("trainer", "built_in")) not in PARTS["trainer"]:
         raise ConfigError(f"run {run.run_id}: must be of a trainer that is entered, got '{trainer}'; a plugin of its "
@@ -146,8 +153,11 @@ def config_of(run: TrackedRun) -> TrialConfig:
 
 
 def added_up(runs: Iterable[TrackedRun]) -> tuple[float, float]:
-    """Epsilon and delta of certified runs together: of each the least epsilon that was logged, of runs of one trial
-    with recorded noise the largest, as they are one release."""
+    """Return the sums of epsilon and delta over certified runs.
+
+    A run counts with its least logged epsilon. Runs of one trial with recorded noise are one release: the largest
+    counts.
+    """
     costs: dict[str, tuple[float, float]] = {}
     for run in runs:
         logged = [value for metric, value in run.metrics.items()

@@ -1,7 +1,7 @@
-"""The tracking backend: what of MLflow a store needs, its connection, its limits and its errors.
+"""The interface to MLflow: connection, limits and errors.
 
-The only module that imports MLflow; what is made of it is in `pipeline.tracking.reader` and `pipeline.tracking.store`.
-MLflow is imported when a store is opened and not before: it takes seconds.
+Only this module imports MLflow; `pipeline.tracking.reader` and `pipeline.tracking.store` use it. The import takes
+seconds, so it happens when a store is opened.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from pipeline.trials.fields import UserError
 from pipeline.trials.records import CLOCK
 
 PAGE_SIZE = 500  # runs per page of a search
-MAX_METRICS, MAX_PARAMS, MAX_TAGS = 800, 100, 100  # per log_batch call: MLflow takes 1000 entries in all
+MAX_METRICS, MAX_PARAMS, MAX_TAGS = 800, 100, 100  # per log_batch call: MLflow takes 1000 entries together
 MAX_TAG_LENGTH = 5000  # characters, the limit that every MLflow server accepts
 
-_ENVIRONMENT = {  # read by MLflow when it is imported; what the user has set stays
+_ENVIRONMENT = {  # MLflow reads these at import; the user's own values stay
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # it logs the tracebacks of errors that it also raises
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # it logs tracebacks of errors that it raises too
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",  # seconds
 }
 
 
 class TrackingError(UserError, RuntimeError):
-    """The tracking store cannot do what was asked; the message names the store."""
+    """The tracking store refused or failed; the message names the store."""
 
 
 class NoStore(TrackingError):
@@ -62,7 +62,7 @@ S = TypeVar("S", bound=_OfStore)
 
 
 def reports_errors(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """MLflow's, its database's and its network's exceptions as `TrackingError`, with the `uri` of the object."""
+    """Turn exceptions of MLflow, its database and its network into `TrackingError`, with the object's `uri`."""
 
     def wrapper(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
@@ -78,8 +78,8 @@ def reports_errors(method: Callable[Concatenate[S, P], R]) -> Callable[Concatena
 
 
 def shown(text: str) -> str:
-    """A store's URI, or a text that has URIs in it, without user, password and tokens: fit for a message or a log."""
-    text = re.sub(r"://[^/@\s:]*(:\S*)?@", "://***@", text)  # to the last @: passwords may have one, and slashes
+    """Return a URI, or a text with URIs, without user, password and tokens, for messages and logs."""
+    text = re.sub(r"://[^/@\s:]*(:\S*)?@", "://***@", text)  # up to the last @: passwords may contain @ and slashes
     return re.sub(r"(?i)([?&][^=&\s]*(?:password|passwd|token|secret)[^=&\s]*=)[^&\s]*", r"\1***", text)
 
 
@@ -88,13 +88,13 @@ def _errors() -> tuple[type[Exception], ...]:
     from requests import RequestException
     from sqlalchemy.exc import SQLAlchemyError
 
-    # OSError: a folder that cannot be written; ImportError: a database whose driver is not installed.
+    # OSError: a folder is not writable; ImportError: a database's driver is not installed.
     return MlflowException, RequestException, SQLAlchemyError, OSError, ImportError
 
 
 @contextlib.contextmanager
 def passing(error_code: str) -> Iterator[None]:
-    """Pass over MLflow's exceptions of this code: what was asked for is so already."""
+    """Ignore MLflow's exceptions with this code: the requested state exists already."""
     try:
         yield
     except Exception as error:
@@ -103,11 +103,12 @@ def passing(error_code: str) -> Iterator[None]:
 
 
 def connect(uri: str, lock: FileLock | None) -> Any:
-    """MLflow's client of the store at `uri`; with a lock, a database that is not there yet is created.
+    """Return MLflow's client of the store at `uri`; with a lock, create a missing database.
 
     Args:
-        lock: held meanwhile: processes that create the same new database at once leave it broken. None where nothing
-            is to be created: the caller has seen that the database is set up.
+        uri: address of the store.
+        lock: held meanwhile: processes that create the same database at once would break it. None if nothing may be
+            created, because the caller has checked that the database is set up.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -116,7 +117,7 @@ def connect(uri: str, lock: FileLock | None) -> Any:
     from sqlalchemy.engine import Engine
 
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # a line for every try
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # it logs a line for every try
     if not event.contains(Engine, "connect", _without_flushes):
         event.listen(Engine, "connect", _without_flushes)
     with lock or contextlib.nullcontext():
@@ -131,8 +132,11 @@ def connect(uri: str, lock: FileLock | None) -> Any:
 
 
 def _without_flushes(connection: Any, record: Any) -> None:
-    """With a write-ahead log, SQLite need not flush the disk at every commit (some ten for a trial) to be safe from
-    processes that die; when the power fails, the database stays whole and the last commits may be lost."""
+    """Stop SQLite from flushing the disk at every commit (some ten per trial), if it has a write-ahead log.
+
+    The log protects against processes that die. After a power failure the database is intact, but the last commits may
+    be lost.
+    """
     if isinstance(connection, sqlite3.Connection):
         (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
         if mode == "wal":
@@ -140,18 +144,19 @@ def _without_flushes(connection: Any, record: Any) -> None:
 
 
 def database(uri: str) -> Path | None:
-    """The file of an SQLite store; None for any other."""
+    """Return the file of an SQLite store; None for any other store."""
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 
 
 def is_set_up(path: Path) -> bool:
-    """Whether MLflow can open the SQLite database without writing to it: it makes what it misses, tables and then a
-    first experiment. True also where that cannot be seen (a damaged or a locked file), which MLflow's own error says.
+    """Whether MLflow can open the SQLite database without writing to it: MLflow creates missing tables and experiments.
+
+    True also if this cannot be checked (a damaged or locked file): MLflow then raises its own error.
     """
     if not path.exists():
         return False
     try:
-        uri = f"{path.absolute().as_uri()}?mode=rw"  # not `ro`, which leaves files of the write-ahead log behind
+        uri = f"{path.absolute().as_uri()}?mode=rw"  # `ro` would leave files of the write-ahead log behind
         with contextlib.closing(sqlite3.connect(uri, timeout=0, uri=True)) as connection:
             return connection.execute("SELECT 1 FROM experiments LIMIT 1").fetchone() is not None
     except sqlite3.Error as error:
@@ -159,7 +164,7 @@ def is_set_up(path: Path) -> bool:
 
 
 def search(client: Any, experiments: Sequence[str], condition: str = "", deleted: bool = False) -> Iterator[Any]:
-    """All matching runs, with `deleted` those in the trash too, page by page, in an order to which new ones append."""
+    """Yield all matching runs, oldest first, page by page; with `deleted` also runs in the trash."""
     from mlflow.entities import ViewType
 
     view, token = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY, None
@@ -173,13 +178,15 @@ def search(client: Any, experiments: Sequence[str], condition: str = "", deleted
 
 
 def find_experiment(client: Any, name: str, imports: bool = False) -> str | None:
-    """Id of the experiment `name`, if there is one.
+    """Return the id of the experiment `name`; None if there is none.
 
     Args:
-        imports: whether it may hold imported results; no sweep of that name can be run or read.
+        client: MLflow's client.
+        name: name of the experiment.
+        imports: whether it may have imported results; such an experiment is no sweep.
 
     Raises:
-        TrackingError: if it was deleted, or is of imported results.
+        TrackingError: if it was deleted, or has imported results.
     """
     experiment = client.get_experiment_by_name(name)
     if experiment is not None and experiment.lifecycle_stage != "active":
@@ -192,10 +199,10 @@ def find_experiment(client: Any, name: str, imports: bool = False) -> str | None
 
 
 def find_trial(client: Any, uri: str, name: str) -> Any:
-    """The run of a trial, by MLflow's run id or by trial_key, in whichever sweep.
+    """Return the run of a trial in any sweep, by MLflow's run id or by trial_key.
 
     Raises:
-        TrackingError: if there is none, or several of one trial_key.
+        TrackingError: if there is none, or several with one trial_key.
     """
     key = {16: "tags.trial_key", 32: "attributes.run_id"}.get(len(name)) if name.isalnum() else None
     if key is None:
@@ -211,19 +218,19 @@ def find_trial(client: Any, uri: str, name: str) -> Any:
 
 
 def tracked(run: Any) -> TrackedRun:
-    """MLflow's run as plain data."""
+    """Return MLflow's run as plain data."""
     tags = dict(run.data.tags)
-    # MLflow keeps of every metric the point of the latest step, and says its step here alone.
+    # MLflow keeps each metric's point of the latest step, and has the step only here.
     epoch = next((metric.step for metric in run.data._metric_objs if metric.key == CLOCK), 0)
     return TrackedRun(run.info.run_id, tags["trial_key"], dict(run.data.params), dict(run.data.metrics), tags,
                       tags.get("status", "running"), run.info.start_time, run.info.end_time, epoch)
 
 
 class Listing:
-    """Which runs the trials of a database's sweep have, without a search for every trial.
+    """The runs of a sweep's trials in a database, without a search for each trial.
 
-    The sweep is listed once, and again when another process of this host has listed it since, and so may have created
-    runs: whoever lists leaves a mark in `folder`. Whoever asks holds a lock until the run that is missing is created.
+    The sweep is listed once, and again if another process of this host has listed it meanwhile: that process may have
+    created runs. A process that lists leaves a mark in `folder`. A caller holds a lock until it has created its run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -231,14 +238,14 @@ class Listing:
         self._runs: dict[str, list[str]] = {}
 
     def runs_of(self, key: str, experiment: str, list_all: Callable[[], Sequence[TrackedRun]]) -> list[str]:
-        """Run ids of the trial `key`; the caller adds the one that it creates."""
+        """Return the run ids of the trial `key`; the caller adds a run that it creates."""
         marked = self._marked(experiment)
         if not marked.exists() or marked.read_text() != self._mark:
             self.read(experiment, list_all)
         return self._runs.setdefault(key, [])
 
     def read(self, experiment: str, list_all: Callable[[], Sequence[TrackedRun]]) -> Sequence[TrackedRun]:
-        """All runs, listed now; the caller holds the lock."""
+        """List all runs now, and return them; the caller holds the lock."""
         runs, self._runs = list_all(), {}
         for run in runs:
             self._runs.setdefault(run.trial_key, []).append(run.run_id)
@@ -250,13 +257,13 @@ class Listing:
         return self._folder / f".runs-{experiment}.mark"
 
     def forget(self, key: str) -> None:
-        """The trial has no run any more."""
+        """Remove the trial's runs from the listing."""
         self._runs.pop(key, None)
 
 
 def write(client: Any, run_id: str, points: Sequence[tuple[str, float, int]] = (),
           params: Mapping[str, str] | None = None, tags: Mapping[str, str] | None = None) -> None:
-    """Metrics (name, value, step), params and tags in as few calls as MLflow's limits allow."""
+    """Write metrics (name, value, step), params and tags, in as few calls as MLflow's limits allow."""
     from mlflow.entities import Metric, Param, RunTag
 
     now = int(time.time() * 1000)
@@ -269,8 +276,10 @@ def write(client: Any, run_id: str, points: Sequence[tuple[str, float, int]] = (
 
 
 def log_files(client: Any, info: Any, write_to: Callable[[Path], None]) -> None:
-    """What `write_to` writes to a folder, as artifacts of the run whose RunInfo is `info`; without a copy where MLflow
-    would only copy it to this host's disk."""
+    """Store the files that `write_to` writes to a folder as artifacts of the run with RunInfo `info`.
+
+    If MLflow would only copy them to this host's disk, they are written there directly.
+    """
     uri = urlsplit(info.artifact_uri)
     if uri.scheme == "file":
         folder = Path(url2pathname(uri.path))
@@ -283,8 +292,10 @@ def log_files(client: Any, info: Any, write_to: Callable[[Path], None]) -> None:
 
 
 def require_finite(name: str, value: float, place: str) -> None:
-    """Raises:
-        ValueError: for a metric that is not finite: MLflow would store infinity as 1.8e308.
+    """Check that a metric is finite.
+
+    Raises:
+        ValueError: if it is not: MLflow would store infinity as 1.8e308.
     """
     if not math.isfinite(value):
         raise ValueError(f"{name}: must be finite, got {value} ({place}); log nothing and set a tag")

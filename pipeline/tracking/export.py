@@ -1,4 +1,4 @@
-"""One trial as files that need neither this package nor the tracking store to be read."""
+"""Export one trial as files that are readable without this package and the tracking store."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from pipeline.trials.fields import UserError
 
 
 def export(store: Reader, name: str, folder: Path | None = None) -> list[Path]:
-    """Write a trial that has ended to a new folder, which appears whole or not at all.
+    """Write a trial that has ended to a new folder, atomically.
 
-    It has `weights.safetensors` and `config.json` as they are stored, all metrics as `metrics.csv` (columns metric,
-    epoch, value), and the tags that say what an epsilon among them means as `privacy.json`.
+    The folder has `weights.safetensors` and `config.json` from the store, and all metrics in `metrics.csv` (columns
+    metric, epoch, value). `privacy.json` has the tags on the guarantee of its epsilons.
 
     Args:
+        store: the store.
         name: the trial's MLflow run id or trial_key.
-        folder: to be made; by default `exports/<trial_key>`.
+        folder: the new folder; by default `exports/<trial_key>`.
 
     Returns:
         The files.
 
     Raises:
-        UserError: if the folder is there already.
-        TrackingError: for a trial that is not there, has not ended, or lacks a file.
+        UserError: if the folder exists.
+        TrackingError: if the trial is missing, has not ended, or lacks a file.
     """
     run = store.trial(name)
     folder = folder or Path("exports", run.trial_key)

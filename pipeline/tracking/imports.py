@@ -1,7 +1,7 @@
-"""Results that others trained: their CSV file, and how they lie in the tracking store.
+"""Results that others trained: read their CSV file, and store them in the tracking store.
 
-An import is an MLflow experiment of its own, tagged `imported`, with a parent run and a nested run for each result. Its
-runs have no `trial_key` and its parent is no sweep's, so whatever looks for trials or sweeps passes them over.
+An import is an MLflow experiment of its own, tagged `imported`, with a parent run and one nested run per result. Its
+runs have no `trial_key` and its parent run has no tag `sweep`, so code that looks for trials or sweeps ignores them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pipeline.trials.sampler import RELATIONS
 
 ACCURACY, EPSILON = "test/accuracy", "epsilon/imported"  # metrics of a result
 SAID = "imported: said by its source; nothing was trained or accounted for here"
-MOST_CHARACTERS = 500  # of a text: every MLflow server accepts a param of this length
-MOST_NAME = 250  # characters of a run's name in a database
+MOST_CHARACTERS = 500  # longest text: every MLflow server accepts a param of this length
+MOST_NAME = 250  # longest name of a run in a database
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
@@ -35,11 +35,11 @@ class Result:
     """One row of a file of results.
 
     Attributes:
-        dataset, method: what was trained on, and how it was trained, in the source's words.
-        epsilon, delta, relation: of (epsilon, delta)-differential privacy, as the source states it.
-        accuracy: on the test set, a fraction.
-        seed: None of a published figure without one.
-        source: who trained it, or where it was published.
+        dataset, method: data set and training method, in the source's words.
+        epsilon, delta, relation: the source's (epsilon, delta)-differential privacy.
+        accuracy: accuracy on the test set, a fraction.
+        seed: None for a published figure without a seed.
+        source: author or publication.
     """
 
     dataset: str
@@ -53,16 +53,16 @@ class Result:
 
     @property
     def point(self) -> tuple[object, ...]:
-        """What results share that are averaged over their seeds."""
+        """The fields that results share if they are averaged over seeds."""
         return self.dataset, self.method, self.epsilon, self.delta, self.relation
 
 
 def read_results(path: Path) -> tuple[list[Result], str]:
-    """The results of a CSV file with a column for each field of `Result`, in any order, and its text.
+    """Return the results of a CSV file, and its text. The file has a column for each field of `Result`, in any order.
 
     Raises:
-        UserError: for a file that cannot be read, has other columns or no result, a cell that is wrong, and a result
-            that is there twice or has no seed beside others of its point. Rows count from 1, as in a spreadsheet.
+        UserError: for a file that cannot be read, wrong columns, no result, a wrong cell, a repeated result, or a
+            result without a seed beside others of its point. Rows count from 1, as in a spreadsheet.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -79,14 +79,14 @@ def read_results(path: Path) -> tuple[list[Result], str]:
         if name not in CELLS:
             raise UserError(f"{path}, row {first}: unknown column {name!r}; {accepted(name, CELLS, 'columns')}")
     if wrong := [name for name in CELLS if names.count(name) != 1]:
-        raise UserError(f"{path}, row {first}: must have every column once, which is not so of {', '.join(wrong)}")
+        raise UserError(f"{path}, row {first}: must have every column once, but not so {', '.join(wrong)}")
     seen: dict[tuple[object, ...], dict[int | None, int]] = {}
     return [_result(f"{path}, row {place}", place, names, row, seen) for place, row in rows], text
 
 
 def _result(where: str, place: int, names: Sequence[str], row: Sequence[str],
             seen: dict[tuple[object, ...], dict[int | None, int]]) -> Result:
-    """The result of a row, noted in `seen`: by point and seed the row that has it."""
+    """Return the result of a row, and note it in `seen`: point -> seed -> row."""
     if len(row) != len(names):
         raise UserError(f"{where}: must have {len(names)} cells, one for each column, has {len(row)}")
     values = {}
@@ -156,21 +156,24 @@ CELLS: dict[str, Callable[[str], Any]] = {
 
 
 def tag_of(results: Sequence[Result]) -> str:
-    """The tag `imported` of an experiment: a digest of its results, in whatever order, and their number."""
+    """Return the tag `imported` of an experiment: a digest of its results, in any order, and their number."""
     return f"{digest({'results': sorted(map(repr, results))})} {len(results)}"
 
 
 def save(client: Any, number: str, results: Sequence[Result], text: str, replace: bool) -> tuple[int, int]:
-    """Write results to the experiment `number`, and return how many were added and how many deleted.
+    """Write results to the experiment `number`; return the numbers of added and of deleted results.
 
-    Results that it has stay. An import that broke off is so completed: a run that was not closed holds no result.
+    Existing results stay, so this completes an interrupted import. A run that was not closed has no result.
 
     Args:
-        text: of their file, which the parent run keeps.
-        replace: whether results that the file does not have are deleted.
+        client: MLflow's client.
+        number: id of the experiment.
+        results: the results.
+        text: text of their file, which the parent run keeps.
+        replace: whether to delete results that are not in the file.
 
     Raises:
-        TrackingError: where the experiment is no import or, without `replace`, one of other results.
+        TrackingError: if the experiment is no import or, without `replace`, has other results.
     """
     experiment, tag = client.get_experiment(number), tag_of(results)
     if IMPORTED not in experiment.tags:
@@ -202,7 +205,7 @@ def save(client: Any, number: str, results: Sequence[Result], text: str, replace
 
 
 def _write(client: Any, number: str, parent: str, name: str, result: Result) -> None:
-    """A nested run; it counts once it is closed."""
+    """Write a nested run; it counts once it is closed."""
     params = asdict(result)
     metrics = [(ACCURACY, params.pop("accuracy"), 0), (EPSILON, params.pop("epsilon"), 0)]
     seed = "" if result.seed is None else f" s{result.seed}"
@@ -215,7 +218,7 @@ def _write(client: Any, number: str, parent: str, name: str, result: Result) -> 
 
 
 def _stored(run: Any) -> Result | None:
-    """The result of a nested run; None of one that was not closed."""
+    """Return the result of a nested run; None if the run was not closed."""
     if run.info.status != "FINISHED":
         return None
     params, metrics = dict(run.data.params), run.data.metrics
@@ -225,10 +228,10 @@ def _stored(run: Any) -> Result | None:
 
 
 def stored(client: Any, uri: str, name: str) -> list[Result]:
-    """The results that were imported under a name, the oldest first.
+    """Return the results imported under a name, oldest first.
 
     Raises:
-        TrackingError: where there are none of that name, or fewer than were to be imported.
+        TrackingError: if there are none with that name, or the import is incomplete.
     """
     number = find_experiment(client, name, imports=True)
     tags = client.get_experiment(number).tags if number else {}

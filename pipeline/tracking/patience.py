@@ -1,4 +1,4 @@
-"""Waiting for a tracking store that cannot be reached for a while: a server restarts, a database is locked."""
+"""Wait for a tracking store that is unreachable for a while: a server restarts, a database is locked."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import Any
 
 import requests
 
-PAUSE_SECONDS = 1.0  # between two tries
-TELL_SECONDS = 25.0  # of silence, after which it is said, and said again, that the store is waited for
-LOOK_SECONDS = 1.0  # between two looks at how long a call takes
+PAUSE_SECONDS = 1.0  # time between two tries
+TELL_SECONDS = 25.0  # time between two messages while waiting
+LOOK_SECONDS = 1.0  # time between two checks of a call's duration
 UNREACHABLE = (ConnectionError, TimeoutError, requests.ConnectionError, requests.Timeout,
                requests.exceptions.RetryError)
 
 
 class PatientClient:
-    """A client of the store whose calls are repeated, with the same arguments, while the store cannot be reached.
+    """A client of the store that repeats calls, with the same arguments, while the store cannot be reached.
 
-    The same arguments, time stamps among them, so that a call whose answer was lost, and which is made again, writes
-    nothing twice: MLflow keeps equal points of a metric once, and takes equal params and tags. What it would make
-    twice are runs; `Store` removes those.
+    The arguments, time stamps included, stay the same: if only the answer of a call was lost, the repeated call writes
+    nothing twice. MLflow stores equal points of a metric once, and accepts equal params and tags. It would create a run
+    twice; `Store` removes the second.
 
     Args:
-        client: every method of it can be called here.
-        seconds: how long an outage may last, from the first call that failed to the first that succeeds. After one
-            that lasted longer, or a wait that was interrupted, calls are made once.
-        say: takes a line when the store is lost, others while it is waited for, and one when it is back.
+        client: the client; all its methods are available here.
+        seconds: longest outage, from the first failed call to the first success. After a longer outage or an
+            interrupted wait, calls are not repeated.
+        say: receives messages when the store is lost, while waiting, and when the store is back.
     """
 
     def __init__(self, client: Any, seconds: float, say: Callable[[str], None]) -> None:
         self._client, self._seconds, self._say = client, seconds, say
-        self._lost_at: float | None = None  # when the first call failed; None while the store answers
-        self._told_at = 0.0  # when it was last said that the store is waited for
+        self._lost_at: float | None = None  # time of the first failed call; None while the store answers
+        self._told_at = 0.0  # time of the last message
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._client, name)
@@ -66,13 +66,13 @@ class PatientClient:
                 over.set()
 
     def _tell_while_late(self, began: float, over: threading.Event) -> None:
-        """Say again and again that a call is waited for that began at `began`, until it is over."""
+        """Repeat a message about a call that began at `began`, until the call is over."""
         while not over.wait(LOOK_SECONDS):
             if time.monotonic() - (self._lost_at or began) >= TELL_SECONDS:
                 self._tell(began)
 
     def _tell(self, since: float) -> None:
-        """What is waited for, where that has begun at `since`, and was not said lately."""
+        """Print a message about a wait since `since`, unless the last message is recent."""
         now = time.monotonic()
         if self._seconds and now - self._told_at >= TELL_SECONDS:
             self._told_at = now
@@ -80,7 +80,7 @@ class PatientClient:
                       f"for up to {self._seconds:g} s")
 
     def _waits(self, began: float) -> bool:
-        """After a call that began at `began` and failed: whether another is to be made, which is then due."""
+        """Whether to repeat a failed call that began at `began`; if so, pause first."""
         if self._lost_at is None:
             self._lost_at = began
             if self._seconds:
@@ -96,17 +96,17 @@ class PatientClient:
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Whether the store may answer when it is asked again: it was not reached, or was busy, or locked by another.
+    """Whether a repeated call may succeed: the store was not reached, or was busy or locked.
 
-    What it refuses (permissions, values) or cannot do (a full disk, a damaged file) stays so.
+    Refusals (permissions, values) and failures (a full disk, a damaged file) are permanent.
     """
-    if getattr(error, "error_code", "") == "TEMPORARILY_UNAVAILABLE":  # MLflow, for any failed operation of a database
+    if getattr(error, "error_code", "") == "TEMPORARILY_UNAVAILABLE":  # MLflow's code for any failed database operation
         return "(sqlite3." not in str(error) or "locked" in str(error)
     return any(isinstance(link, UNREACHABLE) for link in _chain(error))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, what it was raised from, and so on."""
+    """Yield an error, its cause, the cause's cause, and so on."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

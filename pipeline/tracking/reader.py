@@ -1,8 +1,7 @@
-"""Reading the tracking store: sweeps, their trials and what was logged of them.
+"""Read the tracking store: sweeps, their trials and their metrics.
 
-What status, reports and notebooks ask for. Nothing is created and nothing is changed, so any number of readers may
-look at a store while a sweep writes to it. What is written is in `pipeline.tracking.store`, and how MLflow is spoken to
-in `pipeline.tracking.backend`.
+Status, reports and notebooks use it. It creates and changes nothing, so any number of readers may use a store while a
+sweep writes to it. `pipeline.tracking.store` writes, and `pipeline.tracking.backend` has the calls of MLflow.
 """
 
 from __future__ import annotations
@@ -57,23 +56,23 @@ from pipeline.trials.records import Release
 
 
 class Reader:
-    """A tracking store that is there, and is only read: no method writes to it.
+    """An existing tracking store, for reading only: no method writes to it.
 
-    One sweep at a time is open, from `find` or `attach` on:
+    `find` or `attach` opens one sweep at a time:
 
         reader = Reader(root=Path("mlruns"))
         reader.attach("quickstart")
         accuracy = {run.trial_key: reader.history(run.run_id, "validation/accuracy") for run in reader.runs()}
 
     Args:
-        uri: where it was tracked; by default MLFLOW_TRACKING_URI, else the SQLite database `<root>/mlflow.db`.
+        uri: address of the store; by default MLFLOW_TRACKING_URI, else the SQLite database `<root>/mlflow.db`.
         root: local folder of the database.
 
     Attributes:
         place: `<host>:<root>`, this host and folder.
 
     Raises:
-        TrackingError: for a store that cannot be opened or reached, and a database that is not there or is empty.
+        TrackingError: if the store cannot be opened or reached, or the database is missing or empty.
     """
 
     def __init__(self, uri: str | None = None, root: Path = Path("mlruns")) -> None:
@@ -87,14 +86,14 @@ class Reader:
 
     @classmethod
     def of(cls, store: Reader | str | os.PathLike[str]) -> Reader:
-        """Of a store by its URI, or by the folder of a database; a reader as it is."""
+        """Return the reader of a store given by its URI, by the folder of a database, or by a reader."""
         if isinstance(store, Reader):
             return store
         return cls(store) if isinstance(store, str) and "://" in store else cls(root=Path(store))
 
     @reports_errors
     def _open(self) -> Any:
-        """MLflow's client of a store that is there; MLflow would set up a database that is not."""
+        """Return MLflow's client of an existing store; MLflow itself would set up a missing database."""
         if self._database is not None and not is_set_up(self._database):
             state = "is empty" if self._database.exists() else "does not exist"
             raise NoStore(f"tracking store {shown(self.uri)}: {state} (run the sweep first)")
@@ -102,27 +101,27 @@ class Reader:
 
     @reports_errors
     def artifact_folders(self) -> list[Path]:
-        """Folders of this host where the store's artifacts lie, and are shown to whoever sees its runs."""
+        """Return the folders of this host with the store's artifacts; every reader of its runs can see them."""
         locations = (urlsplit(experiment.artifact_location) for experiment in self._client.search_experiments())
         return [Path(url2pathname(uri.path)) for uri in locations if uri.scheme in ("file", "")]
 
     @property
     def shared(self) -> bool:
-        """Whether other folders and hosts may use the store, too."""
+        """Whether other folders and hosts may use the store too."""
         return self._database != self.root / "mlflow.db"
 
     @reports_errors
     def sweeps(self) -> list[str]:
-        """Names of all sweeps in the store, the oldest first."""
+        """Return the names of all sweeps in the store, oldest first."""
         return [e.name for e in sorted(self._client.search_experiments(), key=lambda e: e.creation_time)
                 if IMPORTED not in e.tags and self.find(e.name)]
 
     @reports_errors
     def find(self, name: str) -> bool:
-        """Open the sweep `name` to read it, if there is one; nothing is created and no status changes.
+        """Open the sweep `name` for reading; return whether it exists. Creates nothing and changes no status.
 
         Raises:
-            TrackingError: for a name of imported results.
+            TrackingError: if the name belongs to imported results.
         """
         self._experiment_id = find_experiment(self._client, name)
         parent = self._find_parent() if self._experiment_id else None
@@ -130,40 +129,40 @@ class Reader:
         return parent is not None
 
     def attach(self, name: str) -> None:
-        """As `find`.
+        """Open the sweep `name` for reading.
 
         Raises:
-            TrackingError: if there is no such sweep in the store.
+            TrackingError: if the store has no such sweep.
         """
         if not self.find(name):
             raise TrackingError(f"tracking store {shown(self.uri)}: no sweep named '{name}' (run the sweep first)")
 
     @reports_errors
     def planned(self) -> int | None:
-        """Trials of the open sweep when it was last run."""
+        """Return the number of planned trials of the open sweep's last run; None if not known."""
         data = self._client.get_run(self._parent()).data if self._parent_id else None
         text = data and data.tags.get("latest.trials", data.params.get("trials"))
         return int(text) if text else None
 
     @reports_errors
     def holder(self) -> tuple[str, str] | None:
-        """(driver, its last beat) of the open sweep, while it runs or if it was not closed."""
+        """Return (driver, its last heartbeat) of the open sweep; None if the sweep was closed."""
         run = self._client.get_run(self._parent())
         running = run.info.status == "RUNNING" and "driver" in run.data.tags
         return (run.data.tags["driver"], run.data.tags.get("driver.beat", "")) if running else None
 
     @reports_errors
     def nodes(self, driver: str) -> list[dict[str, Any]] | None:
-        """What this driver of the open sweep has last seen of the nodes; None if it has noted nothing."""
+        """Return this driver's last view of the nodes; None if it has noted nothing."""
         noted = json.loads(self._client.get_run(self._parent()).data.tags.get("driver.nodes", "{}"))
         return noted["nodes"] if noted.get("driver") == driver else None
 
     @reports_errors
     def experiment(self) -> str:
-        """The text of the experiment file of the open sweep, as it was swept last.
+        """Return the text of the open sweep's experiment file, from its last run.
 
         Raises:
-            TrackingError: if the sweep was tracked without it.
+            TrackingError: if the store does not have it.
         """
         if (text := self._text(EXPERIMENT)) is None:
             raise TrackingError(f"tracking store {shown(self.uri)}: the sweep has no experiment file (random stopping "
@@ -172,49 +171,50 @@ class Reader:
 
     @reports_errors
     def suggestions(self) -> list[Suggestion]:
-        """What the search of the open sweep has asked for so far, in its order."""
+        """Return all suggestions of the open sweep's search so far, in order."""
         return suggestions_of(self._text(SUGGESTIONS) or "[]")
 
     @reports_errors
     def decisions(self) -> list[tuple[str, bool]]:
-        """(trial_key, whether it was let start) of what the search of the open sweep has asked for, in its order."""
+        """Return (trial_key, whether it was allowed to start) of the open sweep's suggestions, in order."""
         return decisions_of(self._text(SUGGESTIONS) or "[]")
 
     @property
     def is_open(self) -> bool:
-        """Whether a sweep is open, and was found."""
+        """Whether a sweep is open."""
         return self._parent_id is not None
 
     @property
     def began(self) -> bool:
-        """Whether the sweep that was looked for ever began; its parent run may have been deleted since."""
+        """Whether the last sought sweep ever began; its parent run may have been deleted since."""
         return self._experiment_id is not None
 
     def as_swept(self, experiment: Experiment) -> Experiment:
-        """The experiment of the open sweep; a search with the trials that it has asked for so far."""
+        """Return the open sweep's experiment; a search with its trials so far."""
         return asked_for(experiment, started(self.suggestions())) if experiment.search else experiment
 
     @reports_errors
     def tags(self) -> dict[str, str]:
-        """Of MLflow's experiment of the open sweep."""
+        """Return the tags of MLflow's experiment of the open sweep."""
         return dict(self._client.get_experiment(self._experiment()).tags)
 
     @reports_errors
     def budget(self) -> list[float] | None:
-        """What the budget of the open sweep began with (`accounting.budget.Filter.kept`); None of one without."""
+        """Return the initial state of the open sweep's budget (`accounting.budget.Filter.kept`); None without one."""
         text = self.tags().get(BUDGET)
-        if text is None and self.is_open:  # where it was once
+        if text is None and self.is_open:  # an earlier version stored it here
             text = self._client.get_run(self._parent()).data.tags.get(BUDGET)
         return json.loads(text) if text else None
 
     @reports_errors
     def released(self, trial_key: str = "", but: Collection[str] = ()) -> list[Release]:
-        """What every run of the open sweep has released, the oldest first, those in MLflow's trash included, and those
-        whose draw has released nothing yet.
+        """Return the releases of every run of the open sweep, oldest first.
+
+        Runs in MLflow's trash are included, and runs with a draw that has released nothing yet.
 
         Args:
-            trial_key: of one trial; by default all of them.
-            but: trial_keys of those that are left out.
+            trial_key: one trial; by default all.
+            but: trial_keys to leave out.
 
         Raises:
             ConfigError: as `config_of`.
@@ -232,8 +232,10 @@ class Reader:
 
     @reports_errors
     def certified(self, dataset: str, relation: str) -> dict[str, tuple[float, float]]:
-        """(epsilon, delta) of every sweep of the whole store that has certified trials on a data set under a relation:
-        of its budget, if it has one, else of all of these trials, runs in MLflow's trash included."""
+        """Return (epsilon, delta) of every sweep in the store with certified trials on a data set under a relation.
+
+        It is the budget's, if the sweep has one; otherwise the sum over all these trials, with runs in MLflow's trash.
+        """
         experiments = {found.experiment_id: found for found in self._client.search_experiments()}
         runs: dict[str, list[TrackedRun]] = {}
         for run in search(self._client, list(experiments), f"params.dataset = '{dataset}'", deleted=True):
@@ -248,11 +250,11 @@ class Reader:
 
     @reports_errors
     def imported(self, name: str) -> list[Result]:
-        """Results that others trained, imported under a name; errors as `imports.stored`. No sweep need be open."""
+        """Return the results imported under a name; errors as in `imports.stored`. No sweep need be open."""
         return stored(self._client, self.uri, name)
 
     def _text(self, name: str) -> str | None:
-        """An artifact of the parent run."""
+        """Return the text of an artifact of the parent run; None if it is missing."""
         if name not in {file.path for file in self._client.list_artifacts(self._parent())}:
             return None
         with tempfile.TemporaryDirectory() as folder:
@@ -261,28 +263,28 @@ class Reader:
 
     @reports_errors
     def runs(self) -> list[TrackedRun]:
-        """All trials of this sweep, oldest first."""
+        """Return all trials of the open sweep, oldest first."""
         return [tracked(run) for run in self._search() if "trial_key" in run.data.tags]
 
     @reports_errors
     def trial(self, name: str) -> TrackedRun:
-        """The trial of an MLflow run id or a trial_key, in whichever sweep.
+        """Return a trial in any sweep, by MLflow run id or by trial_key.
 
         Raises:
-            TrackingError: if there is none, or several of one trial_key.
+            TrackingError: if there is none, or several with one trial_key.
         """
         return tracked(find_trial(self._client, self.uri, name))
 
     def weights(self, run: TrackedRun) -> dict[str, np.ndarray]:
-        """The final weights of a trial, by name; errors as `artifact`."""
+        """Return the final weights of a trial, by name; errors as in `artifact`."""
         return load(self.artifact(run, WEIGHTS))
 
     @reports_errors
     def artifact(self, run: TrackedRun, name: str) -> bytes:
-        """A file that a trial left.
+        """Return the content of a trial's artifact.
 
         Raises:
-            TrackingError: for a trial that has not ended, and a file that is not there.
+            TrackingError: if the trial has not ended, or the file is missing.
         """
         if run.status not in DONE:
             raise TrackingError(f"trial {run.trial_key}: must have ended to have weights, is {run.status}")
@@ -295,17 +297,17 @@ class Reader:
         return self._experiment()
 
     def done(self) -> dict[str, str]:
-        """trial_key -> status of the trials that need no more training (finished, diverged or stopped)."""
+        """Return trial_key -> status of trials that need no more training (finished, diverged or stopped)."""
         return {run.trial_key: run.status for run in self.runs() if run.status in DONE}
 
     @reports_errors
     def history(self, run_id: str, key: str) -> list[tuple[int, float]]:
-        """(epoch, value) of one metric by epoch; of an epoch trained twice, after a restart, the later value."""
+        """Return (epoch, value) of one metric, by epoch; the later value if an epoch was trained twice."""
         points = sorted(self._client.get_metric_history(run_id, key), key=lambda p: (p.step, p.timestamp))
         return list({point.step: point.value for point in points}.items())
 
     def _search(self, condition: str = "") -> Iterator[Any]:
-        """All matching runs of the sweep, the oldest first."""
+        """Yield all matching runs of the open sweep, oldest first."""
         return search(self._client, [self._experiment()], condition)
 
     def _find_parent(self) -> Any | None:

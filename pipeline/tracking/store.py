@@ -1,11 +1,11 @@
-"""The tracking store: one MLflow experiment per sweep, one parent run for it, one nested run per trial.
+"""Write the tracking store: one MLflow experiment and parent run per sweep, one nested run per trial.
 
-It has one writer, the process that drives the sweep; trials hand it `EpochRecord`s and never write themselves. A trial
-is found again by its `trial_key`, so that a sweep run a second time continues the runs that it finds and creates none
-twice. What only reads is in `pipeline.tracking.reader`, and how MLflow is spoken to in `pipeline.tracking.backend`.
+The driver of the sweep is the only writer; trials send it `EpochRecord`s and never write. A trial's run is found by its
+`trial_key`: a sweep that runs again continues its runs and creates none twice. `pipeline.tracking.reader` has the
+reading part, and `pipeline.tracking.backend` the calls of MLflow.
 
-The default store is an SQLite database; its write-ahead log wants a local disk. Several hosts share a store
-through an MLflow server (MLFLOW_TRACKING_URI).
+The default store is an SQLite database; its write-ahead log needs a local disk. Several hosts share a store through an
+MLflow server (MLFLOW_TRACKING_URI).
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.disclosure import SWEEP_METRICS, check_metrics
 from pipeline.trials.fields import UserError
-from pipeline.trials.naming import short_name, spelled
+from pipeline.trials.naming import short_name, to_ascii
 from pipeline.trials.records import CLOCK, DESCRIPTION, EpochRecord, Outcome
 
-WITHOUT_NOISE = ("time/", "epsilon/")  # metrics that say nothing of the noise that was drawn
+WITHOUT_NOISE = ("time/", "epsilon/")  # metrics that do not depend on the drawn noise
 _NOTE = "mlflow.note.content"  # the tag that MLflow's page shows as the description of a run or an experiment
-_KIND = {"mlflow.experimentKind": "custom_model_development"}  # for MLflow pages that go by it; that of 3.17 does not
+_KIND = {"mlflow.experimentKind": "custom_model_development"}  # some versions of MLflow's page use it; 3.17 does not
 _PARENT_NOTE = """{description}
 
 Each nested run is one trial, named by its algorithm, noise and seed and identified by the tag `trial_key`; a step
@@ -71,11 +71,11 @@ checked) or `false`."""
 
 
 class OtherNoise(UserError, ValueError):
-    """An epoch that was published with other secret noise: both together cost more than is accounted for."""
+    """An epoch was published with other secret noise: both together cost more than the accountants cover."""
 
 
 class Store(Reader):
-    """The tracking store of one sweep: read as by a `Reader`, and written.
+    """The tracking store of one sweep, for reading and writing.
 
         store = Store(root=Path("mlruns"))
         store.open_sweep("quickstart")
@@ -84,25 +84,25 @@ class Store(Reader):
         store.close_sweep("FINISHED")
 
     Args:
-        uri: where to track; by default MLFLOW_TRACKING_URI, else the SQLite database `<root>/mlflow.db`.
-        root: local folder for the database, its artifacts (`<root>/artifacts`) and the lock that keeps two
-            processes of one host from creating the same database, experiment or run at once.
-        create: whether a database that is not there is created.
+        uri: address of the store; by default MLFLOW_TRACKING_URI, else the SQLite database `<root>/mlflow.db`.
+        root: local folder for the database, its artifacts (`<root>/artifacts`) and a lock. The lock keeps two processes
+            of one host from creating the same database, experiment or run at once.
+        create: whether to create a missing database.
 
     Attributes:
-        driver: `<random>@<place>`, who writes: a tag of the runs that this store starts or takes up.
+        driver: name of this writer, `<random>@<place>`: a tag of the runs that it starts or resumes.
 
     Raises:
-        TrackingError: for a store that cannot be opened or reached.
+        TrackingError: if the store cannot be opened or reached.
     """
 
     def __init__(self, uri: str | None = None, root: Path = Path("mlruns"), *, create: bool = True) -> None:
         self._create, self._lock = create, FileLock(Path(root).absolute() / ".tracking.lock")
         super().__init__(uri, root)
         self.driver = f"{uuid.uuid4().hex}@{self.place}"
-        self._trials: dict[str, tuple[TrialConfig, Any]] = {}  # started: trial_key -> its settings, MLflow's RunInfo
-        self._logged: dict[str, dict[tuple[str, int], float]] = {}  # of started trials: (metric, epoch) -> value
-        self._params: dict[str, set[str]] = {}  # of started trials: names of the params of its run
+        self._trials: dict[str, tuple[TrialConfig, Any]] = {}  # started trial_key -> (settings, MLflow's RunInfo)
+        self._logged: dict[str, dict[tuple[str, int], float]] = {}  # started trial_key -> (metric, epoch) -> value
+        self._params: dict[str, set[str]] = {}  # started trial_key -> names of its run's params
         self._listing = Listing(self.root)
 
     @reports_errors
@@ -113,26 +113,26 @@ class Store(Reader):
         return connect(self.uri, self._lock)
 
     def be_patient(self, seconds: float, say: Callable[[str], None]) -> None:
-        """From now on wait up to `seconds` for a store that cannot be reached (see `PatientClient`)."""
+        """Wait, from now on, up to `seconds` for an unreachable store (see `PatientClient`)."""
         self._client = PatientClient(self._client, seconds, say)
 
     @reports_errors
     def open_sweep(self, name: str, description: str = "", params: Mapping[str, Any] | None = None,
                    tags: Mapping[str, str] | None = None, contents: Mapping[str, str] | None = None) -> None:
-        """Open, or reopen, the sweep `name`: one MLflow experiment, with tags `contents`, with one parent run.
+        """Open, or reopen, the sweep `name`: one MLflow experiment, with tags `contents`, and one parent run.
 
-        MLflow never changes a logged param. Where a later sweep has another value, the param keeps the first and
-        the tag `latest.<param>` has the new one.
+        MLflow never changes a logged param. If a later sweep has another value, the param keeps the first value and the
+        tag `latest.<param>` has the new one.
 
         Raises:
-            TrackingError: also if an experiment of that name lies in MLflow's trash.
+            TrackingError: as all methods; also if an experiment with that name is in MLflow's trash.
         """
         with self._lock:
             self._experiment_id = find_experiment(self._client, name) or self._create_experiment(name)
             parent = self._find_parent()
             if parent is None:
                 self._client.create_run(self._experiment_id, run_name=name, tags={"sweep": name})
-                parent, *others = self._parents()  # for all who create one at the same time the first
+                parent, *others = self._parents()  # several processes may create one at once; all keep the first
                 for run in others:
                     self._client.delete_run(run.info.run_id)
             self._parent_id = parent.info.run_id
@@ -149,8 +149,8 @@ class Store(Reader):
 
     def _create_experiment(self, name: str, tags: Mapping[str, str] | None = None) -> str:
         folder = self.root / "artifacts" / re.sub(r"[^\w.-]", "_", name)
-        location = folder.as_uri() if self._database else None  # a server has its own
-        with passing("RESOURCE_ALREADY_EXISTS"):  # by another host, or by a call whose answer was lost
+        location = folder.as_uri() if self._database else None  # a server chooses its own
+        with passing("RESOURCE_ALREADY_EXISTS"):  # created by another host, or by a call with a lost answer
             self._client.create_experiment(name, artifact_location=location, tags=tags)
         created = find_experiment(self._client, name, imports=bool(tags))
         if created is None:
@@ -159,8 +159,10 @@ class Store(Reader):
 
     @reports_errors
     def import_results(self, name: str, results: Sequence[Result], text: str, replace: bool = False) -> tuple[int, int]:
-        """Write results that others trained as an experiment of their own; arguments, result and errors as
-        `imports.save`. The open sweep stays open."""
+        """Write imported results as an experiment of their own; arguments, result and errors as in `imports.save`.
+
+        The open sweep stays open.
+        """
         with self._lock:
             number = (find_experiment(self._client, name, imports=True)
                       or self._create_experiment(name, {IMPORTED: tag_of(results)}))
@@ -168,24 +170,24 @@ class Store(Reader):
 
     @reports_errors
     def describe(self, description: str, headline: str = "") -> None:
-        """What MLflow's page shows of the sweep, on its parent run and its experiment: Markdown, the headline first."""
-        notes = [f"{spelled(headline)}\n\n{spelled(text)}".strip()[:MAX_TAG_LENGTH]
+        """Set the sweep's description on MLflow's page, for parent run and experiment: Markdown, the headline first."""
+        notes = [f"{to_ascii(headline)}\n\n{to_ascii(text)}".strip()[:MAX_TAG_LENGTH]
                  for text in (_PARENT_NOTE.format(description=description), description)]
         self._client.set_tag(self._parent(), _NOTE, notes[0])
         self._client.set_experiment_tag(self._experiment(), _NOTE, notes[1])
 
     @reports_errors
     def beat(self, count: int) -> None:
-        """A sign of life of the open sweep's driver."""
+        """Write a heartbeat of the open sweep's driver."""
         self._client.set_tag(self._parent(), "driver.beat", str(count))
 
     @reports_errors
     def note_nodes(self, nodes: Sequence[Mapping[str, Any]]) -> None:
-        """What the open sweep's driver sees of the nodes, for `Reader.nodes`."""
+        """Write the driver's view of the nodes, for `Reader.nodes`."""
         self._client.set_tag(self._parent(), "driver.nodes", json.dumps({"driver": self.driver, "nodes": nodes}))
 
     def done(self) -> dict[str, str]:
-        """As `Reader.done`; the trials that are started next are looked for in the same listing."""
+        """Return `Reader.done`; the listing is kept, for trials that start next."""
         if self._database is None:
             return super().done()
         with self._lock:
@@ -194,17 +196,19 @@ class Store(Reader):
 
     @reports_errors
     def start(self, config: TrialConfig, tags: Mapping[str, str] | None = None, name: str | None = None) -> str:
-        """Start a trial, or take up its unfinished run, and return the MLflow run id.
+        """Start a trial, or resume its unfinished run, and return the MLflow run id.
 
         Args:
-            name: of the run; `short_name(config)` by default.
+            config: the trial.
+            tags: tags of the run.
+            name: name of the run; `short_name(config)` by default.
 
         Raises:
-            TrackingError: if the trial has a finished run already, or several.
+            TrackingError: if the trial has a finished run already, or several runs.
         """
         key, texts = config.trial_key, {**(tags or {}), "driver": self.driver, "status": "running"}
         with self._lock:
-            if self._database is None:  # other hosts may have created runs, too
+            if self._database is None:  # other hosts may have created runs
                 runs = self._without_echoes(list(self._search(f"tags.trial_key = '{key}'")))
                 found = [run.info.run_id for run in runs]
             else:
@@ -216,7 +220,7 @@ class Store(Reader):
                 if run.data.tags.get("status") in DONE:
                     raise TrackingError(f"trial {key} is {run.data.tags['status']} already, run {found[0]}")
                 if "failure" in run.data.tags:
-                    with passing("RESOURCE_DOES_NOT_EXIST"):  # deleted by a call whose answer was lost
+                    with passing("RESOURCE_DOES_NOT_EXIST"):  # deleted by a call with a lost answer
                         self._client.delete_tag(found[0], "failure")
                 self._client.update_run(found[0], status="RUNNING")
             else:
@@ -226,8 +230,8 @@ class Store(Reader):
         run_id = run.info.run_id
         self._logged[key] = {(name, epoch): value for name in run.data.metrics
                              for epoch, value in self.history(run_id, name)}
-        # Params again for a run taken up: its process may have ended between creating it and this line.
-        # What it has stays as it is: earlier versions wrote numbers otherwise, and MLflow changes no param.
+        # A resumed run may lack params: its process may have ended between creating the run and this line.
+        # Existing params stay: earlier versions wrote numbers in another form, and MLflow changes no param.
         self._params[key] = set(run.data.params)
         write(self._client, run_id, params=self._new(key, {k: param_text(v) for k, v in config.canonical().items()}),
               tags={k: v for k, v in texts.items() if run.data.tags.get(k) != v})
@@ -236,15 +240,15 @@ class Store(Reader):
 
     @reports_errors
     def log(self, records: Iterable[EpochRecord]) -> None:
-        """Write records of started trials, and close those that have an outcome. May be repeated after an error.
+        """Write records of started trials, and close trials with an outcome. May be repeated after an error.
 
-        A value that the trial's run has already is not written again, so that an epoch which is handed in twice, or
-        trained twice, stands there once. Another value is written; of two, `history` takes the later. Times (`time/`)
-        are never the same, and the first one stays.
+        A value that the run already has is not written again, so an epoch that is sent or trained twice is stored once.
+        A different value is written too; `history` returns the later one. Times (`time/`) always differ, and keep their
+        first value.
 
         Raises:
-            ValueError: for a metric that is not finite; then nothing at all is written.
-            TrackingError: also for a trial that this store has not started.
+            ValueError: for a metric that is not finite; then nothing is written.
+            TrackingError: as all methods; also for a trial that this store has not started.
         """
         groups: dict[str, list[EpochRecord]] = {}
         for record in records:
@@ -257,7 +261,7 @@ class Store(Reader):
                 known = new.get(point, logged.get(point))
                 if known is None or (known != value and not point[0].startswith("time/")):
                     new[point] = value
-            # The clock first: where a call gets no further than that, the epoch still counts as released.
+            # The clock is written first: if the call then fails, the epoch still counts as released.
             points = sorted(new.items(), key=lambda point: point[0][0] != CLOCK)
             calibrated = {name: f"{float(text):.6g}" for r in group for name, text in r.tags.items()
                           if not is_setting(name)}
@@ -269,16 +273,16 @@ class Store(Reader):
                 self._finish(key, outcome)
 
     def _new(self, key: str, params: Mapping[str, str]) -> dict[str, str]:
-        """Params that the run of a started trial does not have, and which it is given now."""
+        """Return the params that a started trial's run does not have yet, and note that it has them."""
         new = {name: text for name, text in params.items() if name not in self._params[key]}
         self._params[key] |= new.keys()
         return new
 
     def check(self, record: EpochRecord) -> None:
-        """Whether `log` would take the record.
+        """Check that `log` would accept the record.
 
         Raises:
-            ValueError: as `log`; for a metric that nothing covers (`trials.disclosure`).
+            ValueError: as `log`; also for a metric that no guarantee covers (`trials.disclosure`).
             OtherNoise: for an epoch of a secure trial that was published with other values.
             TrackingError: as `log`.
         """
@@ -291,7 +295,7 @@ class Store(Reader):
         for name, value in record.metrics.items():
             require_finite(name, value, f"trial {key}, epoch {record.epoch}")
             known = logged.get((name, record.epoch), value)
-            if config.redrawn and known != value and not name.startswith(WITHOUT_NOISE):  # and says neither value
+            if config.draws_fresh_noise and known != value and not name.startswith(WITHOUT_NOISE):  # without the values
                 raise OtherNoise(f"{name}: trial {key}, epoch {record.epoch}, was published with other noise; what "
                                  "came now was thrown away")
         if record.outcome and record.outcome.status not in DONE:
@@ -302,24 +306,28 @@ class Store(Reader):
         config, info = self._trials[key]
         log_files(self._client, info, lambda folder: write_artifacts(folder, config, outcome))
         self._client.set_terminated(info.run_id, "FINISHED")
-        # The tag comes last: a trial counts as done only when all of it is stored.
+        # The tag comes last: a trial counts as done only when everything is stored.
         self._client.set_tag(info.run_id, "status", outcome.status)
-        self._logged[key], self._params[key] = {}, set()  # a trial that is done is not written again
+        self._logged[key], self._params[key] = {}, set()  # a done trial gets no more writes
 
     @reports_errors
     def begin_draw(self, trial_key: str, name: str, earlier: Sequence[int]) -> None:
-        """Of a started trial with secret noise: its epochs from now on are of the draw `name`.
+        """Begin the draw `name` of a started trial with secret noise: its later epochs belong to this draw.
 
         Args:
-            earlier: epochs that every draw before it has released.
+            trial_key: the trial.
+            name: name of the draw.
+            earlier: released epochs of each earlier draw.
         """
         tags = {DRAW: name, DRAWS: str(len(earlier) + 1), EARLIER: str(sum(earlier))}
         write(self._client, self._trials[trial_key][1].run_id, tags=tags)
 
     @reports_errors
     def give_up(self, trial_key: str) -> None:
-        """Put the run of a started trial into MLflow's trash, where what it released goes on to count, as another draw
-        of its noise begins; the trial can be started again."""
+        """Move the run of a started trial to MLflow's trash, as another draw of its noise begins.
+
+        The run's releases still count. The trial can start again.
+        """
         run_id = self._trials.pop(trial_key)[1].run_id
         del self._logged[trial_key]
         self._client.delete_run(run_id)
@@ -327,7 +335,7 @@ class Store(Reader):
 
     @reports_errors
     def fail(self, trial_key: str, reason: str, tags: Mapping[str, str] | None = None) -> None:
-        """Mark a started trial as failed; the next sweep takes its run up again. A long reason keeps its end."""
+        """Mark a started trial as failed; the next sweep resumes its run. Only the end of a long reason is kept."""
         if trial_key not in self._trials:
             raise TrackingError(f"trial {trial_key} was not started, and cannot fail")
         run_id = self._trials[trial_key][1].run_id
@@ -336,8 +344,10 @@ class Store(Reader):
 
     @reports_errors
     def close_sweep(self, status: str) -> list[TrackedRun]:
-        """Close the parent run with an MLflow status (FINISHED, FAILED, KILLED) and tags `trials.<status>`; return the
-        sweep's trials as they are then."""
+        """Close the parent run with an MLflow status (FINISHED, FAILED, KILLED) and tags `trials.<status>`.
+
+        Return the sweep's trials in their final state.
+        """
         if status not in ("FINISHED", "FAILED", "KILLED"):
             raise ValueError(f"status: must be one of FINISHED, FAILED, KILLED, got '{status}'")
         trials: dict[str, list[Any]] = {}
@@ -346,7 +356,7 @@ class Store(Reader):
                 trials.setdefault(run.data.tags["trial_key"], []).append(run)
         runs = [tracked(run) for of_trial in trials.values() for run in self._without_echoes(of_trial)]
         for run in runs:
-            if run.status == "running" and run.trial_key in self._trials:  # or it would look alive for ever
+            if run.status == "running" and run.trial_key in self._trials:  # otherwise it would look alive forever
                 write(self._client, run.run_id, tags={"status": "interrupted"})
                 self._client.set_terminated(run.run_id, "KILLED")
                 run.status = "interrupted"
@@ -357,36 +367,38 @@ class Store(Reader):
 
     @reports_errors
     def log_audit(self, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str], file: Path) -> None:
-        """What attacks found of a trial before its first epoch was over: metrics at step 0, tags, artifact `audit/`."""
+        """Write the results of attacks on a trial: metrics at step 0, tags, and a file in the artifact `audit/`."""
         write(self._client, run_id, [(name, value, 0) for name, value in metrics.items()], tags=tags)
         self._client.log_artifact(run_id, str(file), artifact_path="audit")
 
     @reports_errors
     def log_report(self, files: Iterable[Path], part: str = "") -> None:
-        """Files as artifacts `report/` of the parent run, or `report/<part>/`."""
+        """Write files as artifacts `report/`, or `report/<part>/`, of the parent run."""
         for path in files:
             self._client.log_artifact(self._parent(), str(path), artifact_path="/".join(filter(None, ("report", part))))
 
     @reports_errors
     def log_experiment(self, text: str) -> None:
-        """The text of the experiment file, to the parent run."""
+        """Write the text of the experiment file to the parent run."""
         self._client.log_text(self._parent(), text, EXPERIMENT)
 
     @reports_errors
     def log_suggestions(self, suggestions: Sequence[Suggestion]) -> None:
-        """What the search of the open sweep has asked for, to the parent run."""
+        """Write the suggestions of the open sweep's search to the parent run."""
         self._client.log_text(self._parent(), suggestions_text(suggestions), SUGGESTIONS)
 
     @reports_errors
     def log_sweep(self, metrics: Mapping[str, float], tags: Mapping[str, str], step: int = 0) -> None:
-        """Numbers and tags of the sweep as a whole, to the parent run.
+        """Write metrics and tags of the whole sweep to the parent run.
 
         Args:
-            step: of the metrics; 0 for what is of the whole sweep.
+            metrics: metrics of the sweep.
+            tags: tags of the sweep.
+            step: step of the metrics; 0 for a result of the whole sweep.
 
         Raises:
-            ValueError: for a metric that is not finite, or is none of a sweep (`trials.disclosure`); then nothing at
-                all is written.
+            ValueError: for a metric that is not finite, or is not a metric of sweeps (`trials.disclosure`); then
+                nothing is written.
         """
         check_metrics(metrics, SWEEP_METRICS)
         for name, value in metrics.items():
@@ -394,8 +406,10 @@ class Store(Reader):
         write(self._client, self._parent(), [(name, float(value), step) for name, value in metrics.items()], tags=tags)
 
     def _without_echoes(self, found: Sequence[Any]) -> list[Any]:
-        """Runs of one trial, but those that hold nothing while another does: the call that created them was made again
-        because its answer was lost. They are deleted."""
+        """Return the runs of one trial, and delete empty ones if another run has params.
+
+        An empty run exists if a call's answer was lost and the call was repeated.
+        """
         kept = [run for run in found if run.data.params] or list(found)
         for run in found:
             if run not in kept:

@@ -1,4 +1,4 @@
-"""MLflow's web page over the tracking store."""
+"""Serve MLflow's web page for the tracking store, and make links to it."""
 
 from __future__ import annotations
 
@@ -16,26 +16,29 @@ from pipeline.tracking.backend import TrackingError, shown
 from pipeline.tracking.reader import Reader
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-END_SECONDS = 5.0  # that the server has for open connections
-MOST_SWEEPS = 5  # that get a line when the page is served
-VIEW = "mlflow.sharedViewState.photonic"  # the tag of an experiment that has the view of its runs (`sweep.view`)
-UNSEEN = "orderByKey=metrics.%60test%2Faccuracy%60&orderByAsc=false"  # of sweeps that an earlier version tracked
-TRAINING = "workflowType=machine_learning"  # which half of MLflow's page, whatever was chosen there last
+END_SECONDS = 5.0  # the server's time to close open connections
+MOST_SWEEPS = 5  # sweeps with a line when the page is served
+VIEW = "mlflow.sharedViewState.photonic"  # tag of an experiment with the view of its runs (`sweep.view`)
+UNSEEN = "orderByKey=metrics.%60test%2Faccuracy%60&orderByAsc=false"  # for sweeps from an earlier version, without VIEW
+TRAINING = "workflowType=machine_learning"  # selects this half of MLflow's page, whatever was chosen last
 
 
 def address(store: Reader, run_id: str) -> str:
-    """Of a run of the open sweep in MLflow's web page: at the server that is the store, without user and password, or
-    where `photonic ui` serves a database; empty for another store, whose page can be anywhere."""
+    """Return the address of a run of the open sweep on MLflow's web page; empty if it is not known.
+
+    It is at the store's server, without user and password, or for a database at the address of `photonic ui`.
+    """
     page = _page(store)
     return page and f"{page}/#/experiments/{store.experiment_id}/runs/{run_id}?{TRAINING}"
 
 
 def runs_address(store: Reader, page: str = "", chart: bool = False) -> str:
-    """Of all runs of the open sweep, sorted by accuracy, with the columns of its view; empty as `address`.
+    """Return the address of all runs of the open sweep, sorted by accuracy, in its view; empty if it is not known.
 
     Args:
-        page: where MLflow's page is; by default as `address` has it.
-        chart: accuracy against epsilon in place of the table; of a sweep with a view.
+        store: the store.
+        page: address of MLflow's page; by default as in `address`.
+        chart: whether to show accuracy against epsilon instead of the table; for a sweep with a view.
     """
     page, seen = page or _page(store), VIEW in store.tags()
     shown = f"viewStateShareKey={VIEW.rpartition('.')[2]}" if seen else UNSEEN
@@ -55,10 +58,9 @@ def _page(store: Reader) -> str:
 
 
 def runs_pages(store: Reader, page: str) -> list[str]:
-    """A line for each of the latest sweeps: where MLflow's web page lists its runs by accuracy, and its name; and one
-    for its chart, if its runs have an epsilon.
+    """Return one line per recent sweep, the address of its runs and its name, and one per chart, if there is one.
 
-    MLflow's own list of experiments leads to pages for generative AI as long as `Model training` is not chosen there.
+    MLflow's own list of experiments leads to pages for generative AI unless `Model training` is selected there.
     """
     lines = []
     for name in reversed(store.sweeps()[-MOST_SWEEPS:]):
@@ -70,7 +72,7 @@ def runs_pages(store: Reader, page: str) -> list[str]:
 
 
 def serve(store: Reader, port: int, host: str = LOOPBACK[0]) -> int:
-    """Run MLflow's server on one interface until Ctrl-C or SIGTERM; the exit code of the server, 1 for a port in use.
+    """Run MLflow's server on one interface until Ctrl-C or SIGTERM; return its exit code, or 1 for a port in use.
 
     Raises:
         TrackingError: if the store is a server itself.
@@ -89,8 +91,8 @@ def serve(store: Reader, port: int, host: str = LOOPBACK[0]) -> int:
     first = f"{page} shows {shown(store.uri)}; Ctrl-C ends it; runs, the best first:"
     print("\n".join([first, *runs_pages(store, page)]), flush=True)
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", **os.environ}
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager ends it as Ctrl-C does
-    # A group of its own: MLflow starts further processes, and passes no signal on to them.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager's SIGTERM acts like Ctrl-C
+    # A process group of its own: MLflow starts more processes, and does not forward signals to them.
     with subprocess.Popen(command, env=environment, process_group=0) as server:
         try:
             return server.wait()
@@ -104,7 +106,7 @@ def in_use(host: str, port: int) -> bool:
     """Whether another program listens on a port of this machine."""
     family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind, protocol) as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was held a moment ago is free
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just released is free
         try:
             listening.bind(where)
         except OSError as error:
@@ -115,7 +117,7 @@ def in_use(host: str, port: int) -> bool:
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    """End the server and all that it has started."""
+    """End the server and all its processes."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, how)

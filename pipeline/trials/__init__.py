@@ -1,6 +1,6 @@
-"""Trials: what can be configured, and what each reports of itself.
+"""Trials: their settings, and the records that each reports.
 
-All other rooms speak in these terms; nothing here knows how a trial is trained, accounted for or kept.
+All other packages use these types. Nothing here knows how a trial is trained, accounted for or stored.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""In which numbers a trial is computed: float32, bfloat16, or integers whose sums are exact.
+"""Arithmetics: float32, bfloat16, or integers with exact sums.
 
-The setting is called `arithmetic` in files. Keys and parameters of trials call it `matmul_precision`, its older name.
+The setting is called `arithmetic` in files. Keys and params of trials use its older name, `matmul_precision`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
 
-LARGEST_NORM = 1e6  # of inputs; 1/LARGEST_NORM is the least
+LARGEST_NORM = 1e6  # largest norm of inputs; the least is 1/LARGEST_NORM
 
 
 class Arithmetic(Part):
-    """What the configuration knows of an arithmetic.
+    """The configuration's view of an arithmetic.
 
     Attributes:
         exact: whether contributions are vectors of integers, so that their sum has no rounding error.
-        factors: torch's type to which the factors of floating-point products are rounded.
+        factors: torch's type to which factors of floating-point products are rounded.
     """
 
     exact: ClassVar[bool] = False
@@ -51,7 +51,7 @@ class Integer(Arithmetic):
     works = "pipeline.learning.integer_training:IntegerTraining"
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse what is not computed in integers, and sizes whose sums exceed 32 bits."""
+        """Refuse parts without an integer version, and sizes with sums above 32 bits."""
         if not trial.parts.trainer.own:
             return
         self._check_parts(trial)

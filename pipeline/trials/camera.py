@@ -1,13 +1,13 @@
-"""The optical processor as a physical device, `projector: opu_physical`: units, and how much noise it makes.
+"""The optical processor as a physical device, `projector: opu_physical`: its units and its noise.
 
-A pattern of binary digits x is shown with a reference beam of phase 0 and then with one of phase pi. On pixel k they
-give the intensities |r + a_k.x|^2 and |r - a_k.x|^2, a_k being complex Gaussian, its real part row k of B^T. With phi
+A pattern of binary digits x is shown with a reference beam of phase 0 and then of phase pi. On pixel k the intensities
+are |r + a_k.x|^2 and |r - a_k.x|^2; a_k is complex Gaussian, and its real part is row k of B^T. With phi
 photo-electrons per unit of intensity,
 
     lambda = phi |r +- a_k.x|^2 + dark,    B^T x = (lambda_0 - lambda_pi)/(4 phi r)
 
-exactly, whatever the signal. An error e = e+ - e- takes four exposures, two for each of its parts.
-Units: intensities are squares of entries of B; all of the camera is in photo-electrons (docs/optics.md).
+exactly, for any signal. An error e = e+ - e- takes four exposures, two for each part. Units: intensities are squares of
+entries of B; the camera's settings are in photo-electrons (docs/optics.md).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
-# Settings of a trial that tell cameras and their reference apart, beside the light.
+# Settings of the camera and its reference beam, apart from the light.
 SETTINGS = ("reference_ratio", "dark_counts", "read_noise", "full_well", "adc_bits")
 
 # A scientific camera, Andor Zyla 4.2: read noise 0.9 e- (brochure "Zyla OEM", Andor), saturation 30,000 e- in 16 bits
-# (Hardware Manual Zyla sCMOS 4.2 PLUS, version 2.0 of 18 Feb 2021, Table 5, where a level is 0.45 e-). That it stands
-# behind an optical processor is an assumption: nothing was found on the camera of a real one. These figures leave open
+# (Hardware Manual Zyla sCMOS 4.2 PLUS, version 2.0 of 18 Feb 2021, Table 5, where a level is 0.45 e-). We assume that
+# an optical processor has such a camera: no source on the camera of a real one was found. The figures do not set
 # photons, reference_ratio and dark_counts.
 ZYLA_4_2: Mapping[str, float] = MappingProxyType({"read_noise": 0.9, "full_well": 30_000.0, "adc_bits": 16})
 
@@ -38,7 +38,7 @@ class Camera:
     Attributes:
         photons: mean photo-electrons of a pixel in one exposure, with reference and all mirrors on.
         reference_ratio: |r| over the root mean square of |a_k.x| with all mirrors on.
-        dark_counts: mean of the counts that are there without light, per pixel and exposure.
+        dark_counts: mean counts without light, per pixel and exposure.
         read_noise: standard deviation, in electrons.
         full_well: electrons at which a pixel saturates; 0 for no limit.
         adc_bits: 2^bits levels from 0 to the full well; 0 for no rounding.
@@ -57,28 +57,31 @@ class Camera:
 
     @property
     def reference(self) -> float:
-        """|r|, the same on every pixel, in units of B."""
+        """Return |r|, the same on every pixel, in units of B."""
         return self.reference_ratio * self.std * math.sqrt(2 * self.n_inputs)
 
     @property
     def photons_per_unit(self) -> float:
-        """phi: photo-electrons per unit of intensity, of one exposure."""
+        """Return phi: photo-electrons per unit of intensity in one exposure."""
         return self.photons / (2 * self.n_inputs * self.std**2 * (1 + self.reference_ratio**2))
 
     @property
     def adc_step(self) -> float:
-        """Electrons between two levels; 0 without rounding."""
+        """Return the electrons between two levels; 0 without rounding."""
         return self.full_well / (2**self.adc_bits - 1) if self.adc_bits else 0.0
 
     @property
     def effective_sigma(self) -> float:
-        """Standard deviation of the noise on a component of B e, e having one +1 and one -1, over pixels; without
-        saturation, and rounding taken as uniform noise. In the limit of light and reference 1/(2 sqrt(phi))."""
+        """Return the standard deviation of the noise on a component of B e, over pixels, if e has one +1 and one -1.
+
+        Saturation is ignored, and rounding counts as uniform noise. In the limit of light and reference it is 1/(2
+        sqrt(phi)).
+        """
         return math.hypot(self.shot_sigma, self.floor_sigma)
 
     @property
     def shot_sigma(self) -> float:
-        """The part of `effective_sigma` that is counted light: it falls as 1/sqrt(photons).
+        """Return the part of `effective_sigma` from counted light: it falls as 1/sqrt(photons).
 
         The difference of two exposures of one part has variance 2 phi (r^2 + |a.x|^2), E|a.x|^2 = 2 std^2 with one
         mirror on.
@@ -87,28 +90,27 @@ class Camera:
 
     @property
     def floor_sigma(self) -> float:
-        """The part of `effective_sigma` that the camera adds, dark counts, read noise and rounding: it falls as
-        1/photons."""
+        """Return the part of `effective_sigma` from dark counts, read noise and rounding: it falls as 1/photons."""
         return math.sqrt(4 * self._electronic) / (4 * self.photons_per_unit * self.reference)
 
     def with_sigma(self, sigma: float) -> Camera:
-        """This camera with the light by which `effective_sigma` is sigma > 0, in units of B."""
+        """Return this camera with the light that gives `effective_sigma` = sigma > 0, in units of B."""
         bright, scaled = self._bright, (4 * self.reference * sigma) ** 2
         phi = (2 * bright + math.sqrt(4 * bright**2 + 4 * scaled * self._electronic)) / scaled
         return replace(self, photons=phi * self.photons / self.photons_per_unit)
 
     @property
     def _bright(self) -> float:
-        """Mean intensity of an exposure, one mirror on."""
+        """Return the mean intensity of an exposure, one mirror on."""
         return self.reference**2 + 2 * self.std**2
 
     @property
     def _electronic(self) -> float:
-        """Variance that an exposure has without light, in electrons^2."""
+        """Return the variance of an exposure without light, in electrons^2."""
         return self.dark_counts + self.read_noise**2 + self.adc_step**2 / 12
 
 
 def camera_of(config: TrialConfig) -> Camera:
-    """The camera of a trial with projector 'opu_physical'."""
+    """Return the camera of a trial with projector 'opu_physical'."""
     return Camera(config.photons, config.reference_ratio, config.dark_counts, config.read_noise, config.full_well,
                   config.adc_bits, config.feedback_std, config.layer_sizes[-1])

@@ -1,14 +1,14 @@
-"""Component clipping, and how long one record's contribution is under it (Lee & Kifer 2020, section 4.2).
+"""Component clipping, and the largest norm of a record's contribution under it (Lee & Kifer 2020, section 4.2).
 
-    stated_norm         C as Algorithm 1 with a tau_h for every layer has it; noise on the sum has standard deviation
-                        z times this
-    contribution_norm   the most that a record contributes to the sum; epsilon is of this
+    stated_norm         C of Algorithm 1 with a tau_h for every layer; noise on the sum has standard deviation z
+                        times this norm
+    contribution_norm   the largest contribution of a record to the sum; epsilon follows from it
 
-They are one number, but where a reading of the paper keeps its noise and bounds a contribution by more, or by less:
+The two are equal, except for readings of the paper that keep its noise but bound a contribution differently:
 
-    error_clip: off         ||e|| <= sqrt 2, as of every softmax, in place of tau_e
-    tau_h_rule: published   one tau_h, from gamma beta tau_e sqrt((1 + tau_h^2) L) = C, in all layers; the output layer,
-                            whose delta is e, then takes tau_e sqrt(1 + min(tau_h, sup|phi| sqrt(n_{L-1}))^2)
+    error_clip: off         ||e|| <= sqrt 2, as for every softmax, instead of tau_e
+    tau_h_rule: published   one tau_h for all layers, from gamma beta tau_e sqrt((1 + tau_h^2) L) = C; the output
+                            layer, with delta = e, then contributes tau_e sqrt(1 + min(tau_h, sup|phi| sqrt(n_{L-1}))^2)
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pipeline.trials.part import again, chosen, part, positive, setting, zero
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
-LONGEST_ERROR = math.sqrt(2)  # of softmax(z) - onehot(y): (1 - p_y)^2 + sum of the others' p^2 <= 2
+LONGEST_ERROR = math.sqrt(2)  # ||softmax(z) - onehot(y)||^2 = (1 - p_y)^2 + sum of the other p^2 <= 2
 _CLIPS = chosen("bounding", "clip")
 
 
 @part("mechanism", "component")
 class Component(Gaussian):
-    """The factors of a record's contribution are clipped one by one (Lee & Kifer 2020, Algorithm 1)."""
+    """Each factor of a record's contribution is clipped separately (Lee & Kifer 2020, Algorithm 1)."""
 
     not_integer = ""
     works = "pipeline.learning.mechanisms.gaussian:Component"
@@ -69,28 +69,31 @@ class Component(Gaussian):
 
     @classmethod
     def update_norm(cls, fields: Mapping[str, Any]) -> float:
-        """The target C."""
+        """Return the target C."""
         return fields["target_norm"]
 
     def stated_norm(self, trial: TrialConfig) -> float:
-        """The norm by which noise is measured."""
+        """Return the norm to which noise is scaled."""
         return stated_norm(trial)
 
     def excess(self, trial: TrialConfig) -> float:
-        """1, but for readings of Lee & Kifer that keep their noise and another bound."""
+        """Return 1, except for readings of Lee & Kifer that keep the noise and change the bound."""
         return excess(trial)
 
     def factor_bounds(self, trial: TrialConfig) -> list[tuple[float, float]]:
-        """Bounds on ||delta^l||/C and ||h^{l-1}|| of every layer; where parts are filled, delta is at most one."""
+        """Return bounds on ||delta^l||/C and ||h^{l-1}|| of every layer.
+
+        With `bounding: scale`, ||delta^l|| is at most C/sqrt(L).
+        """
         heights = activation_bounds(trial)
         deltas = delta_bounds(trial, error_bound(trial))
-        if fills_parts(trial):
-            deltas = (part_norm(trial),) * len(heights)
+        if scales_to_bound(trial):
+            deltas = (layer_bound(trial),) * len(heights)
         norm = contribution_norm(trial)
         return [(delta / norm, height) for delta, height in zip(deltas, heights, strict=True)]
 
     def checks(self) -> Iterator[Callable[[TrialConfig], None]]:
-        """Readings of the algorithm: what they leave to activations, to the accountants, and to a grid."""
+        """Yield the checks of the feedback matrix, of target_norm and of `excess`, then those of `Gaussian`."""
         yield self._check_matrix
         yield self._check_target_norm
         yield self._check_excess
@@ -127,30 +130,35 @@ class Component(Gaussian):
 
 
 def delta_bounds(c: TrialConfig, error: float) -> tuple[float, ...]:
-    """Bound on ||delta^l|| of the fully connected layers where ||e|| <= error: beta error sup|phi'|, in the output
-    layer that of the error."""
+    """Return the bound on ||delta^l|| of each fully connected layer if ||e|| <= error.
+
+    It is beta error sup|phi'| in hidden layers, and the error's own bound in the output layer.
+    """
     hidden = c.feedback_norm * error * ACTIVATION_SLOPES[c.activation]
     return (*[hidden] * len(c.hidden), error)
 
 
 def error_bound(c: TrialConfig) -> float:
-    """Bound on ||e||: tau_e or, where e is not clipped, the larger of it and sqrt 2."""
+    """Return the bound on ||e||: tau_e, or max(tau_e, sqrt 2) if e is not clipped."""
     return c.tau_e if c.error_clip else max(c.tau_e, LONGEST_ERROR)
 
 
-def part_norm(c: TrialConfig) -> float:
-    """C/sqrt(L): what a target C leaves to every layer."""
+def layer_bound(c: TrialConfig) -> float:
+    """Return C/sqrt(L), each layer's share of a target C."""
     return c.target_norm / math.sqrt(len(c.layers))
 
 
 def conv_bounds(c: TrialConfig) -> tuple[float, ...]:
-    """Bound on a record's part in each convolution, weights and bias together: C/sqrt(L)."""
-    return (part_norm(c),) * (len(c.layers) - len(c.hidden) - 1)
+    """Return the bound on a record's part in each convolution, weights and bias together: C/sqrt(L)."""
+    return (layer_bound(c),) * (len(c.layers) - len(c.hidden) - 1)
 
 
 def activation_bounds(c: TrialConfig) -> tuple[float, ...]:
-    """tau_h of each fully connected layer; with a target C, from ||delta^l|| sqrt(1 + tau_h^2) <= C/sqrt(L) at ||e|| =
-    tau_e: of every layer (`per_layer`), or of the hidden ones, for all (`published`)."""
+    """Return tau_h of each fully connected layer.
+
+    With a target C it follows from ||delta^l|| sqrt(1 + tau_h^2) <= C/sqrt(L) at ||e|| = tau_e: per layer
+    (`per_layer`), or from the hidden layers for all layers (`published`).
+    """
     of_delta = delta_bounds(c, c.tau_e)
     if not c.target_norm:
         return (c.tau_h,) * len(of_delta)
@@ -162,35 +170,37 @@ def activation_bounds(c: TrialConfig) -> tuple[float, ...]:
 
 
 def _longest_activation(c: TrialConfig, of_delta: float) -> float:
-    return math.sqrt((part_norm(c) / of_delta) ** 2 - 1)
+    return math.sqrt((layer_bound(c) / of_delta) ** 2 - 1)
 
 
 def least_target_norm(c: TrialConfig) -> float:
-    """What C/sqrt(L) must exceed in the layer whose delta is longest, times sqrt(L), so that it has a tau_h > 0."""
+    """Return the infimum of C that leaves every layer a tau_h > 0."""
     of_delta = delta_bounds(c, c.tau_e)
     return (max(of_delta) if c.tau_h_rule == "per_layer" else of_delta[0]) * math.sqrt(len(c.layers))
 
 
-def fills_parts(c: TrialConfig) -> bool:
+def scales_to_bound(c: TrialConfig) -> bool:
     """Whether a record's part in each layer is scaled to exactly C/sqrt(L) (`bounding: scale`)."""
     return c.bounding == "scale" and c.target_norm > 0
 
 
 def stated_norm(c: TrialConfig) -> float:
-    """The target C, or sqrt(sum_l ||delta^l||^2 (1 + tau_h^2)) at ||e|| = tau_e."""
+    """Return the target C, or sqrt(sum_l ||delta^l||^2 (1 + tau_h^2)) at ||e|| = tau_e."""
     return c.target_norm or math.sqrt(sum(bound**2 for bound in delta_bounds(c, c.tau_e)) * (1 + c.tau_h**2))
 
 
 def contribution_norm(c: TrialConfig) -> float:
-    """sqrt(sum of the squared bounds on a record's parts): (C/sqrt(L))^2 of a convolution, ||delta^l||^2 (1 +
-    tau_h^2) of a fully connected layer."""
+    """Return the root of the summed squared bounds on a record's parts.
+
+    The squared bound is (C/sqrt(L))^2 for a convolution and ||delta^l||^2 (1 + tau_h^2) for a fully connected layer.
+    """
     as_stated = c.error_clip and (c.tau_h_rule == "per_layer" or not c.target_norm)
-    if as_stated or fills_parts(c):
+    if as_stated or scales_to_bound(c):
         return stated_norm(c)
     dense = zip(delta_bounds(c, error_bound(c)), activation_bounds(c), strict=True)
     return math.sqrt(sum(part**2 for part in conv_bounds(c)) + sum(d**2 * (1 + h**2) for d, h in dense))
 
 
 def excess(c: TrialConfig) -> float:
-    """The most that a record contributes, over the norm by which its noise is measured."""
+    """Return the largest contribution of a record over the norm to which its noise is scaled."""
     return contribution_norm(c) / stated_norm(c)

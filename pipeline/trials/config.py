@@ -1,4 +1,4 @@
-"""One trial: its parts, composed from flat settings, and identified by `trial_key`."""
+"""One trial, composed of parts from flat settings, and identified by `trial_key`."""
 
 from __future__ import annotations
 
@@ -50,18 +50,17 @@ class Parts:
 
 @dataclass(frozen=True, init=False, repr=False)
 class TrialConfig:
-    """The settings of one trial (Ohana et al. 2021, sections 3 and 4, give the defaults), by name.
+    """The settings of one trial, by name; defaults as in Ohana et al. 2021, sections 3 and 4.
 
-    A trial is made of parts (`pipeline.trials.part`), and every part has settings of its own. Each is an attribute of
-    the trial: what was given, or its default. Those that no part of the trial uses are no part of its identity.
+    A trial is made of parts (`pipeline.trials.part`), and every part has its own settings. Each setting is an attribute
+    of the trial: the given value or the default. Settings that no part of the trial uses do not belong to its identity.
 
     Attributes:
-        given: the settings that were given, (name, value) by name; `TrialConfig(given, sigma=1)` changes one.
+        given: the given settings, (name, value), sorted by name; `TrialConfig(given, sigma=1)` changes one.
         parts: one for each slot.
 
     Raises:
-        ConfigError: for a setting that does not exist, a value outside what it accepts, or a combination that cannot be
-            run.
+        ConfigError: for an unknown setting, a value outside its range, or a combination that cannot be run.
 
     Example:
         >>> trial = TrialConfig(dataset="digits", algorithm="dfa", mechanism="per_example", noise_multiplier=2)
@@ -86,11 +85,11 @@ class TrialConfig:
         if settled := {name: value for part in self.parts for name, value in part.settled(self).items()}:
             values |= settled
             self._compose(values)
-        for part in (self.parts.trainer, *self.parts):  # what a trainer holds is refused before anything else
+        for part in (self.parts.trainer, *self.parts):  # the trainer's own slots are checked first
             part.check(self)
 
     def _compose(self, values: Mapping[str, Any]) -> None:
-        chosen: dict[str, Any] = {}  # each of its slot's base class
+        chosen: dict[str, Any] = {}  # each a subclass of its slot's base class
         names: dict[str, Any] = {slot: values.get(slot) or SETTINGS[slot].default for slot in SLOTS}
         brings = parts_of("trainer", Trainer)[names["trainer"]].brings
         for slot, attribute in SLOTS.items():
@@ -105,8 +104,8 @@ class TrialConfig:
                              unused=tuple(sorted(unused.items())), _flat=flat)
 
     def __getattr__(self, name: str) -> Any:
-        """The value of a setting."""
-        if name in ("parts", "unused", "_flat") and "given" in self.__dict__:  # of one from another process
+        """Return the value of a setting."""
+        if name in ("parts", "unused", "_flat") and "given" in self.__dict__:  # unpickled in another process
             self._compose(dict(self.given))
             return self.__dict__[name]
         name = SYNONYMS.get(name, name)
@@ -118,45 +117,45 @@ class TrialConfig:
         raise AttributeError(f"'TrialConfig' object has no attribute '{name}'")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"given": self.given}  # no class: another process composes the parts, once it has loaded the plugins
+        return {"given": self.given}  # no classes: the other process composes the parts after it has loaded the plugins
 
     def __repr__(self) -> str:
         return f"TrialConfig({', '.join(f'{name}={value!r}' for name, value in self.given)})"
 
     @property
     def split_sizes(self) -> tuple[int, int]:
-        """(training, validation) records."""
+        """Return the numbers of (training, validation) records."""
         return self.parts.data.split_sizes
 
     @property
     def steps_per_epoch(self) -> int:
-        """Full batches in one pass; a last, smaller batch is left out so that every step has m records."""
+        """Return the full batches in one pass; a smaller last batch is left out, so every step has m records."""
         return self.split_sizes[0] // self.batch_size
 
     @property
     def sampling_rate(self) -> float:
-        """q = m/N, of public numbers."""
+        """Return q = m/N, from public numbers."""
         return self.batch_size / self.split_sizes[0]
 
     @property
     def layers(self) -> tuple[LayerShape, ...]:
-        """Shapes of layers 1..L, convolutions first."""
+        """Return the shapes of layers 1..L, convolutions first."""
         return self.parts.trainer.layers(self)
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
-        """(n_0, ..., n_L): input, outputs of hidden layers (of convolutions, pooled), classes."""
+        """Return (n_0, ..., n_L): input, outputs of hidden layers (pooled for convolutions), classes."""
         layers = self.layers
         return (layers[0].n_in, *(layer.n_out for layer in layers))
 
     @property
     def physical(self) -> bool:
-        """Whether a camera counts light: the noise of what is projected is the device's own, and not sigma."""
+        """Whether a camera counts light, so that a projection has the device's own noise instead of sigma."""
         return self.parts.projector.physical
 
     @property
     def exact(self) -> bool:
-        """Whether contributions are integers, whose sum has no rounding error."""
+        """Whether contributions are integers, so that their sum has no rounding error."""
         return self.parts.arithmetic.exact
 
     @property
@@ -166,43 +165,43 @@ class TrialConfig:
 
     @property
     def disclosure(self) -> str:
-        """What is logged of private records: one of `release.DISCLOSURES`."""
+        """Return how private records are logged: one of `release.DISCLOSURES`."""
         return self.private_metrics or self.parts.release.in_effect(self)
 
     @property
-    def discreet(self) -> bool:
-        """Whether what an exception says is kept in the private folder: texts of a user's trainer may be of records."""
+    def hides_errors(self) -> bool:
+        """Whether exception messages stay in the private folder, because they may contain private records."""
         return self.secure or (not self.parts.trainer.own and self.disclosure != "plain")
 
     @property
-    def redrawn(self) -> bool:
-        """Whether a second run of the trial draws other noise, and so is a second release."""
+    def draws_fresh_noise(self) -> bool:
+        """Whether a second run of the trial draws different noise, and so is a second release."""
         return self.secure or self.parts.trainer.redraws
 
     @property
     def needs_opu(self) -> bool:
-        """Whether the trial must hold an `OPU` resource."""
+        """Whether the trial must reserve an `OPU` resource."""
         return self.parts.projector.on_opu or self.on_hardware
 
     @property
     def on_hardware(self) -> bool:
-        """Whether the trial takes a real OPU, which one process holds."""
+        """Whether the trial uses a real OPU, which only one process can open."""
         return self.parts.projector.hardware or self.parts.features.hardware
 
     def values(self) -> dict[str, Any]:
-        """All settings there are, those that this trial does not use with their defaults."""
+        """Return all settings that exist; unused ones have their defaults."""
         return {f.name: getattr(self, f.name) for f in settings()}
 
     def canonical(self) -> dict[str, Any]:
-        """The settings that affect this trial's result, as JSON values, sorted by name."""
+        """Return the settings that affect this trial's result, as JSON values, sorted by name."""
         return dict(self._canonical)
 
     def used(self) -> dict[str, Any]:
-        """The settings that this trial uses, as JSON values, sorted by name: `canonical()`, and paths."""
+        """Return the settings that this trial uses, as JSON values, sorted by name: `canonical()` and paths."""
         return dict(self._used)
 
     def pruned(self) -> TrialConfig:
-        """The same trial, with every setting that it does not use at its default."""
+        """Return the same trial with every unused setting at its default."""
         return TrialConfig(**self._used)
 
     @functools.cached_property
@@ -220,28 +219,28 @@ class TrialConfig:
 
     @functools.cached_property
     def trial_key(self) -> str:
-        """Identity of the trial: 16 hexadecimal digits of the SHA-256 of `canonical()`."""
+        """Return the identity of the trial: 16 hexadecimal digits of the SHA-256 of `canonical()`."""
         return digest(self.canonical())
 
     @property
     def pack_key(self) -> str:
-        """Trials with equal pack keys may be trained in one pack; one of a user's trainer trains alone."""
+        """Return the key of packs: trials with equal keys may train together, but a user's trainer trains alone."""
         if not self.parts.trainer.own:
             return self.trial_key
         return digest({k: v for k, v in self.canonical().items() if not SETTINGS[k].metadata["per_trial"]})
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> TrialConfig:
-        """A configuration from plain values.
+        """Return the trial of plain values.
 
         Raises:
-            ConfigError: also for a field that does not exist.
+            ConfigError: as the class, for example for an unknown field.
         """
         return cls(**values)
 
 
 def _names_itself(f: dataclasses.Field[Any], trial: TrialConfig) -> bool:
-    """Whether the name of a slot's part is in a trial's identity."""
+    """Whether the name of a slot's part belongs to a trial's identity."""
     left_out = f.metadata["elide"] and getattr(trial, f.name) == f.default
     return not left_out and all(need.holds(trial) for need in f.metadata["needs"])
 

@@ -1,7 +1,6 @@
-"""What is known of every dataset before it is read: sizes, shapes, classes and public constants.
+"""Facts about every data set before it is read: sizes, shapes, classes and public constants.
 
-Importing this module costs nothing (no torch), so that configurations are validated, and sweeps planned,
-without loading any data.
+This module imports no torch, so configurations are validated and sweeps planned without loading any data.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """Public facts about one dataset.
+    """Public facts about one data set.
 
     Attributes:
         n_train: official training records, before the validation split.
@@ -27,13 +26,13 @@ class DatasetSpec:
         shape: shape of one record, channels first for images.
         n_classes: number of labels.
         mean, std: constants per channel, on the [0, 1] scale, used by `inputs: standardized`.
-        scale: the uint8 value that stands for 1.
-        sha256: of the records' bytes, training x and y, then test x and y (uint8); empty where it is not checked, or
-            the files have digests of their own.
-        published: whether `mean` and `std` were published with the data and are in general use, as those of the
-            benchmarks, and so count as public; others are statistics of private records, which no epsilon covers.
-        majority: share of the most frequent class among the test records, where that is public: the accuracy of the
-            best constant answer. 0 where it is not known, or classes are equally frequent.
+        scale: the uint8 value that means 1.
+        sha256: of the records' bytes, training x and y, then test x and y (uint8); empty if it is not checked, or if
+            the files have their own digests.
+        published: whether `mean` and `std` were published with the data and are in general use, so that they count as
+            public. Others are statistics of private records, which no epsilon covers.
+        majority: the most frequent class's share of the test records, if public: the accuracy of the best constant
+            answer. 0 if it is unknown, or if classes are equally frequent.
     """
 
     n_train: int
@@ -55,15 +54,17 @@ class DatasetSpec:
         return n
 
     def split_sizes(self, validation_fraction: float, records: int = 0) -> tuple[int, int]:
-        """Sizes (train, validation) after `round(n * validation_fraction)` of n records are held out: n = n_train, or
-        `records` where that is not 0."""
+        """Return sizes (train, validation) after `round(n * validation_fraction)` of n records are held out.
+
+        n is `records` or, if that is 0, n_train.
+        """
         n = records or self.n_train
         n_validation = round(n * validation_fraction)
         return n - n_validation, n_validation
 
 
 class Data(Part):
-    """The records of one data set that a trial uses.
+    """A trial's records from one data set.
 
     Attributes:
         spec: public facts.
@@ -79,11 +80,11 @@ class Data(Part):
 
     @property
     def split_sizes(self) -> tuple[int, int]:
-        """(training, validation) records."""
+        """Return the numbers of (training, validation) records."""
         return self.spec.split_sizes(self.validation_fraction, self.train_records)
 
     def check(self, trial: TrialConfig) -> None:
-        """As many records as there are, and some for validation."""
+        """Refuse more records than there are, and an empty validation set."""
         if self.train_records > (there_are := self.spec.n_train):
             raise ConfigError(f"train_records: must be at most the {there_are} of {self.name}, "
                               f"got {self.train_records}")
@@ -93,10 +94,10 @@ class Data(Part):
 
 
 def enter(name: str, spec: DatasetSpec, reader: Any, label: str = "") -> None:
-    """Make a data set known: `dataset: <name>` is accepted from then on.
+    """Register a data set: `dataset: <name>` is accepted from then on.
 
     Raises:
-        ConfigError: for a name that is taken.
+        ConfigError: if the name is taken.
     """
     part("dataset", name)(type(name, (Data,), {"spec": spec, "label": label, "works": reader}))
 

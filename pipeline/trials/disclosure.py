@@ -1,8 +1,8 @@
-"""What the store may hold of a trial whose `private_metrics` are not plain, and why that is covered.
+"""The allowed store entries of a trial with `private_metrics` other than plain, and why epsilon covers them.
 
-Everything is a function of released iterates and public data, or has noise of its own that epsilon covers. What is
-computed from private records otherwise (training loss, alignment on training batches, validation accuracy and counts,
-canaries, attacks on real batches) has no place here, and a metric that is on no list is refused.
+Every entry is a function of released iterates and public data, or has its own noise that epsilon covers. Other values
+computed from private records are not allowed: training loss, alignment on training batches, validation accuracy and
+counts, canaries, attacks on real batches. A metric on no list is refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 
 ITERATES = "released iterates and the test set, which is public"
 NEIGHBOURS = "runs on neighbours that no data set has, or on test records"
-METRICS = {  # by beginning of the name
+METRICS = {  # by prefix of the name
     "validation/accuracy": "has Gaussian noise of its own, which epsilon covers",
     "test/accuracy": ITERATES,
     "test/worst_class_accuracy": ITERATES,
@@ -23,7 +23,7 @@ METRICS = {  # by beginning of the name
     "trainer/": "its trainer says why it may be known (`public`)",
     "time/epoch_seconds": "the machine and the size of batches; what time tells is outside the guarantee",
 }
-SWEEP_METRICS = {  # of a sweep as a whole
+SWEEP_METRICS = {  # for a whole sweep
     "best/": "means of validation accuracies that its trials log, and so as well covered as those",
     "epsilon/selected/": "settings alone",
     "epsilon/stated/": "settings alone",
@@ -38,10 +38,10 @@ ARTIFACTS = {
 
 
 def check_metrics(names: Iterable[str], known: Collection[str] = METRICS) -> None:
-    """Make sure that all metrics of such a trial, or with `SWEEP_METRICS` of any sweep, may be logged.
+    """Refuse metrics that may not be logged for such a trial or, with `SWEEP_METRICS`, for any sweep.
 
     Raises:
-        ValueError: naming the first that is on no list.
+        ValueError: naming the first metric on no list.
     """
     for name in names:
         if not any(name.startswith(beginning) for beginning in known):

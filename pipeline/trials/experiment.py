@@ -1,4 +1,4 @@
-"""The names of `pipeline.experiment.experiment`, for programs that import them from where they were."""
+"""Compatibility: the names of `pipeline.experiment.experiment` under their former module."""
 
 from __future__ import annotations
 

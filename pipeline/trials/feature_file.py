@@ -1,8 +1,8 @@
-"""A safetensors file of features, [N, d] of the training and [M, d] of the test records: what it is, before it is read.
+"""The identity of a safetensors file of features, [N, d] for training and [M, d] for test records.
 
-A trial is identified by the SHA-256 of the file and not by its path: a file that was moved is the same, one that was
-changed another. Where nothing may tell of the records, a declared name takes its place (`feature_name`), and the digest
-stays in the private folder.
+A trial is identified by the file's SHA-256, not by its path. So a moved file stays the same, and a changed file is
+another. If private records must not leak, a declared name replaces the digest (`feature_name`), and the digest stays in
+the private folder.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
 FLOATING = ("F16", "BF16", "F32", "F64")  # types of safetensors
-RECENT_SECONDS = 3.0  # since a file was written, in which it may change once more with the same size and time
-LONGEST_SOURCE = 500  # characters of a statement that tags and params of every run repeat
+RECENT_SECONDS = 3.0  # a file this young may change again with the same size and time
+LONGEST_SOURCE = 500  # characters; tags and params of every run repeat the statement
 
-DESCRIBED: dict[Path, tuple[tuple[int, int], FeatureFile]] = {}  # (size, time of change) and what a file was then
+DESCRIBED: dict[Path, tuple[tuple[int, int], FeatureFile]] = {}  # (size, change time) and description
 
 
 @dataclass(frozen=True)
 class FeatureFile:
-    """What a file has, by its header, and its digest.
+    """The header and the digest of a file.
 
     Attributes:
         shapes: of the tensors `train` and `test`.
@@ -41,12 +41,12 @@ class FeatureFile:
 
     @property
     def width(self) -> int:
-        """d."""
+        """Return d."""
         return self.shapes["train"][1]
 
 
 def located(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Settings of an experiment file whose path of features, where it is relative, is one from the file's folder."""
+    """Return the settings of an experiment file, with a relative path of features taken from the file's folder."""
     path = values.get("feature_file")
     if not path or not isinstance(path, str):
         return values
@@ -54,11 +54,11 @@ def located(values: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def described(path: Path) -> FeatureFile:
-    """What a file is; one that has not changed since is not read again.
+    """Return the description of a file; an unchanged file is not read again.
 
     Raises:
-        ConfigError: for a file that is not there, no safetensors, or without matrices `train` and `test` of floating
-            point numbers, of one width.
+        ConfigError: for a missing file, another format, or a file without floating-point matrices `train` and `test` of
+            one width.
     """
     try:
         status = path.stat()
@@ -98,10 +98,10 @@ def _described(path: Path) -> FeatureFile:
 
 
 def file_of(path: Path, dataset: str) -> FeatureFile:
-    """What a file is that has the features of a data set.
+    """Return the description of a file with the features of a data set.
 
     Raises:
-        ConfigError: as `described`, and for a file with more or fewer rows than the data set has records.
+        ConfigError: as `described`, and if the file has more or fewer rows than the data set has records.
     """
     file, spec = described(path), DATASETS[dataset]
     for name, n in (("train", spec.n_train), ("test", spec.n_test)):
@@ -112,12 +112,12 @@ def file_of(path: Path, dataset: str) -> FeatureFile:
 
 
 def known_of_file(c: TrialConfig) -> dict[str, Any]:
-    """The fields of a trial that say which file it is: its path, absolute, its width and, without a name, its digest.
+    """Return the settings that identify a trial's file: absolute path, width and, without a declared name, the digest.
 
-    Where both are given the file need not be there, as where trials are read from a tracking store.
+    If digest (or name) and width are given, the file may be absent, for example for trials from a tracking store.
 
     Raises:
-        ConfigError: for a file that does not fit the data set, or has another digest or width than was given.
+        ConfigError: for a file that does not fit the data set, or with a digest or width other than the given one.
     """
     path = Path(c.feature_file).expanduser().absolute() if c.feature_file else None
     if (c.feature_sha256 or c.feature_name) and c.feature_width and not (path and path.exists()):
@@ -141,8 +141,10 @@ def known_of_file(c: TrialConfig) -> dict[str, Any]:
 
 
 def check_feature_file(c: TrialConfig) -> None:
-    """Raises:
-        ConfigError: without a statement on the encoder, or for a digest that is none.
+    """Refuse a trial without a statement on the encoder, or with a malformed name or digest.
+
+    Raises:
+        ConfigError: naming the setting.
     """
     source = c.feature_source
     if not source.strip() or "\n" in source or len(source) > LONGEST_SOURCE:

@@ -1,4 +1,4 @@
-"""The feedback paths, and who projects for them: how an error becomes a learning signal for every layer."""
+"""Feedback paths and projectors: how an error becomes a learning signal for every layer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 class Feedback(Part):
-    """What the configuration knows of an algorithm.
+    """The configuration's view of an algorithm.
 
     Attributes:
-        projectors: that it may have, its default first.
-        per_record: why a record's learning signals depend on no other record of the batch, on which certified
-            mechanisms rest; empty where this package states it, None where nobody does.
+        projectors: accepted projectors, the default first.
+        per_record: why a record's learning signals depend on no other record of the batch, which certified mechanisms
+            assume; empty if this package states it, None if nobody does.
         exact: whether it is back-propagation.
-        matrix: whether it projects by a matrix B of this package's.
-        ternary: whether the error that is projected is ternarized.
-        convolutional: whether it needs convolutions, which it back-propagates through.
+        matrix: whether it projects by a matrix B of this package.
+        ternary: whether the projected error is ternarized.
+        convolutional: whether it needs convolutions, through which it back-propagates.
         described: whether the photonic mechanism is described for it.
-        optical: whether light projects it.
+        optical: whether light projects the error.
     """
 
     projectors: ClassVar[tuple[str, ...]] = ("none",)
@@ -38,14 +38,14 @@ class Feedback(Part):
     not_integer = "nothing is known of how its products round"
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse projectors that the algorithm does not have."""
+        """Refuse projectors that the algorithm does not accept."""
         if trial.projector not in self.projectors:
             raise ConfigError(f"projector: {self.name} takes {listed_or(self.projectors)}, got '{trial.projector}' "
-                              "(tdfa through an OPU is what is called pdfa)")
+                              "(tdfa through an OPU is called pdfa)")
 
 
 class _BuiltIn(Feedback):
-    """A path of this package: a record's signals depend on that record alone."""
+    """A path of this package: a record's signals depend on this record alone."""
 
     per_record, not_integer = "", ""
     described = True
@@ -91,7 +91,7 @@ _NO_CAMERA = Need("projector 'opu_simulated' or 'opu_hardware'", lambda c: f"pro
 
 @part("algorithm", "pdfa")
 class Pdfa(_Direct):
-    """TDFA that an OPU projects, with the noise of its light under any mechanism that has noise."""
+    """TDFA with an OPU as projector; its light adds noise under any mechanism with noise."""
 
     label, ternary, optical = "PDFA", True, True
     projectors = ("opu_simulated", "opu_hardware", "opu_physical")
@@ -113,13 +113,13 @@ class Hybrid(_Direct):
 
 
 class Projector(Part):
-    """Who computes B e.
+    """The configuration's view of the projector that computes B e.
 
     Attributes:
-        on_opu: whether a trial with it must hold an `OPU` resource.
-        hardware: whether it is a real OPU, which one process holds.
-        physical: whether a camera counts light: the noise of what is projected is the device's own, and not sigma.
-        known: whether there is a matrix B that is known.
+        on_opu: whether a trial with it must reserve an `OPU` resource.
+        hardware: whether it is a real OPU, which only one process can open.
+        physical: whether a camera counts light, so that a projection has the device's own noise instead of sigma.
+        known: whether the matrix B is known.
     """
 
     on_opu: ClassVar[bool] = False
@@ -130,7 +130,7 @@ class Projector(Part):
 
 @part("projector", "none")
 class NoProjector(Projector):
-    """Nothing is projected."""
+    """No projection."""
 
     known = False
 
@@ -161,7 +161,7 @@ class HardwareOpu(SimulatedOpu):
     works = "pipeline.learning.feedback.projection:HardwareOpuProjector"
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse what nobody has shown of a real device."""
+        """Refuse secure noise, because the device's independence of records is not shown."""
         if trial.secure:
             raise ConfigError("projector: nobody has shown that a real OPU projects a record without a trace of "
                               "others, on which a guarantee to the last bit rests, got 'opu_hardware' with noise "
@@ -170,7 +170,7 @@ class HardwareOpu(SimulatedOpu):
 
 @part("projector", "opu_physical")
 class PhysicalOpu(Gaussian):
-    """An OPU as a device: light, a reference beam and a camera."""
+    """An OPU as a physical device: light, a reference beam and a camera."""
 
     on_opu = physical = True
     not_integer = "expected counts of its light are products that round"
@@ -190,7 +190,7 @@ class PhysicalOpu(Gaussian):
         0, "the camera rounds to 2^bits levels from 0 to the full well; 0 does not round", low=0, high=24)
 
     def check(self, trial: TrialConfig) -> None:
-        """It has the noise of its light and its camera, on what it projects and on nothing else."""
+        """Refuse other optical noise: the device adds the noise of its light and camera to projections only."""
         for name in ("sigma", "target_label_epsilon"):
             if value := getattr(trial, name):
                 raise ConfigError(f"{name}: must be 0 with projector 'opu_physical', whose noise is that of its light "
@@ -204,7 +204,7 @@ class PhysicalOpu(Gaussian):
 
 
 class _Methods(View):
-    """Algorithms, and `softmax`, which is none: so frontiers call networks without hidden layers (`naming.method`)."""
+    """Labels of algorithms, and of `softmax`: networks without hidden layers on frontiers (`naming.method`)."""
 
     def __getitem__(self, name: str) -> str:
         return "Softmax regression" if name == "softmax" else super().__getitem__(name)

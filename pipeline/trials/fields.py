@@ -1,4 +1,4 @@
-"""Documented, validated fields of a configuration: what `config.TrialConfig` is made of."""
+"""Documented, validated fields of a configuration, from which `config.TrialConfig` is built."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class UserError(Exception):
-    """An error whose message is meant for people as it stands; the command line prints it in one line."""
+    """An error with a message for people; the command line prints it in one line."""
 
 
 class ConfigError(UserError, ValueError):
@@ -29,7 +29,7 @@ class ConfigError(UserError, ValueError):
     """
 
 
-# What other tools call our fields and their values, in small letters and without signs.
+# Names of other tools for our fields and values, in small letters and without punctuation.
 ELSEWHERE = {
     "lr": "learning_rate", "stepsize": "learning_rate", "eta": "learning_rate", "maxgradnorm": "clipping_norm",
     "l2normclip": "clipping_norm", "clip": "clipping_norm", "clipnorm": "clipping_norm", "z": "noise_multiplier",
@@ -42,14 +42,14 @@ ELSEWHERE = {
 }
 
 
-SYNONYMS = {"arithmetic": "matmul_precision"}  # settings with another name in files than in keys and parameters
+SYNONYMS = {"arithmetic": "matmul_precision"}  # name in files -> name in keys and params
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by their names in keys.
+    """Return settings under their names in keys.
 
     Raises:
-        ConfigError: for one that is given by both names.
+        ConfigError: for a setting given under both names.
     """
     for name, known in SYNONYMS.items():
         if name in values and known in values:
@@ -58,8 +58,8 @@ def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {SYNONYMS.get(name, name): value for name, value in values.items()}
 
 
-def meant(name: Any, names: Collection[str]) -> str:
-    """`did you mean 'sigma'? `, of the one among `names` that a wrong name may have meant; or empty."""
+def suggestion(name: Any, names: Collection[str]) -> str:
+    """Return `did you mean 'sigma'? ` for a wrong name with a likely correction among `names`, else an empty text."""
     bare = {re.sub("[^a-z0-9]", "", known.lower()): known for known in names}
     asked = re.sub("[^a-z0-9]", "", str(name).lower())
     close = [bare.get(asked), ELSEWHERE.get(asked), *(bare[k] for k in difflib.get_close_matches(asked, bare, 1))]
@@ -67,18 +67,21 @@ def meant(name: Any, names: Collection[str]) -> str:
 
 
 def known_fields(name: str, names: Collection[str]) -> str:
-    """The end of a message on a field that is unknown: the one that may have been meant or, as there are some eighty,
-    where they are listed."""
-    return meant(name, names).strip() or "`photonic fields` lists all there are, and with FILE those of its plugins"
+    """Return the end of a message on an unknown field: the likely correction, or how to list all fields.
+
+    There are some eighty fields, too many for a message.
+    """
+    return suggestion(name, names).strip() or ("`photonic fields` lists all there are, and with FILE those of its "
+                                               "plugins")
 
 
 def accepted(name: str, names: Collection[str], what: str) -> str:
-    """The end of a message on a name that is unknown: the one that may have been meant, and all there are."""
-    return f"{meant(name, names)}{what} are {', '.join(names)}"
+    """Return the end of a message on an unknown name: the likely correction, and all names."""
+    return f"{suggestion(name, names)}{what} are {', '.join(names)}"
 
 
 def always(trial: TrialConfig) -> bool:
-    """True: a setting without a condition applies to every trial that has it."""
+    """Return True: a setting without a condition applies to every trial that has it."""
     return True
 
 
@@ -98,18 +101,23 @@ def setting(
     identity: bool = True,
     called: str = "",
 ) -> Any:
-    """A documented setting of a part.
+    """Declare a documented setting of a part.
 
     Args:
-        default: value where the experiment file is silent; its type is the setting's type.
+        default: value if the experiment file gives none; its type is the setting's type.
         doc: one line for the reader (`photonic fields` prints it).
-        choices, low, high, open_low, open_high: what is accepted.
+        choices: the values that are accepted.
+        low: the least value that is accepted.
+        high: the largest value that is accepted.
+        open_low: `low` itself is not accepted.
+        open_high: `high` itself is not accepted.
         per_trial: trials that differ only in such settings share tensor shapes and train in one pack.
-        applies: whether a trial with the part uses the setting; where not, it is no part of the trial's identity.
+        applies: whether a trial with the part uses the setting; an unused setting does not belong to the trial's
+            identity.
         needs: the same, as conditions (`part.Need`) that a message can name.
-        elide: at its default it is no part of the identity, as of a setting that is younger than stored trials.
-        identity: false of a path, which says where something lies, while another setting says what it is.
-        called: its name in messages, if it is another than in keys.
+        elide: at its default the setting does not belong to the identity; for settings younger than stored trials.
+        identity: False for a path: it says where a file is, and another setting identifies the content.
+        called: its name in messages, if different from its name in keys.
 
     Example:
         >>> setting(0.5, "share of the records", low=0, high=1).default
@@ -122,31 +130,33 @@ def setting(
 
 
 def check_whole(place: str, value: Any, low: int, below: float = math.inf) -> None:
-    """Raises:
-        ConfigError: unless an entry of a file, at `place`, is a whole number from low on and less than `below`.
+    """Refuse an entry of a file, at `place`, unless it is a whole number >= low and < below.
+
+    Raises:
+        ConfigError: naming the place and the value.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value < below:
         raise ConfigError(f"{place}: must be a whole number >= {low}, got {value!r}")
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON has it."""
+    """Return `value` as JSON represents it."""
     return list(value) if isinstance(value, tuple) else value
 
 
 def digest(values: Mapping[str, Any]) -> str:
-    """16 hexadecimal digits of the SHA-256 of `values`, sorted by name."""
+    """Return 16 hexadecimal digits of the SHA-256 of `values`, sorted by name."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def listed_or(choices: Collection[str]) -> str:
-    """`'a' or 'b'`."""
+    """Return `'a' or 'b'`."""
     return " or ".join(f"'{c}'" for c in choices)
 
 
 def coerce(f: dataclasses.Field[Any], value: Any) -> Any:
-    """`value` as the type of the field's default; only conversions that lose nothing.
+    """Return `value` as the type of the field's default, by lossless conversions only.
 
     Raises:
         ConfigError: for a value of another type.
@@ -160,7 +170,7 @@ def coerce(f: dataclasses.Field[Any], value: Any) -> Any:
         if kind is int and isinstance(value, int):
             return value
         if kind is float and isinstance(value, int | float) and math.isfinite(value):
-            return float(value) + 0.0  # -0.0 is 0.0
+            return float(value) + 0.0  # -0.0 becomes 0.0
         if kind is float and isinstance(value, str):
             raise ConfigError(f"{name}: must be a number, got the text {value!r}")
         if kind is tuple and isinstance(value, list | tuple):
@@ -174,19 +184,21 @@ def coerce(f: dataclasses.Field[Any], value: Any) -> Any:
 
 
 def check(f: dataclasses.Field[Any], value: Any) -> None:
-    """Raises:
-        ConfigError: for a value outside what the field accepts.
+    """Refuse a value that the field does not accept.
+
+    Raises:
+        ConfigError: naming the field, the value and what would be accepted.
     """
     meta, name = f.metadata, f.metadata["called"] or f.name
     if meta["choices"] and value not in meta["choices"]:
-        hint = meant(value, meta["choices"]).strip()
+        hint = suggestion(value, meta["choices"]).strip()
         if not hint and f.name == "algorithm" and re.sub("[^a-z]", "", value.lower()) == "dpsgd":
             hint = "DP-SGD is algorithm 'bp' with mechanism 'per_example'"
         raise ConfigError(f"{name}: must be one of {', '.join(meta['choices'])}, got {value!r}"
                           + (f"; {hint}" if hint else ""))
     if isinstance(value, tuple):
         widths = all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in value)
-        if not widths or (not value and f.name != "hidden"):  # no hidden layer: softmax regression
+        if not widths or (not value and f.name != "hidden"):  # without hidden layers: softmax regression
             raise ConfigError(f"{name}: must be a list of at least one positive width, got {list(value)!r}")
         return
     low, high = meta["low"], meta["high"]

@@ -1,4 +1,4 @@
-"""What is minimized, and so what error the feedback starts from."""
+"""Losses, which define the error at the output."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from pipeline.trials.part import Part, part, setting
 
 
 class Loss(Part):
-    """A loss of softmax outputs.
+    """A loss of softmax outputs; its error is p - q.
 
     Attributes:
-        per_record: why a record's error is p - q, both on the simplex, so that its norm is sqrt 2 at most, and depends
-            on no other record, on which certified mechanisms rest; empty where this package states it, None where
-            nobody does.
+        per_record: why p and q are on the simplex, so that the error's norm is at most sqrt 2, and why it depends on no
+            other record. Certified mechanisms assume this. Empty if this package states it, None if nobody does.
     """
 
     per_record: ClassVar[str | None] = None

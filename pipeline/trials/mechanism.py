@@ -1,4 +1,4 @@
-"""How an update is privatized: what each mechanism is told, needs of the other parts, and guarantees."""
+"""Mechanisms for a private update: their settings, their needs from other parts, and their guarantees."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.trials.feedback import Feedback
-from pipeline.trials.feedback import Projector as Projector  # whose settings are declared before
+from pipeline.trials.feedback import Projector as Projector  # its settings must be declared first
 from pipeline.trials.fields import ConfigError, listed_or
 from pipeline.trials.part import Part, again, not_chosen, part, parts_of, positive, setting
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
-LEAST_NOISE_OVER_C = 0.2  # noise_multiplier, where there is noise
-# Of delta, for every step of which a privacy-loss distribution is composed: ten times what rounding may take from it.
+LEAST_NOISE_OVER_C = 0.2  # least noise_multiplier above 0
+# Least delta per composed step of a privacy-loss distribution: ten times the possible rounding error.
 LEAST_DELTA_PER_STEP = 1e-14
-LEAST_LABEL_EPSILON = 1e-3  # of target_label_epsilon, where there is one
+LEAST_LABEL_EPSILON = 1e-3  # least target_label_epsilon above 0
 
 
 class Mechanism(Part):
-    """What the configuration knows of a mechanism.
+    """The configuration's view of a mechanism.
 
     Attributes:
-        private: whether it does anything.
+        private: whether it changes the update at all.
         certified: whether it is Gaussian noise on a sum of bounded contributions, which has a certified epsilon.
         composed: whether its runs are privacy events, which compose to budgets and selections.
-        flat: whether it bounds contributions that have no layers.
-        guarantee: why no record contributes more than its bound, where an extension says so.
-        optical: whether it is noise on optical signals, which labels or columns have an epsilon from.
-        target: the setting that says which epsilon a run may cost; empty for none.
+        flat: whether it can bound contributions without layers.
+        guarantee: an extension's reason why no record contributes more than its bound.
+        optical: whether it is noise on optical signals, which gives a label or column epsilon.
+        target: the setting for the epsilon of a run; empty for none.
     """
 
     private: ClassVar[bool] = True
@@ -40,49 +40,49 @@ class Mechanism(Part):
     optical: ClassVar[bool] = False
     target: ClassVar[str] = ""
     not_integer = "contributions in integers need Gaussian noise and a stated bound on their norm (guarantee)"
-    feedback_norm = 0.0  # spectral norm to which feedback matrices are scaled; 0 leaves them
+    feedback_norm = 0.0  # spectral norm to which feedback matrices are scaled; 0 does not scale
 
     def check(self, trial: TrialConfig) -> None:
-        """Nothing can be accounted for where no guarantee is stated."""
+        """Refuse a target epsilon without a stated guarantee, because nothing can be accounted for."""
         if self.private and not self.composed and trial.target_epsilon:
             raise ConfigError(f"target_epsilon: mechanism '{self.name}' states no guarantee (guarantee of "
                               f"register_mechanism), so nothing can be accounted for, got {trial.target_epsilon}")
 
     def kind(self, trial: TrialConfig) -> str:
-        """The kind of finite epsilon that a trial has: `certified`, `stated`, `label`, or empty for none."""
+        """Return the kind of a trial's finite epsilon: `certified`, `stated`, `label`, or empty for none."""
         return ""
 
     def excess(self, trial: TrialConfig) -> float:
-        """The most that a record contributes, over the norm by which its noise is measured."""
+        """Return the largest contribution of a record over the norm to which its noise is scaled."""
         return 1.0
 
     def stated_norm(self, trial: TrialConfig) -> float:
-        """The norm by which noise is measured."""
+        """Return the norm to which noise is scaled."""
         return self.update_norm(trial.canonical())
 
     def factor_bounds(self, trial: TrialConfig) -> Sequence[tuple[float, float]] | None:
-        """Bounds on ||delta^l||/C and ||h^{l-1}|| of every layer; None where only a contribution's norm is bounded."""
+        """Return bounds on ||delta^l||/C and ||h^{l-1}|| of every layer; None if there are no separate bounds."""
         return None
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
-        """How much noise a trial gets, from its canonical settings: `<mechanism>=<noise>` without any guarantee."""
+        """Return a trial's noise, from its canonical settings: `<mechanism>=<noise>` without a guarantee."""
         levels = [fields.get(name) or 0.0 for name in ("sigma", "noise_multiplier")]
         return f"{fields['mechanism']}={max(0.0, *levels):g}"
 
     @classmethod
     def update_norm(cls, fields: Mapping[str, Any]) -> float:
-        """C by which noise on the update is measured, from canonical settings; 0 of mechanisms without one."""
+        """Return C, the scale of the noise on the update, from canonical settings; 0 for mechanisms without C."""
         return 0.0
 
 
 def certified_mechanisms() -> list[str]:
-    """Names of the mechanisms with a certified epsilon."""
+    """Return the names of the mechanisms with a certified epsilon."""
     return [name for name, cls in parts_of("mechanism", Mechanism).items() if cls.certified]
 
 
 def check_denoise(trial: TrialConfig) -> None:
-    """Refuse `denoise` where there is no column space of B to project on."""
+    """Refuse `denoise` for trials without a column space of B."""
     feedback, network = trial.parts.feedback, trial.parts.network
     if not (feedback.exact or feedback.matrix):
         direct = [name for name, cls in parts_of("algorithm", Feedback).items() if cls.matrix]
@@ -96,7 +96,7 @@ def check_denoise(trial: TrialConfig) -> None:
 
 
 def check_matrix(name: str, trial: TrialConfig) -> None:
-    """Refuse a setting that needs a matrix B which is known."""
+    """Refuse a setting that needs a known matrix B."""
     if trial.parts.feedback.exact:
         raise ConfigError(f"{name}: must be false with bp, whose error is released once and never projected, got true")
     if trial.parts.projector.hardware:
@@ -113,7 +113,7 @@ class NoMechanism(Mechanism):
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
-        """`non-private`."""
+        """Return `non-private`."""
         return "non-private"
 
 
@@ -158,7 +158,7 @@ class Photonic(Mechanism):
         low=0, high=1e6, per_trial=True, elide=True)
 
     def kind(self, trial: TrialConfig) -> str:
-        """`label`, where every layer gets noise."""
+        """Return `label` if every layer gets noise."""
         if trial.physical:
             return "label" if self.joint_release else ""
         noisy = self.target_label_epsilon or self.sigma
@@ -166,14 +166,14 @@ class Photonic(Mechanism):
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
-        """`photons=100`, `label_epsilon=3` or `sigma=0.1`."""
+        """Return `photons=100`, `label_epsilon=3` or `sigma=0.1`."""
         if parts_of("projector", Projector)[fields.get("projector") or "none"].physical:
             return f"photons={fields['photons']:g}"
-        target = fields.get("target_label_epsilon") or 0.0  # a setting only where it sets the noise
+        target = fields.get("target_label_epsilon") or 0.0  # absent unless it sets the noise
         return f"label_epsilon={target:g}" if target > 0 else f"sigma={fields['sigma']:g}"
 
     def check(self, trial: TrialConfig) -> None:
-        """What the paper describes, and a target that can be met."""
+        """Refuse trials that the paper does not describe, and targets that cannot be met."""
         self._check_described(trial)
         if self.tau_h_min > self.tau_h:
             raise ConfigError(f"tau_h_min: must be at most tau_h = {self.tau_h}, got {self.tau_h_min}")
@@ -226,7 +226,7 @@ class Photonic(Mechanism):
 
 
 class Gaussian(Mechanism):
-    """Gaussian noise on the sum of contributions that are bounded by C, one of each record."""
+    """Gaussian noise on the sum of the records' contributions, each bounded by C."""
 
     not_integer = "it does not state by which factor contributions of a norm are multiplied (a method `factor`)"
 
@@ -240,23 +240,23 @@ class Gaussian(Mechanism):
     denoise: bool = again("denoise", elide=True)
 
     def kind(self, trial: TrialConfig) -> str:
-        """`certified`, with noise."""
+        """Return `certified` with noise."""
         return "certified" if self.target_epsilon or self.noise_multiplier else ""
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
-        """`epsilon=3` or `z=1.1`."""
+        """Return `epsilon=3` or `z=1.1`."""
         if fields["target_epsilon"]:
             return f"epsilon={fields['target_epsilon']:g}"
         return f"z={fields['noise_multiplier']:g}"
 
     def check(self, trial: TrialConfig) -> None:
-        """What a certified epsilon rests on, and what can be accounted for."""
+        """Refuse trials that break the assumptions of certified epsilon, or that no accountant supports."""
         for check in self.checks():
             check(trial)
 
     def checks(self) -> Iterator[Callable[[TrialConfig], None]]:
-        """What is refused, in this order."""
+        """Yield the checks, in this order."""
         yield self._check_records
         yield self._check_noise
         yield self._check_delta
@@ -301,7 +301,7 @@ class Gaussian(Mechanism):
 
 @part("mechanism", "per_example")
 class PerExample(Gaussian):
-    """DP-SGD: each record's contribution is shortened to C (Abadi et al. 2016)."""
+    """DP-SGD: each record's contribution is clipped to norm C (Abadi et al. 2016)."""
 
     flat, not_integer = True, ""
     works = "pipeline.learning.mechanisms.gaussian:PerExample"
@@ -313,7 +313,7 @@ class PerExample(Gaussian):
 
     @classmethod
     def update_norm(cls, fields: Mapping[str, Any]) -> float:
-        """C."""
+        """Return C."""
         return fields["clipping_norm"]
 
 

@@ -1,4 +1,4 @@
-"""What people call a trial and how much noise it gets, and how long things took."""
+"""Names of trials and noise levels for people, and texts for durations and counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: `24 s`, `3 min`, `2 h 05 min`."""
+    """Return seconds for people: `24 s`, `3 min`, `2 h 05 min`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -22,11 +22,11 @@ def duration(seconds: float) -> str:
 
 
 def counted(number: object, noun: str) -> str:
-    """`1 trial`, `3 trials`, `5 or 10 epochs`."""
+    """Return `1 trial`, `3 trials`, `5 or 10 epochs`."""
     return f"{number} {noun}{'' if str(number) == '1' else 's'}"
 
 
-# In names of runs, which a tracking database in any encoding must take.
+# In names of runs, which must be ASCII for some tracking databases.
 SYMBOLS = {"epsilon": "eps", "label_epsilon": "label-eps", "sigma": "sigma", "z": "z", "clipping_norm": "C",
            "batch_size": "m", "learning_rate": "lr", "tau_f": "tau_f", "tau_h": "tau_h", "seed": "s"}
 SPELLED: dict[str, str | int | None] = {
@@ -34,60 +34,65 @@ SPELLED: dict[str, str | int | None] = {
     "’": "'"}
 
 
-def spelled(text: str) -> str:
-    """A text with its symbols written out, for tracking databases that know ASCII alone."""
+def to_ascii(text: str) -> str:
+    """Return a text with its symbols written out, for tracking databases that store only ASCII."""
     return text.translate(str.maketrans(SPELLED))
 
 
 def noise_setting(fields: Mapping[str, Any]) -> str:
-    """How much noise a trial gets, from its canonical fields: `non-private`, `sigma=0.1`,
-    `photons=100`, `label_epsilon=3`, `epsilon=3` or `z=1.1`; `<mechanism>=<noise>` of one without any guarantee."""
-    return PARTS["mechanism"].get(fields["mechanism"], Mechanism).noise_setting(fields)  # or one that is not loaded
+    """Return a trial's noise from its canonical fields, for example `sigma=0.1`, `epsilon=3` or `non-private`.
+
+    Other forms are `photons=100`, `label_epsilon=3` and `z=1.1`, and `<mechanism>=<noise>` without a guarantee.
+    """
+    return PARTS["mechanism"].get(fields["mechanism"], Mechanism).noise_setting(fields)  # may not be loaded
 
 
 def epsilon_kind(trial: TrialConfig) -> str:
-    """The kind of finite epsilon that a trial has (`Mechanism.kind`)."""
+    """Return the kind of a trial's finite epsilon (`Mechanism.kind`)."""
     return trial.parts.mechanism.kind(trial)
 
 
-COMPOSABLE = ("certified", "stated")  # kinds of epsilon of what composes to budgets and selections
+COMPOSABLE = ("certified", "stated")  # kinds of epsilon that compose to budgets and selections
 
 
 def composable(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
-    """Those that have a certified epsilon, or one that their trainer states."""
+    """Return the trials with a certified epsilon, or one that their trainer states."""
     return [trial for trial in trials if epsilon_kind(trial) in COMPOSABLE]
 
 
 def guarantee(trials: Sequence[TrialConfig]) -> str:
-    """`certified`, or `stated` where one of those that compose is no more than that."""
+    """Return `stated` if a trial's epsilon is only stated, else `certified`."""
     return "stated" if any(epsilon_kind(trial) == "stated" for trial in trials) else "certified"
 
 
 def method(fields: Mapping[str, Any]) -> str:
-    """What a frontier has a curve of, from a trial's canonical fields: its algorithm, or its trainer; `softmax` of
-    networks without hidden layers, through which no algorithm has anything to carry back."""
+    """Return the name of a trial's frontier curve, from its canonical fields: its algorithm or trainer, or `softmax`.
+
+    `softmax` stands for networks without hidden layers, for which all algorithms are the same.
+    """
     network = parts_of("network", Network)[fields["network"]]
     return fields["algorithm"] if network.held or fields["hidden"] or network.convolutional else "softmax"
 
 
 def computed_features(trials: Iterable[TrialConfig]) -> list[str]:
-    """Features that are computed of records: `optical of fashion_mnist`."""
+    """Return the features that are computed from records: `optical of fashion_mnist`."""
     return list(dict.fromkeys(f"{trial.features} of {trial.dataset}" for trial in trials
                               if not (trial.parts.features.raw or trial.parts.features.of_file)))
 
 
 def run_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
-    """A trial's name for people: `pdfa sigma=0.1 seed=0`, `bp non-private seed=0`, `dfa sigma=0 tau_h=2 seed=1`; with a
-    Gaussian mechanism `pdfa epsilon=3 seed=0` or `dfa z=1.1 seed=0`.
+    """Return a trial's name for people: `pdfa sigma=0.1 seed=0`, `bp non-private seed=0`, `dfa sigma=0 tau_h=2 seed=1`.
+
+    With a Gaussian mechanism it is `pdfa epsilon=3 seed=0` or `dfa z=1.1 seed=0`.
 
     Args:
-        also: further fields to name, where the trial has them.
+        also: further fields to name, if the trial has them.
     """
     return " ".join(_parts(config, also))
 
 
 def short_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
-    """As `run_name`, for narrow columns: `pdfa sigma0.1 s0`, `dfa eps3 C0.5 m128 s1`, `bp non-private s0`."""
+    """Return a `run_name` for narrow columns: `pdfa sigma0.1 s0`, `dfa eps3 C0.5 m128 s1`, `bp non-private s0`."""
     split = (part.partition("=") for part in _parts(config, also))
     return " ".join(SYMBOLS.get(name, name + sign) + value for name, sign, value in split)
 

@@ -1,4 +1,4 @@
-"""The networks: fully connected layers, with convolutions before them or without."""
+"""Networks: fully connected layers, with or without convolutions before them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
-ACTIVATION_SLOPES = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}  # gamma: the supremum of phi', whose infimum is 0
+ACTIVATION_SLOPES = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}  # gamma: the supremum of phi'; the infimum is 0
 ACTIVATION_SUPREMA = {"tanh": 1.0, "sigmoid": 1.0, "relu": math.inf}  # of |phi|
 ACTIVATIONS = tuple(ACTIVATION_SLOPES)
 
 
 class Network(Part):
-    """What all networks have.
+    """Settings of all networks.
 
     Attributes:
         convolutional: whether layers share weights over positions.
@@ -44,17 +44,17 @@ class Network(Part):
         open_low=True, needs=[chosen("output_init", "feedback")])
 
     def convolutions(self, shape: tuple[int, ...]) -> tuple[LayerShape, ...]:
-        """Shapes of the convolutions, of records of a shape."""
+        """Return the shapes of the convolutions for records of this shape."""
         return ()
 
     def layers(self, shape: tuple[int, ...], n_classes: int) -> tuple[LayerShape, ...]:
-        """Shapes of layers 1..L, convolutions first."""
+        """Return the shapes of layers 1..L, convolutions first."""
         below = self.convolutions(shape)
         n_in = below[-1].n_out if below else math.prod(shape)
         return (*below, *dense_shapes((n_in, *self.hidden, n_classes)))
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse a start that needs a matrix B which is not known."""
+        """Refuse an initialisation that needs a matrix B unless B is known."""
         if self.output_init == "feedback" and not trial.parts.projector.known:
             raise ConfigError("output_init: 'feedback' needs a feedback matrix B that is known, got it with algorithm "
                               f"'{trial.algorithm}' and projector '{trial.projector}'; use 'uniform' or 'zero'")
@@ -70,7 +70,7 @@ class Mlp(Network):
     """Fully connected layers."""
 
     def check(self, trial: TrialConfig) -> None:
-        """Feedback needs hidden layers."""
+        """Refuse feedback without hidden layers."""
         if not self.hidden and not trial.parts.feedback.exact:
             self._check_hidden(trial)
         super().check(trial)
@@ -90,12 +90,12 @@ class Convnet(Network):
     conv_activation: str = setting("tanh", "activation phi of the convolutions", choices=ACTIVATIONS)
 
     def convolutions(self, shape: tuple[int, ...]) -> tuple[LayerShape, ...]:
-        """One for each of `channels`."""
+        """Return one shape for each of `channels`."""
         channels, rows, columns = shape
         return conv_shapes((channels, rows, columns), self.channels, self.kernel)
 
     def check(self, trial: TrialConfig) -> None:
-        """Images that are large enough, and what is described of convolutions."""
+        """Refuse records that are no images, or too small ones."""
         shape = trial.parts.features.shape(trial)
         if len(shape) != 3:
             features = trial.parts.features
@@ -108,7 +108,7 @@ class Convnet(Network):
         if self.kernel % 2 == 0:
             raise ConfigError(f"kernel: must be odd, so that padding keeps the size of an image, got {self.kernel}")
         if not all(layer.n_out for layer in trial.layers):
-            raise ConfigError(f"channels: every convolution halves rows and columns, of which what the network takes "
-                              f"in has {shape[1]}; got {len(self.channels)} convolutions, which leave nothing")
+            raise ConfigError(f"channels: every convolution halves rows and columns, and images have {shape[1]} rows; "
+                              f"got {len(self.channels)} convolutions, which leave none")
 
 

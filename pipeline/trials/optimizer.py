@@ -1,4 +1,4 @@
-"""How an update moves the weights."""
+"""Optimizers: how an update changes the weights."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pipeline.trials.part import Part, again, part, setting
 
 
 class Optimizer(Part):
-    """What all optimizers have."""
+    """Settings of all optimizers."""
 
     learning_rate: float = setting(0.01, "step size eta", low=0, open_low=True)
     schedule: str = setting(

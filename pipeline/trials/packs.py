@@ -1,4 +1,4 @@
-"""Packs: trials that share tensor shapes, trained together along a leading replica axis."""
+"""Packs: trials that share tensor shapes and train together along a leading replica axis."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from pipeline.trials.shapes import ConvShape, n_parameters
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
-# What a core's caches hold beside activations. A pack saves the cost of small operations; where parameters alone are
-# larger than this there is little of that to save, and packs of three and more were measured 10% slower.
+# Parameters that fit into a core's caches beside activations. A pack saves the overhead of small operations. Above this
+# size there is little overhead to save, and packs of three and more were measured 10% slower.
 CPU_PARAMETER_BYTES = 6 * 2**20
-# Of the largest map of a convolution, of all trials of a pack; a step holds several of that size.
+# For a convolution's largest map, summed over a pack's trials; a step holds several maps of this size.
 GPU_MAP_BYTES = 2**31
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one pack occupies while it trains, in Ray's units.
+    """The resources of one pack while it trains, in Ray's units.
 
     Attributes:
-        cpu, gpu: cores and (fractions of) GPUs of every pack.
+        cpu: cores of every pack.
+        gpu: GPUs of every pack, or a fraction of one.
         opu: optical processors of a pdfa pack; other packs take none.
         pack_size: most trials in one pack; 0 chooses it (see `pipeline.trials.packs.plan`).
-        checkpoint_seconds: a pack is saved at the end of an epoch once so much time has passed since it was last.
-        store_patience_seconds: how long a sweep waits for a tracking store that cannot be reached, or is locked.
+        checkpoint_seconds: least time between two checkpoints of a pack; a pack is saved at the end of an epoch.
+        store_patience_seconds: how long a sweep waits for a tracking store that is unreachable or locked.
 
     Example:
         >>> Resources(cpu=2, gpu=0.5).gpu  # two packs share a GPU
@@ -69,7 +70,7 @@ class Pack:
 
     @property
     def shared(self) -> TrialConfig:
-        """A trial that stands for all in the fields which the pack shares."""
+        """Return a trial that represents all trials in the fields that the pack shares."""
         return self.trials[0]
 
     @property
@@ -80,15 +81,15 @@ class Pack:
 def plan(trials: Sequence[TrialConfig], resources: Resources, workers: int, kept: Sequence[Pack] = ()) -> list[Pack]:
     """Group trials into packs.
 
-    The result of a trial does not depend on its pack, so this decides speed alone: trials of one `pack_key` are cut
-    into packs of nearly equal size, at most `pack_size`; packs that need an OPU come first, because few can run at
-    once and the others fill in beside them; long packs come before short ones.
+    Packs affect only speed, because a trial's result does not depend on its pack. Trials with one `pack_key` are cut
+    into packs of nearly equal size, at most `pack_size`. Packs that need an OPU come first, because few can run at once
+    and others fill in beside them. Long packs come before short ones.
 
     Args:
         trials: the trials to train.
-        resources: what a pack gets; `pack_size` 0 takes `default_pack_size`.
+        resources: of each pack; `pack_size` 0 takes `default_pack_size`.
         workers: packs that can train at the same time.
-        kept: packs that stay as they are, because they have a checkpoint; their trials are in no other.
+        kept: packs that stay unchanged because they have a checkpoint; their trials are in no other pack.
     """
     groups: dict[str, list[TrialConfig]] = {}
     together = {trial.trial_key for pack in kept for trial in pack.trials}
@@ -104,9 +105,11 @@ def plan(trials: Sequence[TrialConfig], resources: Resources, workers: int, kept
 
 
 def default_pack_size(trial: TrialConfig, n_trials: int, workers: int, on_gpu: bool) -> int:
-    """The size that gives every worker about four packs, so that they end together, and no more than 32; on a CPU
-    also no more than keeps the pack's parameters within `CPU_PARAMETER_BYTES`, on a GPU no more than keeps the maps of
-    convolutions within `GPU_MAP_BYTES`."""
+    """Return a pack size that gives every worker about four packs, so that they end together; at most 32.
+
+    On a CPU the pack's parameters must fit into `CPU_PARAMETER_BYTES`, on a GPU the maps of convolutions into
+    `GPU_MAP_BYTES`.
+    """
     if on_gpu:
         maps = [s.out_channels * s.height * s.width for s in trial.layers if isinstance(s, ConvShape)]
         limit = GPU_MAP_BYTES // (4 * trial.batch_size * max(maps)) if maps else 32
@@ -116,7 +119,7 @@ def default_pack_size(trial: TrialConfig, n_trials: int, workers: int, on_gpu: b
 
 
 def cost(pack: Pack) -> float:
-    """Multiplications of the pack's training: good for ordering packs and for estimating what remains."""
+    """Return the multiplications of the pack's training, to order packs and to estimate the remaining time."""
     c = pack.shared
     per_record = sum(layer.multiplications for layer in c.layers)
     return 2.0 * per_record * c.batch_size * c.steps_per_epoch * c.epochs * len(pack.trials)

@@ -1,8 +1,8 @@
-"""Parts: a trial is made of one part for each slot, and a part declares its own settings.
+"""Parts: a trial has one part for each slot, and each part declares its own settings.
 
-A slot is a question (which features, which mechanism), a part an answer: a frozen dataclass (as every subclass of
-`Part` is), whose fields are made by `setting`. `check` says what it needs of the other parts; `works` where the class
-lies that does the work, which is imported by whoever needs it. Built-in parts and extensions are entered alike:
+A slot is a question (which features, which mechanism), and a part is an answer. A part is a frozen dataclass, as every
+subclass of `Part` is, and `setting` makes its fields. `check` says what it needs of the other parts. `works` names the
+class that does the work; it is imported only when needed. Built-in parts and extensions are registered alike:
 
     @part("mechanism", "per_example")
     class PerExample(Gaussian):
@@ -25,12 +25,12 @@ from pipeline.trials.fields import setting as setting
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
-SETTINGS: dict[str, Field[Any]] = {}  # by name, of all slots and parts
-RESERVED: set[str] = set()  # what trials have by themselves, and no setting may be called
+SETTINGS: dict[str, Field[Any]] = {}  # by name, for all slots and parts
+RESERVED: set[str] = set()  # attributes of trials, so no setting may have these names
 
 
 class OfSlot(dict[str, "type[Part]"]):
-    """The parts of a slot, by name. Those that only a trainer brings along are found by their names, and not listed."""
+    """The parts of a slot, by name. Parts that only a trainer brings are found by name but not listed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,45 +43,45 @@ class OfSlot(dict[str, "type[Part]"]):
         return super().__contains__(name) or name in self.held
 
     def get(self, name: str, default: Any = None) -> Any:
-        """As of a dict."""
-        return self[name] if name in self else default  # noqa: SIM401  which would call this
+        """Return a part, as `dict.get`."""
+        return self[name] if name in self else default  # noqa: SIM401  (its rewrite would call this method)
 
 
-PARTS: dict[str, OfSlot] = {}  # by slot; slots by the name of the setting that chooses
+PARTS: dict[str, OfSlot] = {}  # by slot; a slot has the name of the setting that chooses its part
 
 
 class Need(NamedTuple):
     """A condition under which a part uses a setting, in the words of a message: `tau_h_min > 0`."""
 
     wanted: str
-    now: Callable[[TrialConfig], str]  # what a trial has instead
+    now: Callable[[TrialConfig], str]  # the trial's actual value, for messages
     holds: Callable[[TrialConfig], bool]
 
     @property
     def slot(self) -> bool:
-        """Whether it asks for another part."""
+        """Whether the condition asks for another part."""
         return self.wanted.partition(" ")[0] in PARTS
 
 
 def positive(name: str) -> Need:
-    """A number is above 0."""
+    """Require a number above 0."""
     return Need(f"{name} > 0", lambda c: f"{name} {getattr(c, name):g}", lambda c: getattr(c, name) > 0)
 
 
 def zero(name: str) -> Need:
-    """A number is 0."""
+    """Require that a number is 0."""
     return Need(f"{name} 0", lambda c: f"{name} {getattr(c, name):g}", lambda c: not getattr(c, name))
 
 
 def chosen(name: str, *values: Any) -> Need:
-    """A setting has one of these values."""
+    """Require one of these values for a setting."""
     words = listed_or([_word(value) for value in values])
     return Need(f"{name} {words}", lambda c: f"{name} '{_word(getattr(c, name))}'",
                 lambda c: getattr(c, name) in values)
 
 
 def not_chosen(name: str, *values: Any) -> Need:
-    """A setting has another value than these."""
+    """Require a value other than these for a setting."""
     return Need(f"{name} other than {listed_or(values)}", lambda c: f"{name} '{getattr(c, name)}'",
                 lambda c: getattr(c, name) not in values)
 
@@ -91,7 +91,7 @@ def _word(value: Any) -> str:
 
 
 def again(name: str, *needs: Need, elide: bool = False) -> Any:
-    """A setting that another part has declared, used under conditions of its own."""
+    """Reuse a setting that another part has declared, under different conditions."""
     f = SETTINGS[name]
     return dataclasses.field(default=f.default, metadata={
         **f.metadata, "applies": always, "needs": needs, "elide": elide})
@@ -102,13 +102,13 @@ class Part:
     """An answer to the question of a slot.
 
     Attributes:
-        slot: name of the setting that chooses it.
-        name: value of that setting.
+        slot: name of the setting that chooses the part.
+        name: value of this setting.
         label: in tables and figures.
-        held: whether only a trainer brings it along.
-        works: what does the work, or `module:attribute` of it.
-        instead: what this part has in place of settings of others, for messages.
-        not_integer: why it does not go with integer arithmetic; empty if it does.
+        held: whether only a trainer brings it.
+        works: the object that does the work, or its `module:attribute`.
+        instead: this part's replacements for settings of other parts, for messages.
+        not_integer: why it cannot be used with integer arithmetic; empty if it can.
     """
 
     slot: ClassVar[str] = ""
@@ -118,20 +118,20 @@ class Part:
     works: ClassVar[Any] = None
     instead: ClassVar[Mapping[str, str]] = {}
     not_integer: ClassVar[str] = ""
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # of every subclass
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # set by `dataclass` in every subclass
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True)(cls)
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse what does not go with this part.
+        """Refuse settings that are incompatible with this part.
 
         Raises:
             ConfigError: naming a setting of the trial, its value, the reason, and what would be accepted.
         """
 
     def settled(self, trial: TrialConfig) -> dict[str, Any]:
-        """Settings whose values follow from others.
+        """Return the settings whose values follow from other settings.
 
         Raises:
             ConfigError: for a file that cannot be used.
@@ -140,7 +140,7 @@ class Part:
 
     @classmethod
     def load(cls) -> Any:
-        """What does the work."""
+        """Return the object that does the work."""
         return load(cls.works)
 
 
@@ -148,12 +148,12 @@ P = TypeVar("P", bound=Part)
 
 
 def parts_of(slot: str, base: type[P]) -> Mapping[str, type[P]]:
-    """The parts of a slot by name, as subclasses of the slot's base class; also those that are not listed."""
+    """Return the parts of a slot by name, typed as subclasses of the slot's base class; unlisted parts are included."""
     return cast("Mapping[str, type[P]]", PARTS[slot])  # a dict of slots cannot say which slot has which base
 
 
 def load(works: Any) -> Any:
-    """What `module:attribute` names; anything else as it is."""
+    """Import the object of `module:attribute`; return any other value as it is."""
     if not isinstance(works, str):
         return works
     module, name = works.split(":")
@@ -161,7 +161,7 @@ def load(works: Any) -> Any:
 
 
 def fields(part: Part | type[Part]) -> tuple[Field[Any], ...]:
-    """The settings of a part, in the order in which they are declared."""
+    """Return the settings of a part, in the order of declaration."""
     return dataclasses.fields(part)
 
 
@@ -178,16 +178,16 @@ def uses(part: Part, f: Field[Any], trial: TrialConfig) -> bool:
 
 
 def part(slot: str, name: str, held: bool = False) -> Callable[[type[Part]], type[Part]]:
-    """Enter a class as a part: `<slot>: <name>` is accepted from then on.
+    """Register a class as a part: `<slot>: <name>` is accepted from then on.
 
-    A name that is taken by the same class, as in a notebook's cell that runs again, is entered anew.
+    The same class may be registered again, as a notebook cell does that runs twice.
 
     Args:
-        held: only a trainer brings it along, so that nobody is told to choose it.
+        held: only a trainer brings the part, so messages do not offer it.
 
     Raises:
-        ConfigError: for a slot that does not exist, a name that another class has or that is no word of small letters,
-            digits and '_', or a setting that another part has with another default, text or range.
+        ConfigError: for an unknown slot, or a name that another class has or that is not made of small letters, digits
+            and '_'; for a setting that another part declares with a different default, text or range.
     """
     def enter(cls: type[Part]) -> type[Part]:
         if slot not in PARTS:
@@ -207,16 +207,16 @@ def part(slot: str, name: str, held: bool = False) -> Callable[[type[Part]], typ
 
 def extension(slot: str, name: str, base: type[Part], settings: Sequence[str] | Mapping[str, Field[Any] | None],
               **attributes: Any) -> type[Part]:
-    """Enter a part that is told by what it has.
+    """Register a part that is described by its settings and attributes.
 
     Args:
-        base: which has the settings and attributes of all such parts.
-        settings: names of settings that exist and that it uses; or, by name, what `setting` makes of a new one, and
-            None for those that exist.
+        base: the class with the settings and attributes of all such parts.
+        settings: names of existing settings that it uses; or, by name, the result of `setting` for a new one and None
+            for an existing one.
         attributes: of the class.
 
     Raises:
-        ConfigError: as `part`, and for a setting that does not exist.
+        ConfigError: as `part`, and for an unknown setting.
     """
     entries = dict(settings if isinstance(settings, Mapping) else dict.fromkeys(settings))
     for known, entry in entries.items():
@@ -231,16 +231,16 @@ def extension(slot: str, name: str, base: type[Part], settings: Sequence[str] | 
 
 
 def origin(cls: type[Part]) -> str:
-    """Where what does the work of a part is defined; that of a part that does it by itself."""
+    """Return the qualified name of the code that does a part's work, or of the part without such code."""
     if isinstance(cls.works, str):
         return cls.works.replace(":", ".")
     entry = getattr(cls.works, "function", cls.works) or cls
-    entry = getattr(entry, "func", entry)  # what a partial one calls
+    entry = getattr(entry, "func", entry)  # the function that a `partial` calls
     return f"{entry.__module__}.{entry.__qualname__}"
 
 
 class View(Mapping[str, Any]):
-    """One attribute of all parts of a slot, by their names, those of extensions as they are entered."""
+    """One attribute of all parts of a slot, by their names; extensions appear when they are registered."""
 
     def __init__(self, slot: str, attribute: str) -> None:
         self.slot, self.attribute = slot, attribute
@@ -256,7 +256,7 @@ class View(Mapping[str, Any]):
 
 
 def all_parts() -> Iterator[type[Part]]:
-    """All that are entered, slot by slot."""
+    """Return all registered parts, slot by slot."""
     return (cls for of_slot in PARTS.values() for cls in of_slot.values())
 
 
@@ -272,26 +272,26 @@ def _enter_settings(cls: type[Part], others: Sequence[type[Part]]) -> None:
             if _said(other.__dataclass_fields__[f.name]) != _said(f):
                 raise ConfigError(f"settings: '{f.name}' is another part's, with another default, text or range; "
                                   "choose another name, or make them equal")
-        if f.default != "":  # which leaves open what is chosen
+        if f.default != "":  # an empty text leaves the choice open
             check(f, coerce(f, f.default))
     for f in fields(cls):
         SETTINGS[f.name] = f
 
 
 def _said(f: Field[Any]) -> tuple[Any, ...]:
-    """What is said of a setting, but for when it is used."""
+    """Return everything declared about a setting, except when it is used."""
     when = ("applies", "needs", "elide")
     return f.default, *(value for name, value in f.metadata.items() if name not in when)
 
 
 def owners(name: str) -> dict[str, list[str]]:
-    """The parts that have a setting, by slot."""
+    """Return the parts that have a setting, by slot."""
     found = {slot: [part for part, cls in of_slot.items() if declares(cls, name)] for slot, of_slot in PARTS.items()}
     return {slot: names for slot, names in found.items() if names}
 
 
 def having(name: str) -> str:
-    """`; of mechanism 'photonic'`: the parts that have a setting; empty where all of a slot have it."""
+    """Return `; of mechanism 'photonic'`: the parts that have a setting; empty if all parts of a slot have it."""
     found = owners(name)
     if not found or any(len(names) == len(PARTS[slot]) for slot, names in found.items()):
         return ""
@@ -299,18 +299,23 @@ def having(name: str) -> str:
 
 
 def private() -> Need:
-    """The trial has a mechanism."""
+    """Require a mechanism."""
     return Need("mechanism other than 'none'", lambda c: f"mechanism '{c.mechanism}'",
                 lambda c: c.parts.mechanism.private)
 
 
 def own() -> Need:
-    """The trial trains this package's networks."""
+    """Require this package's networks."""
     return Need("trainer 'built_in'", lambda c: f"trainer '{c.trainer}'", lambda c: c.parts.trainer.own)
 
 
 def slot(name: str, attribute: str, default: str, doc: str, **rules: Any) -> str:
-    """Open a slot; `attribute` is what `Parts` calls it, `rules` are those of `setting`."""
+    """Create a slot, and return `attribute`.
+
+    Args:
+        attribute: the slot's name in `config.Parts`.
+        rules: of `setting`.
+    """
     PARTS[name] = OfSlot()
     f = setting(default, doc, choices=PARTS[name], **rules)
     f.name = name
@@ -318,7 +323,7 @@ def slot(name: str, attribute: str, default: str, doc: str, **rules: Any) -> str
     return attribute
 
 
-# In this order a trial is composed, and its settings are listed.
+# Trials are composed, and settings are listed, in this order.
 _SLOTS: Sequence[tuple[str, str, str, str, dict[str, Any]]] = (
     ("dataset", "data", "fashion_mnist", "data set", {}),
     ("features", "features", "pixels",
@@ -356,7 +361,7 @@ SLOTS: Mapping[str, str] = {name: slot(name, attribute, default, doc, **rules)
 
 
 def settings() -> tuple[Field[Any], ...]:
-    """All settings that a trial may have: what chooses the part of each slot, and what the parts of that slot have."""
+    """Return all settings that a trial may have: for each slot the choice of its part, then the parts' settings."""
     found: dict[str, Field[Any]] = {}
     for slot_name, of_slot in PARTS.items():
         found.setdefault(slot_name, SETTINGS[slot_name])

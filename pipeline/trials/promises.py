@@ -1,7 +1,7 @@
-"""What a trial must keep before it is trained, so that its epsilon covers all that leaves the private folder.
+"""Conditions on a trial before training, so that its epsilon covers everything that leaves the private folder.
 
-`TrialConfig` accepts trials that break one of these: stores of earlier versions have them, and they are read, reported
-and counted as they are. Nothing more is trained of them.
+`TrialConfig` accepts trials that break a condition, because stores of earlier versions have them. Such trials are read,
+reported and counted, but not trained any more.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | None = ()) -> None:
-    """Make sure that these trials may be trained.
+    """Refuse trials that may not be trained.
 
     Args:
         trials: `TrialConfig`s.
-        published: digests of files of features that the tracking store has had from the beginning; None where no store
-            is written, and files need no names.
+        published: digests of feature files that were in the tracking store from its beginning; None if no store is
+            written, so that files need no names.
 
     Raises:
-        ConfigError: naming the field and value of the first that may not, and what would be accepted.
+        ConfigError: naming the field and value of the first refused trial, and what would be accepted.
     """
     for c in trials:
         check_noise(c)
@@ -32,20 +32,20 @@ def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | N
         if unnamed and published is not None and c.feature_sha256 not in published:
             raise ConfigError(f"feature_name: must be given with features 'file' and private_metrics '{c.disclosure}', "
                               "got ''; it stands for the file in the tracking store, where a digest of private records "
-                              "would tell whoever has a candidate whether it is them")
+                              "lets anyone with a candidate file check whether it is that one")
         if c.secure:
             _check_secure(c)
 
 
 def check_noise(c: TrialConfig, place: str = "") -> None:
-    """Make sure that a mechanism which bounds contributions has noise, or was told to have none.
+    """Refuse a mechanism that bounds contributions unless its noise is given; an explicit 0 is accepted.
 
     Args:
-        c: a `TrialConfig`; one that a store describes was told, as its parameters name every setting.
+        c: a `TrialConfig`; a trial from a store always gives its noise, because its params name every setting.
         place: of the mechanism in a file.
 
     Raises:
-        ConfigError: for a trial of such a mechanism with neither a target nor a noise multiplier.
+        ConfigError: for such a mechanism with neither a target nor a noise multiplier.
     """
     mechanism, trainer = c.parts.mechanism, c.parts.trainer
     if not trainer.own and c.trainer_version != trainer.version:
@@ -70,7 +70,7 @@ def _check_secure(c: TrialConfig) -> None:
 
 
 def check_exact(c: TrialConfig) -> None:
-    """Make sure that the contributions of a trial with secret noise are integers, where a Gaussian mechanism sums them.
+    """Refuse secret noise with a Gaussian mechanism unless contributions are integers.
 
     Raises:
         ConfigError: for a trial of this package's networks in floating point. Stores of earlier versions have such
@@ -85,6 +85,8 @@ def check_exact(c: TrialConfig) -> None:
 
 
 def sums_in_floating_point(c: TrialConfig) -> bool:
-    """Whether contributions to a release with secret noise would be summed in floating point, as earlier versions did:
-    such trials are read and reported, and train no more."""
+    """Whether contributions to a release with secret noise would be summed in floating point.
+
+    Earlier versions did this: such trials are read and reported, but not trained any more.
+    """
     return c.secure and c.parts.mechanism.certified and c.parts.trainer.own and not c.exact

@@ -1,6 +1,6 @@
-"""What training hands on: one record per trial and epoch, and the outcome that closes a trial.
+"""Results of training: one record per trial and epoch, and the outcome at the end of a trial.
 
-Plain data, without torch, MLflow or Ray, so that every room to the left and right can speak of it.
+Plain data without torch, MLflow or Ray, so that every package can use it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from pipeline.trials.config import TrialConfig
 
-CLOCK = "time/epoch_seconds"  # a metric that every epoch has
-ACCURACY = "validation/accuracy"  # what settings are chosen by
-DESCRIPTION = "description"  # the tag of a trial's text for people, Markdown
+CLOCK = "time/epoch_seconds"  # every epoch has this metric
+ACCURACY = "validation/accuracy"  # settings are chosen by this metric
+DESCRIPTION = "description"  # tag with a trial's description in Markdown
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Outcome:
     """How a trial ended.
 
     Attributes:
-        status: `finished`, `diverged` (a weight stopped being finite; metrics until then are kept), or `stopped` early.
+        status: `finished`, `diverged` (a weight became infinite or nan; earlier metrics are kept), or `stopped` early.
         weights: final parameters by name (`layer_1.weight` [n_out, n_in], `layer_1.bias` [n_out], ...).
         per_class: accuracy by class, on validation and test.
     """
@@ -46,15 +46,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Everything that one trial has to report of one epoch.
+    """The report of one epoch of one trial.
 
     Attributes:
         trial_key: identity of the trial (`TrialConfig.trial_key`).
         epoch: 1-based; also the MLflow step.
         metrics: finite numbers by MLflow name (`validation/accuracy`, `epsilon/claimed/second/iterations`, ...).
-        tags: what is not a number: privacy labels, the reason why an epsilon is not logged, the device.
-        outcome: only on a trial's last record.
-        if_stopped: what takes the place of this record if the trial is stopped after it, where it may be.
+        tags: values that are not numbers: privacy labels, the reason for a missing epsilon, the device.
+        outcome: only in a trial's last record.
+        if_stopped: the record that replaces this one if the trial is stopped after it, where stopping is possible.
     """
 
     trial_key: str
@@ -67,14 +67,14 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class Release:
-    """What a tracked run has made known of a trial.
+    """What a tracked run has published of a trial.
 
     Attributes:
-        epochs: that count as released: those that were published, and those that were lost.
-        deleted: whether the run was deleted since; what it released stays released.
-        draw: name of the draw of secret noise that they came from; empty without, and of runs that do not say.
-        lost: of attempts that failed, the epochs that were not published, to the last.
-        earlier: epochs that its epsilon composes beside those that it publishes.
+        epochs: released epochs: the published and the lost ones.
+        deleted: whether the run was deleted since; its release still counts.
+        draw: name of the draw of secret noise; empty without secret noise, and for runs without a name.
+        lost: epochs of failed attempts that were not published, up to the last.
+        earlier: epochs that its epsilon composes besides its published epochs.
     """
 
     trial: TrialConfig
@@ -86,25 +86,25 @@ class Release:
 
     @property
     def published(self) -> int:
-        """Epochs that the store has."""
+        """Return the number of epochs in the store."""
         return self.epochs - self.lost
 
     def whole(self) -> Release:
-        """As it is at most, if the trial goes on to its end."""
+        """Return the release if the trial trains to its end."""
         return replace(self, epochs=self.trial.epochs + self.lost)
 
 
 @dataclass(frozen=True)
 class Draw:
-    """What a worker asks before it draws secret noise for a pack, or goes on with what a checkpoint has.
+    """A worker's request before it draws secret noise for a pack, or resumes from a checkpoint.
 
-    A second draw of the same epochs is a second release of the same records, so whoever writes the tracking store
-    charges it before it answers (docs/privacy.md, section 10).
+    A second draw of the same epochs is a second release of the same records. So the writer of the tracking store
+    charges the draw before it answers (docs/privacy.md, section 10).
 
     Attributes:
-        name: random; it tells draws apart and says nothing of what was drawn.
-        epoch: of the checkpoint from which this draw would go on; 0 for a draw that is new.
-        reason: of a new one, why no checkpoint is used; empty where there is none.
+        name: random; it distinguishes draws and reveals nothing about the noise.
+        epoch: of the checkpoint from which this draw would resume; 0 for a new draw.
+        reason: for a new draw, why the checkpoint is not used; empty without a checkpoint.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What leaves a trial, from where its noise comes, and what else every trial has."""
+"""The release of a trial: the source of its noise, its logged metrics, and settings that every trial has."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pipeline.trials.shapes import n_parameters
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
-DISCLOSURES = ("plain", "noisy", "withheld")  # what is logged of private records
-LARGEST_BOUND = 1e15  # of norms and noise in secure trials; 1/LARGEST_BOUND is the least
-LEAST_CANARIES = 30  # fewer make fewer than 6 guesses, and even 5 right ones bound nothing
+DISCLOSURES = ("plain", "noisy", "withheld")  # how private records are logged
+LARGEST_BOUND = 1e15  # largest norm and noise in secure trials; the least is 1/LARGEST_BOUND
+LEAST_CANARIES = 30  # fewer give fewer than 6 guesses, and even 5 right guesses give no bound
 
 
 def _needs_delta() -> Need:
@@ -26,11 +26,11 @@ def _needs_delta() -> Need:
 
 
 class Release(Part):
-    """What every trial has beside its parts, and what is released of it.
+    """The settings that every trial has besides its other parts, and the rules of its release.
 
     Attributes:
         secret: whether noise and batches come from the operating system.
-        default_disclosure: what is logged of private records where nothing is said.
+        default_disclosure: default of `private_metrics` for a mechanism with privacy.
     """
 
     secret: ClassVar[bool] = False
@@ -53,20 +53,20 @@ class Release(Part):
                         low=0, high=2**63 - 1, per_trial=True)
 
     def settled(self, trial: TrialConfig) -> dict[str, Any]:
-        """The default is left open, so that it follows where noise comes from."""
+        """Leave `private_metrics` open if it has its default, so that it follows the source of the noise."""
         return {"private_metrics": ""} if self.private_metrics == self.in_effect(trial) else {}
 
     def in_effect(self, trial: TrialConfig) -> str:
-        """What is logged where nothing is said."""
+        """Return the default of `private_metrics` for a trial."""
         return self.default_disclosure if trial.parts.mechanism.private else "plain"
 
     def check(self, trial: TrialConfig) -> None:
-        """What is logged must be covered, and canaries must have room."""
+        """Refuse metrics that no epsilon covers, and canaries that cannot be used."""
         guaranteed = bool(trial.parts.mechanism.kind(trial))
         n_train = trial.split_sizes[0]
         if 0 < self.canaries < LEAST_CANARIES or self.canaries > n_train:
-            raise ConfigError(f"canaries: must be 0, or at least {LEAST_CANARIES}, with fewer of which nothing can be "
-                              f"bounded, and at most the {n_train} training records, got {self.canaries}")
+            raise ConfigError(f"canaries: must be 0, or at least {LEAST_CANARIES} (fewer bound nothing) and "
+                              f"at most the {n_train} training records, got {self.canaries}")
         if self.canaries and not trial.parts.sampler.independent:
             if trial.parts.mechanism.composed and not trial.parts.mechanism.certified:
                 raise ConfigError("canaries: are records that take part or not, which is relation add/remove, got "
@@ -87,7 +87,7 @@ class Release(Part):
             self._check_secure(trial, guaranteed)
 
     def _check_secure(self, trial: TrialConfig, guaranteed: bool) -> None:
-        """What `noise: secure` promises of the numbers that are handed out, it must be able to keep."""
+        """Refuse settings with which `noise: secure` cannot keep its guarantee for the released numbers."""
         if not guaranteed:
             raise ConfigError(f"noise: 'secure' keeps a guarantee, and mechanism '{trial.mechanism}' has none with "
                               "these settings, got 'secure'; use 'research', or settings with noise on every layer")

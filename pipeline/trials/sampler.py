@@ -1,4 +1,4 @@
-"""How batches are drawn: what that says of neighbours, and of a record's part in a step."""
+"""Samplers of batches: the neighbouring relation, and a record's participation in a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RELATIONS = ("add/remove", "replace-one")
 
 
 class Rates(TypedDict, total=False):
-    """What a privacy event says of a record's part in a step: q, or m out of N."""
+    """A privacy event's numbers for a record's participation in a step: q, or m out of N."""
 
     sampling_rate: float
     N: int
@@ -22,20 +22,20 @@ class Rates(TypedDict, total=False):
 
 
 class Sampler(Part):
-    """The public numbers of a schedule are the same for all: rate m/N, expected batch m, floor(N/m) steps an epoch.
+    """A way to draw batches; all have the public rate m/N, expected batch m and floor(N/m) steps an epoch.
 
     Attributes:
-        relation: the neighbouring relation of batches that are drawn so: Poisson batches leave the number of records
-            open, others take it as public.
-        counted: whether it is known how often a record takes part, the number of records being public.
+        relation: the neighbouring relation: Poisson batches keep the number of records private, others take it as
+            public.
+        counted: whether the number of participations of a record is known, if the number of records is public.
         full: whether every place of a batch has a record.
-        independent: whether a record is drawn as it would be if others were left out.
+        independent: whether a record is drawn independently of all other records.
         amplified: whether sampling amplifies privacy, so that losses of steps are composed.
-        least_noise: over what a record contributes, where that is more than the noise is measured by.
-        part_in_step: of a record, for notes.
-        rate_names: the numbers by which a privacy event tells how often a record takes part.
-        accountants: that are proved for its batches under this relation, the tightest first.
-        losses: `module:attribute` of the privacy-loss distribution of a step, where sampling amplifies.
+        least_noise: least noise over a record's largest contribution, if the noise is scaled to a smaller norm.
+        part_in_step: a record's participation in words, for notes.
+        rate_names: the numbers of a privacy event that determine the participations.
+        accountants: proved for its batches under this relation, the tightest first.
+        losses: `module:attribute` of the privacy-loss distribution of a step, if sampling amplifies.
         other_relation: why nothing is accounted for under the other relation.
     """
 
@@ -55,15 +55,15 @@ class Sampler(Part):
     epochs: int = setting(15, "passes over the training records", low=1)
 
     def rates(self, n: int) -> Rates:
-        """What a privacy event says of a record's part in a step, of n training records."""
+        """Return a privacy event's numbers for a record's participation, with n training records."""
         raise NotImplementedError
 
     def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
-        """(draws, q, in words): a record takes part Bin(draws, q) times in so many epochs."""
+        """Return (draws, q, in words): a record participates Bin(draws, q) times in so many epochs."""
         raise ValueError(f"sampler: participations are known of shuffled and without_replacement, got {self.name}")
 
     def check(self, trial: TrialConfig) -> None:
-        """A batch is no larger than the training records."""
+        """Refuse a batch larger than the training set."""
         n_train = trial.split_sizes[0]
         if self.batch_size > n_train:
             raise ConfigError(f"batch_size: must be at most the {n_train} training records of {trial.dataset}, got "
@@ -82,17 +82,17 @@ class Shuffled(Sampler):
     part_in_step = "a record takes part once per epoch, no amplification"
 
     def rates(self, n: int) -> Rates:
-        """None: participations alone are known."""
+        """Return nothing: only the number of participations is known."""
         return {}
 
     def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
-        """One in an epoch."""
+        """Return one participation per epoch."""
         return epochs, 1.0, "a record takes part once per epoch"
 
 
 @part("sampler", "without_replacement")
 class WithoutReplacement(Sampler):
-    """Every step draws m distinct records anew: a record takes part in any step with rate m/N."""
+    """Every step draws m distinct records afresh: a record takes part in each step with rate m/N."""
 
     counted = full = True
     works = "pipeline.learning.data.sampling:WITHOUT_REPLACEMENT"
@@ -103,11 +103,11 @@ class WithoutReplacement(Sampler):
     part_in_step = "batches of m out of N records, drawn anew for every step"
 
     def rates(self, n: int) -> Rates:
-        """N and m."""
+        """Return N and m."""
         return {"N": n, "m": self.batch_size}
 
     def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
-        """Binomial."""
+        """Return a binomial number of participations."""
         draws, q = epochs * trial.steps_per_epoch, self.batch_size / trial.split_sizes[0]
         return draws, q, f"participations are binomial ({draws} draws, q = {q:.4g})"
 
@@ -117,7 +117,7 @@ class Poisson(Sampler):
     """Every step takes every record with probability q = m/N, independently: batches vary in size."""
 
     relation, independent = "add/remove", True
-    least_noise = 0.1  # a privacy-loss distribution ends there
+    least_noise = 0.1  # least noise of a privacy-loss distribution
     works = "pipeline.learning.data.sampling:POISSON"
     accountants = ("pld",)
     losses = "pipeline.accounting.curves:poisson_losses"
@@ -126,10 +126,10 @@ class Poisson(Sampler):
     part_in_step = "a record takes part in a step with probability q"
 
     def rates(self, n: int) -> Rates:
-        """q."""
+        """Return q."""
         return {"sampling_rate": self.batch_size / n}
 
 
 def relation_of(sampler: str) -> str:
-    """The neighbouring relation of a sampler's batches."""
+    """Return the neighbouring relation of a sampler's batches."""
     return parts_of("sampler", Sampler)[sampler].relation

@@ -1,4 +1,4 @@
-"""Shapes of layers, from the settings alone (no torch): what counting, planning and networks have in common."""
+"""Shapes of layers from the settings alone (no torch), for counting, planning and networks."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class DenseShape:
 
     @property
     def multiplications(self) -> int:
-        """Of one record's forward pass."""
+        """Return the multiplications of one record's forward pass."""
         return self.n_out * self.n_in
 
 
 @dataclass(frozen=True)
 class ConvShape:
-    """A convolution (stride 1, zero padding that keeps the size, odd kernel) and the 2 x 2 max pool behind it.
+    """A convolution (stride 1, zero padding that keeps the size, odd kernel), followed by a 2 x 2 max pool.
 
     Attributes:
-        in_channels, height, width: of what enters.
+        in_channels, height, width: of the input.
         out_channels: filters.
         kernel: rows and columns of a filter.
     """
@@ -45,7 +45,7 @@ class ConvShape:
 
     @property
     def pooled(self) -> tuple[int, int, int]:
-        """(channels, rows, columns) of the pooled output; an odd last row or column is left out."""
+        """Return (channels, rows, columns) of the pooled output; an odd last row or column is left out."""
         return self.out_channels, self.height // POOL, self.width // POOL
 
     @property
@@ -62,7 +62,7 @@ class ConvShape:
 
     @property
     def multiplications(self) -> int:
-        """Of one record's forward pass, the padding's zeros included."""
+        """Return the multiplications of one record's forward pass, those with padding included."""
         return self.height * self.width * math.prod(self.weight_shape)
 
 
@@ -70,17 +70,17 @@ LayerShape = DenseShape | ConvShape
 
 
 def n_parameters(layers: Sequence[LayerShape]) -> int:
-    """Weights and biases."""
+    """Return the number of weights and biases."""
     return sum(math.prod(layer.weight_shape) + layer.weight_shape[0] for layer in layers)
 
 
 def dense_shapes(sizes: Sequence[int]) -> tuple[DenseShape, ...]:
-    """Fully connected layers from n_0 to n_1, n_1 to n_2, ..."""
+    """Return fully connected layers from n_0 to n_1, n_1 to n_2, ..."""
     return tuple(DenseShape(n_in, n_out) for n_in, n_out in itertools.pairwise(sizes))
 
 
 def conv_shapes(image: tuple[int, int, int], channels: Sequence[int], kernel: int) -> tuple[ConvShape, ...]:
-    """Convolutions one behind the other, from an image (channels, rows, columns)."""
+    """Return a sequence of convolutions, from an image (channels, rows, columns)."""
     shapes = []
     for n in channels:
         shapes.append(ConvShape(*image, n, kernel))

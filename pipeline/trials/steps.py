@@ -1,12 +1,12 @@
-"""Steps of integer arithmetic: how much 1 stands for, in every layer of a trial (no torch).
+"""Steps of integer arithmetic: the real value of an integer 1, in every layer of a trial (no torch).
 
     H = round(h/b)       input of a layer, at most 127 in size
     D = round(delta/s)   learning signal of a layer before it is bounded, at most 2^14
-    K = trunc(c s D/a)   the same after it was bounded, at most 2^13
+    K = trunc(c s D/a)   the bounded learning signal, at most 2^13
 
-b and s are powers of two, and a is a power of two times the standard deviation of the noise, or times C where there is
-no noise. All of them follow from settings alone. A step that is too coarse or too fine for the records costs accuracy,
-not privacy: a number beyond the range is clamped, which makes no contribution longer.
+b and s are powers of two. a is a power of two times the standard deviation of the noise, or times C without noise. All
+steps follow from settings alone. A step that is too coarse or too fine for the records costs accuracy, not privacy:
+numbers out of range are clamped, which makes no contribution longer.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
-LARGEST_FIRST, LARGEST_SECOND = 127, 64  # entries of the factors of a product in 8 bits
-BASE = 128  # two digits of 8 bits make a number of 14
-LARGEST = BASE * LARGEST_SECOND  # of weights and contributions, which have two such digits
-LARGEST_SIGNAL = BASE * LARGEST_FIRST  # of D, which is a first factor where it is back-propagated
+LARGEST_FIRST, LARGEST_SECOND = 127, 64  # largest entries of the two factors of an 8-bit product
+BASE = 128  # two 8-bit digits make a 14-bit number
+LARGEST = BASE * LARGEST_SECOND  # largest weight and contribution; both have two such digits
+LARGEST_SIGNAL = BASE * LARGEST_FIRST  # largest D; a back-propagated D is a first factor
 GRID_BITS = 40  # the noise is a multiple of its standard deviation over 2^40
 ERROR_BITS = 12  # e is a multiple of 2^-12
-BACK_STEP = 2.0**-13  # of what is multiplied by W^T
-HIDDEN_STEPS = {"tanh": 2.0**-7, "sigmoid": 2.0**-7, "relu": 2.0**-5}  # b of a hidden layer's outputs
+BACK_STEP = 2.0**-13  # step of signals that W^T multiplies
+HIDDEN_STEPS = {"tanh": 2.0**-7, "sigmoid": 2.0**-7, "relu": 2.0**-5}  # b for a hidden layer's outputs
 TYPICAL = LARGEST_FIRST / 2 * 2.0**-7  # root mean square of a hidden layer's outputs
-PEAK = 8  # a component of a vector of norm r, of n components, is at most 8 r/sqrt(n), or clamped
+PEAK = 8  # a component of an n-vector of norm r is clamped at 8 r/sqrt(n)
 
 
 class Steps(NamedTuple):
-    """Of one layer; `signal` is of what is bounded, in the coordinates of the feedback space with `denoise`."""
+    """Steps b, s and a of one layer; with `denoise`, `signal` is in coordinates of the feedback space."""
 
     input: float
     signal: float
@@ -38,18 +38,18 @@ class Steps(NamedTuple):
 
 
 def power_of_two(x: float) -> float:
-    """The least power of two >= x > 0."""
+    """Return the least power of two >= x > 0."""
     mantissa, exponent = math.frexp(x)
     return math.ldexp(1.0, exponent - (mantissa == 0.5))
 
 
 def most_terms() -> int:
-    """Most terms of a product of 8-bit factors whose sum has 32 bits."""
+    """Return the most terms of a product of 8-bit factors with a 32-bit sum."""
     return (2**31 - 1) // (LARGEST_FIRST * LARGEST_SECOND)
 
 
 def input_step(trial: TrialConfig) -> float:
-    """b of the inputs: of `input_norm`, or of the size of the features."""
+    """Return b of the inputs, from `input_norm` or from the size of the features."""
     largest = trial.parts.features.scale(trial)
     if trial.input_norm:
         largest = min(trial.input_norm, PEAK * trial.input_norm / math.sqrt(trial.layer_sizes[0]))
@@ -57,7 +57,7 @@ def input_step(trial: TrialConfig) -> float:
 
 
 def signal_steps(trial: TrialConfig) -> tuple[float, ...]:
-    """s of every layer's learning signal, before any projection on the feedback space."""
+    """Return s of every layer's learning signal, before any projection on the feedback space."""
     of_error = 2.0 ** -(ERROR_BITS + 1)
     if trial.parts.feedback.exact:
         return (*[BACK_STEP] * len(trial.hidden), of_error)
@@ -71,12 +71,12 @@ def signal_steps(trial: TrialConfig) -> tuple[float, ...]:
 
 
 def steps(trial: TrialConfig, bound: float, deviation: float) -> list[Steps]:
-    """Steps of every layer.
+    """Return the steps of every layer.
 
     Args:
         trial: a `TrialConfig`.
         bound: C.
-        deviation: standard deviation of the noise on the sum; 0 without.
+        deviation: standard deviation of the noise on the sum; 0 without noise.
     """
     sizes, unit = trial.layer_sizes, deviation or bound
     inputs = (input_step(trial), *[HIDDEN_STEPS[trial.activation]] * (len(sizes) - 2))
@@ -89,7 +89,7 @@ def steps(trial: TrialConfig, bound: float, deviation: float) -> list[Steps]:
         if trial.denoise and is_hidden:
             s *= power_of_two(math.sqrt(width / sizes[-1]))
             width = sizes[-1]
-        # What is bounded is at most C/||(h, 1)|| long, or delta tau_h/||h||; its components are PEAK times smaller.
+        # A bounded signal has norm at most C/||(h, 1)||, or delta tau_h/||h||; see PEAK for its components.
         of_delta, tau_h = bounds[layer - 1] if bounds else (1 / math.hypot(norm, 1), math.inf)
         largest = bound * of_delta * min(1.0, tau_h / norm) * min(1.0, PEAK / math.sqrt(width))
         found.append(Steps(b, s, unit * power_of_two(largest / (LARGEST * unit))))
@@ -97,11 +97,14 @@ def steps(trial: TrialConfig, bound: float, deviation: float) -> list[Steps]:
 
 
 def grid_exponent(step: Steps, deviation: float) -> int:
-    """j of a b = 2^j sigma/2^40: 1 in a sum of K H is 2^j steps of the noise's grid, 1 in a sum of K 2^j/b."""
+    """Return j with a b = 2^j sigma/2^40.
+
+    A 1 in a sum of K H is 2^j steps of the noise grid; a 1 in a sum of K is 2^j/b steps.
+    """
     return round(math.log2(step.contribution * step.input / deviation)) + GRID_BITS
 
 
 def largest_noise(trial: TrialConfig) -> float:
-    """Largest noise over C whose grid divides a b and a in every layer."""
+    """Return the largest noise over C for which the noise grid divides a b and a in every layer."""
     return 2.0 ** min(grid_exponent(step, 1.0) - max(0, round(math.log2(step.input)))
                       for step in steps(trial, 1.0, 1.0))

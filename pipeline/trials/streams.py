@@ -1,8 +1,8 @@
-"""The names of a trial's random streams, and the seeds that follow from a trial's own seed.
+"""The names of a trial's random streams, and their seeds from the trial's own seed.
 
     seed -> SeedSequence(seed, spawn_key=(index of the name,)) -> generator
 
-`pipeline.learning.randomness` makes generators of them; who accounts for a public matrix draws that from its seed.
+`pipeline.learning.randomness` makes the generators. Accounting of a public matrix draws the matrix from its seed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ STREAMS = ("split", "init", "feedback", "sampling", "noise", "release", "audit",
 
 
 def sequence(seed: int, stream: str, *step: int) -> np.random.SeedSequence:
-    """The seed of a stream of the trial with this seed or, of a stream that starts anew in every step, of a step."""
+    """Return the seed of a trial's stream; with `step`, of a stream that restarts at every step."""
     return np.random.SeedSequence(seed, spawn_key=(STREAMS.index(stream), *step))
 
 
 def integer_seed(seed: int, stream: str) -> int:
-    """A 32-bit seed from a stream, for libraries that take an integer (lightonml's simulated device)."""
+    """Return a 32-bit seed from a stream, for libraries that take an integer (lightonml's simulated device)."""
     return int(sequence(seed, stream).generate_state(1, np.uint32)[0])

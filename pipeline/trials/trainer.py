@@ -1,11 +1,11 @@
-"""Who trains: this package's own networks, or a trainer that a user brings along (docs/trainers.md).
+"""Trainers: this package's own networks, or a trainer of the user (docs/trainers.md).
 
-A trainer holds slots of its own: what network, loss and optimizer a trial has is its affair, and `algorithm` is its
-name, by which tables and figures call it. There are two kinds.
+A user's trainer decides some slots itself: network, loss and optimizer. Its trials have its name as `algorithm`, which
+tables and figures show. There are two kinds.
 
-    stated      It trains by itself and states a privacy event, which is accounted for here and checked by nobody.
-    certified   It hands in what every record contributes, from batches that are drawn here; bounding, summing and noise
-                are this package's. That a row belongs to one record alone is stated.
+    stated      It trains by itself and states a privacy event. The event is accounted for here, and nobody checks it.
+    certified   It returns each record's contribution, for batches that are drawn here. This package bounds and sums
+                them and adds noise. The trainer states that a row depends on one record alone.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from pipeline.trials.shapes import LayerShape, dense_shapes
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
-Train = TypeVar("Train", bound=Callable[..., Iterator[Any]])  # what it yields, `harness` reads
+Train = TypeVar("Train", bound=Callable[..., Iterator[Any]])  # `harness` reads the yielded values
 STEP, EPOCH = "step", "epoch"
 SEED, OWN = "seed", "own"
 
 
 class Trainer(Part):
-    """What the configuration knows of a trainer.
+    """The configuration's view of a trainer.
 
     Attributes:
-        runs: `module:attribute` of the `pipeline.learning.run.Run` that trains a pack; `run` says which of a trial's.
+        runs: `module:attribute` of the `pipeline.learning.run.Run` that trains a pack; `run` may choose by trial.
         own: whether it trains this package's networks, many trials at once.
-        brings: by slot, the part that its trials have, whatever else there is.
-        version: of what it computes.
-        calibrates: the setting that a target sets, more of which is more noise; empty for none.
-        requires: packages that must be installed where it trains.
-        public: by name, why a metric of its own may be logged where private records are not.
-        redraws: whether its noise comes from elsewhere than the trial's seed, so that a second run is a second draw.
+        brings: by slot, the part that its trials always have.
+        version: of its results.
+        calibrates: the setting that a target epsilon sets; a larger value is more noise. Empty for none.
+        requires: packages that must be installed on the training host.
+        public: by metric name, why its own metric may be logged when private records are not.
+        redraws: whether its noise does not come from the trial's seed, so that a second run is a second draw.
         source: file of the function, for messages.
-        event: of a trial with its noise, the `dp_accounting.DpEvent` of a step or an epoch.
-        per: which of the two it is of.
-        relation: of neighbours, for which the event holds.
-        parameters: of a certified one, how many numbers a record contributes.
-        step: what one step releases, for its audit.
+        event: function from a trial with its noise to the `dp_accounting.DpEvent` of a step or an epoch.
+        per: whether the event is for a step or an epoch.
+        relation: neighbouring relation of the event.
+        parameters: function to the length of a record's contribution; certified trainers only.
+        step: function that releases one step, for its audit.
     """
 
     runs: ClassVar[str] = ""
@@ -69,44 +69,44 @@ class Trainer(Part):
     step: ClassVar[staticmethod[..., Any] | None] = None
 
     def states(self, trial: TrialConfig) -> Any:
-        """The event of a trial with its noise, as the trainer gives it.
+        """Return the event that the trainer states for a trial with its noise.
 
         Raises:
-            ConfigError: of a trainer that states none.
+            ConfigError: if the trainer states no event.
         """
         if self.event is None:
             raise ConfigError(f"event: trainer '{self.name}' states none, so nothing can be accounted for")
         return self.event(trial)
 
     def run(self, trial: TrialConfig) -> str:
-        """`module:attribute` of what trains a trial."""
+        """Return `module:attribute` of the code that trains a trial."""
         return self.runs
 
     def layers(self, trial: TrialConfig) -> tuple[LayerShape, ...]:
-        """Shapes of what is trained, as far as they are known."""
+        """Return the shapes of the trained layers, as far as they are known."""
         raise NotImplementedError
 
 
 @part("trainer", "built_in")
 class BuiltIn(Trainer):
-    """This package's networks, with everything else that a trial has parts for."""
+    """This package's networks, with a part in every other slot."""
 
     own = True
 
     def run(self, trial: TrialConfig) -> str:
-        """That of the trial's arithmetic."""
+        """Return the training code of the trial's arithmetic."""
         return trial.parts.arithmetic.works
 
     def layers(self, trial: TrialConfig) -> tuple[LayerShape, ...]:
-        """Those of the network."""
+        """Return the layers of the network."""
         return trial.parts.network.layers(trial.parts.features.shape(trial), trial.parts.data.spec.n_classes)
 
 
 class _OfTrainer(Part):
-    """A part that trials of a trainer have, and others cannot."""
+    """A part that only trials of a user's trainer can have."""
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse it without its trainer."""
+        """Refuse the part without its trainer."""
         if trial.parts.trainer.own:
             wanted = self.name if self.slot == "algorithm" else "NAME"
             raise ConfigError(f"{self.slot}: '{self.name}' is what trials of a trainer have, got it without one; write "
@@ -116,21 +116,21 @@ class _OfTrainer(Part):
 
 @part("network", "by_trainer", held=True)
 class _Network(_OfTrainer):
-    """Whatever the trainer trains."""
+    """A placeholder for the trainer's own network."""
 
     convolutional = False
 
 
 @part("loss", "by_trainer", held=True)
 class _Loss(_OfTrainer, loss.Loss):
-    """Whatever the trainer minimizes; what its contributions rest on, `per_record` of its algorithm says."""
+    """A placeholder for the trainer's own loss; `per_record` of its algorithm states the assumption."""
 
     per_record = ""
 
 
 @part("optimizer", "by_trainer", held=True)
 class _Optimizer(_OfTrainer):
-    """However the trainer steps."""
+    """A placeholder for the trainer's own optimizer."""
 
 
 class _Stated(_OfTrainer, mechanism.Mechanism):
@@ -139,17 +139,17 @@ class _Stated(_OfTrainer, mechanism.Mechanism):
     composed = True
 
     def kind(self, trial: TrialConfig) -> str:
-        """`stated`, where there is an event, and noise."""
+        """Return `stated` if there are an event and noise."""
         trainer = trial.parts.trainer
         noisy = not trainer.calibrates or trial.target_epsilon or getattr(trial, trainer.calibrates)
         return "stated" if trainer.event and noisy else ""
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
-        """`epsilon=3` or, by the name of what sets the noise, `z=1.1`; `stated` where nothing does."""
+        """Return `epsilon=3`, or the value of the setting for the noise, `z=1.1`; `stated` without such a setting."""
         if target := fields.get("target_epsilon"):
             return f"epsilon={target:g}"
-        trainer = PARTS["trainer"].get(fields["trainer"], Trainer)  # or one that is not loaded
+        trainer = PARTS["trainer"].get(fields["trainer"], Trainer)  # the default is for a trainer that is not loaded
         if not (calibrates := trainer.calibrates):
             return "stated" if getattr(trainer, "event", True) else "non-private"
         return f"{'z' if calibrates == 'noise_multiplier' else calibrates}={fields.get(calibrates) or 0:g}"
@@ -157,13 +157,13 @@ class _Stated(_OfTrainer, mechanism.Mechanism):
 
 @part("mechanism", "by_trainer", held=True)
 class Stated(_Stated):
-    """As it is stated, with a setting by which a wanted epsilon sets the noise."""
+    """A stated event with a setting that a target epsilon calibrates."""
 
     target = "target_epsilon"
     target_epsilon: float = again("target_epsilon")
 
     def check(self, trial: TrialConfig) -> None:
-        """One of target and noise."""
+        """Refuse a target together with a given noise."""
         super().check(trial)
         name = trial.parts.trainer.calibrates
         if self.target_epsilon and name in dict(trial.given) and getattr(trial, name) != SETTINGS[name].default:
@@ -173,7 +173,7 @@ class Stated(_Stated):
 
 @part("sampler", "by_trainer", held=True)
 class _Sampler(_OfTrainer, sampler.Sampler):
-    """However the trainer draws, what it states says how neighbours differ."""
+    """A placeholder for the trainer's own batches; its event states the neighbouring relation."""
 
     part_in_step = "as its trainer states"
 
@@ -182,7 +182,7 @@ class External(Trainer):
     """A user's trainer.
 
     Attributes:
-        also: refuses what does not go with it.
+        also: the trainer's own check, which refuses incompatible settings.
     """
 
     runs: ClassVar[str] = "pipeline.learning.harness:Harness"
@@ -191,18 +191,21 @@ class External(Trainer):
     trainer_version: int = setting(0, "version of a user's trainer; by default that which is loaded", low=0)
 
     def settled(self, trial: TrialConfig) -> dict[str, Any]:
-        """The version that is loaded, where none is given."""
+        """Return the loaded version if none is given."""
         return {} if self.trainer_version else {"trainer_version": self.version}
 
     def layers(self, trial: TrialConfig) -> tuple[LayerShape, ...]:
-        """Of a certified one a layer of so many units without inputs, whose biases a record contributes to; of others
-        as if it were softmax regression, for the order in which trials start."""
+        """Return layers for planning.
+
+        A certified trainer gets one layer without inputs; its biases are the numbers that a record contributes. Another
+        trainer counts as softmax regression, which only affects the order in which trials start.
+        """
         if self.parameters:
             return dense_shapes((0, _whole(self.name, self.parameters, trial)))
         return dense_shapes((math.prod(trial.parts.features.shape(trial)), trial.parts.data.spec.n_classes))
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse parts that the trainer holds, and noise that nobody could vouch for."""
+        """Refuse parts that the trainer decides itself, and secure noise for an unchecked statement."""
         for slot, cls in self.brings.items():
             if (given := dict(trial.given).get(slot, cls.name)) != cls.name:
                 raise ConfigError(f"{slot}: is the affair of trainer '{self.name}', got '{given}'; leave it out or, of "
@@ -219,8 +222,10 @@ class External(Trainer):
 
 
 def check_packages(trial: TrialConfig) -> None:
-    """Raises:
-        ConfigError: for a trainer that needs a package which is not installed here.
+    """Refuse a trainer if a package that it requires is not installed here.
+
+    Raises:
+        ConfigError: naming the package and the host.
     """
     for package in trial.parts.trainer.requires:
         if importlib.util.find_spec(package) is None:
@@ -229,7 +234,7 @@ def check_packages(trial: TrialConfig) -> None:
 
 
 def is_stated(algorithm: str) -> bool:
-    """Whether an algorithm is a trainer whose epsilon is what it states."""
+    """Whether an algorithm is a trainer with a stated epsilon."""
     cls = PARTS["trainer"].get(algorithm)
     return cls is not None and not cls.own and cls.parameters is None
 
@@ -240,32 +245,33 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
             public: Mapping[str, str] | None = None, per_record: str = "",
             parameters: Callable[[TrialConfig], int] | None = None, step: Callable[..., Any] | None = None,
             check: Callable[[TrialConfig], None] | None = None) -> Callable[[Train], Train]:
-    """Enter a generator function as a trainer: `trainer: <name>` is accepted from then on (docs/trainers.md).
+    """Register a generator function as a trainer: `trainer: <name>` is accepted from then on (docs/trainers.md).
 
-    A stated one is called as `train(trial, records, labels, device)`, a certified one as `train(trial, device)`
-    (`pipeline.learning.harness.Handed` is what `trial` is); both yield after each of `trial.epochs` epochs.
+    A stated one is called as `train(trial, records, labels, device)`, a certified one as `train(trial, device)`;
+    `trial` is a `pipeline.learning.harness.TrialContext`. Both yield after each of `trial.epochs` epochs.
 
     Args:
-        version: from 1; in the identity of its trials. Raise it when results change.
-        event: of a stated one, from a trial with its noise to the `dp_accounting.DpEvent` of one step or epoch.
-        per: `step`, of which an epoch has N // m, or `epoch`.
-        relation: of neighbours for which the event holds, `add/remove` or `replace-one`.
-        calibrates: the setting that `target_epsilon` sets: the larger, the less epsilon.
-        settings: its own, by name what `setting` makes; None for those that exist, such as `learning_rate`.
+        version: from 1; part of its trials' identity. Raise it when results change.
+        event: for a stated one, a function from a trial with its noise to the `dp_accounting.DpEvent` of one step or
+            epoch.
+        per: `step` (an epoch has N // m steps) or `epoch`.
+        relation: neighbouring relation of the event, `add/remove` or `replace-one`.
+        calibrates: the setting that `target_epsilon` sets; a larger value gives a smaller epsilon.
+        settings: its own settings: by name the result of `setting`, or None for existing ones such as `learning_rate`.
         label: in tables and figures.
-        requires: packages that are imported when it trains.
-        randomness: `seed` of one that draws from `trial.generator(...)` and the global generators of torch, numpy and
-            Python, which are seeded for it; `own` of one that draws from elsewhere, whose restart is another draw.
-        public: by name of a metric of its own, why it may be logged where private records are not.
-        per_record: of a certified one, why row i is computed from record i alone.
-        parameters: of a certified one, from a trial to how many numbers a record contributes.
-        step: of a stated one, `step(trial, records, labels, device)` releases the update of one step [d] from a batch
-            of any size, with fresh noise at each call; by it `photonic audit` tells neighbouring batches apart. It has
-            to be what `train` calls: that it is, nobody checks.
-        check: refuses with a `ConfigError` what does not go with it.
+        requires: packages that it imports when it trains.
+        randomness: `seed` if it draws from `trial.generator(...)` and from the global generators of torch, numpy and
+            Python, which are seeded for it; `own` if it draws from elsewhere, so that a restart is another draw.
+        public: by name of its own metric, why it may be logged when private records are not.
+        per_record: for a certified one, why row i is computed from record i alone.
+        parameters: for a certified one, a function from a trial to the length of a record's contribution.
+        step: for a stated one, `step(trial, records, labels, device)` releases the update of one step [d] for a batch
+            of any size, with fresh noise at each call. `photonic audit` uses it to distinguish neighbouring batches.
+            `train` has to call the same function; nobody checks this.
+        check: raises a `ConfigError` for incompatible settings.
 
     Raises:
-        ConfigError: naming what is wrong, and what would be accepted.
+        ConfigError: naming the fault, and what would be accepted.
 
     Example:
         >>> import torch
@@ -293,7 +299,7 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
     if step and (not event or per != STEP):
         raise ConfigError(f"step: is audited against the event of a step, got it for trainer '{name}' "
                           + ("whose event is of an epoch" if event else "without event"
-                             + (", whose releases are audited without" if per_record else "")))
+                             + (", whose releases are audited without it" if per_record else "")))
     if calibrates and not event:
         raise ConfigError(f"event: must be given with calibrates, got only that, '{calibrates}'")
     entries = dict(settings or {})
@@ -308,7 +314,7 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
         if not inspect.isgeneratorfunction(entered):
             raise ConfigError(f"trainer: '{name}' must be a generator function, which yields after each epoch, got "
                               f"{function!r}")
-        shown = (label or name) + ("" if per_record else " (stated)")  # wherever it stands beside what is certified
+        shown = (label or name) + ("" if per_record else " (stated)")  # shown next to certified results
         algorithm = part("algorithm", name)(type(name, (_OfTrainer, Feedback), dict(
             works=staticmethod(function), label=shown, per_record=per_record or None)))
         brings: dict[str, type[Part]] = {"algorithm": algorithm, **{
@@ -328,17 +334,17 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
 
 
 def _named(cls: type[Part], entered: type[Part]) -> type[Part]:
-    """A class under the name of one that is entered."""
+    """Give a class the slot, name and label of a registered one."""
     cls.slot, cls.name, cls.label = entered.slot, entered.name, entered.label
     return cls
 
 
 @lru_cache(maxsize=1024)
 def _whole(name: str, parameters: Callable[[TrialConfig], int], trial: TrialConfig) -> int:
-    """How many numbers a record contributes.
+    """Return the length of a record's contribution.
 
     Raises:
-        ConfigError: where the trainer says something else.
+        ConfigError: unless the trainer gives a whole number >= 1.
     """
     number = parameters(trial)
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:

@@ -1,4 +1,4 @@
-"""The complex matrix by which light reaches the pixels of an optical processor that is simulated."""
+"""The complex matrix that maps input light to pixels in a simulated optical processor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 @lru_cache(maxsize=4)
 def transmission(seed: int, n_inputs: int, n_pixels: int) -> np.ndarray:
-    """The complex matrix of a device, parts N(0, 1): that of lightonml's simulated device for this seed, rescaled.
+    """Return the complex matrix of a device with parts N(0, 1): the rescaled matrix of lightonml's simulated device.
 
     Args:
         seed: of the matrix, 32 bits: `streams.integer_seed(trial.seed, "feedback")`.

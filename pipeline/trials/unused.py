@@ -1,7 +1,7 @@
-"""Settings that were written down and that no trial uses are refused: whoever writes one expects it to do something.
+"""Refuse settings that were written but that no trial uses: their author expects an effect.
 
-A default of 0 or false (`sigma: 0`, `denoise: false`) makes no difference where it is not used, and may be written down
-anywhere; one that another value would replace (`schedule: constant`), wherever a part of the trial has the setting.
+A default of 0 or false (`sigma: 0`, `denoise: false`) has no effect where it is not used, so it may be written
+anywhere. Another default (`schedule: constant`) may be written if a part of the trial has the setting.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pipeline.trials.part import PARTS, SETTINGS, SLOTS, Need, Part, declares, o
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
-Written = tuple["TrialConfig", Mapping[str, str]]  # a trial, and the place in the file of every field that was given
+Written = tuple["TrialConfig", Mapping[str, str]]  # a trial, and the place in the file of each given field
 
 
 def check_used(trials: Sequence[TrialConfig]) -> None:
-    """Refuse trials with a setting that differs from its default, where none of those that have it so uses it.
+    """Refuse a setting that differs from its default in some trials but is used by none of them.
 
     Raises:
-        ConfigError: naming field, value, the reason, and what to use instead.
+        ConfigError: naming field, value, the reason, and a replacement.
     """
     used_by = [trial.used() for trial in trials]
     for f in settings():
@@ -34,10 +34,10 @@ def check_used(trials: Sequence[TrialConfig]) -> None:
 
 
 def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None:
-    """Refuse entries of a file of which no trial that got them makes use.
+    """Refuse entries of a file that no trial uses.
 
     Args:
-        entries: what was written, by its place (`cases[0].base.sigma`).
+        entries: written values by place (`cases[0].base.sigma`).
         trials: all trials of the file.
 
     Raises:
@@ -60,7 +60,7 @@ def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None
 
 
 def ignored(trials: Sequence[Written]) -> str:
-    """Which trials make no use of which written fields: `sigma, tau_h by 3 trials of mechanism none`; or empty."""
+    """Say which trials do not use which written fields: `sigma, tau_h by 3 trials of mechanism none`; or empty."""
     who: dict[str, list[int]] = {}
     for number, (trial, places) in enumerate(trials):
         uses_them = trial.used()
@@ -77,7 +77,7 @@ def ignored(trials: Sequence[Written]) -> str:
 
 
 def _called(some: Sequence[TrialConfig], everyone: Sequence[TrialConfig]) -> str:
-    """What tells some trials from the others: their mechanisms or their algorithms, or both."""
+    """Return what distinguishes some trials from the others: their mechanisms, their algorithms, or both."""
     names = {field: list(dict.fromkeys(getattr(trial, field) for trial in some))
              for field in ("mechanism", "algorithm")}
     texts = {field: f"{field} {', '.join(values)}" for field, values in names.items()}
@@ -88,13 +88,13 @@ def _called(some: Sequence[TrialConfig], everyone: Sequence[TrialConfig]) -> str
 
 
 def _neutral(trial: TrialConfig, field: str) -> bool:
-    """Whether the trial would be the same with or without the field."""
+    """Whether the trial would be the same without the field."""
     value = getattr(trial, field)
     return value == SETTINGS[field].default and (not value or any(declares(part, field) for part in trial.parts))
 
 
 def why_unused(field: str, trials: Sequence[TrialConfig]) -> str:
-    """`field: is not used with ..., got ...; use ...`, for trials of which none uses it."""
+    """Return `field: is not used with ..., got ...; use ...`, for trials that all ignore the field."""
     trial = trials[0]
     missing = _missing(field, trial)
     reasons = [need.now(trial) for need in missing]
@@ -111,7 +111,7 @@ def why_unused(field: str, trials: Sequence[TrialConfig]) -> str:
 
 
 def _missing(field: str, trial: TrialConfig) -> list[Need]:
-    """What keeps a trial from using a setting that one of its parts has, or that chooses one."""
+    """Return the unmet conditions that keep a trial from using a setting of its own parts or slots."""
     if field in SLOTS:
         return [need for need in SETTINGS[field].metadata["needs"] if not need.holds(trial)]
     has_it = next((part for part in trial.parts if declares(part, field)), None)
@@ -119,13 +119,15 @@ def _missing(field: str, trial: TrialConfig) -> list[Need]:
 
 
 def _needs(field: str, cls: type[Part], trial: TrialConfig) -> list[Need]:
-    """The conditions that a trial does not meet, under which a part uses a setting."""
+    """Return the unmet conditions under which a part uses a setting."""
     return [need for need in cls.__dataclass_fields__[field].metadata["needs"] if not need.holds(trial)]
 
 
 def _elsewhere(field: str, trial: TrialConfig) -> Iterator[tuple[str, list[str], str]]:
-    """(slot, parts in it, condition) of parts that have a setting and that the trial could have in place of its own,
-    mechanisms first; an algorithm stands for projectors that the trial's does not take."""
+    """Yield (slot, parts in it, condition) for parts that have the setting and could replace the trial's own parts.
+
+    Mechanisms come first. If the algorithm does not take a projector, algorithms that take it are offered instead.
+    """
     for slot, having in sorted(owners(field).items(), key=lambda item: item[0] != "mechanism"):
         names = [name for name in having if name != getattr(trial, slot)]
         reached = [name for name in names if name in trial.parts.feedback.projectors]

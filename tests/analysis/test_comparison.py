@@ -139,7 +139,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(sides):
     a, faster = sides["a"], sides["faster"]
     plain = dataclasses.replace(a, runs=a.runs[a.runs["mechanism"] == "none"])
     private = dataclasses.replace(faster, runs=faster.runs[faster.runs["mechanism"] != "none"])
-    with pytest.raises(ReportError, match="a and faster: no trial of one matches one of the other"):
+    with pytest.raises(ReportError, match="a and faster: no trial of one matches a trial of the other"):
         compare(plain, private)
     louder = dataclasses.replace(a, runs=a.runs.assign(target_epsilon=a.runs["target_epsilon"] * 10))
     with pytest.raises(MixedTrials, match="only the seed may differ.*target_epsilon: 20, 40"):

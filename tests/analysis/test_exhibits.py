@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from analysis import style
 from analysis.exhibits import heatmaps, metrics, sweeps
-from analysis.exhibits.catalogue import draw, misfit
+from analysis.exhibits.catalogue import draw, mismatch
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ReportError, _row
 from analysis.statistics import SUMMARY, bootstrap_interval, mean_interval, plus_minus, summarize
@@ -238,7 +238,7 @@ ONE_SIGMA, PLAIN = grid(sigma=[0.1], tau_h=TAUS), [TrialConfig(algorithm="bp")]
     ("frontier_claimed", grid(sigma=SIGMAS, tau_h=TAUS, validation_fraction=[0.0]), "here differing in tau_h"),
 ])
 def test_misfits_are_named_in_one_line(exhibit, trials, reason):
-    text = misfit(exhibit, trials)
+    text = mismatch(exhibit, trials)
     assert reason in text and "\n" not in text
 
 
@@ -248,7 +248,7 @@ def test_misfits_are_named_in_one_line(exhibit, trials, reason):
     ("frontier_claimed", grid(sigma=[0.0, 0.1, 1])), ("frontier_worst_class", grid(sigma=[0.1, 1])),
     ("accuracy_heatmap", grid(sigma=SIGMAS, tau_h=TAUS, alignment_batches=[0]))])
 def test_what_fits(exhibit, trials):
-    assert misfit(exhibit, trials) == ""
+    assert mismatch(exhibit, trials) == ""
 
 
 def test_a_file_that_asks_for_what_does_not_fit_is_refused_with_the_reason(tmp_path):

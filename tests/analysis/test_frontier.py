@@ -13,7 +13,7 @@ import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from analysis.exhibits.catalogue import misfit
+from analysis.exhibits.catalogue import mismatch
 from analysis.exhibits.exhibit import to_csv
 from analysis.exhibits.frontier import exhibit
 from analysis.exhibits.frontier import figure as frontier_figure
@@ -121,7 +121,7 @@ def test_networks_without_hidden_layers_have_a_curve_of_their_own_that_no_choice
     assert list(rows["epsilon"]) == [1, 3, 8] and set(rows["n"]) == {1} and set(points["choices"]) == {1}
     assert list(rows["mean"]) == pytest.approx([100 * (0.22 + 0.1 * math.log10(e)) for e in (1, 3, 8)])
     assert list(points["algorithm"])[3:] == np.repeat(ALGORITHMS, 3).tolist()
-    assert misfit("frontier", [certified(a, 3.0, hidden=h, validation_fraction=0.0) for a, h in
+    assert mismatch("frontier", [certified(a, 3.0, hidden=h, validation_fraction=0.0) for a, h in
                                (("bp", ()), ("bp", (8,)), ("dfa", (8,)))]) == ""
 
 

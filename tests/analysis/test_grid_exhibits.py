@@ -14,7 +14,7 @@ import pytest
 from latex_tools import check
 
 from analysis.exhibits import envelope, headline, main_effects, means, parallel_coordinates
-from analysis.exhibits.catalogue import draw, left_out, misfit
+from analysis.exhibits.catalogue import draw, left_out, mismatch
 from analysis.exhibits.exhibit import ENVELOPE, MOST_WORDS
 from analysis.exhibits.frontier import choice, exhibit, slices
 from analysis.exhibits.frontier import figure as frontier_figure
@@ -195,7 +195,7 @@ def test_slices_have_a_panel_for_every_value_and_the_envelope_within():
 
 def test_data_sets_are_panels_and_not_mixed():
     both = [*GRID[:8], *(dataclasses.replace(config, dataset="mnist") for config in GRID[:8])]
-    assert "several" in misfit("frontier", both) and misfit("frontier_slices", both) == ""
+    assert "several" in mismatch("frontier", both) and mismatch("frontier_slices", both) == ""
     with pytest.raises(MixedTrials, match="dataset"):
         frontiers.frontier(tracked(both))
     points = slices.tabulate(tracked(both))

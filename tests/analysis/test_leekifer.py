@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from analysis import svg
-from analysis.exhibits.catalogue import misfit
+from analysis.exhibits.catalogue import mismatch
 from analysis.exhibits.figure2 import MissingSeries
 from analysis.exhibits.fit import update_sigma
 from analysis.exhibits.leekifer import number as number_text
@@ -120,7 +120,7 @@ def test_a_panel_per_sigma_with_the_published_epsilon_on_top(store):
 def test_readings_have_curves_of_their_own_with_their_own_epsilon(tmp_path):
     readings = [replace(DFA, error_clip=False), replace(DFA, bounding="scale"), replace(DFA, init="glorot")]
     trials = [*TRIALS, *readings]
-    assert misfit("leekifer", trials) == ""
+    assert mismatch("leekifer", trials) == ""
     store = Store(root=tmp_path)
     store.open_sweep("readings")
     for t in trials:
@@ -184,11 +184,11 @@ def test_the_caption_says_where_the_noise_of_the_private_trials_comes_from(store
 
 
 def test_misfits_are_named():
-    assert misfit("leekifer", TRIALS) == ""
-    assert "there are none" in misfit("leekifer", [PLAIN])
-    assert "sampler poisson" in misfit("leekifer", [replace(BP, sampler="poisson")])
-    assert "noise_multiplier 0" in misfit("leekifer", [replace(BP, noise_multiplier=0.0)])
-    assert "learning_rate" in misfit("leekifer", [BP, replace(BP, learning_rate=0.5)])
+    assert mismatch("leekifer", TRIALS) == ""
+    assert "there are none" in mismatch("leekifer", [PLAIN])
+    assert "sampler poisson" in mismatch("leekifer", [replace(BP, sampler="poisson")])
+    assert "noise_multiplier 0" in mismatch("leekifer", [replace(BP, noise_multiplier=0.0)])
+    assert "learning_rate" in mismatch("leekifer", [BP, replace(BP, learning_rate=0.5)])
 
 
 def test_series_that_are_missing_or_mixed_are_refused(store):

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from analysis.exhibits import light, table1_light
-from analysis.exhibits.catalogue import misfit
+from analysis.exhibits.catalogue import mismatch
 from analysis.runs import ReportError, _row
 from pipeline.experiment.experiment import load_experiment
 from pipeline.tracking.artifacts import TrackedRun, param_text
@@ -142,5 +142,5 @@ def test_the_published_row_stands_beside_what_the_paper_trained():
     ("table1_light", [GAUSSIAN[0], *MATCHED], "to 1%, a sigma of projector opu_simulated, got 0.1, 0.2 and 0.1"),
     ("table1_light", GAUSSIAN, "got none and 0.1, 0.2")])
 def test_what_an_exhibit_needs_is_said_before_anything_is_trained(exhibit, trials, reason):
-    found = misfit(exhibit, trials)
+    found = mismatch(exhibit, trials)
     assert reason in found if reason else found == ""

@@ -1,4 +1,4 @@
-"""analysis/results: the committed data are those of the experiment files, and docs/results.md quotes them."""
+"""analysis/results: the committed data are those of the experiment files, and pages of docs quote them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import doubts
+import left_out
 import pandas as pd
 import pytest
 import results_text
@@ -23,7 +24,7 @@ from pipeline.trials.promises import check_promises
 ROOT = Path(__file__).parents[2]
 RESULTS = results_text.RESULTS
 NAMES = sorted(path.parent.name for path in RESULTS.glob("*/manifest.json"))
-QUOTED = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+QUOTED = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
 each = pytest.mark.parametrize("name", NAMES)
 
 
@@ -83,7 +84,7 @@ def test_means_are_those_of_the_trials():
 
 
 @pytest.mark.parametrize(("name", "file", "count"), [("table1_seeds", "table1.md", 1), ("certified", "frontier.md", 2)])
-def test_the_page_of_results_has_the_tables_as_they_were_measured(name, file, count):
+def test_pages_have_the_tables_as_they_were_measured(name, file, count):
     shown = tables(QUOTED)
     measured = [table for table in tables((RESULTS / name / file).read_text(encoding="utf-8"))
                 if table[0].startswith("|  | ") and table[0].count("|") > 6 and "mean" not in table[0]]
@@ -105,12 +106,13 @@ def test_every_exhibit_has_the_captions_and_tables_that_the_code_writes_of_its_t
 
 
 def test_every_exhibit_of_the_results_was_looked_at():
-    committed = {(path.parent.name, path.stem) for path in RESULTS.glob("*/*.md")} - {("tuning", "tuning")}
+    committed = {(path.parent.name, path.stem) for path in RESULTS.glob("*/*.md")
+                 if path.stem not in ("notes", "tuning", "choices")}
     assert set(results_text.everything()) == committed and {folder for folder, _ in committed} == set(NAMES)
 
 
 def test_links_of_the_pages_lead_somewhere():
-    for page in (ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "results.md"):
+    for page in (ROOT / "README.md", ROOT / "docs" / "results.md"):
         links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
         assert len(links) > 5
         for link in links:
@@ -120,8 +122,23 @@ def test_links_of_the_pages_lead_somewhere():
 def test_the_comparison_of_ways_to_tune_is_that_of_its_data_and_quoted():
     text = (RESULTS / "tuning" / "tuning.md").read_text(encoding="utf-8")
     rows = pd.read_csv(RESULTS / "tuning" / "tuning.csv")
-    assert tuning.table(rows) == text and text in QUOTED
+    assert tuning.table(rows) == text
+    cells = set(re.findall(r"\d+\.\d+ ± \d+\.\d+", text))
+    assert len(cells) > 12 and all(cell in QUOTED for cell in cells)
     assert len(rows) == 48 and (rows["epsilon of the choice"] <= rows["epsilon"]).all()
+
+
+def test_settings_chosen_on_other_data_sets_are_those_of_the_trials_of_the_experiment_file():
+    trials = pd.read_csv(RESULTS / "left_out" / "validation.csv")
+    assert (RESULTS / "left_out" / "choices.md").read_text(encoding="utf-8") == left_out.page(trials)
+    experiment = load_experiment(ROOT / "experiments" / "left_out.yaml")
+    assert sorted(trials["trial_key"]) == sorted(trial.trial_key for trial in experiment.trials)
+
+
+def test_of_several_settings_the_one_with_the_least_mean_regret_on_the_others_is_chosen():
+    table = pd.DataFrame({"a": [90.0, 95.0, None], "b": [99.0, 90.0, 98.9], "c": [70.0, 69.0, 80.0]},
+                         index=["x", "y", "z"])
+    assert left_out.chosen(table) == {"a": ("z", "y"), "b": ("y", "x"), "c": ("x", "z")}
 
 
 def test_the_page_of_doubts_is_what_the_checks_say_of_the_trials_and_every_alarm_is_judged(monkeypatch):

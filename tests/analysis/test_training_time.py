@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis.exhibits import training_time
-from analysis.exhibits.catalogue import draw, fitting, misfit
+from analysis.exhibits.catalogue import draw, fitting, mismatch
 from analysis.exhibits.exhibit import MOST_WORDS
 from analysis.exhibits.figure2 import MissingSeries
 from analysis.runs import load_runs
@@ -88,9 +88,10 @@ def test_runs_without_times_are_refused(tmp_path):
     ({"dataset": "mnist"}, "is of one data set"),
 ])
 def test_trials_that_it_does_not_fit_are_told_why(changes, reason):
-    assert misfit("training_time", GRID) == ""
-    assert misfit("training_time", [dataclasses.replace(BP, private_metrics="withheld", validation_fraction=0.0)]) == ""
-    assert reason in misfit("training_time", [*GRID, dataclasses.replace(BP, **changes)])
+    assert mismatch("training_time", GRID) == ""
+    withheld = dataclasses.replace(BP, private_metrics="withheld", validation_fraction=0.0)
+    assert mismatch("training_time", [withheld]) == ""
+    assert reason in mismatch("training_time", [*GRID, dataclasses.replace(BP, **changes)])
 
 
 def test_only_a_file_that_lists_it_has_it():

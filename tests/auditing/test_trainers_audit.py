@@ -196,7 +196,7 @@ def test_contributions_are_audited_without_a_step(inner):
 @pytest.mark.parametrize("given, message", [
     (dict(event=None, calibrates=""), "step: is audited against the event of a step, got it for trainer 'bad' without"),
     (dict(per="epoch"), "step: is audited against the event of a step, got it for trainer 'bad' whose event is of an"),
-    (dict(event=None, calibrates="", per_record="so", parameters=len), "whose releases are audited without")])
+    (dict(event=None, calibrates="", per_record="so", parameters=len), "whose releases are audited without it")])
 def test_a_step_without_its_event_is_refused(given, message):
     with pytest.raises(ConfigError, match=message):
         entered("bad", first_pixels, **given)

@@ -125,8 +125,8 @@ def until_it_trains(uri: str, root: Path, experiment: Experiment) -> float:
         raise Ready(time.process_time() - began)
 
     began = time.process_time()
-    with (mock.patch.object(run, "running_ray", no_ray), mock.patch.object(run, "offers", lambda: [{"CPU": 2}]),
-          mock.patch.object(run, "everything", lambda: {"CPU": 2}), mock.patch.object(run, "fit", trains)):
+    with (mock.patch.object(run, "running_ray", no_ray), mock.patch.object(run, "node_resources", lambda: [{"CPU": 2}]),
+          mock.patch.object(run, "cluster_resources", lambda: {"CPU": 2}), mock.patch.object(run, "fit", trains)):
         try:
             run.run_sweep(experiment, root=root, tracking_uri=uri, quiet=True, trainer=lambda pack: iter(()))
         except Ready as ready:

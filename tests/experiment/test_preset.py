@@ -13,7 +13,7 @@ from pipeline.experiment import preset
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.experiment.preset import VERSIONS, recommend
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.fields import digest
+from pipeline.trials.fields import digest, renamed
 from pipeline.trials.part import PARTS
 
 RESULTS = Path(__file__).parents[2] / "analysis" / "results"
@@ -29,10 +29,13 @@ def parsed(text, **changes):
     return parse_experiment(text, Path("e.yaml"), changes=changes)
 
 
-@pytest.mark.parametrize("name", ["quickstart", *sorted(
+COMMITTED = [("recommended-1", name) for name in ("quickstart", *sorted(
     path.parent.name for path in RESULTS.glob("certified*/runs.csv")
-    if path.parent.name not in ("certified_optical", "certified_secure"))])
-def test_trials_with_the_preset_are_those_of_the_committed_frontier(name):
+    if path.parent.name not in ("certified_optical", "certified_secure")))] + [("recommended-2", "tuned_cifar10")]
+
+
+@pytest.mark.parametrize(("version", "name"), COMMITTED)
+def test_trials_with_the_preset_are_those_of_the_committed_frontier(version, name):
     """Same keys, so same accuracies: the committed runs are the measurement of the preset."""
     runs = pd.read_csv(RESULTS / name / "runs.csv")
     assert len(runs)
@@ -43,13 +46,21 @@ def test_trials_with_the_preset_are_those_of_the_committed_frontier(name):
         given |= {"features": run["features"]} if isinstance(run.get("features"), str) else {}
         given |= {"hidden": []} if run["hidden"] == "[]" else {}
         given |= {"arithmetic": "integer"} if run["matmul_precision"] == "integer" else {}
-        assert recommended(**given).trial_key == run["trial_key"], given
+        trial = TrialConfig.from_mapping(preset.filled(version, renamed(given)))
+        assert trial.trial_key == run["trial_key"], given
 
 
-def test_a_version_never_changes():
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_version_never_changes(version):
     """Trials are named by what it says: another digest here would train finished sweeps again."""
-    keys = [TrialConfig.from_mapping(settings).trial_key for settings in all_settings(VERSIONS[0])]
-    assert (len(keys), digest({"keys": keys})) == EXPECTED
+    keys = [TrialConfig.from_mapping(settings).trial_key for settings in all_settings(version)]
+    assert (len(keys), digest({"keys": keys})) == EXPECTED[version]
+
+
+def test_a_version_has_the_rows_of_the_one_before_where_it_has_none_of_its_own():
+    assert preset._rows("recommended-2")[-len(preset._rows("recommended-1")):] == preset._rows("recommended-1")
+    assert recommended(**GIVEN).trial_key == TrialConfig.from_mapping(
+        preset.filled("recommended-1", GIVEN)).trial_key  # on pixels
 
 
 def all_settings(version):
@@ -81,9 +92,9 @@ def test_a_number_lies_between_those_of_the_epsilons_around_it_and_other_values_
     ({"target_epsilon": None}, r"target_epsilon: must be > 0 with a preset, .* got None"),
     ({"target_epsilon": 0}, r"target_epsilon: must be > 0 with a preset, .* got 0"),
     ({"target_epsilon": "3"}, r"target_epsilon: must be > 0 with a preset, .* got '3'"),
-    ({"network": "convnet"}, r"preset: recommended-1 has no settings for dfa with .* network convnet; it has"),
-    ({"mechanism": "component"}, r"preset: .*mechanism component.*; it has settings for per_example on pixels of"),
-    ({"algorithm": "hybrid"}, r"preset: recommended-1 has no settings for hybrid with"),
+    ({"network": "convnet"}, r"preset: recommended-2 has no settings for dfa with .* network convnet; it has"),
+    ({"mechanism": "component"}, r"preset: .*mechanism component.*; it has settings for per_example on patches of"),
+    ({"algorithm": "hybrid"}, r"preset: recommended-2 has no settings for hybrid with"),
     ({"dataset": "fmnist"}, r"dataset: must be one of .*fashion_mnist"),
     ({"hidden": 5}, r"hidden: must be a list of whole numbers, got 5"),
 ])
@@ -94,7 +105,8 @@ def test_what_has_no_recommendation_is_refused_with_what_has(changes, message):
 
 
 def test_errors_name_the_line_and_the_preset():
-    with pytest.raises(ConfigError, match=r"preset: must be 'recommended' or 'recommended-1', got 'best' .*line 1"):
+    names = "'recommended' or 'recommended-1' or 'recommended-2'"
+    with pytest.raises(ConfigError, match=rf"preset: must be {names}, got 'best' .*line 1"):
         parsed("preset: best\nbase: {dataset: digits}\n")
     with pytest.raises(ConfigError, match=r"batch_size: .*; give batch_size in the file, in place of what"):
         parsed("preset: recommended\nbase: {dataset: fashion_mnist, mechanism: per_example, target_epsilon: 1, "
@@ -111,16 +123,16 @@ def test_a_misspelt_setting_is_named_before_anything_is_recommended(name):
 
 def test_the_text_that_the_store_keeps_names_the_version():
     experiment = parsed(FILE)
-    assert experiment.preset == "recommended-1"
-    assert experiment.text == FILE.replace("recommended  #", "recommended-1  #")
+    assert experiment.preset == "recommended-2"
+    assert experiment.text == FILE.replace("recommended  #", "recommended-2  #")
     assert parsed(experiment.text) == experiment
-    assert parsed(FILE, epochs=3).text.count("preset: recommended-1\n") == 1
+    assert parsed(FILE, epochs=3).text.count("preset: recommended-2\n") == 1
     assert parsed("base: {dataset: digits}\n").text == "base: {dataset: digits}\n"
 
 
 def test_a_file_is_told_what_the_preset_sets_and_from_where():
     (bp, dfa) = parsed(FILE).advice
-    assert bp.startswith("recommended-1 sets, for bp on pixels of fashion_mnist, mechanism per_example: "
+    assert bp.startswith("recommended-2 sets, for bp on pixels of fashion_mnist, mechanism per_example: "
                          "alignment_batches=1 averaging=0.8 batch_size=8192 ")
     assert "(experiments/certified.yaml: " in dfa
     *_, last = parsed(FILE, batch_size=256).advice
@@ -147,4 +159,4 @@ def test_a_search_fills_in_what_its_space_leaves_open():
     assert {corner.batch_size for corner in experiment.corners} == {2048}
 
 
-EXPECTED = (399, "2fd719c97f78f11a")
+EXPECTED = {"recommended-1": (399, "2fd719c97f78f11a"), "recommended-2": (413, "03aa82154c61fb7a")}

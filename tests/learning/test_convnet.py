@@ -10,7 +10,7 @@ import torch
 from flat import train
 from test_gaussian import updates_of_a_batch_and_of_the_same_in_a_larger_tensor
 
-from analysis.exhibits.catalogue import misfit
+from analysis.exhibits.catalogue import mismatch
 from pipeline.accounting.certified import certified_epsilons, event_of
 from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import row_space_audit
@@ -266,7 +266,7 @@ def test_without_validation_all_records_train_and_nothing_is_said_of_validation(
     training = Training(Pack((config, dataclasses.replace(config, seed=1))), digits, CPU)
     first, second = (set(training.sampler.epoch()[:, r].flatten().tolist()) for r in (0, 1))
     assert len(first) == len(second) == 640 and first != second
-    assert "validation_fraction 0" in misfit("figure2", [dataclasses.replace(config, algorithm="bp", projector="")])
+    assert "validation_fraction 0" in mismatch("figure2", [dataclasses.replace(config, algorithm="bp", projector="")])
 
 
 def test_a_subset_of_training_records_is_split_like_all_of_them(digits):

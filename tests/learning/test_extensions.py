@@ -13,7 +13,7 @@ import pytest
 from flat import train, train_pack
 
 from analysis import runs, style
-from analysis.exhibits.catalogue import misfit
+from analysis.exhibits.catalogue import mismatch
 from analysis.runs import ReportError, _require_known
 from pipeline.accounting import account, privacy_tags
 from pipeline.auditing.release import audit_release
@@ -173,7 +173,7 @@ def test_a_path_has_a_curve_of_its_own():
     (lambda: register_feedback("mine", Mine, projectors=("lens",)), "projectors: must be some of none, .*, got lens"),
     (lambda: register_feedback("mine", Mine, projectors=()), "projectors: must be some of none, .*, got none"),
     (lambda: register_mechanism("none", Halved), "mechanism: 'none' is taken by .*mechanisms.none.NoMechanism"),
-    (lambda: register_mechanism("mine", NoMechanism, guarantee="?"), "guarantee: can be stated of a GaussianMechanism"),
+    (lambda: register_mechanism("mine", NoMechanism, guarantee="?"), "guarantee: needs a GaussianMechanism"),
     (lambda: register_mechanism("mine", OwnUpdate, guarantee="?"), "guarantee: .* its own `update`.*, got OwnUpdate"),
     (lambda: register_mechanism("mine", Halved, settings=("target_epsilon",)), "settings: target_epsilon needs a guar"),
     (lambda: register_dataset("digits", DATASETS["mnist"], print), "dataset: 'digits' is taken by .*data.readers.digi"),
@@ -199,7 +199,7 @@ def test_a_mechanism_without_a_guarantee_has_no_epsilon_anywhere():
     assert (tags["privacy.certified"], tags["privacy.relation"], tags["privacy.delta"]) == ("false", "none", "none")
     assert tags["privacy.notes"] == "not certified: mechanism 'mine' is an extension that states no guarantee"
     assert composable([trial]) == [] and noise_setting(trial.canonical()) == "mine=1"
-    assert "mechanism mine does not have" in misfit("table1", [trial]) and misfit("frontier", [trial])
+    assert "mechanism mine does not have" in mismatch("table1", [trial]) and mismatch("frontier", [trial])
     with pytest.raises(ConfigError, match="^target_epsilon: mechanism 'mine' states no guarantee .*, got 3.0"):
         dataclasses.replace(trial, target_epsilon=3)
 

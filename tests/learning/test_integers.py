@@ -259,8 +259,8 @@ def test_products_of_single_rows_and_columns_are_exact(shape, transposed):
 @pytest.mark.parametrize("size", [0, 1, 63, 64, -64, -65, 8_192, -8_192, 127 * 128])
 def test_two_digits_make_a_number(size):
     x = torch.tensor([[size, -size]], dtype=torch.int16)
-    digits = products.digits(x)
-    assert torch.equal(products.joined(digits.to(torch.int32)), x.double()) and digits.abs().max() <= 127
+    digits = products.split_digits(x)
+    assert torch.equal(products.combine_digits(digits.to(torch.int32)), x.double()) and digits.abs().max() <= 127
     assert abs(size) > LARGEST or digits.abs().max() <= 64
 
 

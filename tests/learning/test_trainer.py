@@ -331,7 +331,7 @@ def test_contributions_are_bounded_summed_and_released_with_the_noise_that_is_ac
     ("twice", "release: once for each batch"),
     ("shape", r"release: must be floating point \[n, 650\], .* got torch.float32 \[\d+, 649\] for"),
     ("skip", "batches: every batch must be released"), ("part", "yields after 1 of 20 batches were released"),
-    ("again", "batches: once in an epoch"), ("records", "batches and release are of trainers that hand in"),
+    ("again", "batches: must be called once"), ("records", "batches and release are of trainers that hand in"),
 ])
 def test_releases_that_are_not_accounted_for_are_refused(misuse, message):
     def use(trial):
@@ -370,7 +370,7 @@ def test_nothing_is_released_after_the_last_epoch():
         for x, _ in trial.batches():
             trial.release(torch.zeros(len(x), 650))
 
-    with pytest.raises(TrainerError, match="batches: once in an epoch, .* or one after the last"):
+    with pytest.raises(TrainerError, match="batches: must be called once per epoch, .* or one after the last"):
         last(TrialConfig(**SMALL, trainer="late", mechanism="per_example", sampler="poisson", noise_multiplier=1.0))
 
 

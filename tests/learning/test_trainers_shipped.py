@@ -19,7 +19,7 @@ from pipeline import train as trained
 from pipeline.accounting.certified import with_noise
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import load
-from pipeline.learning.handed import Handed, TrainerError, TrainerFailed
+from pipeline.learning.handed import TrainerError, TrainerFailed, TrialContext
 from pipeline.learning.harness import Harness
 from pipeline.sweep.run import check_trainers
 from pipeline.trials.fields import ConfigError
@@ -55,7 +55,7 @@ def records_of(trial, n=None):
 
 def last(trial, records, labels):
     """The parameters [P] of the model that a trainer yields last, and those that it starts from."""
-    handed = Handed(with_noise(trial), None)
+    handed = TrialContext(with_noise(trial), None)
     torch.manual_seed(0)
     *_, epoch = trial.parts.trainer.works(handed, records, labels, torch.device("cpu"))
     return torch.cat([p.detach().flatten().double() for p in epoch.model.parameters()])

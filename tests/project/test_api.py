@@ -241,9 +241,10 @@ def test_a_frontier_is_of_certified_epsilons_unless_another_kind_is_asked_for(ex
 
 
 def test_a_sweep_whose_workers_need_plugins(workplace, extensions):
-    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    page = "".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in
+                   ("extending", "add_mechanism", "add_data"))
     codes = re.findall(r"^```python\n(.*?)^```\n", page, re.DOTALL | re.MULTILINE)
-    names = ("feedback_alignment", "sparse_feedback", "per_layer", "digits_parity", "fourier", "signum")
+    names = ("feedback_alignment", "sparse_feedback", "signum", "per_layer", "digits_parity", "fourier")
     folder = workplace / "elsewhere_than_cwd"
     folder.mkdir()
     for name, code in zip(names, codes, strict=True):

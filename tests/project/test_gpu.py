@@ -76,7 +76,7 @@ class Refused(TorchDispatchMode):
 
 
 def addresses(training):
-    tensors = [training.net.parameters.flat, training.update.flat, training.train_inputs._room,
+    tensors = [training.net.parameters.flat, training.update.flat, training.train_inputs._buffer,
                *training.optimizer.state.values()]
     return [tensor.data_ptr() for tensor in tensors]
 

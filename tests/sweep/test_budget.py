@@ -231,7 +231,7 @@ def test_a_budget_is_that_with_which_the_sweep_began(tmp_path):
     assert filter_of(budgeted(), store).order == 9 != make_filter(budgeted()).order, "fixed beforehand"
     for change, got in ((("epsilon: 4", "epsilon: 5"), "got epsilon 5 at delta 1e-05"),
                         (("budget: {epsilon: 4, delta: 1.0e-5}", ""), "got none")):
-        with pytest.raises(ConfigError, match=f"budget: must be that with which the sweep began, epsilon 4 .*{got}"):
+        with pytest.raises(ConfigError, match=f"budget: must be the one that the sweep began with, epsilon 4 .*{got}"):
             filter_of(budgeted(change), store)
 
 

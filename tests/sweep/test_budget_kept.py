@@ -118,7 +118,7 @@ def test_a_budget_outlives_the_parent_run_of_its_sweep(epsilon, tmp_path):
     store = Store(root=tmp_path)
     assert not store.find("search") and store.began
     if epsilon != 4:
-        with pytest.raises(ConfigError, match="budget: must be that with which the sweep began, epsilon 4"):
+        with pytest.raises(ConfigError, match="budget: must be the one that the sweep began with, epsilon 4"):
             filter_of(budgeted(*changes, ("epsilon: 4", "epsilon: 6")), store)
         return
     search = rounds(budgeted(*changes), store, asks)
@@ -186,5 +186,5 @@ def test_a_dry_run_refuses_another_budget_under_a_name_that_has_begun(tmp_path):
     store = Store(root=tmp_path)
     train(store, rounds(one, store).next({})[:1])
     assert preview(one, 2, tmp_path).packs
-    with pytest.raises(ConfigError, match="budget: must be that with which the sweep began, epsilon 4"):
+    with pytest.raises(ConfigError, match="budget: must be the one that the sweep began with, epsilon 4"):
         preview(other, 2, tmp_path)

@@ -43,14 +43,14 @@ def test_rungs_lie_at_powers_of_the_factor_and_below_the_last_epoch():
 def test_on_a_rung_one_in_factor_goes_on():
     rungs = Rungs(Halving("asha", 1, 4), ACCURACY)
     came = [(f"trial {k}", accuracy) for k, accuracy in enumerate((0.5, 0.4, 0.6, 0.55, 0.7, 0.3))]
-    assert [rungs.goes_on(key, 1, a) for key, a in came] == [
+    assert [rungs.is_promoted(key, 1, a) for key, a in came] == [
         True, False, True, True, True, False], "against the upper quartile of those before"
-    assert rungs.goes_on("trial 0", 4, 0.1), "the first on the next rung, with whatever"
-    assert not rungs.goes_on("trial 2", 4, 0.05)
+    assert rungs.is_promoted("trial 0", 4, 0.1), "the first on the next rung, with whatever"
+    assert not rungs.is_promoted("trial 2", 4, 0.05)
     again = Rungs(Halving("asha", 1, 4), ACCURACY)
     for key, accuracy in came[:-1]:
-        again.goes_on(key, 1, accuracy)
-    assert not again.goes_on("trial 5", 1, 0.3), "those of rounds before count"
+        again.is_promoted(key, 1, accuracy)
+    assert not again.is_promoted("trial 5", 1, 0.3), "those of rounds before count"
 
 
 @pytest.mark.parametrize("algorithm", ["bp", "dfa"])
@@ -105,10 +105,10 @@ def test_a_trial_that_went_on_and_is_trained_again_goes_on_again(tmp_path):
     search = rounds(experiment, store)
     assert search.next(store.done()) == [again, at_rung]
     rungs = _rungs(experiment, search)
-    assert rungs.goes_on(again.trial_key, 1, 0.0) and rungs.goes_on(again.trial_key, 2, 0.0)
-    assert not rungs.goes_on(again.trial_key, 4, 0.0)
-    assert rungs.goes_on(at_rung.trial_key, 1, 0.0) and not rungs.goes_on(at_rung.trial_key, 2, 0.0)
-    assert not rungs.goes_on("new", 1, 0.0)
+    assert rungs.is_promoted(again.trial_key, 1, 0.0) and rungs.is_promoted(again.trial_key, 2, 0.0)
+    assert not rungs.is_promoted(again.trial_key, 4, 0.0)
+    assert rungs.is_promoted(at_rung.trial_key, 1, 0.0) and not rungs.is_promoted(at_rung.trial_key, 2, 0.0)
+    assert not rungs.is_promoted("new", 1, 0.0)
 
 
 def test_a_stopped_trial_has_weights_and_accuracies_and_leaves_no_checkpoint(tmp_path, two_cores):

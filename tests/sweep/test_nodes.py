@@ -118,7 +118,7 @@ def test_a_node_lost_while_it_is_prepared_is_done_without_if_others_can_train(th
     three.there[:] = three.there[2:]
     monkeypatch.setattr(nodes, "alive", lambda: [])
     with pytest.raises(ResourceError, match="no node offers CPU: 1"):
-        monkeypatch.setattr(cluster, "offers", lambda: [])
+        monkeypatch.setattr(cluster, "node_resources", lambda: [])
         cluster.prepare_nodes(trials, Resources(), None, None, False, watch)
 
 
@@ -140,8 +140,8 @@ def test_a_sweep_through_a_head_that_stays_away_ends_with_an_error(monkeypatch, 
 def test_a_worker_whose_answer_was_lost_with_the_link_is_found_once_it_had_time_to_answer(clock):
     back = SimpleNamespace(at=0.0)
     overdue = Overdue(lambda: back.at)
-    overdue.hear("lost")
-    overdue.hear("slow", 10.0)
+    overdue.note_result("lost")
+    overdue.note_result("slow", 10.0)
 
     def at(now, workers=("lost", "slow")):
         while clock.now < now:
@@ -152,14 +152,14 @@ def test_a_worker_whose_answer_was_lost_with_the_link_is_found_once_it_had_time_
     assert at(1000.0) == [], "no node was ever missed: an epoch may take its time"
     back.at = 1000.0
     assert at(1029.0) == [], "an epoch takes 10 s"
-    overdue.hear("slow", 12.0)
+    overdue.note_result("slow", 12.0)
     assert at(1035.0) == [], "of 12 s"
     assert at(1037.0, ["lost", "slow", "started since"]) == ["lost"]
 
 
 def test_a_worker_is_not_overdue_while_the_driver_does_not_listen(clock):
     overdue = Overdue(lambda: 1000.0)
-    overdue.hear("waits for the driver")
+    overdue.note_result("waits for the driver")
     clock.now = 1001.0
     assert overdue.among(["waits for the driver"]) == []
     clock.now = 1100.0  # it waited for the tracking store

@@ -17,7 +17,7 @@ from pipeline.accounting.budget import draws_of
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.stopping import Selection
-from pipeline.sweep.checkpoints import Checkpoints, Known
+from pipeline.sweep.checkpoints import Checkpoints, PublishedState
 from pipeline.sweep.draws import Draws, known
 from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.recorder import Recorder, SweepResult
@@ -74,7 +74,7 @@ def test_a_first_draw_begins_and_one_that_published_nothing_costs_nothing(tmp_pa
     assert sweep.ask(trial, OLD) and sweep.run(trial).tags["privacy.draws"] == "1"
     assert sweep.ask(trial, Draw("00000002")), "its worker was killed before it had handed in an epoch"
     assert sweep.run(trial).tags["privacy.draws"] == "1" and sweep.run(trial).tags["draw"] == "00000002"
-    assert known(sweep.store) == {trial.trial_key: Known("00000002", 0)}
+    assert known(sweep.store) == {trial.trial_key: PublishedState("00000002", 0)}
 
 
 def test_without_a_budget_nothing_is_drawn_anew_unless_it_is_asked_for(tmp_path):
@@ -83,7 +83,7 @@ def test_without_a_budget_nothing_is_drawn_anew_unless_it_is_asked_for(tmp_path)
     sweep.ask(trial, OLD), sweep.hand_in(trial, 1)
     assert not sweep.ask(trial, Draw("00000002", reason="it is damaged"))
     run = sweep.run(trial)
-    assert run.status == "failed" and "drawn anew (it is damaged)" in run.tags["failure"]
+    assert run.status == "failed" and "it would need new noise (it is damaged)" in run.tags["failure"]
     assert "--redraw" in run.tags["failure"] and "privacy.lost_epochs" not in run.tags
     again = Sweep(tmp_path)
     assert again.ask(trial, Draw(OLD.name, epoch=1)), "the checkpoint came back"
@@ -98,7 +98,7 @@ def test_without_a_budget_nothing_is_drawn_anew_unless_it_is_asked_for(tmp_path)
     assert min(expected.values()) > min(e.value for e in account(trial, 2))
     assert "draw 2 of its noise" in run.tags["privacy.notes"] and f"{min(expected.values()):.4g}" in describe(trial, 2)
     assert sorted((r.epochs, r.deleted) for r in allowed.store.released(trial.trial_key)) == [(1, True), (2, False)]
-    assert known(allowed.store)[trial.trial_key] == Known("00000003", 2)
+    assert known(allowed.store)[trial.trial_key] == PublishedState("00000003", 2)
 
 
 def test_a_checkpoint_of_an_earlier_draw_or_behind_what_was_published_is_not_gone_on_with(tmp_path):
@@ -123,7 +123,7 @@ def test_whatever_is_deleted_and_restored_no_run_is_of_another_draw_than_before(
     with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)) as database:
         database.execute("UPDATE runs SET start_time = start_time - 3600000 WHERE run_uuid = ?", [second])
     again = Sweep(tmp_path, epsilon=8)
-    assert known(again.store)[trial.trial_key] == Known("00000002", 1)
+    assert known(again.store)[trial.trial_key] == PublishedState("00000002", 1)
     assert not again.ask(trial, Draw(OLD.name, epoch=1)), "its draw was given up"
     again = Sweep(tmp_path, epsilon=8)
     assert again.ask(trial, Draw("00000002", epoch=1)) and again.spent == spent
@@ -225,7 +225,7 @@ def test_without_a_budget_a_draw_that_failed_goes_on_if_that_is_asked_for_and_co
     sweep.recorder.fail(Pack((trial,)), "RuntimeError", "a text")
     refused = Sweep(tmp_path)
     assert not refused.ask(trial, Draw(OLD.name, epoch=1))
-    assert "it failed, which counts as released to its end" in refused.result.failed[trial.trial_key]
+    assert "it failed, so it counts as released to its end" in refused.result.failed[trial.trial_key]
     allowed = Sweep(tmp_path, redraw=True)
     assert allowed.ask(trial, Draw(OLD.name, epoch=1))
     again = Sweep(tmp_path)

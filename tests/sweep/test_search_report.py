@@ -115,7 +115,7 @@ def test_what_fits_is_told_before_anything_is_trained():
 def test_a_report_is_of_the_budget_with_which_the_sweep_began(swept, tmp_path):
     _, store, _search = swept
     for changes in ([("epsilon: 4", "epsilon: 5")], [("budget: {epsilon: 4, delta: 1.0e-5}\n", "")]):
-        with pytest.raises(ConfigError, match="budget: must be that with which the sweep began, epsilon 4 at delta"):
+        with pytest.raises(ConfigError, match="budget: must be the one that the sweep began with, epsilon 4 at delta"):
             write(store.as_swept(budgeted(("trials: 12", "trials: 24"), *changes)), store, tmp_path)
 
 

@@ -89,14 +89,14 @@ def assert_one_opu_takes_one_pack_at_a_time(folder: Path) -> None:
 
 def test_a_worker_of_another_program_trains_nothing(tmp_path, two_cores, monkeypatch):
     """The worker is this process, and gets what `fit` hands to Tune."""
-    class Handed(Exception):
+    class TrialContext(Exception):
         pass
 
     handed = {}
-    with monkeypatch.context() as before, pytest.raises(Handed):
+    with monkeypatch.context() as before, pytest.raises(TrialContext):
         before.setattr(tuning, "PROGRAM", "as it was when the sweep began")
         before.setattr(tuning.tune, "with_parameters", lambda trainable, **parameters: handed.update(parameters))
-        before.setattr(tuning.tune, "with_resources", Mock(side_effect=Handed))
+        before.setattr(tuning.tune, "with_resources", Mock(side_effect=TrialContext))
         run(tmp_path, grid(("dfa",), 1))
     outdated, current = (object.__new__(tuning.PackTrainable) for _ in range(2))
     outdated.setup({"pack": 0}, **handed)

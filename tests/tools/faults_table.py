@@ -1,4 +1,5 @@
-"""Inject every fault of the tests and put what was measured into the table of docs/faults.md (`make faults`)."""
+"""`make faults`: inject every fault of the tests, and put what was measured into the table of
+analysis/results/faults/notes.md."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def table(rows: list[dict]) -> str:
 
 
 def main() -> int:
-    page = ROOT / "docs" / "faults.md"
+    page = ROOT / "analysis" / "results" / "faults" / "notes.md"
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder, "rows.jsonl")
         tests = [str(ROOT / "tests" / "sweep" / name) for name in TESTS]

@@ -117,9 +117,9 @@ def test_a_wrong_cell_is_refused_by_row_and_column_before_anything_is_written(na
 
 @pytest.mark.parametrize(("text", "said"), [
     ("", "must have a row with the names of its columns and one for each result, has nothing"),
-    (table([]), "has one row"), (table([CNN], tuple(CELLS)[:-1]), "row 1: must have every column once, which is not so "
-                                                                   "of source"),
-    (table([CNN], (*CELLS, "seed")), "not so of seed"),
+    (table([]), "has one row"), (table([CNN], tuple(CELLS)[:-1]), "row 1: must have every column once, but not so "
+                                                                   "source"),
+    (table([CNN], (*CELLS, "seed")), "not so seed"),
     (table([CNN]).replace("method", "methods"), "row 1: unknown column 'methods'; did you mean 'method'?"),
     (table([CNN]).replace(",", ";"), "row 1: unknown column 'dataset;method;"),
     (table([CNN]) + "digits,CNN\n", "row 3: must have 8 cells, one for each column, has 2"),

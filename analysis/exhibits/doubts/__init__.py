@@ -1,1 +1,1 @@
-"""What speaks against the numbers of a report: checks over its runs, and what they stand against."""
+"""Doubts about the numbers of a report: checks over its runs, and the comparisons that they affect."""

@@ -1,4 +1,4 @@
-"""Checks over the runs of a report: each finds nothing, or says what is wrong, where, and what to do about it."""
+"""Checks over the runs of a report: each returns nothing, or a problem with its place and remedy."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from pipeline.trials.camera import SETTINGS as CAMERA
 from pipeline.trials.config import settings
 from pipeline.trials.datasets import DATASETS
 
-ERRORS = 3  # standard errors from chance, up to which an accuracy counts as chance
-REAL_FACTOR = 2  # between epsilons that ought to differ in accuracy
-MOST_APART = 0.5  # points of accuracy that count as the same
-NEAR_END = 0.05  # of a range that a search draws from
-# What a trial is run under, rather than tuned by.
+ERRORS = 3  # an accuracy within this many standard errors of chance counts as chance
+REAL_FACTOR = 2  # epsilons with this ratio should differ in accuracy
+MOST_APART = 0.5  # accuracies within this many points count as equal
+NEAR_END = 0.05  # share of a search's range that counts as its end
+# Settings that describe the measurement, and are not tuned.
 MEASURED = ("seed", "delta", "train_records", "validation_fraction", "alignment_batches", "canaries", "optical_seed",
             *CAMERA)
-MOST_NAMED = 3  # curves, and settings of a curve, that a sentence names
+MOST_NAMED = 3  # largest number of curves, and of settings of a curve, in a sentence
 
 
 class Doubt(NamedTuple):
-    """What a check found.
+    """The finding of a check.
 
     Attributes:
-        check: its name.
-        points: those that it concerns, by their `evidence.KEY`.
-        sentence: what is wrong, where, and the remedy.
+        check: name of the check.
+        points: the affected points, by their `evidence.KEY`.
+        sentence: the problem, its place, and the remedy.
     """
 
     check: str
@@ -42,16 +42,16 @@ class Doubt(NamedTuple):
     sentence: str
 
     def names(self) -> str:
-        """The algorithms that it concerns: `DFA`, `BP and DFA`."""
+        """Return the affected algorithms: `DFA`, `BP and DFA`."""
         found = {point[2] for point in self.points}
         return " and ".join(label for name, label in ALGORITHM_LABELS.items() if name in found)
 
 
 def chance(evidence: Evidence) -> Doubt | None:
-    """Points whose mean test accuracy is at most three standard errors above chance.
+    """Find points with a mean test accuracy of at most three standard errors above chance.
 
-    Chance is the accuracy of the best constant answer: the share of the largest class in the test records where it is
-    public (`DatasetSpec.majority`), else 1/classes. The standard error is that of `analysis.statistics.accuracy_error`.
+    Chance is the accuracy of the best constant answer: the share of the largest class in the test records if it is
+    public (`DatasetSpec.majority`), else 1/classes. `analysis.statistics.accuracy_error` gives the standard error.
     """
     found, levels = [], {}
     for row in evidence.rows:
@@ -65,14 +65,14 @@ def chance(evidence: Evidence) -> Doubt | None:
 
 
 def flat(evidence: Evidence) -> Doubt | None:
-    """Curves with the same accuracy at all epsilons: more privacy costs nothing, so noise is not what limits them.
+    """Find curves with the same accuracy at all epsilons: more privacy costs nothing, so noise does not limit them.
 
     The epsilons differ by a factor of 2 or more. The best and the worst mean differ by at most half a point, and by at
-    most one standard error of an accuracy on the test records, and Welch's interval over seeds has 0 in it. The
-    interval paired by seed would not do: where noise hardly moves the weights, seeds share their small differences.
+    most one standard error of an accuracy on the test records. Welch's interval over seeds contains 0. An interval
+    paired by seed would be too narrow: if noise hardly changes the weights, all seeds have the same small difference.
 
-    A curve with a point at chance is left to `chance`. One that is as good as the algorithm's trials without privacy
-    has reached what its model can do.
+    A curve with a point at chance is left to `chance`. A curve as good as the algorithm's trials without privacy is not
+    reported: it has reached the limit of its model.
     """
     found, untrained = [], chance(evidence)
     lost = untrained.points if untrained else frozenset()
@@ -95,10 +95,10 @@ def flat(evidence: Evidence) -> Doubt | None:
 
 
 def edge(evidence: Evidence) -> Doubt | None:
-    """Points whose chosen value of a number is the first or last of its grid, where values beyond it are allowed.
+    """Find points with a chosen number at the end of its grid, if values beyond it are allowed.
 
-    Noise, and what `MEASURED` lists, is not there to be chosen. Of a search the ends are those of its range, and 5% of
-    that, on its own scale, count as the end; a `choice` of a search has no end.
+    Noise and the fields in `MEASURED` are not tuned, and not checked. In a search the ends are the ends of the range;
+    5% of the range, on its own scale, count as the end. A `choice` in a search has no end.
     """
     found, search = [], evidence.experiment.search
     names: dict[str, None] = {}  # in order
@@ -123,7 +123,7 @@ def edge(evidence: Evidence) -> Doubt | None:
 
 
 def effort(evidence: Evidence) -> Doubt | None:
-    """Points for which fewer settings were tried than for another algorithm at their epsilon."""
+    """Find points with fewer tried settings than another algorithm at their epsilon."""
     found: list[Key] = []
     counts: dict[tuple[str, int], None] = {}  # in order
     compared: dict[tuple[str, str, float], list[dict[str, Any]]] = {}
@@ -140,7 +140,7 @@ def effort(evidence: Evidence) -> Doubt | None:
 
 
 def seeds(evidence: Evidence) -> Doubt | None:
-    """Points of one seed."""
+    """Find points with one seed."""
     found = [row["key"] for row in evidence.rows if row["n"] == 1]
     return _doubt("seeds", found, evidence, lambda where: (
         f"{where}: one seed (n = 1), so nobody knows how far seeds differ; give at least three, "
@@ -148,7 +148,7 @@ def seeds(evidence: Evidence) -> Doubt | None:
 
 
 def origin(evidence: Evidence) -> Doubt | None:
-    """All points, where nothing in the file says how its settings were found."""
+    """Return all points if the file does not state how its settings were found."""
     experiment = evidence.experiment
     sources = (experiment.chosen, experiment.search, experiment.preset)
     found = [] if any(sources) else [row["key"] for row in evidence.rows]
@@ -159,27 +159,28 @@ def origin(evidence: Evidence) -> Doubt | None:
 
 CHECKS: tuple[Callable[[Evidence], Doubt | None], ...] = (chance, flat, edge, effort, seeds, origin)
 
-# Checks that stand against a comparison, with what its verdict says of the algorithms that fail them. The interval of a
-# difference says how far seeds explain it. It says nothing of an algorithm that has not been trained (chance), that
-# noise does not limit (flat), that has a better setting beyond its grid (edge) or fewer tries at a good one (effort);
-# and with one seed there is none (seeds). Then no verdict is given. `origin` alone withholds nothing, as the difference
-# is real at the settings that were run; the verdict then says that settings may explain it.
+# Checks that prevent a verdict on a comparison, with the text of the reason. The interval of a difference covers only
+# the variation between seeds. It does not cover an algorithm that has learnt nothing (chance), is not limited by noise
+# (flat), may have better settings beyond its grid (edge), or had fewer tries (effort); with one seed there is no
+# interval (seeds). `origin` does not prevent a verdict, as the difference is real at the tested settings; the verdict
+# then states that settings may explain it.
 AGAINST: Mapping[str, str] = {
     "chance": "{} at chance", "flat": "{} limited by steps, not noise", "edge": "{} best at the end of a grid",
     "effort": "fewer settings tried for {}", "seeds": "one seed of {}"}
 
 
 def examine(evidence: Evidence) -> list[Doubt]:
-    """What all checks find, in the order of `CHECKS`."""
+    """Return the findings of all checks, in the order of `CHECKS`."""
     return [doubt for check in CHECKS if (doubt := check(evidence))]
 
 
 def against(evidence: Evidence, dataset: str, kind: str, rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], bool]:
-    """Why no verdict is given on a comparison, `DFA at chance` for example, and whether its settings are of unknown
-    origin.
+    """Return the reasons against a verdict on a comparison, as `DFA at chance`, and whether settings have no origin.
 
     Args:
-        rows: the two points that are compared, with `algorithm` and `setting`. Checks see their two curves alone.
+        evidence: the runs of the report.
+        dataset, kind: data set and kind of epsilon.
+        rows: the two compared points, with `algorithm` and `setting`. The checks use only their two curves.
     """
     found = examine(evidence.only(dataset, kind, [row["algorithm"] for row in rows]))
     compared = {(dataset, kind, row["algorithm"], row["setting"]) for row in rows}
@@ -190,19 +191,19 @@ def against(evidence: Evidence, dataset: str, kind: str, rows: Sequence[Mapping[
 
 
 def _chance(dataset: str) -> float:
-    """In percent."""
+    """Return the accuracy of chance in percent."""
     spec = DATASETS[dataset]
     return 100 * (spec.majority or 1 / spec.n_classes)
 
 
 def _error(row: Mapping[str, Any]) -> float:
-    """Standard error of a point at chance, in percent."""
+    """Return the standard error of a point at chance, in percent."""
     level, records = _chance(row["dataset"]) / 100, DATASETS[row["dataset"]].n_test
     return 100 * accuracy_error([value / 100 for value in row["values"]], level, records)
 
 
 def _at_end(value: float, ends: tuple[float, float], field: Field[Any], domain: Domain | None) -> bool:
-    """Whether a value of a setting is at an end of its grid, or of a search's range, that can be moved."""
+    """Whether a value is at an end of its grid, or of a search's range, that could be extended."""
     scale = math.log if domain and domain.kind == "loguniform" else float
     low, high = map(scale, ends)
     width = NEAR_END * (high - low) if domain else 0.0
@@ -211,13 +212,13 @@ def _at_end(value: float, ends: tuple[float, float], field: Field[Any], domain: 
 
 
 def _doubt(check: str, points: Iterable[Key], evidence: Evidence, say: Callable[[str], str]) -> Doubt | None:
-    """The finding on these points, if there are any."""
+    """Return the finding on these points; None if there are none."""
     points = frozenset(points)
     return Doubt(check, points, say(_where(points, evidence))) if points else None
 
 
 def _where(points: frozenset[Key], evidence: Evidence) -> str:
-    """`DFA at ε ≤ 1, 3; BP at every ε`: curves in the order of figures, the data set where there are several."""
+    """Return the place of points, as `DFA at ε ≤ 1, 3; BP at every ε`, with the data set if there are several."""
     if len(points) == len(evidence.rows) > 1:
         return "All points"
     found, several = [], len({row["dataset"] for row in evidence.rows}) > 1
@@ -231,7 +232,7 @@ def _where(points: frozenset[Key], evidence: Evidence) -> str:
 
 
 def _levels(rows: Sequence[Mapping[str, Any]]) -> str:
-    """`ε ≤ 1, 3`, `2 settings of z = 1.28`."""
+    """Return the noise levels of rows, shortened: `ε ≤ 1, 3`."""
     labels = list(dict.fromkeys(setting_label(row["setting"]) for row in rows))
     heads = [label.rpartition(" ")[0] for label in labels]
     short = [label if place == 0 or heads[place] != heads[place - 1] else label.rpartition(" ")[2]

@@ -1,4 +1,4 @@
-"""The runs of a report as checks take them: the points that it shows, and what these were chosen among."""
+"""The runs of a report for its checks: the points that it shows, and the runs from which they were chosen."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from analysis.runs import MixedTrials, ReportError
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.naming import method
 
-KEY = ["dataset", "kind", "algorithm", "setting", "point"]  # of a point: one setting, all of its seeds
-Key = tuple[str, ...]  # values of `KEY`, or of the first of them
-NO_FRONTIER = ""  # kind of runs that are on no frontier: each of their settings is a point
+KEY = ["dataset", "kind", "algorithm", "setting", "point"]  # identifies a point: one setting with all its seeds
+Key = tuple[str, ...]  # values of `KEY`, or of its first columns
+NO_FRONTIER = ""  # kind of runs on no frontier: each of their settings is a point
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a report shows of its runs.
+    """The shown and tried runs of a report.
 
     Attributes:
-        shown: the runs behind the points, with the columns `KEY`, `epsilon`, `value` (test accuracy in percent),
-            `chosen` and `choices` of `frontier.points.shown`. `algorithm` is what a curve is of (`naming.method`).
-        tried: the runs that those of guaranteed kinds were chosen among, with the columns `KEY` and `epsilon`.
-        experiment: what the runs are of.
-        refused: by data set and kind why there is no frontier.
+        shown: the runs of the points, with the columns `KEY`, `epsilon`, `value` (test accuracy in percent), `chosen`
+            and `choices` of `frontier.points.shown`. `algorithm` is the method of a curve (`naming.method`).
+        tried: all candidate runs of guaranteed kinds, with the columns `KEY` and `epsilon`.
+        experiment: the experiment.
+        refused: (data set, kind) -> why there is no frontier.
     """
 
     shown: pd.DataFrame
@@ -41,8 +41,10 @@ class Evidence:
 
     @classmethod
     def of(cls, runs: pd.DataFrame, experiment: Experiment) -> Evidence:
-        """Of runs from `load_runs`. Runs without a guaranteed epsilon, or of a kind of which there is no frontier, are
-        points of no frontier."""
+        """Make the evidence of runs from `load_runs`.
+
+        Runs without a guaranteed epsilon, or of a kind without a frontier, are points on no frontier.
+        """
         points, tried, refused = [], [], {}
         for dataset, part in runs.groupby("dataset", sort=False):
             rest = pd.Series(True, part.index)
@@ -63,8 +65,10 @@ class Evidence:
 
     @cached_property
     def points(self) -> pd.DataFrame:
-        """A row per point: the columns `KEY`, `asked` (its target, else its epsilon; NaN on no frontier), `values` of
-        its seeds and their `mean` in percent, `n` seeds, and `settings`: how many it was chosen among."""
+        """A row per point: `KEY`, `asked`, `values` of its seeds and their `mean` in percent, `n` seeds, `settings`.
+
+        `asked` is its target, else its epsilon (NaN on no frontier). `settings` is the number of candidate settings.
+        """
         rows = self.shown.groupby(KEY, sort=False, as_index=False).agg(
             epsilon=("epsilon", "max"), values=("value", list), mean=("value", "mean"), n=("value", "size"))
         tried = self.tried.groupby(self._cell, as_index=False).agg(settings=("point", "nunique"))
@@ -73,7 +77,7 @@ class Evidence:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """The points as dictionaries, each with its `key`: its values of `KEY`."""
+        """The points as dictionaries, each with `key`, its values of `KEY`."""
         return [{**row, "key": tuple(row[name] for name in KEY)} for row in self.points.to_dict("records")]
 
     @property
@@ -86,8 +90,7 @@ class Evidence:
 
     @property
     def _cell(self) -> list[str]:
-        """What the settings have in common that a point is chosen among: of a search, which may ask for noise as well,
-        the algorithm alone."""
+        """Columns that a point's candidates share; in a search without the noise setting, which it may choose too."""
         return KEY[:3] if self.experiment.search else KEY[:4]
 
     @cached_property
@@ -95,8 +98,10 @@ class Evidence:
         return dict(list(self.tried.groupby(self._cell)))
 
     def rivals(self, point: Key) -> pd.DataFrame:
-        """The runs that a point, given by its key, was chosen among: at its noise and, to within 1%, at its epsilon; of
-        a search all."""
+        """Return the candidate runs of a point, given by its key.
+
+        They have its noise and, to within 1%, its epsilon; in a search all runs of the algorithm are candidates.
+        """
         same = self._tried_at[point[:len(self._cell)]]
         if self.experiment.search:
             return same
@@ -104,7 +109,7 @@ class Evidence:
         return same[(same["epsilon"] / own - 1).abs() < 0.01]
 
     def only(self, dataset: str, kind: str, algorithms: Collection[str]) -> Evidence:
-        """That of a comparison: the curves of these algorithms, and their runs that are on no frontier."""
+        """Return the evidence for a comparison: curves of these algorithms, and their runs on no frontier."""
         shown, tried = (runs[(runs["dataset"] == dataset) & runs["algorithm"].isin(algorithms)
                              & runs["kind"].isin((kind, NO_FRONTIER))] for runs in (self.shown, self.tried))
         return dataclasses.replace(self, shown=shown, tried=tried)

@@ -1,1 +1,1 @@
-"""The privacy-utility frontier: its points, its figure, and how good it is as a whole."""
+"""The privacy-utility frontier: its points, its figure, and its hypervolume."""

@@ -1,4 +1,4 @@
-"""Of a grid with more settings than a frontier shows: which stand for it, chosen by validation, and what that costs."""
+"""Choose the settings that represent a grid on a frontier, by validation accuracy; compute the price of the choice."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from pipeline.trials.naming import COMPOSABLE, method
 
 
 def is_target(setting: str) -> bool:
-    """Whether a noise setting is an epsilon that was asked for: `epsilon=3`, `label_epsilon=3`."""
+    """Whether a noise setting is a target epsilon: `epsilon=3`, `label_epsilon=3`."""
     return setting.rpartition("=")[0].endswith("epsilon")
 
 
 def candidates(runs: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """The settings of every algorithm, before any choice, as columns of the runs.
+    """Add columns on the settings of every algorithm, before any choice, to the runs.
 
-    `point` tells settings apart, seeds aside; `chosen` names those fields in which they differ along a curve, as text;
-    `choice` tells apart what is chosen from: the settings of one target, or all of an algorithm that have none, where
-    several have one noise level; empty where there is nothing to choose. `algorithm` becomes what a curve is of
+    `point` identifies a setting, with all its seeds. `chosen` has the fields that differ along a curve, as text.
+    `choice` identifies a set of candidates: the settings of one target, or all settings of an algorithm without a
+    target if several have the same noise level; empty if there is no choice. `algorithm` becomes the method of a curve
     (`naming.method`).
     """
     runs = runs.assign(algorithm=[method(row) for row in runs.to_dict("records")])
@@ -46,14 +46,13 @@ def candidates(runs: pd.DataFrame, kind: str) -> pd.DataFrame:
 
 
 def choose(runs: pd.DataFrame) -> pd.DataFrame:
-    """Of `candidates` with a column `epsilon`, those that stand for the rest by mean validation accuracy at the last
-    epoch.
+    """Choose among `candidates` with a column `epsilon`, by mean validation accuracy at the last epoch.
 
-    Of the settings of one target the best; of those without a target the Pareto front of epsilon and validation
-    accuracy. Test accuracy has no part in it. The column `choices` has the number of settings that were compared.
+    For a target it is the best setting; without a target, the Pareto front of epsilon and validation accuracy. Test
+    accuracy is not used. The column `choices` has the number of compared settings.
 
     Raises:
-        ReportError: where there is a choice, and a run that lacks validation accuracy.
+        ReportError: if there is a choice, and a run lacks validation accuracy.
     """
     choices = runs.groupby("choice")["point"].transform("nunique").where(runs["choice"] != "", 1)
     runs = runs.assign(choices=choices)
@@ -70,12 +69,14 @@ def choose(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def price(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Points of a frontier with the column `selected_epsilon`: certified epsilon of all trials that were compared for
-    a point, seeds included, by composition; that of the point itself where nothing was. Empty where none is proved.
+    """Add the column `selected_epsilon` to points of a frontier.
+
+    It is the certified epsilon of all trials compared for a point, seeds included, by composition. Without a choice it
+    is the point's own epsilon. It is empty if no price is proved.
 
     Args:
-        points: from `frontier`, of any kind; of label epsilons no price of a choice is known here.
-        runs: those that the points are of.
+        points: from `frontier`, of any kind; no price is known for label epsilons.
+        runs: the runs of the points.
     """
     choices = candidates(runs, points["kind"].iloc[0])["choice"]
     costs = []
@@ -94,12 +95,12 @@ def price(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 @lru_cache(maxsize=1024)
 def _composed(trials: tuple[TrialConfig, ...], earlier: tuple[tuple[str, int], ...]) -> float:
-    """Of trials that were compared, once for all exhibits of a report: it takes seconds."""
+    """Return the epsilon of compared trials, cached for all exhibits of a report: it takes seconds."""
     return selected_epsilon(trials, Selection(), dict(earlier)).value
 
 
 def letters(points: pd.DataFrame) -> dict[str, str]:
-    """A letter for every text in `chosen`, in order of appearance; {} of points of which none was chosen."""
+    """Return a letter for every text in `chosen`, in order of appearance; {} if there was no choice."""
     if points["choices"].max() == 1:
         return {}
     return {text: ascii_lowercase[place] if place < 26 else str(place - 25)
@@ -107,12 +108,12 @@ def letters(points: pd.DataFrame) -> dict[str, str]:
 
 
 def table(points: pd.DataFrame, columns: Sequence[str], letters: Mapping[str, str]) -> Table:
-    """Settings at every point; where some were chosen, of how many, and what epsilon covers the choice.
+    """Return a table of the settings of every point; after a choice, also the number of settings and its price.
 
     Args:
-        points: with `selected_epsilon` of `price`, if it is known.
-        columns: what to call the epsilon of every point.
-        letters: of settings, as the figure has them.
+        points: points, with `selected_epsilon` from `price` if known.
+        columns: name of each point's epsilon.
+        letters: letters of settings in the figure.
     """
     compared, priced = points["choices"].max() > 1, "selected_epsilon" in points
     header = ["algorithm", "ε", *(["chosen", "of settings"] if compared else ["settings"]),

@@ -1,4 +1,4 @@
-"""A frontier as an exhibit: its means, what was chosen, and how to read its epsilons, below its figure."""
+"""A frontier as an exhibit: figure, means, chosen settings, and the assumptions of its epsilons."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from pipeline.trials.trainer import is_stated
 TITLES = {"frontier": "Accuracy against ε", "frontier_worst_class": "Accuracy of the worst class against ε",
           "frontier_alignment": "Alignment against ε",
           "frontier_claimed": "Accuracy against the ε that is claimed: no guarantee"}
-SETTINGS_NAMED = 3  # of an algorithm, in a note
+SETTINGS_NAMED = 3  # largest number of an algorithm's settings in a note
 
 
 def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment, store: Reader | None) -> Exhibit:
-    """As `draw`, with what the experiment says of references, of a budget and of imported results in the store."""
+    """Call `draw` with the experiment's references, budget and imported results."""
     shown = name == imported.SHOWN_BY and experiment.imports
     results = imported.load(store, experiment.imports) if shown and store else imported.NONE
     adaptive = bool(experiment.search and (experiment.search.adaptive or experiment.budget))
@@ -51,12 +51,17 @@ def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment, stor
 
 def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = (),
          budget: Budget | None = None, by_scores: bool = False, results: pd.DataFrame = imported.NONE) -> Exhibit:
-    """One of `TITLES`, with the areas that its means dominate, and published results where they can be compared; of
-    trials under a budget it says what that covers. Errors as `frontiers`.
+    """Make one of the exhibits in `TITLES`, with dominated areas and comparable published results.
+
+    Errors as in `frontiers`.
 
     Args:
-        by_scores: whether trials were asked for by the scores of others, of which composition is no price.
-        results: imported ones (`imported.load`), marked where they can be compared.
+        runs: from `load_runs`.
+        name: key of `TITLES`.
+        references: published results, marked if comparable.
+        budget: the sweep's budget, if it has one; a note tells what it covers.
+        by_scores: whether trials were suggested by scores of others; composition is then no price of a choice.
+        results: imported results (`imported.load`), marked if comparable.
     """
     claimed = name == "frontier_claimed"
     points = frontiers(runs, *(("accuracy", ["claimed"]) if claimed else (FRONTIERS[name], GUARANTEED)))
@@ -72,7 +77,7 @@ def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = (),
 
 
 def tidy(points: Sequence[pd.DataFrame], also: Sequence[str] = ()) -> pd.DataFrame:
-    """The points of all kinds, one row each, as they are written; `also` are further columns."""
+    """Return the points of all kinds as written to a file, one row each; `also` has further columns."""
     table = pd.concat(points)
     priced = [PRICE] if PRICE in table else []
     return table[[*COLUMNS, *priced, *also]].round(dict.fromkeys(["epsilon", *priced, *SUMMARY], 4))
@@ -80,12 +85,14 @@ def tidy(points: Sequence[pd.DataFrame], also: Sequence[str] = ()) -> pd.DataFra
 
 def texts(points: Sequence[pd.DataFrame], runs: pd.DataFrame, references: Sequence[Reference] = (),
           budget: Budget | None = None) -> Texts:
-    """Per kind a caption and a table with algorithms as rows, epsilons as columns and means as cells; then what was
-    chosen and the dominated areas."""
+    """Return a caption and a table of means per kind, then tables of chosen settings and dominated areas, and notes.
+
+    The tables of means have algorithms as rows and epsilons as columns.
+    """
     volumes, letters = hypervolumes(points, runs), choice.letters(pd.concat(points))
     body: list[str | Table] = []
     more: list[str | Table] = []
-    notes: dict[str, list[str]] = {}  # and of what they are
+    notes: dict[str, list[str]] = {}  # note -> its kinds of epsilon
     for frame, (_, areas) in zip(points, volumes.groupby(["kind", "formula"], sort=False), strict=True):
         body += [caption(frame, runs), _means(frame)]
         more += [*_chosen(frame, letters), *_areas(areas)]
@@ -97,7 +104,7 @@ def texts(points: Sequence[pd.DataFrame], runs: pd.DataFrame, references: Sequen
 
 
 def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
-    """What is plotted of one kind, and how to read its epsilon."""
+    """Return the caption of one kind, with the assumptions of its epsilon."""
     first, kept = points.iloc[0], _kept(points, runs)
     phrase = METRICS[first["metric"]].phrase
     stands = standing(noise_sources(kept).dropna()) if first["kind"] in GUARANTEED else ""
@@ -107,12 +114,12 @@ def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
 
 
 def _kept(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs that have the epsilon of these points."""
+    """Return the runs that have the epsilon of these points."""
     return runs.loc[on_axis(runs, points["kind"].iloc[0], points["formula"].iloc[0]).notna()]
 
 
 def _what(points: pd.DataFrame) -> str:
-    """`label ε`, `claimed ε, formula saturating/epochs`."""
+    """Return the kind of epsilon as text: `label ε`, `claimed ε, formula saturating/epochs`."""
     return f"{points['kind'].iloc[0]} ε{_formula(points)}"
 
 
@@ -123,7 +130,7 @@ def _formula(points: pd.DataFrame) -> str:
 
 def _notes(points: pd.DataFrame, runs: pd.DataFrame, references: Sequence[Reference],
            budget: Budget | None) -> list[str]:
-    """What a reader may ask of the points of one kind: sentences."""
+    """Return notes on the points of one kind."""
     kind, kept = points["kind"].iloc[0], _kept(points, runs)
     epochs = counted(" or ".join(f"{value:g}" for value in sorted(set(kept["epochs"]))), "epoch")
     return [f"Trained for {epochs}.", *_stated(points), _front(points), *_covered(kind, budget), *_cut(points),
@@ -132,7 +139,7 @@ def _notes(points: pd.DataFrame, runs: pd.DataFrame, references: Sequence[Refere
 
 
 def _stated(points: pd.DataFrame) -> list[str]:
-    """A sentence on points whose epsilon a trainer states."""
+    """Return a sentence on points with an epsilon that a trainer states."""
     names = [ALGORITHM_LABELS[algorithm] for algorithm in present(points) if is_stated(algorithm)]
     return [f"With stars: ε is what the {'trainers state' if len(names) > 1 else 'trainer states'}, accounted for here "
             f"and checked by nobody ({', '.join(names)})."] if names else []
@@ -152,13 +159,13 @@ def _unmeasured(metric: Metric, kept: pd.DataFrame) -> list[str]:
 
 
 def _left_out(runs: pd.DataFrame, kept: pd.DataFrame, kind: str) -> list[str]:
-    """A sentence on the trials that have no finite epsilon of this kind, if there are any."""
+    """Return a sentence on trials without a finite epsilon of this kind, if there are any."""
     absent = runs.drop(kept.index)
     return [] if absent.empty else [f"Without a finite {kind} ε and left out: {_settings(absent)}."]
 
 
 def _settings(runs: pd.DataFrame) -> str:
-    """`BP (σ = 0, σ = 0.1), DFA (6 settings)`: the settings of each algorithm, or how many where there are more."""
+    """Return each algorithm's settings, or their number if they are many: `BP (σ = 0, σ = 0.1), DFA (6 settings)`."""
     texts = []
     for algorithm, group in runs.groupby("algorithm", sort=False):
         labels = list(dict.fromkeys(map(setting_label, group["setting"])))
@@ -179,14 +186,14 @@ def _means(points: pd.DataFrame) -> Table:
 
 
 def _published(points: pd.DataFrame, references: Sequence[Reference]) -> list[str]:
-    """The published results that the panel marks, as they were printed."""
+    """Return a sentence on the published results that the panel marks."""
     marked = comparable(points, references)
     return [] if not marked else ["Published by others, and marked: " + "; ".join(
         f"{r.source}, {r.accuracy:g}% at ε = {r.epsilon:g}, δ = {r.delta:g}" for r in marked) + "."]
 
 
 def _chosen(points: pd.DataFrame, letters: Mapping[str, str]) -> list[str | Table]:
-    """The settings in which points of a curve differ, and whether they stand for others that are not shown."""
+    """Return a caption and a table of the settings that differ along a curve, and whether they were chosen."""
     if not points["chosen"].any():
         return []
     text = "What was chosen at every point, by mean validation accuracy over seeds"
@@ -200,7 +207,7 @@ def _chosen(points: pd.DataFrame, letters: Mapping[str, str]) -> list[str | Tabl
 
 
 def _areas(volumes: pd.DataFrame) -> tuple[str, Table]:
-    """The dominated areas of one kind, largest first."""
+    """Return a caption and a table of the dominated areas of one kind, largest first."""
     first = volumes.iloc[0]
     names = [ALGORITHM_LABELS.get(a, "all together") for a in volumes["algorithm"]]
     row = [first["metric"].replace("_", " "), *(f"{value:.4g}" for value in volumes["hypervolume"])]
@@ -211,13 +218,13 @@ def _areas(volumes: pd.DataFrame) -> tuple[str, Table]:
 
 
 def _column(row: Any) -> str:  # Any: of `DataFrame.itertuples`
-    """`ε ≤ 3` for a target, which is met to within 1% from below; else the value."""
+    """Return a column's name: `ε ≤ 3` for a target, which is met to within 1% from below; else the value."""
     target = target_of(row)
     return f"ε ≤ {target}" if target else f"ε = {row.epsilon:.4g}"
 
 
 def _cut(points: pd.DataFrame) -> list[str]:
-    """A sentence on intervals that are wider than what the metric can be, where there are any."""
+    """Return a sentence on intervals that leave the metric's range, if there are any."""
     metric = METRICS[points["metric"].iloc[0]]
     wide = (points["mean"] - points["half_width"] < metric.low) | (points["mean"] + points["half_width"] > metric.high)
     return [] if not wide.any() else [f"Where an interval would leave {metric.low:g} to {metric.high:g}, its ends are "

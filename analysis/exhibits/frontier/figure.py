@@ -1,4 +1,4 @@
-"""Frontiers as figures: one panel per kind of epsilon, a curve per algorithm, and the Pareto front of all."""
+"""Plot frontiers: one panel per kind of epsilon, a curve per algorithm, and the Pareto front of all algorithms."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, ReportError
 from pipeline.experiment.references import Reference
 
-MARKS = "*PXDv^"  # of published results, in their order
-PUBLISHED: dict[str, Any] = {  # of `Line2D`
+MARKS = "*PXDv^"  # markers of published results, in order
+PUBLISHED: dict[str, Any] = {  # arguments of `Line2D`
     "color": "black", "linestyle": "none", "markersize": 7, "markeredgewidth": 0.5, "markerfacecolor": "gold"}
 NO_MARKS: Mapping[Reference, str] = MappingProxyType({})
-LEGEND_WIDTH = 22  # characters of a line
-MOST_LETTERS = 8  # that a legend explains
+LEGEND_WIDTH = 22  # characters per line
+MOST_LETTERS = 8  # largest number of letters that a legend explains
 FRONT: dict[str, Any] = {"facecolor": "0.965", "edgecolor": "0.75", "linewidth": 0.7, "linestyle": ":"}
 
 
 def plot(points: Sequence[pd.DataFrame], references: Sequence[Reference] = (),
          others: pd.DataFrame = imported.NONE) -> Figure:
-    """One panel per kind of epsilon, 4.2 x 3.8 inches each, up to two in a row, and one legend; kinds never share an
-    axis, since they guarantee different things.
+    """Plot one panel per kind of epsilon, 4.2 x 3.8 inches each, up to two in a row, with one legend.
+
+    Kinds never share an axis, since they guarantee different things.
 
     Args:
         points: from `analysis.exhibits.frontier.points.frontiers`.
-        references: published results, marked in the panels in which they can be compared.
+        references: published results, marked in panels with comparable points.
         others: imported results (`imported.comparable`), marked in the panel of certified epsilons.
     """
     together = pd.concat(points, ignore_index=True)
@@ -59,18 +60,19 @@ def plot(points: Sequence[pd.DataFrame], references: Sequence[Reference] = (),
 
 
 def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
-    """A metric against epsilon (log axis): a curve per algorithm with intervals over seeds as bars, and a legend.
+    """Plot a metric against epsilon (log axis): a curve per algorithm with intervals over seeds as bars, and a legend.
 
-    Points that are beaten by another of their algorithm, at no more epsilon, are hollow; the grey area is
-    what the Pareto front of all dominates. Curves stand side by side, up to `style.SHIFT` points apart, so that bars do
-    not cover each other. Of an envelope a letter beside a point says which settings were chosen.
+    A point is hollow if another point of its algorithm is better at no larger epsilon. The grey area is dominated by
+    the Pareto front of all algorithms. Curves are shifted by up to `style.SHIFT` points, so that bars do not overlap.
+    In an envelope a letter beside a point refers to the chosen settings.
 
     Args:
         points: from `analysis.exhibits.frontier.points.frontier`.
+        ax: the axes.
 
     Raises:
-        ReportError: for no point, an epsilon of 0, an algorithm that is not known, or points of several kinds,
-            formulas, relations, deltas or metrics.
+        ReportError: for no point, an epsilon of 0, an unknown algorithm, or points with several kinds, formulas,
+            relations, deltas or metrics.
 
     Example:
         >>> from matplotlib.figure import Figure
@@ -86,7 +88,7 @@ def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def draw_curves(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str] | None = None) -> None:
-    """Curves, intervals and the Pareto front of the points of one kind, on an axis that has yet to get its ticks."""
+    """Draw curves and intervals of the points of one kind; the axis gets its ticks later."""
     for algorithm, shift in style.shifts(points).items():
         own = points[points["algorithm"] == algorithm]
         style.curve(ax, own, "epsilon", algorithm, shift, hollow=~own["on_front"])
@@ -100,7 +102,7 @@ def draw_curves(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str] | Non
 
 def legend(figure: Figure, points: pd.DataFrame, head: str = "", letters: Mapping[str, str] | None = None,
            marks: Mapping[Reference, str] = NO_MARKS, others: pd.DataFrame = imported.NONE) -> None:
-    """The one legend of a figure, to the right of its panels."""
+    """Add the legend of a figure, to the right of its panels."""
     text = "\n".join(filter(None, (head, style.seeds(points["n"]))))
     published = [Line2D([], [], marker=mark, **PUBLISHED,
                         label=f"{fill(r.source, LEGEND_WIDTH)}:\n{r.accuracy:g}% at ε = {r.epsilon:g}")
@@ -111,14 +113,14 @@ def legend(figure: Figure, points: pd.DataFrame, head: str = "", letters: Mappin
 
 
 def comparable(points: pd.DataFrame, references: Sequence[Reference]) -> list[Reference]:
-    """The published results that a panel can mark: of test accuracy, where its epsilon is certified at their delta."""
+    """Return the published results for a panel: it must show test accuracy and certified epsilon at their delta."""
     first = points.iloc[0]
     fits = first["kind"] == "certified" and first["metric"] == "accuracy"
     return [r for r in references if fits and math.isclose(r.delta, first["delta"])]
 
 
 def _marks(points: pd.DataFrame, references: Sequence[Reference]) -> dict[Reference, str]:
-    """The marker of every published result that a panel marks: the same in all panels and in the legend."""
+    """Return the markers of a panel's published results; a result has the same marker in all panels."""
     return {r: MARKS[references.index(r) % len(MARKS)] for r in comparable(points, references)}
 
 
@@ -148,7 +150,7 @@ def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
 
 
 def front(points: pd.DataFrame, ax: Axes) -> None:
-    """The area below the Pareto front of all algorithms, within the limits that the axis has."""
+    """Fill the area below the Pareto front of all algorithms, within the limits of the axis."""
     best = points[points["on_overall_front"]].sort_values("epsilon")
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
     ax.fill_between([*best["epsilon"], right], [*best["mean"], best["mean"].iloc[-1]], bottom, step="post", zorder=0,

@@ -1,4 +1,4 @@
-"""Which trials a frontier fits (as `analysis.exhibits.fit`), and which of their settings it has panels for."""
+"""Check whether trials fit a frontier (as in `analysis.exhibits.fit`), and choose the fields of its panels."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pipeline.trials.part import parts_of
 from pipeline.trials.trainer import Trainer
 
 FRONTIERS = {"frontier": "accuracy", "frontier_worst_class": "worst_class", "frontier_alignment": "alignment"}
-MOST_PANELS = 12  # of small multiples
-# What may differ between the points of one algorithm on a frontier: the noise that sets epsilon, by kind of epsilon.
+MOST_PANELS = 12  # largest number of panels of small multiples
+# The noise settings that may differ between points of one algorithm on a frontier, by kind of epsilon.
 FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"), "stated": ("target_epsilon", "noise_multiplier"),
                   "label": ("target_label_epsilon", "sigma", "photons"),
                   "claimed": ("target_label_epsilon", "sigma")}
 
 
 def noise_fields(kind: str) -> tuple[str, ...]:
-    """The settings that set epsilon, those by which users' trainers are calibrated included."""
+    """Return the settings that determine epsilon, including the calibrated settings of users' trainers."""
     if kind not in COMPOSABLE:
         return FRONTIER_NOISE[kind]
     calibrated = (cls.calibrates for cls in parts_of("trainer", Trainer).values())
@@ -49,7 +49,7 @@ def claimed(configs: Sequence[TrialConfig]) -> str:
 
 
 def _curves(kind: str, shown: Sequence[TrialConfig]) -> str:
-    """Why trials of one kind of epsilon make no curve for each algorithm on one axis."""
+    """Return why trials of one kind of epsilon make no curves on one axis; empty if they do."""
     if len({c.delta for c in shown}) > 1:
         return "needs one delta, but the trials have several"
     relations = {c.sampler: c.parts.sampler.relation for c in sorted(shown, key=lambda c: c.sampler)}
@@ -74,8 +74,10 @@ def slices(configs: Sequence[TrialConfig]) -> str:
 
 
 def panel_fields(trials: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The one or two fields whose values set the panels of small multiples apart, from canonical fields: the data set
-    first, then by name, as long as there are at most `MOST_PANELS` panels."""
+    """Return the one or two fields that separate the panels of small multiples, from canonical fields.
+
+    The data set comes first, then fields by name, as long as there are at most `MOST_PANELS` panels.
+    """
     rows = find_factors(trials)
     levels = {name: len({row[name] for row in rows}) for name in rows[0] if name not in ("algorithm", "noise")}
     chosen: tuple[str, ...] = ()
@@ -87,6 +89,6 @@ def panel_fields(trials: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def is_claimed(config: TrialConfig) -> bool:
-    """Whether one of the formulas printed in Ohana et al. 2021 gives a finite epsilon for the trial."""
+    """Whether a formula printed in Ohana et al. 2021 gives a finite epsilon for the trial."""
     return (config.parts.mechanism.optical and config.sigma + config.target_label_epsilon > 0 and config.output_noise
             and not config.parts.feedback.exact and not config.joint_release and not config.denoise)

@@ -1,6 +1,6 @@
-"""Results that others trained, marked on a frontier beside certified points of their relation and delta.
+"""Imported results, marked on a frontier beside certified points with the same relation and delta.
 
-They have no part in what is computed of the frontier: neither its Pareto front nor its areas, choices or prices.
+The frontier's Pareto front, areas, choices and prices do not use them.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from pipeline.trials.naming import COMPOSABLE
 
 KIND = "imported"
 SHOWN_BY = "frontier"  # the exhibit that marks them
-MARKS = "dH8<>h"  # of methods, in their order
+MARKS = "dH8<>h"  # markers of methods, in order
 LOOK: dict[str, Any] = {"color": "black", "linestyle": "none", "markersize": 6.5,
                         "markeredgecolor": "white", "markeredgewidth": 0.5}
-BY = ["imported", "method", "dataset", "relation", "delta", "epsilon"]  # what a point is of
+BY = ["imported", "method", "dataset", "relation", "delta", "epsilon"]  # columns that identify a point
 NONE = pd.DataFrame(columns=[*BY, "algorithm", "reason"])
 
 
 def load(store: Reader, names: Sequence[str]) -> pd.DataFrame:
-    """Imported results, one row each: the fields of `pipeline.tracking.imports.Result`, and `imported`, their name.
+    """Load imported results, one row each: the fields of `pipeline.tracking.imports.Result`, and the name `imported`.
 
     Raises:
-        TrackingError: for a name under which nothing was imported.
+        TrackingError: if nothing was imported under a name.
     """
     results = pd.DataFrame([{"imported": name, **asdict(result)} for name in names for result in store.imported(name)])
-    return results.astype({"seed": "Int64"})  # whole numbers, although some have none
+    return results.astype({"seed": "Int64"})  # integers, with missing values
 
 
 def file_name(name: str) -> str:
-    """Of the results of an import beside a report: as they were imported, and can be again."""
+    """Return the file name of imported results in a report; the file can be imported again."""
     return f"imported-{name}.csv"
 
 
 def against(results: pd.DataFrame, points: Sequence[pd.DataFrame], dataset: str) -> pd.DataFrame:
-    """The points of imported results, by method and epsilon, as tidy as those of `frontier`.
+    """Return the points of imported results, by method and epsilon, with the columns of `frontier`.
 
-    Three columns are added: `imported`, `source` (all of a point's), and `reason`, why the point is not comparable with
-    the certified ones among `points`; empty where it is.
+    There are three more columns: `imported`, `source` (all sources of a point), and `reason`, why the point is not
+    comparable with the certified points in `points`; empty if it is comparable.
     """
     frame = beside(points)
     if results.empty or frame is None:
@@ -67,7 +67,7 @@ def against(results: pd.DataFrame, points: Sequence[pd.DataFrame], dataset: str)
 
 
 def beside(points: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
-    """Of the points of all kinds those that imported ones are compared with, if there are any."""
+    """Return the points that are compared with imported ones, if there are any."""
     return next((frame for frame in points if frame["kind"].iloc[0] in COMPOSABLE), None)
 
 
@@ -80,22 +80,24 @@ def _reason(point: Mapping[str, Any], certified: pd.Series, dataset: str) -> str
 
 
 def comparable(points: pd.DataFrame) -> pd.DataFrame:
-    """Those points of `against` that a frontier marks."""
+    """Return the points of `against` that a frontier marks."""
     return points[points["reason"] == ""]
 
 
 def draw(points: pd.DataFrame, ax: Axes, shift: float) -> None:
-    """A mark for each point, with its intervals over seeds; a method has one mark.
+    """Draw a marker for each point, with its intervals over seeds; each method has one marker.
 
     Args:
-        shift: to the right, in points (1/72 inch).
+        points: the points.
+        ax: the axes.
+        shift: shift to the right, in points (1/72 inch).
     """
     for (method, mark), own in _marked(points):
         style.curve(ax, own, "epsilon", "", shift, marker=mark, label=f"imported: {method}", **LOOK)
 
 
 def handles(points: pd.DataFrame, width: int) -> list[Line2D]:
-    """Entries of a legend, one per method, in lines of `width` characters."""
+    """Return legend entries, one per method, in lines of `width` characters."""
     return [Line2D([], [], marker=mark, **LOOK,
                    label="\n".join([fill(f"imported: {method}", width).replace("$", r"\$"), f"({_seeds(own)})"]))
             for (method, mark), own in _marked(points)]
@@ -107,13 +109,13 @@ def _marked(points: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]:
 
 
 def _seeds(points: pd.DataFrame) -> str:
-    """`n = 3 seeds`, `as published` of figures without seeds, or both."""
+    """Return `n = 3 seeds`, `as published` for results without seeds, or both."""
     own = points[points["seeds"]]
     return " or ".join(([n_seeds(own["n"])] if len(own) else []) + ["as published"] * (len(own) < len(points)))
 
 
 def table(points: pd.DataFrame) -> list[str | Table]:
-    """A caption and a table of the points that are marked; nothing where none is."""
+    """Return a caption and a table of the marked points; empty without marked points."""
     if points.empty:
         return []
     first, metric = points.iloc[0], METRICS["accuracy"]
@@ -126,7 +128,7 @@ def table(points: pd.DataFrame) -> list[str | Table]:
 
 
 def notes(points: pd.DataFrame) -> list[str]:
-    """Sentences on whose results are marked, and which are left out."""
+    """Return sentences on imported results that are marked, and on those left out."""
     shown, absent = comparable(points), points[points["reason"] != ""]
     found = []
     if len(shown):

@@ -1,4 +1,4 @@
-"""Pareto fronts of epsilon (less is better) and a value (more is better), and the area that they dominate."""
+"""Pareto fronts of epsilon (less is better) and a value (more is better), and their dominated area."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 
 
 def pareto_front(epsilon: Sequence[float], value: Sequence[float]) -> np.ndarray:
-    """Which points no other point beats: none has at most their epsilon and at least their value, and one better.
+    """Return whether each point is on the Pareto front: no other point is at least as good in both and better in one.
 
     Args:
-        epsilon, value: [n]; equal points stand or fall together.
+        epsilon, value: [n]; equal points are both on the front, or both not.
 
     Returns:
         [n] bool.
@@ -27,13 +27,14 @@ def pareto_front(epsilon: Sequence[float], value: Sequence[float]) -> np.ndarray
 
 def hypervolume(epsilon: Sequence[float], value: Sequence[float], reference_epsilon: float,
                 reference_value: float) -> float:
-    """Area between a frontier and a reference point that is worse in both, with log epsilon as the axis.
+    """Return the area between a frontier and a reference point that is worse in both, with a log epsilon axis.
 
-    integral of max(0, best value at epsilon' <= epsilon, minus reference_value) d(ln epsilon) up to
-    reference_epsilon: in units of the value times nats. Larger is better; 0 if no point beats the reference.
+    It is the integral of max(0, best value at epsilon' <= epsilon, minus reference_value) d(ln epsilon) up to
+    reference_epsilon, in units of the value times nats. Larger is better; it is 0 if no point beats the reference.
 
     Args:
         epsilon, value: [n].
+        reference_epsilon, reference_value: the reference point.
 
     Raises:
         ValueError: as `pareto_front`, also for the reference.
@@ -48,7 +49,7 @@ def hypervolume(epsilon: Sequence[float], value: Sequence[float], reference_epsi
 
 
 def reference_epsilon(epsilon: Sequence[float]) -> float:
-    """The least power of ten above all epsilons, so that sweeps of one range share their reference."""
+    """Return the least power of ten above all epsilons: sweeps of one range then share their reference."""
     return 10.0 ** (np.floor(np.log10(np.max(epsilon))) + 1)
 
 

@@ -1,4 +1,4 @@
-"""Accuracy and alignment against epsilon: the points of a privacy-utility frontier, and what is measured of it."""
+"""Compute the points of a privacy-utility frontier, accuracy or alignment against epsilon, and its hypervolume."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 
 KINDS = tuple(FRONTIER_NOISE)
-GUARANTEED = ("certified", "stated", "label")  # or would be, if what is stated holds
+GUARANTEED = ("certified", "stated", "label")  # `stated` only if the statement is true
 COLUMNS = ["algorithm", "epsilon", "metric", *SUMMARY, "kind", "formula", "relation", "sampler", "delta", "setting",
            "chosen", "choices", "on_front", "on_overall_front"]
-PRICE = "selected_epsilon"  # of points that were chosen among several settings
+PRICE = "selected_epsilon"  # column of points that were chosen among several settings
 VOLUME_COLUMNS = ["kind", "formula", "metric", "algorithm", "hypervolume", "points", "reference_epsilon",
                   "reference_value"]
 ALL = "all"  # algorithms together
@@ -29,28 +29,29 @@ PROTECTED = {"certified": "features and labels", "stated": "as stated, not check
 
 
 def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
-    """The points of one kind of epsilon: a metric at the last epoch, by algorithm and epsilon.
+    """Return the points of one kind of epsilon: a metric at the last epoch, by algorithm and epsilon.
 
-    One row per algorithm and noise setting, by algorithm and growing epsilon, with the columns `COLUMNS`: mean and 95%
-    intervals over n seeds; epsilon, relation, sampler and delta as they must be read; whether the mean is on the Pareto
-    front of its algorithm, and on that of all. Epsilon is that of the last epoch by the tightest accountant that was
-    logged; if seeds differ (one diverged early), the largest, which holds for all. A diverged trial counts with the
-    weights it ended with.
+    There is one row per algorithm and noise setting, sorted by algorithm and epsilon. The columns `COLUMNS` have mean
+    and 95% intervals over n seeds, and epsilon with its relation, sampler and delta. Two columns tell whether the mean
+    is on the Pareto front of its algorithm, and of all algorithms. Epsilon is the value at the last epoch by the
+    tightest logged accountant. If seeds differ (one diverged early), it is the largest, which holds for all. A diverged
+    trial counts with its final weights.
 
-    Where trials of one algorithm and noise differ in further fields, the frontier is the envelope over them: a point
-    is the best of its `choices` settings by mean validation accuracy, and `chosen` names it. Its epsilon does not cover
-    that choice (`choice.price` does).
+    If trials of one algorithm and noise differ in further fields, the frontier is their envelope: a point is the best
+    of its `choices` settings by mean validation accuracy, and `chosen` names it. Its epsilon does not cover this choice
+    (`choice.price` does).
 
     Args:
         runs: from `load_runs`; trials without a finite epsilon of this kind are left out (`caption` names them).
-        kind: 'certified', with what is stated under the same terms; 'stated' under others; 'label'; or 'claimed', which
-            guarantees nothing. Of other kinds there is no frontier.
-        metric: one of `METRICS`; a trial that has none (see `Metric.of`) is left out.
-        formula: of a claimed epsilon, `saturating/epochs` for example, since formulas do not bound one quantity.
+        kind: 'certified', which includes stated epsilons with the same relation and delta; 'stated' for all other
+            stated ones; 'label'; or 'claimed', which has no guarantee. Other kinds have no frontier.
+        metric: one of `METRICS`; a trial without it (see `Metric.of`) is left out.
+        formula: formula of a claimed epsilon, for example `saturating/epochs`, since formulas bound different
+            quantities.
 
     Raises:
-        ReportError: for another kind, no trial that has it, a trial without the metric, or one without validation
-            accuracy where there is a choice.
+        ReportError: for another kind, no trial of this kind, a trial without the metric, or, if there is a choice, a
+            trial without validation accuracy.
         MixedTrials: if data sets, relations or deltas differ.
 
     Example:
@@ -65,7 +66,7 @@ def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accurac
 
 
 def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
-    """The points of `frontier`, from the runs that are `shown`."""
+    """Return the points of `frontier`, from runs of `shown`."""
     rows = []
     for (algorithm, setting, _), cell in runs.groupby(["algorithm", "setting", "point"]):
         first = cell.iloc[0]
@@ -84,9 +85,11 @@ def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula:
 
 
 def shown(runs: pd.DataFrame, kind: str = "certified", metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
-    """The runs behind the points of `frontier`, whose arguments and errors it has: those of settings that were chosen,
-    with the columns `epsilon`, `relation`, `value` (of the metric), `point` (equal for one setting), `chosen` and
-    `choices`."""
+    """Return the runs of the points of `frontier`: the runs of chosen settings; arguments and errors as in `frontier`.
+
+    Further columns: `epsilon`, `relation`, `value` (of the metric), `point` (equal for one setting), `chosen`,
+    `choices`.
+    """
     if kind not in KINDS:
         raise ReportError(f"kind: must be one of {', '.join(KINDS)}, got {kind!r}")
     runs = runs.assign(epsilon=on_axis(runs, kind, formula)).dropna(subset="epsilon")
@@ -100,23 +103,25 @@ def shown(runs: pd.DataFrame, kind: str = "certified", metric: str = "accuracy",
 
 
 def asked(points: pd.DataFrame) -> pd.Series:
-    """The target of points that have one, else their epsilon: targets are met to within 1% from below, and by how much
-    says nothing of an algorithm."""
+    """Return each point's target, else its epsilon.
+
+    Targets are met to within 1% from below; the remaining difference is no property of an algorithm.
+    """
     return pd.Series([float(target_of(row) or row.epsilon) for row in points.itertuples()], index=points.index)
 
 
 def target_of(row: Any) -> str:  # Any: of `DataFrame.itertuples`
-    """`3` of a point whose noise was set by the target 3; empty for others."""
+    """Return the target of a point as text, `3`; empty for a point without a target."""
     return row.setting.rpartition("=")[2] if choice.is_target(row.setting) and row.kind in GUARANTEED else ""
 
 
 def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str] = GUARANTEED) -> list[pd.DataFrame]:
-    """`frontier` of every kind that the runs have, in the order of `kinds`; of `claimed`, one per formula.
+    """Return `frontier` of every kind that the runs have, in the order of `kinds`; for `claimed`, one per formula.
 
     Envelopes have their `choice.price`.
 
     Raises:
-        ReportError: if there is none, and as `frontier`.
+        ReportError: if there is no frontier, and as `frontier`.
     """
     found = [frontier(runs, kind, metric, formula) for kind in kinds for formula in _formulas(runs, kind)]
     found = [choice.price(points, runs[on_axis(runs, points["kind"].iloc[0]).notna()])
@@ -128,18 +133,21 @@ def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str]
 
 
 def tightest(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
-    """The least logged `epsilon/<kind>/<accountant>` of every trial; empty where there is none, as for an infinite one.
+    """Return each trial's least logged `epsilon/<kind>/<accountant>`; empty if there is none, as for an infinite one.
 
-    All accountants that are logged are proved for the trial, so the least of their values holds too. Of `claimed`,
-    nothing is, and the value is that of one formula.
+    Every logged accountant is proved for the trial, so its least value holds too. For `claimed` nothing is proved; the
+    value is from one formula.
     """
     logged = [name for name in runs.columns if name.startswith(_key(kind, formula))]
     return runs[logged].astype(float).min(axis=1)
 
 
 def on_axis(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
-    """`tightest`, of the trials whose points one axis has: beside those that are certified stand those that are stated,
-    under the same relation and at the same delta. Others that are stated have an axis of their own."""
+    """Return `tightest` for the trials on one axis.
+
+    The axis `certified` includes stated epsilons with the same relation and delta. Other stated epsilons have their own
+    axis.
+    """
     if kind not in ("certified", "stated"):
         return tightest(runs, kind, formula)
     certified, stated = tightest(runs, "certified"), tightest(runs, "stated")
@@ -151,10 +159,10 @@ def on_axis(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
 
 
 def hypervolumes(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> pd.DataFrame:
-    """The area that each algorithm's means dominate, and that all together do: `VOLUME_COLUMNS`, largest first.
+    """Return the area dominated by each algorithm's means, and by all together: `VOLUME_COLUMNS`, largest first.
 
-    The axes are ln epsilon and the metric (accuracies in percent). The reference point, one for all algorithms of a
-    kind, is the least power of ten above every epsilon, and chance for accuracy, 0 for the worst class and alignment.
+    The axes are ln epsilon and the metric (accuracies in percent). All algorithms of a kind share the reference point:
+    the least power of ten above every epsilon, and chance for accuracy, 0 for the worst class and alignment.
     """
     rows = []
     for frame in points:
@@ -169,7 +177,7 @@ def hypervolumes(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> pd.DataF
 
 
 def title(points: pd.DataFrame) -> str:
-    """What kind of epsilon an axis has, in two lines: `certified ε: features and labels`, relation, sampler, delta."""
+    """Return the title of an axis, in two lines: `certified ε: features and labels`, then relation, sampler, delta."""
     first = points.iloc[0]
     samplers = " or ".join(sorted(set(points["sampler"])))
     head = f"{first['kind']} ε: {PROTECTED[first['kind']]}{formula_text(first['formula'])}"
@@ -177,7 +185,7 @@ def title(points: pd.DataFrame) -> str:
 
 
 def formula_text(formula: str) -> str:
-    """`, saturating formula, T = epochs` of `saturating/epochs`."""
+    """Return `, saturating formula, T = epochs` for `saturating/epochs`."""
     name, _, count = formula.partition("/")
     return f", {name.replace('_', ' ')} formula, T = {count}" if formula else ""
 
@@ -187,7 +195,7 @@ def _key(kind: str, formula: str) -> str:
 
 
 def _formulas(runs: pd.DataFrame, kind: str) -> list[str]:
-    """The formulas of a claimed epsilon that any trial has, and nothing in place of accountants; [] for no trial."""
+    """Return the formulas of claimed epsilons in the runs; [""] for another kind, and [] if no run has it."""
     if kind != "claimed":
         return [""] if on_axis(runs, kind).notna().any() else []
     logged = [name for name in sorted(runs.columns) if name.startswith(_key(kind, "")) and runs[name].notna().any()]

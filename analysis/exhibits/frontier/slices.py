@@ -1,4 +1,4 @@
-"""Small multiples of a frontier: a panel for every value of one or two settings, the envelope over the others."""
+"""Small multiples of a frontier: a panel for every value of one or two settings, with the envelope over the others."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from analysis.text import epsilon_text, level_order, level_text, means_text
 from pipeline.accounting.noise import standing
 
 PER_ROW = 4
-MARGIN = 1.25  # of the epsilon axis, at both ends
+MARGIN = 1.25  # factor by which the epsilon axis is extended at both ends
 
 
 def draw(runs: pd.DataFrame) -> Exhibit:
-    """The small multiples; errors as `tabulate`."""
+    """Make the exhibit of small multiples; errors as in `tabulate`."""
     points = tabulate(runs)
     first = points.iloc[0]
     epsilon = epsilon_text(first["kind"], points["relation"], points["sampler"], points["delta"],
@@ -38,11 +38,12 @@ def draw(runs: pd.DataFrame) -> Exhibit:
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
-    """The frontiers of all panels: the fields that set them apart (`fit.panel_fields`), then the columns of
-    `frontier`, of certified epsilons or, where there are none, of label epsilons.
+    """Return the frontiers of all panels: the panel fields (`fit.panel_fields`), then the columns of `frontier`.
+
+    Epsilon is of the first guaranteed kind that the runs have.
 
     Raises:
-        ReportError: without a guaranteed epsilon, without a field that varies, or as `frontier`.
+        ReportError: without a guaranteed epsilon, without a varied field, or as `frontier`.
     """
     kind = next((kind for kind in GUARANTEED if on_axis(runs, kind).notna().any()), None)
     if kind is None:
@@ -59,7 +60,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def plot(points: pd.DataFrame) -> Figure:
-    """A panel per value of the first field; where there are two fields, those of the second are the rows."""
+    """Plot a panel per value of the first field; if there are two fields, values of the second are the rows."""
     fields = list(points.columns[:points.columns.get_loc("algorithm")])
     levels = [sorted(points[name].unique(), key=level_order) for name in fields]
     if len(fields) == 2:
@@ -82,7 +83,7 @@ def plot(points: pd.DataFrame) -> Figure:
         style.log_axis(axes[0], asked(points))
         axes[0].set_xlim(points["epsilon"].min() / MARGIN, points["epsilon"].max() * MARGIN)
         style.within(axes[0], metric.low, metric.high)
-        for own, ax in drawn:  # axes are shared: fronts reach to limits that only all panels together have
+        for own, ax in drawn:  # panels share their limits, which are known only now
             front(own, ax)
         first = points.iloc[0]
         figure.supxlabel(f"ε ({first['kind']}, {first['relation']}, δ = {first['delta']:g})", fontsize="medium")
@@ -92,6 +93,6 @@ def plot(points: pd.DataFrame) -> Figure:
 
 
 def panel_title(values: Mapping[str, Any]) -> str:
-    """`batch_size 256, clipping_norm 1`; data sets by their label."""
+    """Return a panel's title, as `batch_size 256, clipping_norm 1`; data sets have their label."""
     return ", ".join(DATASET_LABELS[value] if name == "dataset" else f"{name} {level_text(name, value)}"
                      for name, value in values.items())

@@ -78,7 +78,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
 
 
 def register_dataset(name: str, spec: DatasetSpec, read: Reader, *, label: str = "") -> None:
-    """Add a data set: `dataset: <name>` is accepted from then on (docs/extending.md).
+    """Add a data set: `dataset: <name>` is accepted from then on (docs/add_data.md).
 
     Args:
         name: of the setting `dataset`.

@@ -12,7 +12,7 @@ from pipeline.learning.data.download import DataError
 from pipeline.trials.datasets import DatasetSpec
 
 REFERENCES = 1000  # images by which channels are standardised
-LEAST_DEVIATION = 0.01  # of a channel, as a share of the median of all
+LEAST_DEVIATION = 0.3  # of a channel, as a share of the median of all
 LEAST_SHARE = 0.1  # of the mean variance, added to that of every direction in which channels are decorrelated
 DISKS = 300  # per image, of which the first hide the others; together they leave less than one pixel in 100 free
 SMALLEST = 1.5  # pixels: the least radius; the largest is the image's size

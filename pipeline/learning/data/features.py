@@ -31,7 +31,7 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.feature_file import FeatureFile, file_of
 from pipeline.trials.fields import ConfigError
 
-VERSION = 1  # of what is computed; a cache of another is not read
+VERSION = 2  # of what is computed; a cache of another is not read
 LEAST_VARIANCE = 1e-5  # of a group: one of equal values has none, and becomes zeros
 SAID_EVERY = 10_000  # records
 

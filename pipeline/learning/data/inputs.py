@@ -28,7 +28,7 @@ class Inputs:
         self.scaled = config.parts.features.raw
         usable = None if self.scaled else records[:, 0].isfinite()  # of a record all features are, or none
         self.usable = None if usable is None or bool(usable.all()) else usable
-        self._room = torch.empty(0, records.shape[1], device=records.device)
+        self._buffer = torch.empty(0, records.shape[1], device=records.device)
         if not self.scaled:
             return
         mean, std = self.of_channels = {"unit": ((0.0,), (1.0,)), "centered": ((0.5,), (0.5,)),
@@ -51,11 +51,11 @@ class Inputs:
         return inputs.view(*indices.shape, inputs.shape[1])
 
     def _place(self, rows: int, passing: bool) -> torch.Tensor:
-        room = self._room
+        room = self._buffer
         if not passing or len(room) < rows:
             room = room.new_empty(rows, room.shape[1])
         if passing:
-            self._room = room
+            self._buffer = room
         return room[:rows]
 
     def _write(self, places: torch.Tensor, out: torch.Tensor) -> None:

@@ -95,7 +95,7 @@ FILE = Map(_as_they_are, 4096, kept=False)  # it is a file already
 def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig], torch.Tensor], *,
                       shape: Callable[[TrialConfig], tuple[int, ...]] | tuple[int, ...], public_because: str,
                       settings: Sequence[str] | Mapping[str, Field[Any] | None] = (), groups: int = 0) -> None:
-    """Add a map of single records: `features: <name>` is accepted from then on (docs/extending.md).
+    """Add a map of single records: `features: <name>` is accepted from then on (docs/add_data.md).
 
     Args:
         name: of the setting `features`.

@@ -1,4 +1,4 @@
-"""Feedback: how output errors reach the layers."""
+"""Feedback paths: carry output errors to the layers."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Feedback: how the output error becomes a learning signal for every layer.
+"""Feedback paths: turn the output error into a learning signal for every layer.
 
-Two steps, so that noise can enter where the optics add it, between projection and derivative:
+There are two steps, so that optical noise can enter between projection and derivative:
 
-    signals(e)                 what is carried down: BP the error itself, DFA one projection B^l e per hidden layer,
-                               and the error for the output layer
-    deltas(signals, ...)       delta^l: DFA multiplies with phi'(z^l), BP recurs through the transposed weights
+    signals(e)                 the feedback signals: BP gives the error itself; DFA gives one projection B^l e per
+                               hidden layer, and the error for the output layer
+    deltas(signals, ...)       delta^l: DFA multiplies by phi'(z^l), BP goes back through the transposed weights
 
-Where DFA serves the upper layers only, the lower ones recur as in BP: the hybrid of Lee & Kifer 2020, section 4.2.
+If DFA serves only the upper layers, the lower ones use BP: the hybrid of Lee & Kifer 2020, section 4.2.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Derivative = Callable[[torch.Tensor, int], torch.Tensor]  # (h^l, l) -> phi'(z^l
 
 
 def ternarize(error: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
-    """+1 above the threshold, -1 below its negative, else 0 (Ohana et al., section 4).
+    """Return +1 above the threshold, -1 below its negative, else 0 (Ohana et al., section 4).
 
     Args:
         error: [R, m, n_L].
@@ -42,53 +42,60 @@ def ternarize(error: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
 
 def back_propagate(deltas: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
                    derivative: Derivative) -> list[torch.Tensor]:
-    """delta^1, ..., delta^L from those of the uppermost layers, by delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l)."""
+    """Return delta^1, ..., delta^L from the deltas of the top layers: delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l)."""
     deltas = deltas[::-1]
-    for layer in range(len(net.layers) - len(deltas), 0, -1):  # counted from 1; in lists, what is above it
+    for layer in range(len(net.layers) - len(deltas), 0, -1):  # counted from 1; as a list index, the layer above
         signal = net.layers[layer].back(deltas[-1], net.parameters.weights[layer])
         deltas.append(signal.mul_(derivative(activations[layer], layer)))
     return deltas[::-1]
 
 
 class Feedback(ABC):
-    """A feedback path of one pack. What it draws comes from the trials' streams. Between steps it keeps nothing that
-    changes but its sources of noise, which checkpoints hold.
+    """A feedback path of one pack. It draws from the trials' streams.
+
+    Its only state that changes between steps is its noise sources, which checkpoints save.
 
     Attributes:
-        matrices: feedback matrices B [R, n_L, n_1 + ... + n_{L-1}] for a mechanism that needs them; None where there
-            are none, or where they are not known.
+        matrices: feedback matrices B [R, n_L, n_1 + ... + n_{L-1}] for a mechanism that needs them; None if there are
+            none, or if they are not known.
     """
 
     matrices: torch.Tensor | None = None
 
     @abstractmethod
     def signals(self, error: torch.Tensor) -> list[torch.Tensor]:
-        """What is carried down, from the output error [R, m, n_L]: tensors [R, m, n], the output layer's last."""
+        """Return the feedback signals of the output error [R, m, n_L]: tensors [R, m, n], the output layer's last."""
 
     @abstractmethod
     def deltas(self, signals: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
                derivative: Derivative) -> list[torch.Tensor]:
-        """delta^1, ..., delta^L, each [R, m, n_l], from signals as the mechanism hands them on and h^0, ..., h^{L-1},
-        each [R, m, n_{l-1}]."""
+        """Return delta^1, ..., delta^L, each [R, m, n_l].
+
+        Args:
+            signals: the result of `signals`, after the mechanism's `perturb`.
+            net: the networks.
+            activations: h^0, ..., h^{L-1}, each [R, m, n_{l-1}].
+            derivative: (h^l, l) -> phi'(z^l).
+        """
 
     def noise_sources(self) -> list[Noise]:
-        """All that draws noise here, always in the same order."""
+        """Return every noise source, always in the same order."""
         return []
 
     def close(self) -> None:  # noqa: B027  (most hold nothing that needs closing)
-        """Give back what it holds; may be called more than once."""
+        """Release resources; may be called more than once."""
 
 
 class BackPropagation(Feedback):
     """delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l), delta^L = e (Eq. 3)."""
 
     def signals(self, error: torch.Tensor) -> list[torch.Tensor]:
-        """The error alone: [e], [R, m, n_L]."""
+        """Return the error alone: [e], e [R, m, n_L]."""
         return [error]
 
     def deltas(self, signals: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
                derivative: Derivative) -> list[torch.Tensor]:
-        """delta^1, ..., delta^L, each [R, m, n_l]."""
+        """Return delta^1, ..., delta^L, each [R, m, n_l]."""
         return back_propagate(signals, net, activations, derivative)
 
 
@@ -97,12 +104,12 @@ class DirectFeedback(Feedback):
 
     Args:
         projector: computes B e for all these hidden layers together.
-        widths: n_l of the hidden layers that get it, up to n_{L-1}; what is below them is back-propagated.
-        threshold: t [R, 1, 1] to ternarize the error that is projected (TDFA and PDFA); None projects e itself.
-            The output layer always learns from e.
+        widths: n_l of the hidden layers with projected errors, up to n_{L-1}; lower layers use back-propagation.
+        threshold: t [R, 1, 1] to ternarize the projected error (TDFA and PDFA); None projects e itself. The output
+            layer always learns from e.
 
     Attributes:
-        matrices: the projector's B [R, n_L, n_1 + ... + n_{L-1}]; None where it is not known.
+        matrices: the projector's B [R, n_L, n_1 + ... + n_{L-1}]; None if it is not known.
     """
 
     def __init__(self, projector: Projector, widths: tuple[int, ...], threshold: torch.Tensor | None = None) -> None:
@@ -110,19 +117,19 @@ class DirectFeedback(Feedback):
         self.matrices = projector.matrices
 
     def signals(self, error: torch.Tensor) -> list[torch.Tensor]:
-        """B^{l+1} e, ..., B^L e, e: [R, m, n_l] for every layer served; all but the last view one projection."""
+        """Return B^{l+1} e, ..., B^L e, e: [R, m, n_l] per layer; all except the last are views of one projection."""
         carried = error if self.threshold is None else ternarize(error, self.threshold)
         return [*self.projector.project(carried).split(self.widths, dim=-1), error]
 
     def deltas(self, signals: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
                derivative: Derivative) -> list[torch.Tensor]:
-        """delta^1, ..., delta^L, each [R, m, n_l]."""
+        """Return delta^1, ..., delta^L, each [R, m, n_l]."""
         first = len(net.layers) - len(self.widths)
         hidden = [derivative(activations[k], k).mul_(s) for k, s in enumerate(signals[:-1], start=first)]
         return back_propagate([*hidden, signals[-1]], net, activations, derivative)
 
     def noise_sources(self) -> list[Noise]:
-        """The projector's."""
+        """Return the projector's noise sources."""
         return self.projector.noise_sources()
 
     def close(self) -> None:
@@ -130,11 +137,11 @@ class DirectFeedback(Feedback):
 
 
 def direct_feedback(pack: Pack, net: Network, device: torch.device) -> DirectFeedback:
-    """DFA, with every trial's own matrix B."""
+    """Make DFA with each trial's own matrix B."""
     c = pack.shared
     widths = c.hidden if c.parts.feedback.convolutional else net.sizes[1:-1]
     projector = make_projector(pack.trials, sum(widths), device)
-    if (norm := c.parts.mechanism.feedback_norm) and not c.exact:  # `IntegerTraining` does it on every processor alike
+    if (norm := c.parts.mechanism.feedback_norm) and not c.exact:  # `IntegerTraining` normalises bit-exactly
         projector.normalize(widths, norm)
     threshold = None
     if c.parts.feedback.ternary:
@@ -143,7 +150,7 @@ def direct_feedback(pack: Pack, net: Network, device: torch.device) -> DirectFee
 
 
 def back_propagation(pack: Pack, net: Network, device: torch.device) -> BackPropagation:
-    """Back-propagation, which has nothing of its own."""
+    """Make back-propagation, which has no state."""
     return BackPropagation()
 
 
@@ -151,28 +158,29 @@ FeedbackFactory = Callable[[Pack, Network, torch.device], Feedback]
 
 
 def make_feedback(pack: Pack, net: Network, device: torch.device) -> Feedback:
-    """The feedback path that the pack's trials share."""
+    """Make the pack's feedback path."""
     return pack.shared.parts.feedback.load()(pack, net, device)
 
 
 def register_feedback(name: str, factory: FeedbackFactory, *, projectors: Sequence[str] = ("none",),
                       settings: Sequence[str] | Mapping[str, Field[Any] | None] = (), per_record: str = "",
                       label: str = "") -> None:
-    """Add a feedback path: `algorithm: <name>` is accepted from then on (docs/extending.md).
+    """Add a feedback path: `algorithm: <name>` is accepted after this call (docs/extending.md).
 
     Args:
-        name: of the setting `algorithm`.
-        factory: makes the feedback of a pack, from the pack, its networks and the device; for example a `Feedback`.
-        projectors: that it may have, the default first.
-        settings: fields that it uses, such as `threshold`; they become part of its trials' identity. New ones are given
-            by name, `{"sparsity": setting(0.5, "share of B that is 0", low=0, high=1), "threshold": None}`, and are
-            then attributes of a trial, validated and swept over like all others.
-        per_record: why a record's deltas depend on no other record of the batch. Certified mechanisms rest on that,
-            and this sentence then stands in the tag `privacy.notes`. Without it none of them is accepted.
-        label: in tables and figures; by default the name.
+        name: value of the setting `algorithm`.
+        factory: makes the `Feedback` of a pack from the pack, its networks and the device.
+        projectors: the accepted projectors, the default first.
+        settings: fields that it uses, such as `threshold`; they become part of its trials' identity. New fields are
+            given by name, `{"sparsity": setting(0.5, "share of B that is 0", low=0, high=1), "threshold": None}`. They
+            become attributes of a trial, validated and swept like all others.
+        per_record: the reason why a record's deltas depend on no other record of the batch. Certified mechanisms
+            require it, and the tag `privacy.notes` then has this sentence. Without it no certified mechanism is
+            accepted.
+        label: name in tables and figures; by default `name`.
 
     Raises:
-        ConfigError: for a name that is taken, of a new setting too, or a projector or field that does not exist.
+        ConfigError: if `name` or the name of a new setting is in use, or a projector or field is unknown.
     """
     if not projectors or not set(projectors) <= set(PARTS["projector"]):
         raise ConfigError(f"projectors: must be some of {', '.join(PARTS['projector'])}, got "

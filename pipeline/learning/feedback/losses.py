@@ -1,4 +1,4 @@
-"""Losses of softmax outputs, and the error that each hands to the feedback."""
+"""Losses of softmax outputs, and their errors for the feedback."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ class Loss(ABC):
 
     @abstractmethod
     def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Error and loss of every record.
+        """Return error and loss of every record.
 
         Args:
             logits: z^L [R, m, n_L].
             labels: [R, m, 1], int64.
 
         Returns:
-            e, the gradient of each record's loss at z^L [R, m, n_L], p - q with p = softmax(z^L) and q on the simplex;
-            the losses [R, m, 1].
+            e [R, m, n_L], the gradient of each record's loss at z^L: p - q with p = softmax(z^L) and q on the simplex.
+            The losses [R, m, 1].
         """
 
     def targets(self, labels: torch.Tensor, classes: int) -> torch.Tensor:
-        """q of every record [R, m, n_L], float64, of labels [R, m]; e is softmax(z^L) - q."""
+        """Return q of every record [R, m, n_L], float64, for labels [R, m]; e is softmax(z^L) - q."""
         raise NotImplementedError
 
     def __call__(self, logits: torch.Tensor, labels: torch.Tensor,
                  present: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Error of every record and mean loss of a batch.
+        """Return the error of every record and the mean loss of a batch.
 
         Args:
             logits: z^L [R, m, n_L].
             labels: [R, m], int64.
-            present: 1 for a record, 0 for a place that the batch leaves empty [R, m, 1]; None where all are full. An
-                empty place has error 0 and no part in the loss; the loss of an empty batch is 0.
+            present: 1 for a record, 0 for padding [R, m, 1]; None if the batch has no padding. Padding has error 0 and
+                no part in the loss; the loss of an empty batch is 0.
 
         Returns:
             e [R, m, n_L]; mean loss [R].
@@ -56,10 +56,10 @@ class Loss(ABC):
 
 
 class CrossEntropy(Loss):
-    """-log p of the label: e = p - onehot."""
+    """The loss -log p of the label, with e = p - onehot."""
 
     def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """p - onehot, and -log p."""
+        """Return p - onehot, and -log p of the label."""
         log_p = torch.log_softmax(logits, dim=-1)
         losses = -log_p.gather(-1, labels)
         error = log_p.exp_()
@@ -68,15 +68,15 @@ class CrossEntropy(Loss):
 
 
     def targets(self, labels: torch.Tensor, classes: int) -> torch.Tensor:
-        """1 for the label."""
+        """Return one-hot labels."""
         return torch.nn.functional.one_hot(labels, classes).double()
 
 
 class LabelSmoothing(CrossEntropy):
-    """-sum q log p, q = (1 - s) onehot + s/K: e = p - q (Szegedy et al. 2016, section 7)."""
+    """The loss -sum q log p, q = (1 - s) onehot + s/K, with e = p - q (Szegedy et al. 2016, section 7)."""
 
     def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """p - q, and the cross-entropy with q."""
+        """Return p - q, and the cross-entropy with q."""
         share = self.config.smoothing
         log_p = torch.log_softmax(logits, dim=-1)
         losses = -(1 - share) * log_p.gather(-1, labels) - share * log_p.mean(dim=-1, keepdim=True)
@@ -85,11 +85,11 @@ class LabelSmoothing(CrossEntropy):
         return error, losses
 
     def targets(self, labels: torch.Tensor, classes: int) -> torch.Tensor:
-        """A share is spread over all classes."""
+        """Return (1 - s) onehot + s/K."""
         share = self.config.smoothing
         return super().targets(labels, classes).mul_(1 - share).add_(share / classes)
 
 
 def make_loss(config: TrialConfig) -> Loss:
-    """The loss that a pack's trials share."""
+    """Make the pack's loss."""
     return config.parts.loss.load()(config)

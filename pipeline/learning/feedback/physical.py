@@ -1,8 +1,8 @@
 """`opu_physical`: the optical processor as a device that counts photons (docs/optics.md).
 
-Every record's ternary error takes four exposures, in this order: its positive part with the reference at phase 0 and at
-phase pi, then its negative part likewise. Counts are Poisson; then come full well, read noise and ADC. What is handed
-out is computed from those four numbers of every pixel and from nothing else.
+Every record's ternary error takes four exposures, in this order: the positive part with the reference at phase 0 and at
+phase pi, then the negative part at both phases. Counts are Poisson; then full well, read noise and ADC follow. The
+result is computed only from the four numbers of every pixel.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ from pipeline.learning.randomness import Noise, StepGenerators
 from pipeline.trials.camera import Camera
 from pipeline.trials.transmission import transmission
 
-EXPOSURES = 4  # of a record
-BLOCK = 16  # torch draws normal numbers on a CPU in blocks of so many; the last is drawn anew where it is not full
+EXPOSURES = 4  # per record
+BLOCK = 16  # torch's block of normal draws on a CPU; it draws a last, partial block again
 
 
 class PhysicalOpuProjector(Projector):
-    """The complex matrix whose real part `opu_simulated` has, light of finite brightness, and a camera.
+    """A complex matrix, light of finite brightness, and a camera. `opu_simulated` has the real part of this matrix.
 
-    A replica's noise depends on its seed and on how often it projected, not on the other replicas. (Poisson batches are
-    padded to those of the pack, so with them this holds on a CPU alone: a GPU draws in another order.)
+    A replica's noise depends on its seed and its number of projections, not on the other replicas. With Poisson
+    sampling this holds only on a CPU: batches are padded to the longest of the pack, and a GPU draws in another order.
 
     Args:
-        n_classes, n_out_total, seeds, std, device: as of `Projector`; the seeds are those of the matrices.
-        cameras: of the R replicas, with one full well and one ADC between them.
-        noise_seeds: R seeds of trials, of whose streams `camera` the noise is drawn.
+        n_classes, n_out_total, std, device: as in `Projector`.
+        seeds: seeds of the matrices, as in `Projector`.
+        cameras: one per replica; all share full well and ADC.
+        noise_seeds: R seeds of trials; their `camera` streams give the noise.
 
     Attributes:
         matrices: B [R, n_classes, n_out_total]; without noise, and below the full well, a projection is B e.
 
     Raises:
-        ValueError: as `Projector`; or for another number of cameras or seeds, or cameras of several full wells or ADCs.
+        ValueError: as `Projector`; also for a wrong number of cameras or seeds, or for cameras with different full
+            wells or ADCs.
     """
 
     matrices: Tensor
@@ -69,7 +71,11 @@ class PhysicalOpuProjector(Projector):
         return self.retrieve(self.expose(self.expected_counts(e)))
 
     def expected_counts(self, e: Tensor) -> Tensor:
-        """lambda of the exposures of ternary errors [R, m, n_classes]: photo-electrons [R, m, 4, n_out_total]."""
+        """Return lambda, the mean photo-electrons of each exposure [R, m, 4, n_out_total].
+
+        Args:
+            e: ternary errors [R, m, n_classes].
+        """
         parts = torch.stack([e == 1, e == -1], dim=2).to(torch.float32)
         patterns = parts.view(self.n_replicas, -1, self.n_classes)
         real, imaginary = (matmul(patterns, matrix).view(*parts.shape[:3], 1, -1)
@@ -80,8 +86,8 @@ class PhysicalOpuProjector(Projector):
         return self._phi * intensity + self._dark
 
     def expose(self, expected: Tensor) -> Tensor:
-        """Electrons that the camera reads [R, m, 4, n_out_total], from their means in the same shape."""
-        of_light, of_electronics = self._noise.next(), self._noise.next()  # apart, as rows of no record draw as well
+        """Return the electrons that the camera reads [R, m, 4, n_out_total], from their means in the same shape."""
+        of_light, of_electronics = self._noise.next(), self._noise.next()  # separate, because padding draws too
         counts = torch.stack([torch.poisson(means, generator=generator)
                               for means, generator in zip(expected, of_light, strict=True)])
         if self._full_well:
@@ -91,16 +97,16 @@ class PhysicalOpuProjector(Projector):
                 drawn = own.new_empty(-(-own.numel() // BLOCK) * BLOCK).normal_(0.0, sigma, generator=generator)
                 own += drawn[: own.numel()].view_as(own)
         if self._adc_step:
-            # Levels go on below 0, as cameras add an offset: cut off there, read noise would be a signal in the dark.
+            # Levels below 0 exist, as cameras add an offset; clipping read noise at 0 would give a signal in the dark.
             counts.clamp_(max=self._full_well).div_(self._adc_step).round_().mul_(self._adc_step)
         return counts
 
     def retrieve(self, electrons: Tensor) -> Tensor:
-        """B e, as the exposures [R, m, 4, n_out_total] tell it: [R, m, n_out_total]."""
+        """Return the estimate of B e [R, m, n_out_total] from the exposures [R, m, 4, n_out_total]."""
         plus, plus_opposite, minus, minus_opposite = electrons.unbind(dim=2)
         differences = (plus - plus_opposite) - (minus - minus_opposite)
         return differences / (4 * self._phi * self._reference).squeeze(-1)
 
     def noise_sources(self) -> list[Noise]:
-        """The camera's."""
+        """Return the camera's noise source."""
         return [self._noise]

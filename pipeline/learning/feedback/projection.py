@@ -1,8 +1,8 @@
-"""Feedback projection: the output errors of all replicas, times B, for all hidden layers at once.
+"""Project the output errors of all replicas by B, for all hidden layers at once.
 
-`gaussian` draws B on the CPU, `opu_simulated` takes it from lightonml's simulated device, `opu_hardware` asks an
-Optical Processing Unit, which has a matrix of its own. lightonml is imported only by the last two. `opu_physical`
-(`physical`) has the simulated device's matrix, and the noise of light and camera.
+`gaussian` draws B on the CPU. `opu_simulated` takes B from lightonml's simulated device. `opu_hardware` uses an Optical
+Processing Unit with its own matrix. Only the last two import lightonml. `opu_physical` (in `physical`) has the
+simulated device's matrix, with the noise of light and camera.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from pipeline.learning.randomness import Noise
 
 
 class Projector(ABC):
-    """e -> B e. Replica r has its own B_r, and its result does not depend on the other replicas.
+    """Maps e to B e. Replica r has its own B_r, and its result does not depend on the other replicas.
 
     Args:
         n_classes: length of an output error.
         n_out_total: sum of the widths of the hidden layers.
-        seeds: one whole number of 32 bits per replica, R of them.
+        seeds: R seeds of 32 bits, one per replica.
         std: standard deviation of the entries of B.
-        device: where errors come from and projections go to.
+        device: device of errors and projections.
 
     Attributes:
-        matrices: B [R, n_classes, n_out_total]; None where it is not known, as of a real device.
+        matrices: B [R, n_classes, n_out_total]; None if it is not known, as for a real device.
 
     Raises:
-        ValueError: for an empty size, no seed, a seed beyond 32 bits, or std <= 0.
+        ValueError: for a size of 0, no seed, a seed beyond 32 bits, or std <= 0.
     """
 
     matrices: Tensor | None = None
@@ -62,7 +62,7 @@ class Projector(ABC):
         """Project the output errors e [R, m, n_classes] to [R, m, n_out_total], float32, on the projector's device.
 
         Raises:
-            ValueError: for another shape; from an OPU projector, also for values other than -1, 0 and 1.
+            ValueError: for a wrong shape; in an OPU projector also for values other than -1, 0 and 1.
         """
         if e.ndim != 3 or e.shape[0] != self.n_replicas or e.shape[2] != self.n_classes:
             raise ValueError(f"e: must have shape [{self.n_replicas}, m, {self.n_classes}], got {list(e.shape)}")
@@ -72,10 +72,10 @@ class Projector(ABC):
     def _project(self, e: Tensor) -> Tensor: ...
 
     def normalize(self, widths: Sequence[int], beta: float) -> None:
-        """Scale the part of B of every layer to spectral norm beta (Lee & Kifer 2020, Algorithm 1, line 2).
+        """Scale each layer's part of B to spectral norm beta (Lee & Kifer 2020, Algorithm 1, line 2).
 
         Raises:
-            RuntimeError: where the matrix is unknown, as of a real device.
+            RuntimeError: if the matrix is not known, as for a real device.
         """
         if self.matrices is None:
             raise RuntimeError(f"{type(self).__name__}: its matrix is not known, so its norm cannot be set")
@@ -83,11 +83,11 @@ class Projector(ABC):
             block.mul_(beta / torch.linalg.matrix_norm(block, ord=2, dim=(1, 2), keepdim=True))
 
     def noise_sources(self) -> list[Noise]:
-        """All that draws noise here, always in the same order."""
+        """Return every noise source, always in the same order."""
         return []
 
     def close(self) -> None:  # noqa: B027  (most projectors hold nothing that needs closing)
-        """Give back what the projector holds; may be called more than once."""
+        """Release resources; may be called more than once."""
 
     def __enter__(self) -> Self:
         return self
@@ -98,7 +98,7 @@ class Projector(ABC):
 
 
 class GaussianProjector(Projector):
-    """Entries of B_r are std * N(0, 1), drawn on the CPU from seed r, so that they do not depend on the device."""
+    """B_r has entries std * N(0, 1), drawn on the CPU from seed r: they do not depend on the device."""
 
     matrices: Tensor
 
@@ -114,7 +114,9 @@ class GaussianProjector(Projector):
 
 
 def check_ternary(e: Tensor) -> None:
-    """Raises:
+    """Check that an error is ternary.
+
+    Raises:
         ValueError: for values other than -1, 0 and 1.
     """
     wrong = e[(e != 0) & (e.abs() != 1)]
@@ -123,19 +125,19 @@ def check_ternary(e: Tensor) -> None:
 
 
 def _binary_parts(e: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """(e+, e-), uint8 and binary, with e = e+ - e-: an OPU displays binary patterns."""
+    """Return (e+, e-), uint8 and binary, with e = e+ - e-: an OPU displays binary patterns."""
     return (e == 1).to(torch.uint8).numpy(), (e == -1).to(torch.uint8).numpy()
 
 
 class SimulatedOpuProjector(Projector):
     """B_r is the real part of the matrix of lightonml's `SimulatedOpuDevice`, built from seed r.
 
-    The device draws the real part with standard deviation 1/sqrt(n_classes) (its number of features), so it is
-    multiplied by std * sqrt(n_classes). The simulation is linear and without noise, hence B e+ - B e- = B e is one
-    product; `project_through_lightonml` is the path that an OPU takes, and gives the same.
+    The device draws the real part with standard deviation 1/sqrt(n_classes), so it is multiplied by
+    std * sqrt(n_classes). The simulation is linear and without noise, so B e+ - B e- = B e is one product.
+    `project_through_lightonml` follows an OPU's own path, with the same result.
 
     Args:
-        validate: check every input to be ternary. Otherwise only the first input is checked, and only on the CPU:
+        validate: check that every input is ternary. By default only the first input is checked, and only on the CPU:
             elsewhere the check would make the host wait for the device.
     """
 
@@ -159,7 +161,7 @@ class SimulatedOpuProjector(Projector):
         return matmul(e, self.matrices)
 
     def project_through_lightonml(self, e: Tensor) -> Tensor:
-        """The reference for `project`: lightonml's OPU on its simulated device, e+ and e- one after the other.
+        """Project e+ and e- with lightonml's OPU on its simulated device: the reference for `project`.
 
         Raises:
             ValueError: as `project`.
@@ -175,7 +177,7 @@ class SimulatedOpuProjector(Projector):
 
     def _simulated_opu(self, simulated: Any) -> Any:
         lightonml = import_lightonml()
-        # The size must be the matrix's own, or lightonml silently builds another matrix, from seed 0.
+        # With a size other than the matrix's, lightonml silently builds another matrix from seed 0.
         opu = lightonml.OPU(n_components=self.n_out_total, opu_device=simulated, max_n_features=self.n_classes,
                             open_at_init=True, disable_pbar=True, rescale=lightonml.types.OutputRescaling.none)
         opu.fit1d(n_features=self.n_classes)
@@ -191,20 +193,20 @@ def _linear(opu: Any, binary: np.ndarray) -> np.ndarray:
 
 
 class HardwareOpuProjector(Projector):
-    """One Optical Processing Unit, opened once, whose fixed matrix all replicas share; the seeds only count them.
+    """One Optical Processing Unit, opened once. All replicas share its fixed matrix; the seeds only count replicas.
 
-    With its default rescaling (`variance`) lightonml divides by stdev * sqrt(n_classes), which gives outputs of unit
-    variance for inputs N(0, 1), that is, entries of B with standard deviation 1/sqrt(n_classes). So the result is
-    multiplied by std * sqrt(n_classes), as in the simulation. The device's own noise is in the result.
+    With its default rescaling (`variance`) lightonml divides by stdev * sqrt(n_classes). Inputs N(0, 1) then give
+    outputs of unit variance: entries of B have standard deviation 1/sqrt(n_classes). So the result is multiplied by
+    std * sqrt(n_classes), as in the simulation. It contains the device's own noise.
 
-    The device is given back by `close`, on every way out of a `with` block, and at the latest when the projector is
-    collected or the interpreter ends; only one process can hold it.
+    `close` or the end of a `with` block releases the device, at the latest garbage collection or the interpreter's
+    exit. Only one process can hold it.
 
     Args:
         open_opu: n_components -> an open OPU, with the methods `fit1d`, `linear_transform` and `close`.
 
     Raises:
-        OpuUnavailable: where there is no OPU.
+        OpuUnavailable: if there is no OPU.
     """
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
@@ -221,8 +223,8 @@ class HardwareOpuProjector(Projector):
     def _project(self, e: Tensor) -> Tensor:
         if not self._finalizer.alive:
             raise RuntimeError("opu_hardware: the projector is closed; open another one to project")
-        # Errors leave the accelerator anyway, so checking each of them costs no further wait; unchecked, a value that
-        # is not ternary would be projected as 0.
+        # Errors leave the accelerator anyway, so the check adds no wait. Without it, a value that is not ternary would
+        # be projected as 0.
         rows = e.reshape(-1, self.n_classes).cpu()
         check_ternary(rows)
         plus, minus = _binary_parts(rows)

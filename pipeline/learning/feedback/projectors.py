@@ -1,4 +1,4 @@
-"""The projectors by name, and how one is made for the trials of a pack."""
+"""Make the projector of a pack."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pipeline.trials.config import TrialConfig
 
 
 def make_projector(trials: Sequence[TrialConfig], n_out_total: int, device: torch.device | str) -> Projector:
-    """The projector of trials that share all but what is per trial, to hidden layers of this total width.
+    """Make the projector of a pack's trials, to hidden layers of this total width.
 
     Raises:
-        OpuUnavailable: for a device that there is not.
+        OpuUnavailable: if the device does not exist on this host.
     """
     c = trials[0]
     own = {}

@@ -1,1 +1,1 @@
-"""Training in integers: every sum over records is exact, so that its bits are the same on every processor."""
+"""Training in integers: every sum over records is exact, so its bits are the same on every processor."""

@@ -1,14 +1,14 @@
 """Contributions as integers: bounded, summed without error, and released with noise on the same grid.
 
     D = round(delta/s),   N = ||s D (outer) (b H, 1)|| over all layers,   c = factor(N),   c N <= C
-    K = trunc(c s D/a),   S = sum_i K_i (outer) (H_i, 1),   released: gamma (2^j S + R)/m,   gamma = sigma/2^40
+    K = trunc(c s D/a),   S = sum_i K_i (outer) (H_i, 1),   release: gamma (2^j S + R)/m,   gamma = sigma/2^40
 
-Where the factors of a layer's part are bounded one by one (`component`), K of its weights and K of its biases differ:
-trunc(f g s D/a) and trunc(f s D/a), with f ||s D|| <= bound on delta and g ||b H|| <= tau_h.
+With mechanism `component` the two factors of a layer's part are bounded separately. K then differs for weights and
+biases: trunc(f g s D/a) and trunc(f s D/a), with f ||s D|| <= bound on delta and g ||b H|| <= tau_h.
 
-Truncation and clamping make no component longer, so no record contributes more than c N <= C, whatever was rounded
-before. S is exact. a b = 2^j gamma, so that the sum lies on the noise's grid and the guarantee is that of the Gaussian
-mechanism with sensitivity C (docs/privacy.md, section 9).
+Truncation and clamping make no component longer, so no record contributes more than c N <= C despite earlier rounding.
+S is exact. a b = 2^j gamma, so the sum is on the noise's grid. The guarantee is the same as for the Gaussian mechanism
+with sensitivity C (docs/privacy.md, section 9).
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from pipeline.learning.integers.products import digits, joined, power_of_two_above, product, signals
+from pipeline.learning.integers.products import combine_digits, power_of_two_above, product, signals, split_digits
 from pipeline.learning.network.network import Parameters
 from pipeline.learning.randomness import RoundedNoise
 from pipeline.learning.rows import Rows, exact_norm
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.steps import GRID_BITS, LARGEST, grid_exponent, signal_steps, steps
 
-# A factor is this much smaller, so that rounding it and its products to float32 lengthens nothing.
-HAIR = 1 - 2.0**-20
-CHUNK_ELEMENTS = {"cpu": 2**16, "cuda": 2**28}  # several passes over one chunk find it in a CPU's cache
+# Safety margin on factors: rounding a factor and its products to float32 then lengthens nothing.
+SAFETY_FACTOR = 1 - 2.0**-20
+CHUNK_ELEMENTS = {"cpu": 2**16, "cuda": 2**28}  # on a CPU, a chunk stays in the cache for several passes
 
-ROW_BITS = 30  # of C, in contributions that are handed in as rows
+ROW_BITS = 30  # bits of C, for contributions in rows
 
-Factor = Callable[[torch.Tensor], torch.Tensor]  # from norms [R, m, 1] to what contributions are multiplied by
+Factor = Callable[[torch.Tensor], torch.Tensor]  # from norms [R, m, 1] to factors of contributions
 
-# From ||delta|| and ||h||^2 of every layer, each [R, m, 1], to what its weights and its biases are multiplied by.
+# From ||delta|| and ||h||^2 of every layer, each [R, m, 1], to the factors of its weights and of its biases.
 Factors = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], Sequence[tuple[torch.Tensor, torch.Tensor]]]
 LARGEST_OF_BIASES = 2.0**30
 
@@ -42,18 +42,19 @@ class IntegerSum:
     """Sums contributions of a pack's trials and releases the sums.
 
     Args:
-        trials: of the pack.
+        trials: the pack's trials.
         bounds: C of every trial.
         deviations: standard deviation of the noise on every trial's sum; 0 without noise.
-        shape: of one trial's numbers in one step, as a `Parameters` lays them out.
-        bases: of every layer, of the space on which its signals are put (`denoise`), in steps of 2^-12; None for none.
-        device: of all tensors.
+        shape: shape of one trial's numbers in one step, in the layout of `Parameters`.
+        bases: per layer, the basis on which its signals are projected (`denoise`), in steps of 2^-12, or None.
+        device: device of all tensors.
 
     Attributes:
-        noise: what the integers R are drawn from.
-        first, signal_steps: by layer, s of every trial [R, 1, 1] before signals are put on a space, and of what is
-            bounded; `again` is their quotient.
-        ratios: by layer, s/a of what is bounded [R, 1, 1].
+        noise: source of the integers R.
+        first: per layer, s of every trial [R, 1, 1] for the signals before the projection.
+        signal_steps: per layer, s of every trial [R, 1, 1] for the bounded signals.
+        again: per layer, `signal_steps` over `first`.
+        ratios: per layer, s/a [R, 1, 1] for the bounded signals.
     """
 
     def __init__(self, trials: Sequence[TrialConfig], bounds: Sequence[float], deviations: Sequence[float],
@@ -71,19 +72,21 @@ class IntegerSum:
                                   stream="release", active=[bool(s) for s in deviations])
 
     def _column(self, values: Sequence[float]) -> torch.Tensor:
-        """One number of every trial [R, 1, 1], float64."""
+        """Return one number of every trial as [R, 1, 1], float64."""
         return torch.tensor(values, dtype=torch.float64, device=self.device).view(-1, 1, 1)
 
     def signals(self, deltas: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """D of every layer [R, m, n_l] or, in the feedback space, [R, m, r_l]: whole numbers, float32."""
+        """Return D of every layer [R, m, n_l] or, in the feedback space, [R, m, r_l]: integers in float32."""
         found = [signals(delta, step) for delta, step in zip(deltas, self.first, strict=True)]
         return [d if basis is None else signals(torch.matmul(d.double(), basis.double()), again).float()
                 for d, basis, again in zip(found, self.bases, self.again, strict=True)]
 
     def contributions(self, factors: Factors, deltas: Sequence[torch.Tensor],
                       activations: Sequence[Rows]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """K of every layer's weights, int16 [R, m, n_l], and of its biases, the same or int32; `steps` say what 1
-        stands for. Factors are functions of a record's integers alone."""
+        """Return K of every layer's weights, int16 [R, m, n_l], and of its biases, the same tensor or int32.
+
+        `steps` has the real number that 1 represents. Factors depend only on a record's integers.
+        """
         whole = self.signals(deltas)
         lengths = [exact_norm(d).mul_(step) for d, step in zip(whole, self.signal_steps, strict=True)]
         of_layers = factors(lengths, [h.squares * h.step**2 for h in activations])
@@ -112,39 +115,40 @@ class IntegerSum:
             for layer, step in enumerate(of_trial):
                 k, k_of_biases = (k[r] for k in contributions[layer])
                 h = activations[layer].values[r]
-                # In units of the noise's grid a sum counts 2^j; without noise, 1.
+                # 1 in a sum is 2^j steps of the noise's grid; without noise, one step.
                 scale = 2.0 ** grid_exponent(step, deviation) if deviation else 1.0
                 unit = step.contribution * step.input / scale / divisor
                 of_biases = k_of_biases.sum(dim=0, dtype=torch.int64).double().mul_(scale / step.input)
                 out.biases[layer][r].copy_(of_biases.add_(biases[layer][r]).mul_(unit))
-                self._write(product(h.t(), digits(k)), weights[layer][r].t(), scale, unit, out.weights[layer][r].t())
+                sums = product(h.t(), split_digits(k))
+                self._write(sums, weights[layer][r].t(), scale, unit, out.weights[layer][r].t())
 
     def _write(self, sums: torch.Tensor, noise: torch.Tensor, scale: float, unit: float, out: torch.Tensor) -> None:
-        """unit (scale S + R) to `out` [n_{l-1}, n_l], with S in two digits, int32 [n_{l-1}, 2 n_l]."""
+        """Write unit (scale S + R) to `out` [n_{l-1}, n_l]; S is in two digits, int32 [n_{l-1}, 2 n_l]."""
         rows = max(1, CHUNK_ELEMENTS[self.device.type] // out.shape[1])
         for some, own, into in zip(sums.split(rows), noise.split(rows), out.split(rows), strict=True):
-            torch.mul(own.add_(joined(some), alpha=scale), unit, out=into)
+            torch.mul(own.add_(combine_digits(some), alpha=scale), unit, out=into)
 
 
 def _cut(d: torch.Tensor, factor: torch.Tensor, ratio: torch.Tensor, largest: float) -> torch.Tensor:
-    """factor s D/a, a hair shorter, which is yet to be truncated; D is overwritten."""
-    return d.mul_((factor * HAIR * ratio).float()).clamp_(-largest, largest)
+    """Return factor s D/a with the margin `SAFETY_FACTOR`, not truncated yet; D is overwritten."""
+    return d.mul_((factor * SAFETY_FACTOR * ratio).float()).clamp_(-largest, largest)
 
 
 class RowSum:
-    """As `IntegerSum`, of contributions that a trainer hands in as rows of floating-point numbers, with secret noise.
+    """Sums contributions that a trainer gives as rows of floating-point numbers; noise is secret. See `IntegerSum`.
 
-    A row is rounded to 15 bits of its own largest number, so that its norm is exact, then bounded and truncated to
-    multiples of about C/2^30 that the noise's grid has too. Sums of such integers are exact in float64.
+    A row is rounded to 15 bits of its largest number, which makes its norm exact. It is then bounded and truncated to
+    multiples of about C/2^30, which lie on the noise's grid. Sums of such integers are exact in float64.
 
     Args:
         trials: one trial.
         bounds, deviations: its C and the standard deviation of its noise.
-        shape: of the noise in one step.
-        device: of all tensors.
+        shape: shape of the noise in one step.
+        device: device of all tensors.
 
     Attributes:
-        noise: what the integers R are drawn from.
+        noise: source of the integers R.
     """
 
     def __init__(self, trials: Sequence[TrialConfig], bounds: Sequence[float], deviations: Sequence[float],
@@ -159,7 +163,7 @@ class RowSum:
         row = torch.where(rows[0].isfinite().all(dim=-1, keepdim=True), rows[0], 0.0).double()
         step = power_of_two_above(row.abs().amax(dim=-1, keepdim=True)) / 2**15
         whole = (row / step).round_()
-        factors = factor(exact_norm(whole) * step).mul_(HAIR) * step / (self.unit * self.scale)
+        factors = factor(exact_norm(whole) * step).mul_(SAFETY_FACTOR) * step / (self.unit * self.scale)
         total = (whole * factors).trunc_().sum(dim=1)
         _, (noise,) = out.views(self.noise.next())
         out.biases[0].copy_(total.mul_(self.scale).add_(noise).mul_(self.unit / self.batch_size))

@@ -15,19 +15,20 @@ from pipeline.learning.rows import Rows, exact_norm
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.steps import LARGEST_FIRST, input_step
 
-FINE = 2.0**-16  # of a feature or pixel before it is normalised
+FINE = 2.0**-16  # step of a feature or pixel before normalisation
 LARGEST_FINE = 2.0**6
-LARGEST_SQUARES, SMALLEST = 2.0**21, 2.0**-4  # of a record's largest number: its square times their count; itself
+# Limits on a record's largest number: the number of features times its square at most, itself at least.
+LARGEST_SQUARES, SMALLEST = 2.0**21, 2.0**-4
 
 
 class IntegerInputs(Inputs):
-    """Records as int8, each quantised once, by itself, after scaling and normalisation."""
+    """Records as int8; each is scaled, normalised and quantised once, on its own."""
 
     def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
         super().__init__(records, config, data)
         self.step = input_step(config)
         self.values = torch.empty(records.shape, dtype=torch.int8, device=records.device)
-        self._room = self.values[:0]
+        self._buffer = self.values[:0]
         self.squares = torch.empty(len(records), 1, dtype=torch.float64, device=records.device)
         rows = max(1, CHUNK_ELEMENTS[records.device.type] // records.shape[1])
         table = self._of_pixels(int(data.spec.scale)) if self.scaled else None
@@ -45,22 +46,24 @@ class IntegerInputs(Inputs):
             squares.copy_(exact_norm(x).square_().round_())
 
     def batch(self, indices: torch.Tensor, passing: bool = False) -> Rows:
-        """The records at `indices` [R, m]."""
+        """Return the records at `indices` [R, m]."""
         places = indices.flatten()
         values = torch.index_select(self.values, 0, places, out=self._place(len(places), passing))
         squares = self.squares.index_select(0, places).view(*indices.shape, 1)
         return Rows(values.view(*indices.shape, -1), self.step, squares)
 
     def _fold(self, x: torch.Tensor) -> torch.Tensor:
-        """By which power of two rows are divided [rows, 1], so that the sums of their squares are exact in float64 and
-        small numbers are not lost; their direction is all that normalisation leaves."""
+        """Return the power of two by which each row is divided before normalisation [rows, 1].
+
+        It makes sums of squares exact in float64 and keeps small numbers; normalisation preserves only the direction.
+        """
         largest = x.abs().amax(dim=1, keepdim=True).mul_(FINE)
         most = min(LARGEST_FINE, math.sqrt(LARGEST_SQUARES / x.shape[1]))
         wanted = torch.where(largest > most, largest / most, torch.where(largest < SMALLEST, largest / SMALLEST, 0.0))
         return power_of_two_above(wanted)
 
     def _of_pixels(self, scale: int) -> torch.Tensor:
-        """What pixels 0, ..., scale of every channel are in units of `FINE` [channels, scale + 1], as Python rounds."""
+        """Return the scaled pixels 0, ..., scale per channel in steps of `FINE` [channels, scale + 1], from Python."""
         mean, std = self.of_channels
         return torch.tensor([[round((pixel / scale - m) / s / FINE) for pixel in range(scale + 1)]
                              for m, s in zip(mean, std, strict=True)], dtype=torch.float32)
@@ -73,5 +76,5 @@ class IntegerInputs(Inputs):
 
 
 def function_table(values: Sequence[float], device: torch.device) -> torch.Tensor:
-    """A table of float64 numbers, made by Python and not by a kernel."""
+    """Return a table of float64 numbers that Python computed, not a kernel."""
     return torch.from_numpy(np.array(values)).to(device)

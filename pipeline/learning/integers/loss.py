@@ -11,16 +11,16 @@ from pipeline.learning.integers.inputs import function_table
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.steps import ERROR_BITS
 
-PER_UNIT, REACH = 512, 32  # places of the table for one unit of z, and how far below the largest z it goes
+PER_UNIT, REACH = 512, 32  # table entries per unit of z; the range of the table below the largest z
 EXPONENTIAL_BITS = 40  # sums of such exponentials are exact
 
 
 class IntegerLoss(Loss):
-    """The error and the loss of a `Loss` that states its targets.
+    """Error and loss of a `Loss` that defines `targets`.
 
     Args:
         config: shared settings of the pack.
-        device: of logits.
+        device: device of the logits.
     """
 
     def __init__(self, config: TrialConfig, device: torch.device) -> None:
@@ -30,7 +30,7 @@ class IntegerLoss(Loss):
         self.table = function_table(exponentials, device)
 
     def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """e [R, m, n_L] and losses -sum q log p [R, m, 1], float32."""
+        """Return e [R, m, n_L] and losses -sum q log p [R, m, 1], float32."""
         below = logits.amax(dim=-1, keepdim=True) - logits
         places = below.mul_(PER_UNIT).nan_to_num_(0.0).round_().clamp_(0, len(self.table) - 1).to(torch.int32)
         exponentials = self.table.index_select(0, places.flatten()).view(logits.shape)

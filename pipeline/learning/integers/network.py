@@ -1,10 +1,10 @@
-"""Networks whose forward and backward products are exact: a record's outputs do not depend on its batch.
+"""Networks with exact forward and backward products: a record's outputs do not depend on its batch.
 
     z = (H W_q^T) b w + bias,   W_q = round(W/w),   h = table(z)
 
-H are integers of 8 bits, W_q of 7 (of 14 in the output layer). w is a power of two that follows from the layer's
-largest weight, and weights are released, so that rounding them costs no privacy. What is not a product is computed
-element by element, by operations that IEEE 754 rounds in one way, or looked up.
+H has integers of 8 bits; W_q has 7 bits, or 14 in the output layer. w is a power of two that follows from the layer's
+largest weight. Weights are released, so rounding them costs no privacy. All other values are computed element by
+element, with operations that IEEE 754 defines exactly, or come from a table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from pipeline.learning.integers.inputs import function_table
-from pipeline.learning.integers.products import digits, joined, product, quantised, signals
+from pipeline.learning.integers.products import combine_digits, product, quantised, signals, split_digits
 from pipeline.learning.network.layers import Dense
 from pipeline.learning.network.network import Network, Parameters
 from pipeline.learning.rows import Rows
@@ -23,14 +23,14 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.shapes import DenseShape, dense_shapes
 from pipeline.trials.steps import BACK_STEP, BASE, HIDDEN_STEPS, LARGEST, LARGEST_FIRST, LARGEST_SECOND
 
-PLACES, REACH = 4096, 8.0  # of a table of phi, and z up to which it goes
+PLACES, REACH = 4096, 8.0  # entries of a table of phi; its range is -REACH <= z <= REACH
 
 
 class IntegerDense(Dense):
-    """z = W h + b with exact products.
+    """A fully connected layer z = W h + b with exact products.
 
     Args:
-        shape: of the layer.
+        shape: shape of the layer.
         fine: whether weights have two digits in forward products.
     """
 
@@ -39,41 +39,42 @@ class IntegerDense(Dense):
         self.fine = fine
 
     def forward(self, h: Rows, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        """z [R, m, n_l], float32."""
+        """Return z [R, m, n_l], float32."""
         found = torch.empty(*h.values.shape[:2], self.shape.n_out, device=bias.device)
         for z, values, w, b in zip(found, h.values, weight, bias, strict=True):
             whole, step = quantised(w, LARGEST if self.fine else LARGEST_SECOND)
             if self.fine:
-                z.copy_(joined(product(values, digits(whole.t().to(torch.int16)))))
+                z.copy_(combine_digits(product(values, split_digits(whole.t().to(torch.int16)))))
             else:
                 z.copy_(product(values, whole.to(torch.int8).t()))
             z.mul_(step * h.step).add_(b)
         return found
 
     def back(self, delta: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """W^T delta [R, m, n_{l-1}], float32, of deltas rounded to multiples of `BACK_STEP`."""
+        """Return W^T delta [R, m, n_{l-1}], float32; deltas are rounded to multiples of `BACK_STEP`."""
         found = torch.empty(*delta.shape[:2], self.shape.n_in, device=delta.device)
         for out, d, w in zip(found, delta, weight, strict=True):
             whole, step = quantised(w, LARGEST_SECOND)
-            parts = digits(signals(d, BACK_STEP).to(torch.int16)).chunk(2, dim=1)
+            parts = split_digits(signals(d, BACK_STEP).to(torch.int16)).chunk(2, dim=1)
             higher, lower = (product(part.contiguous(), whole.to(torch.int8).contiguous()) for part in parts)
             out.copy_(higher.double().mul_(BASE).add_(lower)).mul_(step * BACK_STEP)
         return found
 
     def write_sum(self, delta: torch.Tensor, h: Rows, out_weight: torch.Tensor, out_bias: torch.Tensor) -> None:
-        """sum_i delta_i h_i^T and sum_i delta_i, of deltas that are rounded to 14 bits of the largest."""
+        """Write sum_i delta_i h_i^T and sum_i delta_i to the outputs; deltas are rounded to 14 bits of the largest."""
         for d, values, weight, bias in zip(delta, h.values, out_weight, out_bias, strict=True):
             whole, step = quantised(d, LARGEST)
-            weight.copy_(joined(product(values.t(), digits(whole.to(torch.int16)))).t()).mul_(step * h.step)
+            sums = product(values.t(), split_digits(whole.to(torch.int16)))
+            weight.copy_(combine_digits(sums).t()).mul_(step * h.step)
             bias.copy_(whole.sum(dim=0, dtype=torch.float64)).mul_(step)
 
     def squared_norms(self, delta: torch.Tensor, h: Rows) -> torch.Tensor:
-        """||delta_i||^2 (||h_i||^2 + 1) [R, m, 1], float64."""
+        """Return ||delta_i||^2 (||h_i||^2 + 1) [R, m, 1], float64."""
         return delta.double().square().sum(dim=-1, keepdim=True) * (h.squares * h.step**2 + 1)
 
 
 class ByInput(Parameters):
-    """Weights that lie in memory input by input, as exact products of inputs with contributions are."""
+    """Weights stored input by input, the memory order of exact products of inputs with contributions."""
 
     @staticmethod
     def _matrix(numbers: torch.Tensor, n_out: int, n_in: int) -> torch.Tensor:
@@ -81,12 +82,12 @@ class ByInput(Parameters):
 
 
 class IntegerNetwork(Network):
-    """R fully connected networks.
+    """R fully connected networks with exact products.
 
     Args:
         config: shared settings of the pack.
         seeds: R seeds of trials.
-        device: of all tensors.
+        device: device of all tensors.
     """
 
     layout = ByInput
@@ -101,11 +102,11 @@ class IntegerNetwork(Network):
 
     @staticmethod
     def _drawn(shape: tuple[int, ...], bound: float, generator: torch.Generator) -> torch.Tensor:
-        """Uniform on +-bound, scaled by operations that round alike on every processor."""
+        """Draw uniformly from +-bound, with operations that round in the same way on every processor."""
         return torch.rand(shape, generator=generator).mul_(2).sub_(1).mul_(bound)  # the first two are exact
 
     def forward(self, x: Rows) -> tuple[list[Rows], torch.Tensor]:
-        """(h^0, ..., h^{L-1}), and logits [R, m, n_L], float32."""
+        """Return (h^0, ..., h^{L-1}), and logits [R, m, n_L], float32."""
         activations = [x]
         *hidden, output = zip(self.layers, self.parameters.weights, self.parameters.biases, strict=True)
         for layer, weight, bias in hidden:
@@ -115,7 +116,7 @@ class IntegerNetwork(Network):
         return activations, layer.forward(activations[-1], weight, bias)
 
     def _activated(self, z: torch.Tensor) -> torch.Tensor:
-        """H [R, m, n], int8, of z, which is overwritten."""
+        """Return H [R, m, n], int8, from z, which is overwritten."""
         if self.table is None:
             return z.div_(self.hidden_step).round_().nan_to_num_(0.0).clamp_(0, LARGEST_FIRST).to(torch.int8)
         places = z.mul_(PLACES / (2 * REACH)).add_(PLACES / 2 + 0.5).nan_to_num_(0.0).clamp_(0, PLACES - 1)
@@ -123,7 +124,7 @@ class IntegerNetwork(Network):
         return self.table.index_select(0, places.flatten()).view(z.shape)
 
     def _table(self, activation: str, device: torch.device) -> torch.Tensor | None:
-        """phi(z)/b at z = -8, ..., 8, int8 [4096]; None for relu, which needs none."""
+        """Return phi(z)/b at z = -8, ..., 8, int8 [4096]; None for relu, which needs no table."""
         if activation == "relu":
             return None
         phi = math.tanh if activation == "tanh" else _sigmoid
@@ -132,7 +133,7 @@ class IntegerNetwork(Network):
         return function_table(values, device).to(torch.int8)
 
     def derivative(self, h: Rows, layer: int) -> torch.Tensor:
-        """phi'(z^l) [R, m, n_l], from h^l; exact."""
+        """Return phi'(z^l) [R, m, n_l] from h^l; exact."""
         return super().derivative(h.real(), layer)
 
 

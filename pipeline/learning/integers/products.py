@@ -1,9 +1,9 @@
 """Exact products of small integers.
 
-The entries of first factors are at most 127 in size, those of second factors 64. `torch._int_mm` gives wrong sums for
-larger second factors on processors without VNNI, and for factors of a single row or column on any, without saying so.
-Every shape is tried with large entries before it is used; where that fails, chunks of float32 products take its place,
-whose sums stay below 2^24 and so are exact.
+Entries of the first factor are in [-127, 127], entries of the second in [-64, 64]. `torch._int_mm` returns wrong sums
+without an error in two cases: larger second factors on processors without VNNI, and a single row or column anywhere.
+So every shape is tested with large entries before its first use. If the test fails, chunks of float32 products replace
+it; their sums stay below 2^24 and are exact.
 """
 
 from __future__ import annotations
@@ -18,27 +18,32 @@ import torch.nn.functional as F
 from pipeline.trials.steps import BASE, LARGEST_FIRST, LARGEST_SECOND, LARGEST_SIGNAL
 
 FLOAT32_TERMS = 2**24 // (LARGEST_FIRST * LARGEST_SECOND)
-LARGEST_WEIGHT = 2.0**100  # in place of infinity
-CUDA_ROWS, CUDA_MULTIPLE = 17, 8  # least rows, and a divisor of terms and columns, of `_int_mm` on a GPU
+LARGEST_WEIGHT = 2.0**100  # replaces infinity
+CUDA_ROWS, CUDA_MULTIPLE = 17, 8  # `_int_mm` on a GPU: least number of rows; divisor of terms and columns
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a b [m, n], int32, of int8 factors a [m, k] with entries in [-127, 127] and b [k, n] in [-64, 64]; k at most
-    `steps.most_terms()`."""
+    """Return a b, int32 [m, n], exact.
+
+    Args:
+        a: int8 [m, k] in [-127, 127]; k is at most `steps.most_terms()`.
+        b: int8 [k, n] in [-64, 64].
+    """
     int8 = by_int8(a.device, a.shape[0], a.shape[1], b.shape[1], a.is_contiguous(), b.is_contiguous())
     return (_by_int8 if int8 else _by_float32)(a, b)
 
 
 @functools.cache
 def by_int8(device: torch.device, m: int, k: int, n: int, rows_first: bool = True, rows_second: bool = True) -> bool:
-    """Whether int8 products [m, k] [k, n] are right there.
+    """Whether int8 products [m, k] [k, n] are correct on this device.
 
     Args:
-        rows_first, rows_second: whether the factors lie row by row; column by column otherwise.
+        device, m, k, n: device and shapes.
+        rows_first, rows_second: whether each factor is stored row by row; else column by column.
     """
-    if min(m, k, n) < 2:  # strides of a single row or column are taken for others
+    if min(m, k, n) < 2:  # `_int_mm` misreads the strides of a single row or column
         return False
-    # Odd and unequal entries, the largest of them, all signs; terms of an entry have one sign, so that sums are large.
+    # Odd and unequal entries, the largest included, with both signs. All terms of a sum have one sign, for large sums.
     of_rows = _cycled(m, (127, -125, 1, 123, -127, 63), device)
     of_columns = _cycled(n, (64, -61, 3, -64, 57), device)
     of_terms = _cycled(k, (1, 1, -1, 1, -1, -1, 1), device)
@@ -54,8 +59,7 @@ def _cycled(count: int, values: tuple[int, ...], device: torch.device) -> torch.
 
 
 def kernel(device: torch.device, sizes: Sequence[int], m: int) -> str:
-    """What computes the large products of a network of layers `sizes`, in batches of m: `int8`, or `float32` where some
-    of the processor's int8 products are wrong."""
+    """Return the kernel of a network's large products, in batches of m: `int8`, or `float32` if int8 is incorrect."""
     layers = [(n_in, n_out) for n_in, n_out in itertools.pairwise(sizes) if min(n_in, n_out) > 1]
     right = all(by_int8(device, m, n_in, n_out, True, False) and by_int8(device, n_in, m, 2 * n_out, False, True)
                 for n_in, n_out in layers)
@@ -78,11 +82,11 @@ def _by_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def digits(x: torch.Tensor) -> torch.Tensor:
-    """Two digits of base 128, side by side: int8 [m, 2 n], the first n columns the higher ones.
+def split_digits(x: torch.Tensor) -> torch.Tensor:
+    """Return two digits of base 128, side by side: int8 [m, 2 n], the higher digits first.
 
     Args:
-        x: int16 [m, n], at most 128 times 127 in size (64 times 128, if the digits are to be a second factor).
+        x: int16 [m, n], at most 128 * 127 in absolute value; at most 64 * 128 if the digits become a second factor.
     """
     columns = x.shape[1]
     found = torch.empty(len(x), 2 * columns, dtype=torch.int8, device=x.device)
@@ -92,26 +96,26 @@ def digits(x: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def joined(products: torch.Tensor) -> torch.Tensor:
-    """What products with `digits` as second factor, int32 [m, 2 n], are together: float64 [m, n]."""
+def combine_digits(products: torch.Tensor) -> torch.Tensor:
+    """Return the whole products, float64 [m, n], from products int32 [m, 2 n] with `split_digits` as second factor."""
     higher, lower = products.chunk(2, dim=1)
     return lower.double().add_(higher, alpha=BASE)  # exact
 
 
 def power_of_two_above(x: torch.Tensor) -> torch.Tensor:
-    """Least power of two above finite x >= 0, element by element; 1 where x is 0."""
+    """Return the least power of two above finite x >= 0, element by element; 1 if x is 0."""
     mantissa, _ = torch.frexp(x)
     return torch.where(x > 0, x / mantissa, 1.0)  # exact
 
 
 def quantised(weight: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Whole numbers of at most this size, float32, and the power of two that 1 stands for, of a tensor's numbers."""
-    weight = weight.nan_to_num(0.0, LARGEST_WEIGHT, -LARGEST_WEIGHT)  # of a trial that diverged
+    """Quantise a tensor: return integers in [-largest, largest], float32, and their step, a power of two."""
+    weight = weight.nan_to_num(0.0, LARGEST_WEIGHT, -LARGEST_WEIGHT)  # for a trial that diverged
     least, most = torch.aminmax(weight)
     step = power_of_two_above(torch.maximum(-least, most).clamp(min=1 / LARGEST_WEIGHT)) / largest
     return weight.mul_(1 / step).round_(), step
 
 
 def signals(delta: torch.Tensor, step: torch.Tensor | float) -> torch.Tensor:
-    """delta/step as whole numbers of at most `LARGEST_SIGNAL`, float32; 0 where it is not a number."""
+    """Return delta/step as integers in [-LARGEST_SIGNAL, LARGEST_SIGNAL], float32; nan becomes 0."""
     return (delta / step).nan_to_num_(0.0).round_().clamp_(-LARGEST_SIGNAL, LARGEST_SIGNAL)

@@ -1,4 +1,4 @@
-"""Mechanisms: how learning signals and activations become the update that is applied (see `base.Mechanism`)."""
+"""Mechanisms: turn learning signals and activations into the applied update (see `base.Mechanism`)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What direct feedback can reach of the weights: in a hidden layer, the column space of its B (at most n_L dimensions).
+"""Project the gradients of direct feedback on the column space of B, which has at most n_L dimensions per layer.
 
-delta_i = (B e_i) * phi'(z_i) leaves that space only by phi'. Let Q [n, r] be an orthonormal basis of it. A record then
-contributes Q Q^T delta_i h_i^T in place of delta_i h_i^T. B is public, so that this is a map of one record; it makes no
-contribution longer. Bound, sum and noise are of the r rows Q^T delta_i h_i^T, and Q is applied to what was released. In
-place of n noisy rows a layer has r <= n_L, however wide it is. Errors of softmax sum to 0, so that B e has n_L - 1
-dimensions where errors are not ternarized.
+delta_i = (B e_i) * phi'(z_i) leaves this space only through phi'. Let Q [n, r] be an orthonormal basis of the space.
+A record then contributes Q Q^T delta_i h_i^T instead of delta_i h_i^T. B is public, so the projection depends on one
+record only, and it makes no contribution longer. The r rows Q^T delta_i h_i^T are bounded and summed and get noise; Q
+is applied to the release. A layer thus has r <= n_L noisy rows instead of n. Softmax errors sum to 0, so B e spans
+n_L - 1 dimensions unless errors are ternarized.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from pipeline.learning.network.layers import Dense, Matmul, matmul
 from pipeline.learning.network.network import Network, Parameters
 from pipeline.trials.config import TrialConfig
 
-BASIS_STEPS = 2**12  # in integer arithmetic: of 1, in an orthonormal basis
-RELEASED_STEPS = 2**24  # of the largest number that was released
+BASIS_STEPS = 2**12  # integer arithmetic: steps per 1 in an orthonormal basis
+RELEASED_STEPS = 2**24  # steps of the largest released number
 
 
 class FeedbackSpace:
-    """Coordinates of the learning signals of fully connected hidden layers, in the column spaces of their B.
+    """Coordinates of learning signals in the column spaces of B, for fully connected hidden layers.
 
     Args:
-        shared: what the trials of a pack have in common.
-        net: their networks.
-        matrices: B of every trial [R, n_L, n_1 + ... + n_{L-1}], of the fully connected hidden layers.
+        shared: shared settings of the pack.
+        net: the trials' networks.
+        matrices: B of every trial [R, n_L, n_1 + ... + n_{L-1}], for the fully connected hidden layers.
 
     Raises:
         ValueError: without matrices.
 
     Attributes:
-        bases: Q of every layer [R, n_l, r_l]; None for a layer whose signals stay as they are.
+        bases: Q of every layer [R, n_l, r_l]; None for a layer that keeps its signals.
     """
 
     def __init__(self, shared: TrialConfig, net: Network, matrices: torch.Tensor | None) -> None:
         if matrices is None:
             raise ValueError("matrices: denoise needs the feedback matrix B, got None")
         matrices = matrices.double()
-        if not shared.parts.feedback.ternary:  # a constant that is added to all of e changes nothing: it sums to 0
+        if not shared.parts.feedback.ternary:  # e sums to 0: subtracting B's mean over classes keeps B e
             matrices = matrices - matrices.mean(dim=1, keepdim=True)
         rank = matrices.shape[1] - (not shared.parts.feedback.ternary)
         widths = [layer.shape.n_out for layer in net.layers[:-1] if isinstance(layer, Dense)]
@@ -54,20 +54,18 @@ class FeedbackSpace:
         self.bases = [*[None] * (len(net.layers) - 1 - len(bases)), *bases, None]  # convolutions come first
 
     def blank_parameters(self, replicas: int, device: torch.device | str, dtype: torch.dtype) -> Parameters:
-        """Zeros in the shapes of sums and noise: r_l rows in place of n_l."""
+        """Return zeros in the shapes of sums and noise: r_l rows instead of n_l."""
         whole = self.net.blank_parameters(replicas, "meta").weights
         shapes = [(w.shape[1] if basis is None else basis.shape[2], w.shape[2])
                   for w, basis in zip(whole, self.bases, strict=True)]
         return self.net.layout(self.net.sizes, replicas, device, dtype, shapes)
 
     def coordinates(self, deltas: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Q^T delta [R, m, r_l] of the layers that have a basis; delta [R, m, n_l] itself of the others.
-
-        """
+        """Return Q^T delta [R, m, r_l] for layers with a basis, and delta [R, m, n_l] for the others."""
         return [d if basis is None else matmul(d, basis) for d, basis in zip(deltas, self.bases, strict=True)]
 
-    def write_outside(self, inside: Parameters, out: Parameters) -> None:
-        """Write Q times what was released to `out`."""
+    def expand_to(self, inside: Parameters, out: Parameters) -> None:
+        """Write Q times the release `inside` to `out`."""
         for basis, weight, bias, out_weight, out_bias in zip(self.bases, inside.weights, inside.biases, out.weights,
                                                              out.biases, strict=True):
             if basis is None:
@@ -79,8 +77,10 @@ class FeedbackSpace:
 
 
 def _exact_matmul(basis: torch.Tensor, released: torch.Tensor) -> torch.Tensor:
-    """basis [R, n, r], in steps of 1/4096, times what was released [R, r, k], rounded to 24 bits of its largest entry:
-    float64 [R, n, k], exact."""
+    """Return the exact product of basis [R, n, r] and release [R, r, k]: float64 [R, n, k].
+
+    The basis is in steps of 1/4096; the release is first rounded to 24 bits of its largest entry.
+    """
     products = []
     for q, x in zip(basis, released, strict=True):
         whole, step = quantised(x, RELEASED_STEPS)

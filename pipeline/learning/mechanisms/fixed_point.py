@@ -1,10 +1,11 @@
-"""Release on a grid, with integer noise: what the proof says then holds for the numbers that are handed out.
+"""Release numbers on a grid with integer noise, so that the proof holds for the released bits.
 
-    K = round(S/gamma),   R = round(N(0, sigma^2)/gamma),   gamma = sigma/2^40;   released is gamma (K + R)
+    K = round(S/gamma),   R = round(N(0, sigma^2)/gamma),   gamma = sigma/2^40;   the release is gamma (K + R)
 
-K is a vector of integers, so that K + R = round(K + N(0, sigma^2)/gamma): post-processing of the Gaussian mechanism on
-gamma K. By how much its sensitivity is above that of S, `accounting.finite_precision` says; docs/privacy.md, section
-9, proves it. Everything that is computed from gamma (K + R), in whatever precision, is post-processing.
+K has integer entries, so K + R = round(K + N(0, sigma^2)/gamma): post-processing of the Gaussian mechanism on gamma K.
+Rounding makes the sensitivity of gamma K larger than the sensitivity of S: `accounting.finite_precision` has the
+factor, and docs/privacy.md, section 9, proves it. Any computation from gamma (K + R), in any precision, is
+post-processing.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from pipeline.accounting.finite_precision import STEPS_PER_SIGMA
 from pipeline.learning.randomness import RoundedNoise
 from pipeline.trials.fields import ConfigError, listed_or
 
-LEAST_STEP = 1e-60  # and 1/LEAST_STEP: far from where numbers divided by it leave float64
-CHUNK_ELEMENTS = {"cpu": 2**15, "cuda": 2**28}  # several passes over one chunk find it in a CPU's cache
+LEAST_STEP = 1e-60  # steps from this to its inverse keep quotients far inside float64's range
+CHUNK_ELEMENTS = {"cpu": 2**15, "cuda": 2**28}  # on a CPU, a chunk stays in the cache for several passes
 
 
 class FixedPointRelease:
@@ -26,17 +27,17 @@ class FixedPointRelease:
 
     Args:
         deviations: sigma of every trial, > 0.
-        shape: of one trial's numbers in one step.
-        device: where they live.
-        seeds: of trials whose noise is drawn by seed; None for secret noise.
-        stream: of such noise.
+        shape: shape of one trial's numbers in one step.
+        device: device of the numbers.
+        seeds: the trials' seeds, for noise drawn by seed; None for secret noise.
+        stream: name of the seeded noise stream.
 
     Raises:
-        ConfigError: for a device or a step for which the proof may not hold.
+        ConfigError: for a device or a step outside the proof.
 
     Attributes:
         steps: gamma of every trial.
-        noise: what the integers R are drawn from.
+        noise: source of the integers R.
     """
 
     def __init__(self, deviations: Sequence[float], shape: tuple[int, ...], device: torch.device,
@@ -52,14 +53,11 @@ class FixedPointRelease:
         self.noise = RoundedNoise(len(self.steps) if seeds is None else seeds, shape, device, stream)
 
     def __call__(self, numbers: torch.Tensor, divisor: float = 1.0) -> torch.Tensor:
-        """gamma (K + R)/divisor.
+        """Release gamma (K + R)/divisor in place; return `numbers`.
 
         Args:
-            numbers: S [R, *shape], or fewer rows of it, float64, contiguous; overwritten.
-            divisor: public.
-
-        Returns:
-            `numbers`.
+            numbers: S [R, *shape], or its first rows, float64, contiguous; overwritten.
+            divisor: a public number.
         """
         drawn = self.noise.next()[:, : numbers.shape[1]]
         for own, noise, step in zip(numbers, drawn, self.steps, strict=True):

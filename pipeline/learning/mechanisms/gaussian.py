@@ -1,29 +1,28 @@
-"""Gaussian mechanisms: every record's contribution is bounded, summed, and noise is added to the sum.
+"""Gaussian mechanisms: bound every record's contribution, sum the contributions, and add noise to the sum.
 
     update = (1/m) (sum_i u_i + N(0, (z C)^2 I)),    ||u_i|| <= C
 
-u_i is all that record i contributes to the weights and biases of all layers. It is bounded after every randomness of
-the record's own, optical noise included, and divided by the public m (for Poisson batches the expected size), never by
-the realised size; an empty batch still releases noise. Adding or removing a record moves the sum by at most C,
-replacing one by at most 2C. With arithmetic `integer` contributions and noise are integers (`IntegerSum`), and then
-this holds for the bits that are released.
+u_i is the contribution of record i to the weights and biases of all layers. The bound comes after all randomness of the
+record, such as optical noise. The divisor m is public (with Poisson sampling the expected batch size) and never the
+realised size; an empty batch still releases noise. Adding or removing a record changes the sum by at most C, replacing
+one by at most 2C. With arithmetic `integer`, contributions and noise are integers (`IntegerSum`), and the guarantee
+holds for the released bits.
 
-    per_example   u_i is shortened to C as a whole (DP-SGD; Abadi et al. 2016). In a linear layer it is an outer
-                  product, so its norm is that of its factors; in a convolution, `layers.Conv` measures it.
+    per_example   u_i is clipped to C as a whole (DP-SGD; Abadi et al. 2016). In a linear layer u_i is an outer
+                  product, so its norm is the product of two norms; for a convolution `layers.Conv` computes it.
     automatic     u_i becomes C u_i/(||u_i|| + gamma), which is shorter than C (AUTO-S; Bu et al. 2023).
-    component     its factors are bounded (Lee & Kifer 2020, Algorithm 1): ||e|| <= tau_e, ||B|| = beta,
-                  ||h|| <= tau_h, |phi'| <= gamma. C follows from them; or C is given (`target_norm`), every layer
-                  gets C/sqrt(L), and tau_h of a layer follows from that. A convolution has no such factors: each
-                  record's part in it is shortened to C/sqrt(L), whatever the feedback that it came from.
-                  Other readings of the paper are settings (`Component`). Some keep the noise of Algorithm 1 and let a
-                  record contribute more: `trials.bounds` has what noise is measured by, and what epsilon is of.
+    component     The factors of u_i are bounded (Lee & Kifer 2020, Algorithm 1): ||e|| <= tau_e, ||B|| = beta,
+                  ||h|| <= tau_h, |phi'| <= gamma. C follows from these bounds. Or C is given (`target_norm`): every
+                  layer gets C/sqrt(L), and its tau_h follows. A convolution has no such factors: each record's
+                  part in it is clipped to C/sqrt(L), for every kind of feedback.
+                  Settings choose other readings of the paper (`Component`). Some keep the noise of Algorithm 1 but let
+                  a record contribute more: `trials.component` has the norms for noise and for epsilon.
 
-With `denoise` u_i is what feedback can reach of a record's gradient: in fully connected hidden layers delta_i is put
-on the column space of B, which is public and has at most n_L dimensions (`FeedbackSpace`). Bound, sum and noise then
-live in these few dimensions.
+With `denoise`, fully connected hidden layers project delta_i on the column space of B, which is public and has at most
+n_L dimensions (`FeedbackSpace`). Bound, sum and noise then have these few dimensions.
 
-Lee & Kifer state a sensitivity S of the sum under replace-one, S = 2C, and noise of standard deviation sigma on the
-mean: that is noise_multiplier = sigma m/C = 2 sigma m/S here.
+Lee & Kifer state a sensitivity S = 2C of the sum under replace-one, and noise of standard deviation sigma on the mean.
+Here this is noise_multiplier = sigma m/C = 2 sigma m/S.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ from pipeline.trials.component import (
     delta_bounds,
     error_bound,
     excess,
-    fills_parts,
-    part_norm,
+    layer_bound,
+    scales_to_bound,
 )
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.promises import check_exact
@@ -58,22 +57,22 @@ from pipeline.trials.promises import check_exact
 
 def contribution_norms(net: Network, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor]
                        ) -> torch.Tensor:
-    """||u_i||, u_i being all that record i contributes to the weights and biases of all layers.
+    """Return ||u_i||, the norm of record i's contribution to the weights and biases of all layers.
 
     Args:
-        net: whose layers know how long a record's part is.
+        net: the networks.
         deltas: delta^1..delta^L, each [R, m, n_l].
         activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
 
     Returns:
-        [R, m, 1]: for fully connected layers sqrt(sum_l ||delta_i^l||^2 (||h_i^{l-1}||^2 + 1)).
+        [R, m, 1]; for fully connected layers sqrt(sum_l ||delta_i^l||^2 (||h_i^{l-1}||^2 + 1)).
     """
     squares = [layer.squared_norms(d, h) for layer, d, h in zip(net.layers, deltas, activations, strict=True)]
     return torch.stack(squares).sum(dim=0).sqrt()
 
 
 class GaussianMechanism(Mechanism):
-    """What all ways to bound share: the noise on the sum, and the normaliser.
+    """Base of the Gaussian mechanisms: adds the noise and divides by m; subclasses bound the contributions.
 
     Attributes:
         bounds: C of every trial.
@@ -84,7 +83,7 @@ class GaussianMechanism(Mechanism):
                  matrices: torch.Tensor | None = None) -> None:
         super().__init__(trials, net, device, matrices)
         self.bounds = [self.bound(t) for t in trials]
-        # Optical noise lies on what is projected; the output layer's error is not.
+        # Optical noise is added to projections; the output layer's error is not projected.
         self.optics = (OpticalNoise(trials, net.sizes[1:-1], trials[0].batch_size, device)
                        if any(t.sigma for t in trials) and trials[0].parts.feedback.optical else None)
         self.deviations = [self.deviation(t) for t in trials]
@@ -103,41 +102,44 @@ class GaussianMechanism(Mechanism):
             self.source = GaussianNoise([t.seed for t in trials], self.deviations, shape, device, stream="release")
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The device's noise on what an OPU projects; it buys nothing here, and is bounded with all else."""
+        """Add an OPU's noise to its projections; it gives no privacy here, and the contribution is bounded after it."""
         return signals if self.optics is None else self.optics.perturb(signals)
 
     def factors(self, deltas: list[torch.Tensor]) -> list[torch.Tensor]:
-        """With `denoise` their coordinates in the feedback space."""
+        """Return the deltas or, with `denoise`, their coordinates in the feedback space."""
         return self.space.coordinates(deltas) if self.space else deltas
 
     def noise_sources(self) -> list[Noise]:
-        """The optical noise, where there is any, and that of the release."""
+        """Return the sources of the optical noise, if any, and of the release noise."""
         return [*(self.optics.noise_sources() if self.optics else []), self.source]
 
     @staticmethod
     @abstractmethod
     def bound(trial: TrialConfig) -> float:
-        """C: no record contributes more to the sum, in the Euclidean norm over all weights and biases."""
+        """Return C: no record contributes more to the sum, in the Euclidean norm over all weights and biases."""
 
     @classmethod
     def deviation(cls, trial: TrialConfig) -> float:
-        """Standard deviation of the noise on every coordinate of the sum: z C, less where accountants are told that C
-        exceeds what the noise is measured by (`trials.bounds.excess`)."""
+        """Return the standard deviation of the noise on each coordinate of the sum.
+
+        This is z C, divided by `excess` where noise is scaled to a smaller norm (`trials.component.excess`).
+        """
         return trial.noise_multiplier * cls.bound(trial) / excess(trial)
 
     def factor(self, norms: torch.Tensor) -> torch.Tensor:
-        """From norms of contributions [R, m, 1] what they are multiplied by [R, m, 1], at least 0 and such that
-        ||u_i|| <= C; float64 in integer arithmetic."""
+        """Return the factors [R, m, 1] >= 0 that scale contributions of these norms [R, m, 1] to ||u_i|| <= C.
+
+        Norms and factors are float64 in integer arithmetic.
+        """
         raise NotImplementedError
 
     def layer_factors(self, lengths: Sequence[torch.Tensor],
                       squares: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """What the parts of a contribution in weights and in biases are multiplied by, layer by layer, in integer
-        arithmetic.
+        """Return each layer's factors for the weights and the biases of a contribution, in integer arithmetic.
 
         Args:
             lengths: ||delta_i^l|| [R, m, 1] of every layer, float64.
-            squares: ||h_i^{l-1}||^2 [R, m, 1].
+            squares: ||h_i^{l-1}||^2 [R, m, 1] of every layer.
         """
         total = torch.zeros_like(lengths[0])
         for delta, h in zip(lengths, squares, strict=True):
@@ -147,12 +149,12 @@ class GaussianMechanism(Mechanism):
 
     def bounded(self, deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The factors delta_i^l, h_i^{l-1} of the contributions, so bounded that ||u_i|| <= C."""
+        """Return the factors delta_i^l, h_i^{l-1} of contributions, scaled to ||u_i|| <= C."""
         factor = self.factor(contribution_norms(self.net, deltas, activations))
         return [d * factor for d in deltas], activations
 
     def update(self, deltas: list[torch.Tensor], activations: list[Activation], out: Parameters) -> None:
-        """Write the released update to `out`: bounded contributions, summed, with noise, over the public m."""
+        """Write the released update to `out`: the noisy sum of bounded contributions, divided by the public m."""
         released = self.inside or out
         if isinstance(self.integers, IntegerSum):
             self.integers.release(self.layer_factors, deltas, activations, released)
@@ -164,11 +166,10 @@ class GaussianMechanism(Mechanism):
             for block, noise in zip(_blocks(released), weights + biases, strict=True):
                 block.add_(noise).div_(self.batch_size)
         if self.space:
-            self.space.write_outside(released, out)
+            self.space.expand_to(released, out)
 
     def add_up(self, deltas: list[torch.Tensor], activations: list[Activation], out: Parameters) -> None:
-        """Write the sum of the bounded contributions to `out`; with `denoise`, in the coordinates of the feedback
-        space."""
+        """Write the sum of the bounded contributions to `out`, with `denoise` in feedback-space coordinates."""
         if isinstance(self.integers, IntegerSum):
             return self.integers.add_up(self.layer_factors, deltas, activations, out)
         deltas, activations = self.bounded(self.factors(deltas), activations)
@@ -176,18 +177,18 @@ class GaussianMechanism(Mechanism):
 
 
 def _blocks(parameters: Parameters) -> list[torch.Tensor]:
-    """Weights and biases, without the gaps between them."""
+    """Return weights and biases, without the padding."""
     return parameters.weights + parameters.biases
 
 
 def only_finite(deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The factors, those of a record zero where one of them, or the norm it was shortened by, is not finite.
+    """Return the factors, with zeros for records with a factor or clipping norm that is not finite.
 
-    Such a record contributes nothing. Without this it would turn the whole sum into nan, and so tell that it took part.
+    Such a record contributes nothing. Otherwise it would turn the whole sum into nan and so reveal its membership.
     """
     finite = torch.stack([torch.isfinite(x.sum(dim=-1)) for x in (*deltas, *activations)]).all(dim=0).unsqueeze(-1)
-    if finite.device.type == "cpu" and bool(finite.all()):  # a GPU is not made to wait for the answer
+    if finite.device.type == "cpu" and bool(finite.all()):  # on a GPU the check would wait for the device
         return deltas, activations
     return ([torch.where(finite, d, 0.0) for d in deltas], [torch.where(finite, h, 0.0) for h in activations])
 
@@ -221,19 +222,20 @@ class Automatic(PerExample):
 
 
 class Component(GaussianMechanism):
-    """||delta^l|| <= beta tau_e gamma_l (output layer tau_e), ||h^{l-1}|| <= tau_h; a record's part in a convolution is
-    shortened to C/sqrt(L).
+    """Clips factors: ||delta^l|| <= beta tau_e gamma_l (output layer tau_e), ||h^{l-1}|| <= tau_h.
 
-    Readings of Lee & Kifer 2020 that are settings, and what they do to C (`trials.bounds`):
+    A record's part in a convolution is clipped to C/sqrt(L).
 
-        error_clip off         ||e|| <= sqrt 2 in place of tau_e. tau_h and noise stay; C is larger.
-        tau_h_rule published   One tau_h for all layers. Noise stays; C is what the output layer makes of it.
+    Settings choose readings of Lee & Kifer 2020; their effect on C (`trials.component`):
+
+        error_clip off         ||e|| <= sqrt 2 instead of tau_e. tau_h and noise stay; C is larger.
+        tau_h_rule published   One tau_h for all layers. Noise stays; the output layer determines C.
         conv_error raw         Convolutions of hybrid learn from e before its clip; their part is clipped. C stays.
         conv_clip apart        Weights and bias of a convolution are each clipped to tau, "chosen so that the
                                sensitivity of each convolutional layer is C/sqrt(L)". Two such parts have norm sqrt(2)
-                               tau, so that tau is C/sqrt(2 L), and C stays. (With tau = C/sqrt(L) for each, it would be
-                               C sqrt(1 + n/L), n being the number of convolutions.)
-        bounding scale         A record's part in each layer is made exactly C/sqrt(L) long, but for zeros. C stays.
+                               tau, so tau is C/sqrt(2 L), and C stays. (With tau = C/sqrt(L) for each it would be
+                               C sqrt(1 + n/L) with n convolutions.)
+        bounding scale         A record's part in each layer is scaled to exactly C/sqrt(L), zeros excepted. C stays.
     """
 
     def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
@@ -241,7 +243,7 @@ class Component(GaussianMechanism):
         super().__init__(trials, net, device, matrices)
         shared = trials[0]
         self.ternary, self.error_clip = shared.parts.feedback.ternary, shared.error_clip
-        self.filled = fills_parts(shared)
+        self.filled = scales_to_bound(shared)
         self.raw = shared.conv_error == "raw" and shared.parts.feedback.convolutional and shared.error_clip
         self.apart = shared.conv_clip == "apart" and not self.filled
         self.tau_e = column(trials, "tau_e", device)
@@ -249,23 +251,25 @@ class Component(GaussianMechanism):
             [self._column(bounds, device) for bounds in zip(*of_trials, strict=True)]
             for of_trials in ([conv_bounds(t) for t in trials], [delta_bounds(t, error_bound(t)) for t in trials],
                               [activation_bounds(t) for t in trials]))
-        self.part = self._column([part_norm(t) for t in trials], device)
+        self.part = self._column([layer_bound(t) for t in trials], device)
 
     def _column(self, values: Sequence[float], device: torch.device) -> torch.Tensor:
-        """One number of every trial [R, 1, 1], as `column`."""
+        """Return one number of every trial as [R, 1, 1], as `column` does."""
         return torch.tensor(values, dtype=self.tau_e.dtype, device=device).view(-1, 1, 1)
 
     @staticmethod
     def bound(trial: TrialConfig) -> float:
-        """`trials.bounds.contribution_norm`: the target C or, without, sqrt(sum_l ||delta^l||^2 (1 + tau_h^2)), but for
-        readings that bound a contribution by more."""
+        """Return `trials.component.contribution_norm`: the target C or sqrt(sum_l ||delta^l||^2 (1 + tau_h^2)).
+
+        Some readings give a larger bound.
+        """
         return contribution_norm(trial)
 
     def error(self, error: torch.Tensor) -> torch.Tensor:
-        """Clip e to norm tau_e (Algorithm 1, line 12).
+        """Return clip_{tau_e}(e) (Algorithm 1, line 12), or e if it is clipped later.
 
-        A ternarized error is bounded as a delta, because its size is lost. If convolutions learn from e before its
-        clip, `bounded` clips it for the other layers; in integers `layer_factors` does.
+        A ternarized error has lost its size: its delta is bounded. With `conv_error: raw`, `bounded` clips e for all
+        layers except convolutions. With integers, `layer_factors` clips it.
         """
         if self.ternary or self.raw or not self.error_clip or self.integers:
             return error
@@ -279,8 +283,8 @@ class Component(GaussianMechanism):
         if self.raw:  # feedback is linear in e
             clipped_error = scale_factor(deltas[-1], self.tau_e)
             dense = [d * clipped_error for d in dense]
-        # With DFA and spectrally normalised feedback no delta of a hidden layer is longer than its bound already;
-        # back-propagated, ternary and optically noisy ones are.
+        # With DFA and spectrally normalised feedback a hidden layer's delta is within its bound already.
+        # Back-propagated, ternary and optically noisy deltas may exceed it.
         dense = [scale(d, bound) for d, bound in zip(dense, self.delta_bounds, strict=True)]
         clipped = [scale(h, bound) for h, bound in zip(activations[n:], self.activation_bounds, strict=True)]
         if self.filled:
@@ -298,7 +302,7 @@ class Component(GaussianMechanism):
 
     def layer_factors(self, lengths: Sequence[torch.Tensor],
                       squares: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """As of `GaussianMechanism`. Feedback is linear in e, so that deltas are multiplied by e's clip."""
+        """Return each layer's factors. Feedback is linear in e, so clipping e scales the deltas."""
         clipped = self.error_clip and not self.ternary
         of_error = (self.tau_e / lengths[-1]).clamp_(max=1.0) if clipped else torch.ones_like(lengths[-1])
         found = []
@@ -312,14 +316,16 @@ class Component(GaussianMechanism):
         return found
 
     def _filled(self, layer: Layer, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-        """delta with which a record's part in the layer has norm C/sqrt(L); zeros where it is zero."""
+        """Return delta scaled to give a record's part in the layer norm C/sqrt(L); zeros stay zeros."""
         return delta * (self.part / layer.squared_norms(delta, h).sqrt_())
 
     @staticmethod
     def _clipped_apart(layer: Layer, delta: torch.Tensor, h: torch.Tensor,
                        bound: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """delta and h with which a record's part in a convolution has weights and bias of norm bound/sqrt(2) at most.
-        The bias learns from delta alone, the weights from its products with h."""
+        """Return delta and h, scaled to clip weights and bias of a convolution to bound/sqrt(2) each.
+
+        The bias gradient depends on delta alone, the weight gradient on products of delta and h.
+        """
         if not isinstance(layer, Conv):
             raise TypeError(f"layer: must be a convolution, got {type(layer).__name__}")
         of_weights, of_bias = ((bound / math.sqrt(2) / squares.sqrt_()).clamp_(max=1.0)

@@ -1,4 +1,4 @@
-"""No mechanism: the mean of the records' updates, as it is (Ohana et al. Eq. 3 and 4). No privacy."""
+"""No mechanism: apply the plain mean of the records' updates (Ohana et al. Eq. 3 and 4). No privacy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pipeline.learning.network.network import Parameters
 
 
 class NoMechanism(Mechanism):
-    """Leaves error, signals and derivatives as they are."""
+    """Does not change error, signals or derivatives."""
 
     def update(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
         mean_outer_products(self.net, deltas, activations, self.batch_size, out)

@@ -1,4 +1,4 @@
-"""What an optical processor does to a signal: its norm is bounded, and Gaussian noise is added (Eq. 8 and 10)."""
+"""Model an optical processor: bound a signal's norm and add Gaussian noise (Eq. 8 and 10)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pipeline.trials.config import TrialConfig
 
 
 def precision(trials: Sequence[TrialConfig]) -> torch.dtype:
-    """Of bounds: float64 in secure trials and with integer arithmetic, as their proofs need it."""
+    """Return the type of bounds: float64 for secure trials and integer arithmetic, as their proofs require."""
     return torch.float64 if trials[0].secure or trials[0].exact else torch.float32
 
 
 def column(trials: Sequence[TrialConfig], field: str, device: torch.device) -> torch.Tensor:
-    """One field of every trial [R, 1, 1], in `precision`."""
+    """Return one field of every trial as [R, 1, 1], in `precision`."""
     return torch.tensor([float(getattr(t, field)) for t in trials], dtype=precision(trials),
                         device=device).view(-1, 1, 1)
 
 
 def scale(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
-    """scale_s(v) = min(s, ||v||) v/||v||: rows of norm above s are shortened to s, others stay.
+    """Return scale_s(v) = min(s, ||v||) v/||v||: rows with norm above s are scaled to s.
 
     Args:
         v: [R, m, n].
@@ -35,21 +35,21 @@ def scale(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
 
 
 def scale_factor(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
-    """min(1, s/||v||) for every row [R, m, 1]; 1 for a row of zeros."""
+    """Return min(1, s/||v||) for every row [R, m, 1]; 1 for a row of zeros."""
     return (s / torch.linalg.vector_norm(v, dim=-1, keepdim=True, dtype=s.dtype)).clamp_(max=1.0)
 
 
 class OpticalNoise:
-    """scale_{tau_f}(v) + g, g ~ N(0, sigma^2 I), on the first of the signals that feedback carries.
+    """Turns the first feedback signals v into scale_{tau_f}(v) + g, g ~ N(0, sigma^2 I).
 
-    In secure trials of the photonic mechanism it is a `FixedPointRelease`, as labels are protected by nothing else.
-    Gaussian mechanisms bound and perturb what comes after it, and no guarantee rests on it.
+    In secure trials of the photonic mechanism this is a `FixedPointRelease`: nothing else protects the labels. Gaussian
+    mechanisms bound and perturb later, and their guarantee does not use this noise.
 
     Args:
-        trials: with their own tau_f and sigma.
-        widths: n_l of the signals that get it, from the first on; the rest passes.
+        trials: the trials, each with its own tau_f and sigma.
+        widths: n_l of the first signals, which get noise; the others are unchanged.
         rows: records per batch.
-        device: where signals live.
+        device: device of the signals.
     """
 
     def __init__(self, trials: Sequence[TrialConfig], widths: Sequence[int], rows: int, device: torch.device) -> None:
@@ -70,7 +70,7 @@ class OpticalNoise:
             self.noise = GaussianNoise([t.seed for t in trials], [t.sigma for t in trials], shape, device)
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The signals [R, m, n_l] as the device hands them out."""
+        """Return the signals [R, m, n_l] with the device's scaling and noise."""
         perturbed = signals[: len(self.widths)]
         if self.noise is None:
             released = [scale(v, self.tau_f).to(v.dtype) for v in perturbed]
@@ -87,11 +87,11 @@ class OpticalNoise:
         return [*released, *signals[len(self.widths):]]
 
     def noise_sources(self) -> list[Noise]:
-        """The noise, where there is any."""
+        """Return the noise source, if any."""
         return [] if self.noise is None else [self.noise]
 
     def _noise(self, source: GaussianNoise | RoundedNoise, rows: int) -> torch.Tensor:
-        """Noise [R, rows, sum n_l]; batches of random size take what they need of a block, or of several."""
+        """Return noise [R, rows, sum n_l]; a batch of random size takes part of a block, or several blocks."""
         blocks = [self._next(source)]
         while len(blocks) * self.rows < rows:
             blocks[-1] = blocks[-1].clone()
@@ -104,19 +104,19 @@ class OpticalNoise:
 
 
 class DecodedNoise:
-    """`OpticalNoise` where B is known: one release for all layers, less noise, or both (docs/privacy.md, section 5).
+    """`OpticalNoise` with a known B: one release for all layers, less noise, or both (docs/privacy.md, section 5).
 
-    joint_release: v = [B^2; ...; B^L] e is released as one vector, scale_{tau_f}(v) + g, and the error that the output
-    layer learns from is its least-squares decoding B^+ (scale_{tau_f}(v) + g).
+    joint_release: v = [B^2; ...; B^L] e is released as one vector, scale_{tau_f}(v) + g. The output layer learns from
+    the error decoded from it by least squares, B^+ (scale_{tau_f}(v) + g).
 
-    denoise: what was released is projected on the column space of its B, P = Q Q^T with Q [n, r] orthonormal, r <= n_L.
+    denoise: the release is projected on the column space of B, P = Q Q^T with Q [n, r] orthonormal, r <= n_L.
     Since P v = v and ||Q^T v|| = ||v||, P (scale(v) + g) = Q (scale(Q^T v) + Q^T g), and Q^T g is N(0, sigma^2 I_r)
-    exactly: so r numbers are drawn in place of n, and all else is computed from the r perturbed numbers.
+    exactly. So r numbers are drawn instead of n, and the rest follows from the r perturbed numbers.
 
     Args:
-        trials: with their own tau_f and sigma, and common joint_release and denoise, at least one of them set.
-        widths: n_l of the signals that get noise, from the first on; the rest passes.
-        hidden: n_1, ..., n_{L-1}, of the signals that B projects.
+        trials: the trials, each with its own tau_f and sigma. They share joint_release and denoise, at least one set.
+        widths: n_l of the first signals, which get noise; the others are unchanged.
+        hidden: n_1, ..., n_{L-1}, the widths of the signals that B projects.
         rows: records per batch.
         matrices: B of every trial [R, n_L, n_1 + ... + n_{L-1}].
 
@@ -140,7 +140,7 @@ class DecodedNoise:
         self.optics = OpticalNoise(trials, widths, rows, matrices.device)
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The signals [R, m, n_l], the output layer's error last, as they may be used."""
+        """Return the perturbed signals [R, m, n_l], the output layer's error last."""
         sent = [torch.cat(signals[:-1], dim=-1)] if self.joint else signals
         known = len(self.bases)
         inside = [matmul(v, basis) for v, basis in zip(sent, self.bases, strict=False)]
@@ -152,5 +152,5 @@ class DecodedNoise:
         return [*released[0].split(self.hidden, dim=-1), matmul(released[0], self.decoder)]
 
     def noise_sources(self) -> list[Noise]:
-        """The noise, where there is any."""
+        """Return the noise source, if any."""
         return self.optics.noise_sources()

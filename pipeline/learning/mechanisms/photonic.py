@@ -3,19 +3,19 @@
     delta W^l = -(1/m) sum_i ((scale_s(B^l e_i) + g_i) * phi'(z_i^l)) clip_c(offset_nu(h_i^{l-1}))^T       (Eq. 8)
     s = tau_f,   c = tau_h/sqrt(n_{l-1}),   nu = tau_h_min/sqrt(n_{l-1}),   g_i ~ N(0, sigma^2 I)         (Eq. 9)
 
-Choices where the paper is silent, all of them part of what the claimed epsilon is computed for:
+Choices that the paper leaves open; the claimed epsilon assumes all of them:
 
-- c and nu use the width of the h that is clipped, n_{l-1} (Eq. 9 prints n_l). The network's input h^0 is clipped too.
-- The output layer gets scale(e) + g like every other layer, with noise of its own; `output_noise: false` leaves it
-  bare, and then nothing at all can be claimed.
-- BP has one error to perturb: scale and noise enter once, on e, at the top of the network.
+- c and nu use n_{l-1}, the width of the clipped h (Eq. 9 prints n_l). The network's input h^0 is clipped too.
+- The output layer gets scale(e) + g like every other layer, with its own noise. `output_noise: false` leaves it without
+  noise, and then no epsilon can be claimed.
+- BP has one error to perturb: scale and noise are applied once, on e, at the top of the network.
 
-Settings that the paper does not have, for labels alone (docs/privacy.md, section 5), and which need B: `joint_release`
-scales and perturbs the projections of all layers as one vector and decodes the output layer's error from that;
-`denoise` puts what was perturbed back on the column space of B.
+Two settings are not in the paper. They protect labels only (docs/privacy.md, section 5) and need B. `joint_release`
+scales and perturbs the projections of all layers as one vector, and decodes the output layer's error from it. `denoise`
+projects the perturbed signal on the column space of B.
 
-A departure from the paper: it counts the biases among the weights, so that the constant 1 which they multiply would be
-clipped to c like any activation. Here it stays 1, so a bias learns sqrt(n_{l-1})/tau_h times faster than Eq. 8 says.
+One difference from the paper: the paper counts biases as weights, so their constant input 1 would be clipped to c like
+an activation. Here it stays 1, so a bias learns sqrt(n_{l-1})/tau_h times faster than in Eq. 8.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from pipeline.learning.network.network import Network, Parameters
 from pipeline.learning.randomness import Noise
 from pipeline.trials.config import TrialConfig
 
-Bound = torch.Tensor | float  # [R, 1, 1], or one for all
+Bound = torch.Tensor | float  # [R, 1, 1], or one number for all trials
 
 
 def offset_and_clip(h: torch.Tensor, nu: Bound, c: Bound, floor: bool = False) -> torch.Tensor:
-    """clip_c(offset_nu(h)), or, with `floor`, sign(h) clip(|h|, nu, c) with sign(0) = +1.
+    """Return clip_c(offset_nu(h)) or, with `floor`, sign(h) clip(|h|, nu, c) with sign(0) = +1.
 
-    Only the second makes every |h_k| >= nu: an offset moves h = -nu to 0.
+    Only the second guarantees |h_k| >= nu: an offset moves h = -nu to 0.
 
     Args:
         h: [R, m, n].
-        nu, c: [R, 1, 1], or one for all.
+        nu, c: [R, 1, 1], or one number for all trials.
+        floor: which of the two.
     """
     if floor:
         return torch.where(h >= 0, 1.0, -1.0) * h.abs().clamp(nu, c)  # type: ignore[arg-type]  # two numbers or two tensors
@@ -49,14 +50,14 @@ def offset_and_clip(h: torch.Tensor, nu: Bound, c: Bound, floor: bool = False) -
 
 
 def clip(h: torch.Tensor, c: Bound) -> torch.Tensor:
-    """clip_c(h): every component to [-c, c]; h [R, m, n], c [R, 1, 1], or one for all."""
+    """Return clip_c(h), every component clipped to [-c, c]; h [R, m, n], c [R, 1, 1] or one number for all trials."""
     if isinstance(c, float):
         return h.clamp(-c, c)
-    return torch.minimum(torch.maximum(h, -c), c)  # `clamp` is slower where bounds are tensors
+    return torch.minimum(torch.maximum(h, -c), c)  # `clamp` is slower with tensors as bounds
 
 
 class Photonic(Mechanism):
-    """Eq. 8 for R trials with their own sigma, tau_f, tau_h, tau_h_min and gamma_min."""
+    """The mechanism of Eq. 8 for R trials, each with its own sigma, tau_f, tau_h, tau_h_min and gamma_min."""
 
     def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
@@ -79,15 +80,15 @@ class Photonic(Mechanism):
             self.optics = OpticalNoise(trials, noisy, shared.batch_size, device)
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
-        """scale_s(signal) + g for every layer's signal [R, m, n_l] (Eq. 8 and 10)."""
+        """Return scale_s(signal) + g for every layer's signal [R, m, n_l] (Eq. 8 and 10)."""
         return self.optics.perturb(signals)
 
     def noise_sources(self) -> list[Noise]:
-        """The optical noise, where there is any."""
+        """Return the source of the optical noise, if any."""
         return self.optics.noise_sources()
 
     def derivative(self, h: torch.Tensor, layer: int) -> torch.Tensor:
-        """phi'(z) from h; at least gamma_min where that variant is enforced (phi' >= 0 for all activations here)."""
+        """Return phi'(z) from h, at least gamma_min if that is set; phi' >= 0 for all activations here."""
         d = self.net.derivative(h, layer)
         return d if self.gamma_min is None else torch.maximum(d, self.gamma_min)
 
@@ -96,7 +97,7 @@ class Photonic(Mechanism):
         mean_outer_products(self.net, deltas, self.clipped(activations), self.batch_size, out)
 
     def clipped(self, activations: list[torch.Tensor]) -> list[torch.Tensor]:
-        """clip_c(offset_nu(h^{l-1})) for every layer's input [R, m, n_{l-1}] (Eq. 9)."""
+        """Return clip_c(offset_nu(h^{l-1})) for every layer's input [R, m, n_{l-1}] (Eq. 9)."""
         return [self._clip(h, *bounds) for h, bounds in zip(activations, self.clips, strict=True)]
 
     def _clip(self, h: torch.Tensor, nu: Bound, c: Bound) -> torch.Tensor:
@@ -106,5 +107,5 @@ class Photonic(Mechanism):
 
 
 def _common(*bounds: torch.Tensor) -> tuple[Bound, ...]:
-    """Numbers where all trials have the same: then a clip is a single pass."""
+    """Return bounds as numbers if all trials share them: a clip is then a single pass."""
     return tuple(b[0].item() for b in bounds) if all(bool((b == b[0]).all()) for b in bounds) else bounds

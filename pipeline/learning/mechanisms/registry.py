@@ -1,4 +1,4 @@
-"""The mechanisms by name, and how an extension adds one."""
+"""Make a trial's mechanism, and register new mechanisms."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pipeline.trials.part import extension
 
 
 def make_mechanism(pack: Pack, net: Network, device: torch.device, matrices: torch.Tensor | None = None) -> Mechanism:
-    """The mechanism that the pack's trials share, with every trial's own parameters (arguments as `Mechanism`'s).
+    """Make the pack's mechanism, with each trial's own parameters (arguments as `Mechanism`'s).
 
     Raises:
-        ConfigError: for a Gaussian mechanism where torch would round factors of products.
+        ConfigError: for a Gaussian mechanism, if torch is set to round factors of products.
     """
     mechanism = pack.shared.parts.mechanism
     if mechanism.certified:
@@ -31,10 +31,10 @@ def make_mechanism(pack: Pack, net: Network, device: torch.device, matrices: tor
 
 
 def check_float32(mechanism: str) -> None:
-    """Refuse settings of torch with which products of float32 have factors of fewer bits, on a GPU or a CPU.
+    """Refuse torch settings that round the factors of float32 products to fewer bits, on a GPU or a CPU.
 
     Raises:
-        ConfigError: naming the first such setting, and what it must be.
+        ConfigError: for the first such setting, with its required value.
     """
     for name in ("cuda.matmul", "cudnn.conv", "mkldnn.matmul", "mkldnn.conv"):
         value = attrgetter(name)(torch.backends).fp32_precision
@@ -44,39 +44,38 @@ def check_float32(mechanism: str) -> None:
 
 
 def contribution_bound(trial: TrialConfig) -> float:
-    """C of a trial with a Gaussian mechanism (`GaussianMechanism.bound`)."""
+    """Return C of a trial with a Gaussian mechanism (`GaussianMechanism.bound`)."""
     return trial.parts.mechanism.load().bound(trial)
 
 
 def noise_deviation(trial: TrialConfig) -> float:
-    """Standard deviation of the noise on the sum of a trial with a Gaussian mechanism
-    (`GaussianMechanism.deviation`)."""
+    """Return the standard deviation of a Gaussian mechanism's noise on the sum (`GaussianMechanism.deviation`)."""
     return trial.parts.mechanism.load().deviation(trial)
 
 
 def register_mechanism(name: str, mechanism: type[Mechanism], *,
                        settings: Sequence[str] | Mapping[str, Field[Any] | None] = (), guarantee: str = "",
                        rounding: float | None = None) -> None:
-    """Add a mechanism: `mechanism: <name>` is accepted from then on (docs/extending.md).
+    """Add a mechanism: `mechanism: <name>` is accepted after this call (docs/add_mechanism.md).
 
     Args:
-        name: of the setting `mechanism`.
-        mechanism: made once per pack, with the arguments of `Mechanism`.
-        settings: fields that it uses, such as `clipping_norm`, and new ones, as of `register_feedback`; they become
+        name: value of the setting `mechanism`.
+        mechanism: class, made once per pack with the arguments of `Mechanism`.
+        settings: fields that it uses, such as `clipping_norm`, and new fields, as in `register_feedback`. They become
             part of its trials' identity.
-        guarantee: of a `GaussianMechanism`, why no record contributes more than its `bound`. Its trials are then
-            certified, and this sentence stands in their tag `privacy.notes`. Without it they have no epsilon.
-        rounding: is not asked for any more, and changes nothing. Noise `secure` needs integers, for which a mechanism
-            says with `factor` what contributions are multiplied by, and has no `bounded` of its own.
+        guarantee: for a `GaussianMechanism`, the reason why no record contributes more than its `bound`. Its trials are
+            then certified, and the tag `privacy.notes` has this sentence. Without it they have no epsilon.
+        rounding: deprecated, without effect. Noise `secure` needs integers: a mechanism supports them if it defines
+            `factor` and does not override `bounded`.
 
     Raises:
-        ConfigError: for a name that is taken, a field that does not exist, or a guarantee of what is not accounted for.
+        ConfigError: for a name in use, an unknown field, or a guarantee that accountants cannot cover.
     """
     inherits = issubclass(mechanism, GaussianMechanism) and all(
         getattr(mechanism, name) is getattr(GaussianMechanism, name) for name in ("update", "add_up"))
     if guarantee and not inherits:
-        raise ConfigError("guarantee: can be stated of a GaussianMechanism with its own `update`, whose noise is what "
-                          f"is accounted for, got {mechanism.__qualname__}; leave it out, and there is no epsilon")
+        raise ConfigError("guarantee: needs a GaussianMechanism that inherits `update`, because accountants cover the "
+                          f"noise of that method, got {mechanism.__qualname__}; leave it out, and there is no epsilon")
     if "target_epsilon" in settings and not guarantee:
         raise ConfigError("settings: target_epsilon needs a guarantee, or nothing can be accounted for, got none")
     by_factor = (inherits and issubclass(mechanism, GaussianMechanism)

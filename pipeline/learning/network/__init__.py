@@ -1,1 +1,1 @@
-"""The networks of a pack, stacked: layers, parameters, forward pass."""
+"""Stacked networks of a pack: layers, parameters, forward pass."""

@@ -1,8 +1,8 @@
-"""Layers with a leading replica axis: what each computes, carries back, and learns, and how long a record's part is.
+"""Layers with a leading replica axis: forward pass, backward pass, sums and norms of per-record gradients.
 
-A layer maps h^{l-1} [R, m, n_{l-1}] to z^l [R, m, n_l], and delta^l is the learning signal at z^l. For one record, the
-gradient of a layer is linear in delta^l; `write_sum` adds those of all records, `squared_norms` measures each of them.
-Activations and deltas are flat for all layers, so that feedback and mechanisms need not know which they have.
+A layer maps h^{l-1} [R, m, n_{l-1}] to z^l [R, m, n_l], and delta^l is the learning signal at z^l. A record's gradient
+in a layer is linear in delta^l. `write_sum` sums the gradients of all records, `squared_norms` returns the norm of
+each. Activations and deltas are flat in all layers, so feedback and mechanisms need not know the kind of layer.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch.nn.grad import conv2d_weight
 from pipeline.learning.rows import Activation
 from pipeline.trials.shapes import POOL, ConvShape, DenseShape, LayerShape
 
-# Convolutions would round factors to 10 bits on a GPU, even in float32, and no bound on contributions covers that.
+# Otherwise a GPU rounds the factors of float32 convolutions to 10 bits, and no bound on contributions covers that.
 torch.backends.cudnn.allow_tf32 = False
 
-# Of the largest tensor that holds something for every record of a chunk; on a CPU what a cache holds, measured up to
-# five times as fast as 2^23.
+# Elements of the largest tensor of a chunk of records. On a CPU the chunk fits the cache: up to five times as fast as
+# 2^23, measured.
 CHUNK_ELEMENTS = {"cpu": 2**20, "cuda": 2**28}
-# What rounding may take from a record's norm where positions cancel, in rounding units of what the norm is if all of
-# them (and the 1 that the bias multiplies) are aligned: of the norm where the gradient is formed, of its square by Gram
-# matrices.
+# Largest rounding error of a record's norm when positions cancel, in machine epsilons of the norm that the record has
+# if all positions (and the bias input 1) are aligned. The first bounds the error of the norm of a formed gradient, the
+# second bounds the error of the squared norm from Gram matrices.
 GRADIENT_ROUNDING, GRAM_ROUNDING = 64, 2
 
 Matmul = Callable[..., torch.Tensor]
@@ -34,14 +34,17 @@ Matmul = Callable[..., torch.Tensor]
 
 def matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None,
            precision: torch.dtype | None = None) -> torch.Tensor:
-    """Product of stacks [R, m, k] @ [R, k, n] -> [R, m, n], into `out` if given, in the type of `a`.
+    """Return the products [R, m, k] @ [R, k, n] -> [R, m, n] in the type of `a`, written to `out` if given.
 
-    On a CPU one product per replica is faster than a batched one, and the bits of a replica's result do not depend on
-    R; a GPU gets one batched product.
+    A CPU computes one product per replica: this is faster than a batched product, and a replica's bits do not depend on
+    R. A GPU computes one batched product.
 
     Args:
-        precision: type to which the factors are rounded, but for those of float64; sums are kept in float32 and the
-            result is rounded once.
+        a: [R, m, k].
+        b: [R, k, n].
+        out: [R, m, n].
+        precision: type to which the factors are rounded, unless they are float64. Sums are in float32, and the result
+            is rounded once.
     """
     if precision is None or a.dtype == torch.float64:
         precision = a.dtype
@@ -59,10 +62,10 @@ def matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None,
 
 
 class Dense:
-    """z = W h + b; a record's gradient is the outer product of delta and h, which is never formed.
+    """A fully connected layer z = W h + b. A record's gradient, the outer product of delta and h, is never formed.
 
     Args:
-        shape: of the layer.
+        shape: shape of the layer.
         precision: type to which the factors of products are rounded; by default their own.
     """
 
@@ -71,70 +74,71 @@ class Dense:
         self.matmul: Matmul = functools.partial(matmul, precision=precision)
 
     def forward(self, h: Activation, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        """z [R, m, n_l] from h [R, m, n_{l-1}], weight [R, n_l, n_{l-1}] and bias [R, n_l]."""
+        """Return z [R, m, n_l] from h [R, m, n_{l-1}], weight [R, n_l, n_{l-1}] and bias [R, n_l]."""
         return self.matmul(h, weight.transpose(1, 2)).add_(bias.unsqueeze(1))
 
     def back(self, delta: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """W^T delta [R, m, n_{l-1}]: the signal for h^{l-1}."""
+        """Return W^T delta [R, m, n_{l-1}]: the signal for h^{l-1}."""
         return self.matmul(delta, weight)
 
     def write_sum(self, delta: torch.Tensor, h: Activation, out_weight: torch.Tensor, out_bias: torch.Tensor) -> None:
-        """sum_i delta_i h_i^T and sum_i delta_i, over the m records."""
+        """Write sum_i delta_i h_i^T and sum_i delta_i, over the m records, to the outputs."""
         self.matmul(delta.transpose(1, 2), h, out=out_weight)
         torch.sum(delta, dim=1, out=out_bias)
 
     def squared_norms(self, delta: torch.Tensor, h: Activation) -> torch.Tensor:
-        """||delta_i||^2 (||h_i||^2 + 1) [R, m, 1]: of every record's gradient, weights and bias together; not below it
-        where squares underflow."""
+        """Return the squared norm of every record's gradient, ||delta_i||^2 (||h_i||^2 + 1) [R, m, 1].
+
+        It covers weights and bias, and is never too small, even if squares underflow.
+        """
         return _squared_lengths(delta) * (_squared_lengths(h) + 1)
 
 
 class Conv:
-    """z = pool(W * h + b): a convolution of stride 1 with zero padding, and the maximum of every 2 x 2 window.
+    """A layer z = pool(W * h + b): convolution of stride 1 with zero padding, and maximum of every 2 x 2 window.
 
-    phi comes behind the pool; as it increases, that is what pooling behind phi gives. Of equal values in a window the
-    first in row-major order wins. `forward` keeps their places, and the other three methods scatter delta there: they
-    belong to the batch that went forward last.
+    phi follows the pool; as phi increases, pooling after phi gives the same. If values in a window are equal, the first
+    in row-major order wins. `forward` stores the places of the maxima, and the other methods scatter delta there: they
+    are valid only for the batch of the last forward pass.
 
-    Filters are rows of the weights, [R, C_out, C_in k^2]. Replicas are groups of one convolution; a CPU takes them one
-    after the other, so that the bits of a replica's result do not depend on R.
+    Filters are rows of the weights, [R, C_out, C_in k^2]. On a GPU replicas are groups of one convolution. A CPU
+    computes one replica after the other, so a replica's bits do not depend on R.
 
     Args:
-        shape: of the layer.
+        shape: shape of the layer.
         precision: type to which the factors of convolutions are rounded; by default their own.
     """
 
     def __init__(self, shape: ConvShape, precision: torch.dtype | None = None) -> None:
         self.shape, self.precision = shape, precision
         positions, filters = shape.height * shape.width, math.prod(shape.weight_shape)
-        # Multiplications for one record's norm, by the Gram matrices of positions or by its gradient itself.
+        # Compares the multiplications for one record's norm: by Gram matrices of positions, or by the gradient.
         self.by_gram = positions**2 * (shape.in_channels + shape.out_channels) < positions * filters
 
     def forward(self, h: Activation, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        """z [R, m, n_l] from h [R, m, n_{l-1}], weight [R, C_out, C_in k^2] and bias [R, C_out]."""
+        """Return z [R, m, n_l] from h [R, m, n_{l-1}], weight [R, C_out, C_in k^2] and bias [R, C_out]."""
         pooled, self.places = _each_replica(self._forward, self._image(h), weight, bias)
         return pooled.flatten(2)
 
     def back(self, delta: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """The signal for h^{l-1} [R, m, n_{l-1}]."""
+        """Return the signal for h^{l-1} [R, m, n_{l-1}]."""
         return _each_replica(self._back, self._pooled(delta), weight, self.places)[0].flatten(2)
 
     def write_sum(self, delta: torch.Tensor, h: torch.Tensor, out_weight: torch.Tensor, out_bias: torch.Tensor) -> None:
-        """The gradients of sum_i <delta_i, z_i> by weights and bias, over the m records."""
+        """Write the gradients of sum_i <delta_i, z_i> by weights and bias, over the m records, to the outputs."""
         pooled = self._pooled(delta)
         out_weight.copy_(_each_replica(self._sum, pooled, self._image(h), self.places)[0])
         torch.sum(pooled.flatten(3).sum(dim=-1), dim=1, out=out_bias)
 
     def squared_norms(self, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-        """[R, m, 1]: squared norm of every record's gradient, weights and bias together, as `squared_norms_apart`."""
+        """Return the squared norm of every record's gradient [R, m, 1], over weights and bias together."""
         pooled = self._pooled(delta)
         return self._squared_norms_of_weights(pooled, h).add_(_squared_norms_of_bias(pooled))
 
     def squared_norms_apart(self, delta: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Squared norms of every record's gradient by weights and by bias, each [R, m, 1], a few records at a time.
+        """Return squared norms of every record's gradient by weights and by bias, each [R, m, 1].
 
-        Exact but for rounding; what that may lose where positions cancel or squares underflow is added, so that no
-        record is taken for shorter than it is.
+        The largest loss from rounding, when positions cancel or squares underflow, is added: no norm is too small.
         """
         pooled = self._pooled(delta)
         if_aligned = squared_norm(pooled.flatten(3).abs().sum(dim=-1), -1, keepdim=True)
@@ -152,7 +156,7 @@ class Conv:
         return delta.reshape(*delta.shape[:2], *self.shape.pooled)
 
     def _filters(self, weight: torch.Tensor) -> torch.Tensor:
-        """[R C_out, C_in, k, k]: groups of one convolution."""
+        """Return filters [R C_out, C_in, k, k]: groups of one convolution."""
         return self._rounded(weight).reshape(-1, *self.shape.weight_shape[1:])
 
     def _rounded(self, factor: torch.Tensor) -> torch.Tensor:
@@ -162,7 +166,7 @@ class Conv:
         replicas = image.shape[0]
         z = F.conv2d(_side_by_side(self._rounded(image)), self._filters(weight), padding=self.shape.kernel // 2,
                      groups=replicas)
-        # The bias moves all values of a window alike.
+        # The bias shifts all values of a window equally, so it can follow the pool.
         pooled, places = pool(_apart(z.to(image.dtype), replicas))
         return pooled.add_(bias[:, None, :, None, None]), places
 
@@ -190,33 +194,34 @@ class Conv:
         return torch.cat(parts).view(*delta.shape[:2], 1),
 
     def _chunk(self, device: torch.device) -> int:
-        """Records at a time."""
+        """Return the number of records per chunk."""
         positions = self.shape.height * self.shape.width
         largest = positions * max(positions, self.shape.kernel**2 * self.shape.in_channels, self.shape.out_channels)
         return max(1, CHUNK_ELEMENTS[device.type] // largest)
 
     def _patches(self, image: torch.Tensor) -> torch.Tensor:
-        """[c, C_in k^2, H W]."""
+        """Return the patches of an image [c, C_in k^2, H W]."""
         return F.unfold(image, self.shape.kernel, padding=self.shape.kernel // 2)
 
     def _norms_by_gradient(self, delta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-        """||sum_p delta_p x_p^T||^2 [c], with the gradient of each of c records formed; p is a position, x_p its
-        patch."""
+        """Return ||sum_p delta_p x_p^T||^2 [c] from the formed gradients of c records; x_p is position p's patch."""
         patches, of_delta = self._patches(image), delta.flatten(2)
         squares = squared_norm(torch.bmm(of_delta, patches.transpose(1, 2)).flatten(1), 1)
         if_aligned = ((squared_norm(patches, 1) + 1) * squared_norm(of_delta, 1)).sqrt_().sum(dim=1)
         return squares.add_(if_aligned.mul_(GRADIENT_ROUNDING * torch.finfo(squares.dtype).eps).square_())
 
     def _norms_by_gram(self, delta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-        """The same as sum_{p,q} <delta_p, delta_q> <x_p, x_q>; patches overlap, so that their products are sums of
-        products of pixels, over all shifts within the kernel."""
+        """Return the same squared norms as sum_{p,q} <delta_p, delta_q> <x_p, x_q>, with patches x_p.
+
+        Patches overlap, so their products are sums of products of pixels over all shifts within the kernel.
+        """
         height, width = image.shape[2:]
         pixels = _gram(image).unflatten(2, (height, width)).unflatten(1, (height, width))
         reach = self.shape.kernel // 2
         patches = _sum_of_shifts(_sum_of_shifts(pixels, 1, 3, reach), 2, 4, reach).flatten(1)
         of_delta = _gram(delta)
         squares = (patches * of_delta.flatten(1)).sum(dim=1)
-        # Where n products underflow, their sum is wrong by less than n tiny: add that times what it is multiplied by.
+        # If n products underflow, their sum errs by less than n tiny: add this bound times the other factor.
         tiny = torch.finfo(squares.dtype).tiny
         lost_of_delta, lost_of_patches = delta.shape[1] * tiny, self.shape.kernel**2 * image.shape[1] * tiny
         of_patches, of_deltas = _diagonal(patches) + 1, _diagonal(of_delta) + lost_of_delta
@@ -231,12 +236,12 @@ def _squared_norms_of_bias(pooled: torch.Tensor) -> torch.Tensor:
 
 
 def squared_norm(x: torch.Tensor, dim: int, keepdim: bool = False) -> torch.Tensor:
-    """Sum of squares along `dim`, with what squares that underflow may lose: it changes no sum that is not tiny."""
+    """Return the sum of squares along `dim`, plus the largest loss from underflow, which changes only tiny sums."""
     return x.square().sum(dim=dim, keepdim=keepdim).add_(x.shape[dim] * torch.finfo(x.dtype).tiny)
 
 
 def _squared_lengths(x: torch.Tensor) -> torch.Tensor:
-    """`squared_norm` of rows [R, m, n] -> [R, m, 1], a few records at a time."""
+    """Return `squared_norm` of rows [R, m, n] -> [R, m, 1], in chunks of records."""
     records = max(1, CHUNK_ELEMENTS[x.device.type] // max(1, x.shape[0] * x.shape[2]))
     return torch.cat([squared_norm(part, -1, keepdim=True) for part in x.split(records, dim=1)], dim=1)
 
@@ -245,18 +250,19 @@ Layer = Dense | Conv
 
 
 def make_layer(shape: LayerShape, precision: torch.dtype | None = None) -> Layer:
-    """The layer of a shape."""
+    """Make the layer of a shape."""
     return Conv(shape, precision) if isinstance(shape, ConvShape) else Dense(shape, precision)
 
 
 def pool(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Maxima of 2 x 2 windows and where they are, as torch's `max_pool2d` has them, which is slow on a CPU.
+    """Return maxima of 2 x 2 windows and their places, like torch's `max_pool2d`, which is slow on a CPU.
 
     Args:
-        z: [..., H, W]; an odd last row or column is left out.
+        z: [..., H, W]; an odd last row or column is ignored.
 
     Returns:
-        maxima [..., H/2, W/2]; their places in the flattened map [..., H/2, W/2], int64, from 0 to H W - 1.
+        Maxima [..., H/2, W/2].
+        Their places in the flattened map [..., H/2, W/2], int64, from 0 to H W - 1.
     """
     height, width = z.shape[-2] // POOL, z.shape[-1] // POOL
     windows = z[..., : height * POOL, : width * POOL].unflatten(-2, (height, POOL)).unflatten(-1, (width, POOL))
@@ -271,13 +277,13 @@ def pool(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def unpool(delta: torch.Tensor, places: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """delta [..., H/2, W/2] at the places of the maxima that `pool` found, zeros elsewhere: [..., H, W]."""
+    """Return [..., H, W] with delta [..., H/2, W/2] at the places from `pool`, and zeros elsewhere."""
     full = delta.new_zeros(*delta.shape[:-2], height * width)
     return full.scatter_(-1, places.flatten(-2), delta.flatten(-2)).unflatten(-1, (height, width))
 
 
 def _each_replica(function: Callable[..., tuple[torch.Tensor, ...]], *tensors: torch.Tensor) -> list[torch.Tensor]:
-    """`function` of tensors [R, ...], replica by replica on a CPU; its results, stacked."""
+    """Return the results of `function` on tensors [R, ...]; a CPU computes them replica by replica."""
     if tensors[0].device.type != "cpu" or len(tensors[0]) == 1:
         return list(function(*tensors))
     parts = [function(*(x[r: r + 1] for x in tensors)) for r in range(len(tensors[0]))]
@@ -285,29 +291,29 @@ def _each_replica(function: Callable[..., tuple[torch.Tensor, ...]], *tensors: t
 
 
 def _side_by_side(x: torch.Tensor) -> torch.Tensor:
-    """[R, m, C, H, W] -> [m, R C, H, W]."""
+    """Put replicas side by side as channels: [R, m, C, H, W] -> [m, R C, H, W]."""
     return x.transpose(0, 1).flatten(1, 2)
 
 
 def _apart(x: torch.Tensor, replicas: int) -> torch.Tensor:
-    """[m, R C, H, W] -> [R, m, C, H, W]."""
+    """Split channels into replicas again: [m, R C, H, W] -> [R, m, C, H, W]."""
     return x.unflatten(1, (replicas, -1)).transpose(0, 1)
 
 
 def _gram(x: torch.Tensor) -> torch.Tensor:
-    """[c, C, H, W] -> products of positions [c, H W, H W]."""
+    """Return the inner products of positions: [c, C, H, W] -> [c, H W, H W]."""
     flat = x.flatten(2)
     return torch.bmm(flat.transpose(1, 2), flat)
 
 
 def _diagonal(gram: torch.Tensor) -> torch.Tensor:
-    """[c, P, P] or [c, P^2] -> [c, P], not below 0."""
+    """Return the diagonal, clamped at 0: [c, P, P] or [c, P^2] -> [c, P]."""
     flat = gram.flatten(1)
     return flat[:, :: math.isqrt(flat.shape[1]) + 1].clamp(min=0)
 
 
 def _sum_of_shifts(gram: torch.Tensor, a: int, b: int, reach: int) -> torch.Tensor:
-    """Sum of `gram` moved by -reach..reach along dimensions a and b together, zeros moving in."""
+    """Return the sum of `gram` shifted by -reach..reach along dimensions a and b together, filled with zeros."""
     total = gram.clone()
     for shift in range(1, min(reach, gram.shape[a] - 1) + 1):
         n = gram.shape[a] - shift

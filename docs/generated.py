@@ -1,0 +1,187 @@
+"""Hook of MkDocs: writes pages from the code (settings, commands, reference), and adds files that other pages link to.
+
+Links go by the repository's folders, so that they work in the checkout and on the site. What lies outside docs/ is
+copied to `files/` of the site; a target that does not exist is a warning, which `make docs` takes for an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import logging
+import posixpath
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import Field
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from pipeline.arguments import make_parser
+from pipeline.trials import part
+from pipeline.trials.config import settings
+from pipeline.trials.fields import SYNONYMS
+
+ROOT = Path(__file__).parent.parent
+LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
+FENCE = re.compile(r"^(```.*?^```$)", re.DOTALL | re.MULTILINE)
+OUTSIDE = "files"  # folder of the site for what lies outside docs/
+BEHIND = ("privacy.md",)  # pages that searches show last, as files from outside docs/
+PUBLIC = ("pipeline", "analysis")  # packages whose `__all__` the reference has
+
+log = logging.getLogger("mkdocs.plugins.generated")
+
+
+def cell(text: object) -> str:
+    """Text that stands as it is in a cell of a table; what is in backticks stays code."""
+    parts = re.split(r"(`[^`]*`)", str(text).replace("\n", " "))
+    parts[::2] = (re.sub(r"([*_\[\]])", r"\\\1", part).replace("<", "&lt;") for part in parts[::2])
+    return "".join(parts).replace("|", r"\|")
+
+
+def table(header: str, rows: list[list[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    names = header.split(", ")
+    return ["", "| " + " | ".join(names) + " |", "|" + " --- |" * len(names),
+            *("| " + " | ".join(row) + " |" for row in rows), ""]
+
+
+def _default(field: Field[Any]) -> str:
+    value = list(field.default) if isinstance(field.default, tuple) else field.default
+    return f"`{value!r}`"
+
+
+def settings_page() -> str:
+    """Every setting of a trial, by the question that it answers."""
+    fields = {field.name: field for field in settings()}
+    left = dict(fields)
+    lines = ["# Settings", "", "Every setting of a trial, with its default. They stand in `base`, `grid` and `cases` "
+             "of an experiment file, after `--set`, and in `TrialConfig(...)`. `photonic fields FILE` adds those of "
+             "the file's plugins. A setting that no trial of a file uses is refused.", ""]
+    for slot, parts in part.PARTS.items():
+        if slot not in fields:
+            continue
+        own = {name: field for name, field in left.items() if name != slot and slot in part.owners(name)}
+        left = {name: field for name, field in left.items() if name not in own and name != slot}
+        head = fields[slot]
+        other = [f" Files may call it `{name}`." for name, known in SYNONYMS.items() if known == slot]
+        lines += [f"## {slot}", "", f"{_sentence(head.metadata['doc'])} Default: {_default(head)}. "
+                  f"Values: {', '.join(f'`{name}`' for name in parts)}.{''.join(other)}", ""]
+        if own:
+            lines += table("setting, default, meaning, applies to", [
+                [f"`{name}`", _default(field), _meaning(field), _owners(part.owners(name)[slot], parts)]
+                for name, field in own.items()])
+    lines += ["## Of every trial", *table("setting, default, meaning", [
+        [f"`{name}`", _default(field), _meaning(field)] for name, field in left.items()])]
+    return "\n".join(lines)
+
+
+def _sentence(doc: str) -> str:
+    return cell(doc[0].upper() + doc[1:]) + "."
+
+
+def _owners(names: Collection[str], parts: Collection[str]) -> str:
+    return "all" if len(names) == len(parts) else ", ".join(f"`{name}`" for name in names)
+
+
+def _meaning(field: Field[Any]) -> str:
+    choices = field.metadata["choices"]
+    return cell(field.metadata["doc"]) + (f" ({', '.join(f'`{choice}`' for choice in choices)})" if choices else "")
+
+
+def commands_page() -> str:
+    """Every command of the command line, with its options."""
+    parser = make_parser()
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    lines = ["# Commands", "", "Every command of `photonic` with its options, as `photonic COMMAND --help` prints "
+             "them.", ""]
+    helps = {action.dest: action.help for action in commands._choices_actions}
+    rows = [[f"[`{name}`](#{name})", cell(helps[name])] for name in commands.choices]
+    lines += table("command, does", rows)
+    for name, sub in commands.choices.items():
+        formatter = sub._get_formatter()
+        usage = sub.format_usage().removeprefix("usage: ").strip()
+        lines += [f"## {name}", "", f"{_sentence(helps[name] or '')}", "", "```text", usage, "```", ""]
+        rows = []
+        for action in sub._actions:
+            names = ", ".join(f"`{option}`" for option in action.option_strings) or f"`{action.metavar or action.dest}`"
+            value = f" {cell(action.metavar)}" if action.option_strings and action.metavar else ""
+            choices = f" ({', '.join(f'`{choice}`' for choice in action.choices)})" if action.choices else ""
+            rows.append([names + value, cell(formatter._expand_help(action) if action.help else "") + choices])
+        lines += table("argument, meaning", rows)
+    return "\n".join(lines)
+
+
+def reference_page() -> str:
+    """The public names, which mkdocstrings documents from their docstrings."""
+    lines = ["# Python", "", "The public names: what `from pipeline import ...` and `from analysis import ...` have. "
+             "Names elsewhere may change without notice.", ""]
+    for package in PUBLIC:
+        module = importlib.import_module(package)
+        lines += [f"## {package}", ""]
+        for name in module.__all__:
+            found = inspect.unwrap(getattr(module, name))
+            lines += [f"::: {found.__module__}.{found.__qualname__}", "    options:", f"      heading: {name}",
+                      f"      toc_label: {name}", ""]
+    return "\n".join(lines)
+
+
+PAGES = {"settings.md": settings_page, "commands.md": commands_page, "reference.md": reference_page}
+
+
+def _targets(text: str) -> Iterator[str]:
+    for prose in FENCE.split(text)[::2]:
+        for _, target, _ in LINK.findall(prose):
+            if not re.match(r"[a-z]+:", target):
+                yield target
+
+
+def _path(uri: str) -> str:
+    """Where a page of the site lies in the repository."""
+    return uri.removeprefix(f"{OUTSIDE}/") if uri.startswith(f"{OUTSIDE}/") else f"docs/{uri}"
+
+
+def _uri(path: str) -> str:
+    """Where a file of the repository lies on the site."""
+    return path.removeprefix("docs/") if path.startswith("docs/") else f"{OUTSIDE}/{path}"
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages that are written here, and what pages link to outside docs/."""
+    for uri, write in PAGES.items():
+        files.append(File.generated(config, uri, content=write()))
+    waiting = list(files.documentation_pages())
+    while waiting:
+        page = waiting.pop()
+        for target in _targets(page.content_string):
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(_path(page.src_uri)), target))
+            if path.startswith("docs/") or files.get_file_from_path(_uri(path)):
+                continue
+            if not (ROOT / path).is_file():
+                log.warning("%s: links to '%s', which is no file of the repository", page.src_uri, target)
+                continue
+            files.append(File.generated(config, _uri(path), abs_src_path=str(ROOT / path)))
+            if path.endswith(".md"):
+                waiting.append(files.get_file_from_path(_uri(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turns links between folders of the repository into links on the site."""
+    uri = page.file.src_uri
+    if uri in BEHIND or uri.startswith(f"{OUTSIDE}/"):
+        page.meta["search"] = {"boost": 0.5}  # found after the pages that answer
+
+    def moved(match: re.Match[str]) -> str:
+        if re.match(r"[a-z]+:", match[2]):
+            return match[0]
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(_path(uri)), match[2]))
+        return match[1] + posixpath.relpath(_uri(path), posixpath.dirname(uri) or ".") + match[3]
+
+    parts = FENCE.split(markdown)
+    parts[::2] = (LINK.sub(moved, prose) for prose in parts[::2])
+    return "".join(parts)

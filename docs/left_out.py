@@ -1,0 +1,51 @@
+"""How settings for a data set are chosen on the others: the table of analysis/results/left_out, from its trials.
+
+    python docs/left_out.py
+
+A setting is a map of images with a step size, and its regret on a data set is its distance from the best one there, in
+points of validation accuracy. For each data set the setting with the least mean regret on the others is taken, among
+those that were tried on all of the others.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+
+FOLDER = Path(__file__).parent.parent / "analysis" / "results" / "left_out"
+EPSILON, EPOCHS = 3, 20  # of the trials by which settings are compared
+LABELS = {"cifar10": "CIFAR-10", "fashion_mnist": "Fashion-MNIST", "mnist": "MNIST"}
+
+
+def candidates(trials: pd.DataFrame) -> pd.DataFrame:
+    """Validation accuracy in %, a row per map and rule of step sizes, a column per data set; NaN where not tried."""
+    at = trials[(trials["epsilon"] == EPSILON) & (trials["epochs"] == EPOCHS)]
+    return 100 * at.pivot(index=["map", "learning_rate"], columns="dataset", values="validation/accuracy")
+
+
+def chosen(table: pd.DataFrame) -> dict[str, tuple[tuple[str, float], tuple[str, float]]]:
+    """For every data set, the setting chosen on the others, of all that were tried on each of these, and the best one
+    on itself, as labels of `table`."""
+    regret = table.max() - table
+    return {str(name): (regret.drop(columns=name).dropna().mean(axis=1).idxmin(), regret[name].idxmin())
+            for name in table}
+
+
+def page(trials: pd.DataFrame) -> str:
+    """The settings with their accuracies, and the choices, in Markdown."""
+    table = candidates(trials)
+    lines = ["| map | step size | " + " | ".join(LABELS[name] for name in table) + " |",
+             "| --- | ---: | " + " | ".join("---:" for _ in table) + " |"]
+    for (kind, step), row in zip(table.index, table.to_numpy(), strict=True):
+        values = " | ".join("" if math.isnan(value) else f"{value:.2f}" for value in row)
+        lines.append(f"| {kind} | {step:g} | {values} |")
+    lines += ["", "| data set | chosen on the others | best on itself |", "| --- | --- | --- |"]
+    lines += [f"| {LABELS[name]} | " + " | ".join(f"{which[0]}, {which[1]:g}" for which in both) + " |"
+              for name, both in chosen(table).items()]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    (FOLDER / "choices.md").write_text(page(pd.read_csv(FOLDER / "validation.csv")), encoding="utf-8")
