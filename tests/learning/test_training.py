@@ -147,6 +147,22 @@ def test_a_diverging_trial_ends_alone_and_keeps_its_history(digits):
     assert by_key[trials[2].trial_key][-1].outcome.status == "finished"
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_record_whose_output_is_not_finite_is_not_classified_right(digits, value):
+    training = Training(Pack((BASE,)), digits, torch.device("cpu"))
+    own = training.net.forward
+
+    def forward(x):
+        activations, logits = own(x)
+        logits[..., 3] = value  # the largest, by `argmax`
+        return activations, logits
+
+    training.net.forward = forward
+    counts = training.evaluation.count(training.net, "test")
+    assert counts[0, 0].tolist() == digits.test_y.bincount().tolist() and counts[0, 1].sum() == 0
+    training.close()
+
+
 def test_training_stops_when_all_trials_have_diverged(digits):
     config = TrialConfig(dataset="digits", hidden=(8,), activation="relu", batch_size=32, epochs=50, algorithm="bp",
                          learning_rate=1e30)
