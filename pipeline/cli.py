@@ -64,6 +64,11 @@ def _init(options: Namespace) -> int:
 
 
 def _sweep(options: Namespace) -> int:
+    """Train the experiment's trials or, with `--dry-run`, print the plan; return the exit code.
+
+    It is 1 if a trial failed, and `INTERRUPTED` if trials remain. The options `--workers` and `--checkpoint-seconds`
+    replace what the file says.
+    """
     experiment = _experiment(options.target, options)
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers: must be at least 1, got {options.workers}")
@@ -88,6 +93,11 @@ def _sweep(options: Namespace) -> int:
 
 
 def _status(options: Namespace) -> int:
+    """Print how far a sweep is, or all sweeps of the store without a target; return exit code 0.
+
+    With `--watch`, print again every `WATCH_SECONDS` until no sweep is running. On a terminal the screen is cleared
+    before.
+    """
     from pipeline.sweep import status
     from pipeline.tracking.reader import Reader
 
@@ -156,6 +166,11 @@ def _check_feature_files(experiment: Experiment, store: Reader) -> None:
 
 
 def _report(options: Namespace) -> int:
+    """Write the report of an experiment, or the comparison of two, and print its files and main results.
+
+    Return exit code 0. `--set`, `--where` and `--with` go with one experiment only, because a comparison could apply
+    them to either.
+    """
     from pipeline.tracking.reader import Reader
 
     if options.mlruns_b and not options.other:
@@ -225,6 +240,10 @@ def _asked_for(experiment: Experiment, store: Reader) -> Experiment:
 
 
 def _account(options: Namespace) -> int:
+    """Print every epsilon of an experiment, or evaluate a file of reference cases; return the exit code.
+
+    It is 1 if a reference case was missed.
+    """
     if (options.target is None) == (options.check is None):
         raise ConfigError("account: takes either FILE or --check CASES")
     if options.check:
@@ -248,6 +267,11 @@ def _print_lines(lines: Iterable[str]) -> int:
 
 
 def _audit(options: Namespace) -> int:
+    """Attack the trials of an experiment file, or one tracked trial by its key or run id; return the exit code.
+
+    It is 1 if an attack exceeds a certified or stated epsilon. With `--mlruns`, the findings that may be published are
+    logged to the sweep.
+    """
     from pipeline.auditing.audit import audit_experiment, table
 
     if re.fullmatch("[0-9a-f]{16}|[0-9a-f]{32}", options.target) and not Path(options.target).exists():
@@ -268,6 +292,11 @@ def _audit(options: Namespace) -> int:
 
 
 def _audit_run(options: Namespace) -> int:
+    """Attack one trial of a tracking store, and log the publishable findings to its run; return the exit code.
+
+    It is 1 if an attack exceeds a certified or stated epsilon. A trial with plugins is refused: code that a store names
+    is never imported.
+    """
     from pipeline.auditing.audit import audit_trial, table, tracked
     from pipeline.tracking.artifacts import config_of
     from pipeline.tracking.store import Store
@@ -309,6 +338,7 @@ def _text_file(name: str, text: str) -> Iterator[Path]:
 
 
 def _import(options: Namespace) -> int:
+    """Add results from a file to an experiment of the store, and print how many were added and deleted."""
     from pipeline.tracking.imports import read_results
     from pipeline.tracking.store import Store
 
@@ -321,6 +351,7 @@ def _import(options: Namespace) -> int:
 
 
 def _export(options: Namespace) -> int:
+    """Write the files of one trained trial to a folder, and print their names; return exit code 0."""
     from pipeline.tracking.export import export
     from pipeline.tracking.reader import Reader
 
@@ -329,6 +360,7 @@ def _export(options: Namespace) -> int:
 
 
 def _device(options: Namespace) -> int:
+    """Measure a projector's matrix and noise, write the results, and print them; return exit code 0."""
     changes = _assignments("--set", options.set)
     trial = TrialConfig.from_mapping({"algorithm": "pdfa", "projector": options.projector, **changes})
     check_used([trial])
@@ -343,6 +375,10 @@ def _device(options: Namespace) -> int:
 
 
 def _fields(options: Namespace) -> int:
+    """Print all settings with default, meaning and choices; return exit code 0.
+
+    A file is loaded first, because its plugins may add settings.
+    """
     if options.file:
         load_experiment(options.file)  # also loads its plugins
     for f in settings():

@@ -59,13 +59,18 @@ class Filter(NamedTuple):
         return [self.budget.epsilon, self.budget.delta, self.order, self.delta]
 
     def spent(self, released: Iterable[Release]) -> float:
-        """Return the Renyi divergence of all released epochs: an exact sum, rounded once.
+        """Return the Renyi divergence, of order alpha = `self.order`, of all released epochs together.
+
+        Divergences of one order add up over the epochs of all trials.
 
         Raises:
             ConfigError: for a trial whose epochs have no finite cost.
         """
-        return math.fsum(cost for trial, epochs in epochs_released(released)
-                         for cost in [epoch_cost(trial, self.order)] * epochs)
+        costs: list[float] = []  # one entry for each epoch
+        for trial, epochs in epochs_released(released):
+            cost = epoch_cost(trial, self.order)
+            costs.extend(cost for _ in range(epochs))
+        return math.fsum(costs)  # rounds once, so the order of the trials does not matter
 
     def epsilon(self, divergence: float) -> float:
         """Convert a spent divergence to epsilon at `delta`; no divergence gives 0."""

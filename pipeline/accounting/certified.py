@@ -67,11 +67,18 @@ def gaussian_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
 
 
 def _as_stated(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEvent:
+    """Return the privacy event that the trial's trainer states, for its first `epochs_done` epochs.
+
+    A Gaussian mechanism on Poisson batches becomes a `PrivacyEvent`: this package's own accountants take it, as they
+    take built-in trainers. All other events stay a `StatedEvent`, for the accountants of `dp_accounting`.
+    """
     stated = stated_event(config, epochs_done)
-    if drawn := poisson_of(stated):
-        q, z = drawn
-        return PrivacyEvent("poisson", stated.relation, z, stated.steps, stated.epochs, sampling_rate=q)
-    return stated
+    poisson_gaussian = poisson_of(stated)
+    if poisson_gaussian is None:
+        return stated
+    sampling_rate, noise_multiplier = poisson_gaussian
+    return PrivacyEvent("poisson", stated.relation, noise_multiplier, stated.steps, stated.epochs,
+                        sampling_rate=sampling_rate)
 
 
 @lru_cache(maxsize=1024)
@@ -127,25 +134,33 @@ def certified_step(config: TrialConfig) -> Epsilon:
 
 
 def stated_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
-    """Return (mu, epsilon) of one step as its trainer states it, without amplification.
+    """Return (mu, epsilon) of one step, from the privacy event that the trial's trainer states.
 
-    mu is None unless the event is Gaussian.
+    An audit of one step compares its measured bound with these values. Its attacker knows that the record may be in
+    the batch, so sampling does not amplify privacy.
+
+    Returns:
+        mu: parameter of Gaussian differential privacy, 1/noise multiplier; None unless the event is Gaussian.
+        epsilon: at the trial's delta.
 
     Raises:
         ConfigError: for an event that no accountant supports.
     """
     stated = stated_event(with_noise(config), 1)
-    one = StatedEvent(stated.relation, unsampled(stated.event), 1, 1)
-    if not one.accountants:
-        raise ConfigError(f"event: no accountant takes {one.event}, which is left of it without sampling")
-    mu, conversion = None, CONVERSIONS[one.accountants[0]]
-    if isinstance(one.event, GaussianDpEvent):
-        mu = 1 / one.event.noise_multiplier if one.event.noise_multiplier else math.inf
-        value, conversion = gdp_eps(mu, config.delta) if mu < math.inf else math.inf, "exact"
+    step = StatedEvent(stated.relation, unsampled(stated.event), steps=1, epochs=1)
+    if not step.accountants:
+        raise ConfigError(f"event: no accountant takes {step.event}, which is left of it without sampling")
+    mu: float | None
+    if not isinstance(step.event, GaussianDpEvent):
+        tightest = step.accountants[0]
+        mu, value, conversion = None, stated_value(step, config.delta, tightest), CONVERSIONS[tightest]
+    elif step.event.noise_multiplier == 0:
+        mu, value, conversion = math.inf, math.inf, "exact"
     else:
-        value = stated_value(one, config.delta, one.accountants[0])
-    return mu, Epsilon(value, "stated", "one_step", one.relation, IN_THE_BATCH, config.delta, conversion,
-                       f"one release, no amplification: {one.event}")
+        mu = 1 / step.event.noise_multiplier
+        value, conversion = gdp_eps(mu, config.delta), "exact"
+    return mu, Epsilon(value, "stated", "one_step", step.relation, IN_THE_BATCH, config.delta, conversion,
+                       f"one release, no amplification: {step.event}")
 
 
 def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
@@ -173,6 +188,10 @@ def stated_of(config: TrialConfig) -> str:
 
 
 def _stated_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
+    """Return the `stated` epsilons of the first `epochs_done` epochs, one for each accountant, the tightest first.
+
+    They follow from the privacy event that the trainer states, with the trial's calibrated noise.
+    """
     noisy = with_noise(config)
     event = event_of(noisy, epochs_done)
     what = f"{stated_of(noisy)}, and nobody here checked it"

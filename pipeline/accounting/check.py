@@ -67,6 +67,15 @@ def _shown(value: Value) -> str:
 
 
 def _evaluate(case: dict[str, Any], where: str) -> CheckResult:
+    """Return the result of one reference case.
+
+    Args:
+        case: with the keys `KEYS`.
+        where: file and case, for messages.
+
+    Raises:
+        CheckError: for a missing key, an unknown function, or inputs that the function does not take.
+    """
     if missing := [key for key in KEYS if key not in case]:
         raise CheckError(f"{where}: lacks {', '.join(missing)}")
     name, expected, rtol = case["function"], case["expected"], case["rtol"]
@@ -129,6 +138,14 @@ def _orders(text: str) -> range:
 
 def _leekifer(sensitivity: float, sigma: float, epochs: int, N: int, m: int, noise_multiplier: float, T: int,
               delta: float, orders: str) -> Value:
+    """Return the epsilons of `leekifer.leekifer_epsilon`, after a check that redundant inputs agree.
+
+    The published table has sensitivity, sigma (standard deviation of the noise on the mean) and epochs. The noise
+    multiplier and the number of steps T follow from them.
+
+    Raises:
+        ValueError: if the noise multiplier or T is not what the other inputs give.
+    """
     for name, value, derived in (("noise_multiplier", noise_multiplier, sigma * m / sensitivity),
                                  ("T", T, N // m * epochs)):
         if not math.isclose(value, derived, rel_tol=1e-9):

@@ -243,6 +243,11 @@ def not_described(config: TrialConfig) -> str:
 
 @lru_cache(maxsize=1024)
 def _assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
+    """Return the assumptions of the printed formulas, each with whether this trial satisfies it, and why.
+
+    The tuple is empty without the photonic mechanism. If the formulas do not describe the trial's noise, it has one
+    failing assumption.
+    """
     if not config.parts.mechanism.optical:
         return ()
     if reason := not_described(config):
@@ -267,6 +272,10 @@ def _assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
 
 
 def _floor(config: TrialConfig) -> Assumption:
+    """Return whether the trial keeps every |h_k| of the activations h at or above nu = tau_h_min/sqrt(n_(l-1)).
+
+    It does with `activation_floor`, or if no h can be negative, because the offset nu is then only added to h >= 0.
+    """
     if config.activation_floor:
         return Assumption(FLOOR, True, "activation_floor: h <- sign(h) clip(|h|, nu, c)")
     kinds = _layer_inputs(config)
@@ -320,6 +329,7 @@ def claimed_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 
 @lru_cache(maxsize=4096)
 def _note(config: TrialConfig, variant: Variant, convention: str) -> str:
+    """Return the note of one claimed epsilon: its formula, and which assumptions fail or are not enforced."""
     parts = [f"no guarantee: the formula as printed ({variant.source}), T = {convention}, times n_(l-1) columns that "
              "share their noise, biases not counted"]
     if convention == "epochs" and config.parts.sampler.amplified:

@@ -139,6 +139,11 @@ def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float
     log_in, log_out = math.log(q), math.log1p(-q) if q < 1 else -math.inf
 
     def at(step: int) -> float:
+        """Return epsilon by the Renyi divergence of order alpha = 1 + 2^(step/2).
+
+        A record takes part in each draw with probability q, so a draw's divergence is log(1 - q + q e^((alpha-1)
+        D))/(alpha-1), with D the divergence of one participation.
+        """
         alpha = 1 + 2.0 ** (step / 2)
         exponent = (alpha - 1) * label_divergence(alpha, config)
         curve = np.array([draws * np.logaddexp(log_out, log_in + exponent) / (alpha - 1)])

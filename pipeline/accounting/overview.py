@@ -68,6 +68,11 @@ def _counts_photons(trial: TrialConfig) -> bool:
 
 
 def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: bool) -> Statement:
+    """Return the statement on trials that differ only in their seed, or on one trial.
+
+    Args:
+        by_epoch: whether to state epsilon after every epoch, or only after the last.
+    """
     trial, noisy = trials[0], with_noise(trials[0])
     noise = (f"z = {noisy.noise_multiplier:.4g}" if trial.parts.mechanism.certified else
              _calibrated(noisy) if trial.parts.mechanism.composed else

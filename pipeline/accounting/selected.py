@@ -184,6 +184,12 @@ def _as_dp(event: Event, count: int = 1) -> tuple[DpEvent, NeighboringRelation]:
 
 
 def _common(events: Sequence[Event], field: str) -> str:
+    """Return the value of a field, `relation` or `sampler`, that all events share.
+
+    Raises:
+        ValueError: without events.
+        UnsupportedAccounting: if the values differ, or no accountant is proved for an event.
+    """
     if not events:
         raise ValueError("events: must be one per trial looked at, got none")
     for event in events:

@@ -43,6 +43,11 @@ class PLDAccountant(_PLDAccountant):  # type: ignore[misc]  # dp_accounting has 
     _pld: Any  # an untyped object of dp_accounting
 
     def _maybe_compose(self, event: DpEvent, count: int, do_compose: bool) -> object:
+        """Compose `count` repetitions of an event, as the base class does; randomized response is corrected.
+
+        Return None if the accountant supports the event. `do_compose` is False if the caller only asks for support. A
+        noise parameter of 1 means a uniform answer; with 0 the base class refuses the event.
+        """
         if not (isinstance(event, RandomizedResponseDpEvent) and do_compose and event.noise_parameter):
             return super()._maybe_compose(event, count, do_compose)
         if event.noise_parameter == 1 or event.num_buckets == 1:

@@ -25,6 +25,8 @@ from pipeline.trials.packs import Pack
 ATTACKED = 2  # the row space attack sees updates of the first two fully connected layers
 RUNS = 2000  # runs of the mechanism on each of two neighbours
 BIT_RUNS = 100  # the same, for runs with a whole batch
+BLIND_DEVIATIONS = 4  # an AUC this many standard deviations from 0.5 is no accident
+FINDS_AUC = 0.9  # least AUC of an attack that we call successful
 HEADER = ("trial", "attack", "AUC", "TPR at 0.1% FPR", "mu audited", "mu certified", "verdict")
 
 
@@ -118,6 +120,13 @@ def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterat
 
 
 def _found(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
+    """Yield the findings on a trial of this package's networks.
+
+    Args:
+        name: of the trial, for the table.
+        trial: with calibrated noise.
+        steps: training steps whose updates the row space attack sees.
+    """
     first = len(trial.layers) - len(trial.hidden)
     for layer in range(first, first + ATTACKED):
         found = row_space_audit(trial, data, layer, steps)
@@ -131,6 +140,11 @@ def _found(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator
 
 
 def _of_release(name: str, trial: TrialConfig) -> Finding:
+    """Return the finding of the two-point attack: one release of a Gaussian mechanism on two neighbouring inputs.
+
+    It compares the measured lower bound on mu, the parameter of Gaussian DP, with the certified mu of one step. The
+    inputs are synthetic, so the finding may be logged.
+    """
     release = audit_release(trial, RUNS, trial.delta)
     verdict = "EXCEEDS certified" if release.exceeds else "below certified"
     return Finding((name, f"two neighbours, one step ({release.statistic})", f"{release.auc:.3f}", f"{release.tpr:.1%}",
@@ -141,6 +155,7 @@ def _of_release(name: str, trial: TrialConfig) -> Finding:
 
 
 def _of_trainer(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
+    """Yield the findings on a trial of a user's trainer, and for each attack that does not apply, the reason."""
     def skipped(attack: str, why: str) -> Finding:
         return Finding((name, attack, "-", "-", "-", "-", why), public=True)
 
@@ -159,6 +174,14 @@ def _of_trainer(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Findin
 
 
 def _of_step(name: str, trial: TrialConfig, data: Dataset) -> Finding:
+    """Return the finding of the two-point attack on the `step` of a user's trainer.
+
+    It compares the measured lower bound with the epsilon that the trainer states. The batches are of test records, so
+    the finding may be logged.
+
+    Raises:
+        ConfigError: if the trainer fails, with its file and line.
+    """
     try:
         step = audit_step(trial, data, RUNS)
     except (TrainerError, TrainerFailed) as error:
@@ -173,6 +196,10 @@ def _of_step(name: str, trial: TrialConfig, data: Dataset) -> Finding:
 
 
 def _of_low_order_bits(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
+    """Yield the findings of the attack on the last bits of the released sum, one for each view of the attacker.
+
+    Rounding of floating-point sums can betray a record through these bits, although the real numbers would not.
+    """
     training = prepare(Pack((trial,)), data, data.train_x.device)
     try:
         found = low_order_bit_audit(training, BIT_RUNS)
@@ -187,15 +214,18 @@ def _of_low_order_bits(name: str, trial: TrialConfig, data: Dataset) -> Iterator
 
 
 def _verdict(found: RowSpaceAudit) -> str:
-    """Return a verdict in words.
+    """Return what the AUC of the row space attack shows: `blind`, `sees a little` or `finds its members`.
 
-    A guarantee allows a small advantage of the attack, which shows only with many members.
+    `blind`: the AUC is within `BLIND_DEVIATIONS` standard deviations of 0.5, the AUC of guessing. `finds its members`:
+    it is at least `FINDS_AUC`. `sees a little`: anything else, an AUC far below 0.5 included, because it depends on
+    membership too. A private trial may also see a little: a guarantee allows a small advantage.
     """
-    members, others = len(found.members), len(found.non_members)
-    chance = ((members + others + 1) / (12 * members * others)) ** 0.5  # standard deviation of a blind attack's AUC
-    if abs(found.auc - 0.5) <= 4 * chance:
+    members, non_members = len(found.members), len(found.non_members)
+    # standard deviation of the Mann-Whitney statistic over members * non_members, without any advantage
+    deviation = ((members + non_members + 1) / (12 * members * non_members)) ** 0.5
+    if abs(found.auc - 0.5) <= BLIND_DEVIATIONS * deviation:
         return "blind"
-    return "finds its members" if found.auc >= 0.9 else "sees a little"
+    return "finds its members" if found.auc >= FINDS_AUC else "sees a little"
 
 
 def publishable(found: Sequence[Finding]) -> list[Finding]:

@@ -228,6 +228,17 @@ def _frozen(value: Any) -> Any:
 
 
 def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
+    """Return the experiment of a parsed file.
+
+    Args:
+        content: of the file.
+        path: of the file; base of relative paths, and the default name.
+        stored: whether the text comes from a tracking store. Its plugins are not imported, and its trials were checked
+            when they were swept.
+
+    Raises:
+        ConfigError: naming the entry at fault.
+    """
     top = read_mapping(content, "the file", ENTRIES)
     name = top.get("name", path.stem)
     check_name("name", name)
@@ -275,6 +286,14 @@ def check_name(place: str, name: Any) -> None:
 
 
 def _check_distinct(trials: Sequence[tuple[str, TrialConfig, Mapping[str, str]]]) -> None:
+    """Refuse an experiment that has the same trial twice.
+
+    Args:
+        trials: (place in the file, trial, place of each given field).
+
+    Raises:
+        ConfigError: naming both places and the settings that differ without an effect.
+    """
     seen: dict[str, tuple[str, TrialConfig]] = {}
     for place, config, _ in trials:
         first, same = seen.setdefault(config.trial_key, (place, config))

@@ -68,6 +68,7 @@ def balanced(trials: Sequence[Fields]) -> list[int]:
 
 
 def _is_balanced(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether every combination of values occurs, and all occur equally often."""
     combinations = Counter(tuple(row.values()) for row in rows)
     count = 1
     for name in rows[0]:

@@ -23,6 +23,11 @@ class ExperimentLoader(yaml.SafeLoader):
     """YAML's safe loader, except that 1e-5 is a number and a duplicate key is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a YAML mapping as a dict.
+
+        Raises:
+            ConstructorError: for a key that stands twice, of which plain YAML would keep the last.
+        """
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for number, (key, _) in enumerate(node.value):
             if keys[number] in keys[:number]:
@@ -124,6 +129,7 @@ def line_of(text: str, message: str) -> str:
     lines: dict[str, int] = {}
 
     def walk(node: yaml.Node | None, place: str) -> None:
+        """Enter the line of every key and list item below `node`, whose place in the file is `place`, into `lines`."""
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 name = SYNONYMS.get(key.value, str(key.value))
@@ -218,6 +224,14 @@ def read_mapping(value: Any, place: str, names: Collection[str], needed: Collect
 
 
 def _settings(part: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
+    """Return a mapping from settings to values, the entry `key` of a part of the file; empty if the entry is missing.
+
+    Args:
+        prefix: place of the part, for messages.
+
+    Raises:
+        ConfigError: for an entry that is blank or no mapping.
+    """
     value = part.get(key, {})
     if key in part and value is None:
         raise ConfigError(f"{prefix}{key}: is blank; give it at least one field, or leave it out")
@@ -245,6 +259,17 @@ def _values(place: str, values: Any) -> list[Any]:
 
 
 def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
+    """Return the values of a range `{range|linspace|logspace: [...]}` of an experiment file.
+
+    `range` has whole numbers, without the stop. `linspace` and `logspace` have n numbers from low to high, rounded to
+    12 digits so that they read as they were written.
+
+    Args:
+        place: in the file, for messages.
+
+    Raises:
+        ConfigError: for an unknown kind, or arguments that it does not take.
+    """
     if len(spec) != 1 or not spec.keys() <= {"range", "linspace", "logspace"}:
         raise ConfigError(f"{place}: a range is one of range, linspace, logspace, got {dict(spec)!r}")
     ((kind, arguments),) = spec.items()

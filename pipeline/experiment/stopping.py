@@ -54,6 +54,7 @@ class Selection:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        """Refuse values out of range, or that the rule does not use; random stopping is geometric by default."""
         if self.rule not in RULES:
             raise ConfigError(f"selection.rule: must be one of {', '.join(RULES)}, got {self.rule!r}")
         if not self.is_random:

@@ -100,6 +100,7 @@ class Component(Gaussian):
         yield from super().checks()
 
     def _check_matrix(self, trial: TrialConfig) -> None:
+        """Refuse a feedback matrix of a device, because its spectral norm cannot be set to `feedback_norm`."""
         if trial.parts.projector.hardware:
             raise ConfigError("mechanism: component clipping needs the norm of the feedback matrix, which is not known "
                               "of a real OPU, got projector 'opu_hardware'; use 'per_example'")
@@ -108,6 +109,7 @@ class Component(Gaussian):
                               "device's own, got projector 'opu_physical'; use 'per_example'")
 
     def _check_excess(self, trial: TrialConfig) -> None:
+        """Refuse too little noise for the accountants, if a record may contribute more than the norm that scales it."""
         least = trial.parts.sampler.least_noise * (longer := excess(trial))
         if longer > 1 and 0 < self.noise_multiplier < least:
             raise ConfigError(f"noise_multiplier: must be at least {least:.3g} with sampler '{trial.sampler}' where a "
@@ -116,6 +118,7 @@ class Component(Gaussian):
                               f"{self.noise_multiplier}")
 
     def _check_target_norm(self, trial: TrialConfig) -> None:
+        """Refuse a target norm C that leaves no room for activations, and convolutions without a target."""
         if not self.target_norm:
             if trial.parts.network.convolutional:
                 raise ConfigError("target_norm: must be > 0 with mechanism 'component' and network 'convnet', as the "

@@ -74,6 +74,11 @@ def described(path: Path) -> FeatureFile:
 
 
 def _described(path: Path) -> FeatureFile:
+    """Return the shapes and the digest of a safetensors file with features.
+
+    Raises:
+        ConfigError: unless it has floating-point matrices `train` and `test` of one width.
+    """
     from safetensors import SafetensorError, safe_open
 
     shapes = {}

@@ -189,6 +189,7 @@ class Photonic(Mechanism):
             self._check_target(trial)
 
     def _check_described(self, trial: TrialConfig) -> None:
+        """Refuse algorithms, networks and samplers for which the photonic mechanism has no description."""
         feedback = trial.parts.feedback
         if not feedback.described:
             described = [name for name, cls in parts_of("algorithm", Feedback).items() if cls.described]
@@ -204,6 +205,7 @@ class Photonic(Mechanism):
                               "batches; use 'shuffled' or 'without_replacement', or mechanism 'per_example'")
 
     def _check_joint(self, trial: TrialConfig) -> None:
+        """Refuse `joint_release` unless the output layer's error can be decoded from the noisy projection."""
         check_matrix("joint_release", trial)
         if not self.output_noise:
             raise ConfigError("output_noise: must be true with joint_release, which decodes the output layer's error "
@@ -213,6 +215,7 @@ class Photonic(Mechanism):
                               f"cannot be decoded from the projection, got {list(trial.hidden)}")
 
     def _check_target(self, trial: TrialConfig) -> None:
+        """Refuse a target label epsilon that is too small, stands beside sigma, or cannot be met."""
         target = self.target_label_epsilon
         if target < LEAST_LABEL_EPSILON:
             raise ConfigError(f"target_label_epsilon: must be 0 (sigma is given) or at least {LEAST_LABEL_EPSILON}, "
@@ -262,6 +265,7 @@ class Gaussian(Mechanism):
         yield self._check_delta
 
     def _check_records(self, trial: TrialConfig) -> None:
+        """Refuse parts that do not state that a record's contribution depends on this record alone."""
         if trial.parts.feedback.per_record is None:
             raise ConfigError(f"mechanism: '{self.name}' bounds what each record contributes, if its learning signals "
                               f"depend on no other record, which algorithm '{trial.algorithm}' does not state "
@@ -278,6 +282,7 @@ class Gaussian(Mechanism):
             check_denoise(trial)
 
     def _check_noise(self, trial: TrialConfig) -> None:
+        """Refuse a target epsilon beside a noise multiplier, and noise too small to account for."""
         z = self.noise_multiplier
         if self.target_epsilon and z:
             raise ConfigError("target_epsilon: sets the noise multiplier; give one of the two, got target_epsilon "
@@ -287,6 +292,11 @@ class Gaussian(Mechanism):
                               f"below which nothing useful can be accounted for, got {z}")
 
     def _check_delta(self, trial: TrialConfig) -> None:
+        """Refuse a delta too small for privacy-loss distributions, and rounded products.
+
+        A privacy-loss distribution has a rounding error for every step, which delta must exceed. The bound on
+        contributions does not cover the rounding of factors to bfloat16.
+        """
         if trial.parts.sampler.amplified and (self.noise_multiplier or self.target_epsilon):
             steps = trial.epochs * trial.steps_per_epoch
             if trial.delta < (least := steps * LEAST_DELTA_PER_STEP):

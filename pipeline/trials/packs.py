@@ -46,6 +46,7 @@ class Resources:
     store_patience_seconds: float = 60.0
 
     def __post_init__(self) -> None:
+        """Refuse resources out of range, and packs that would reserve neither a CPU nor a GPU."""
         for name in ("cpu", "gpu", "opu", "checkpoint_seconds", "store_patience_seconds"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):

@@ -190,6 +190,7 @@ def part(slot: str, name: str, held: bool = False) -> Callable[[type[Part]], typ
             and '_'; for a setting that another part declares with a different default, text or range.
     """
     def enter(cls: type[Part]) -> type[Part]:
+        """Register the class `cls` under `name`, and forget settings that no part has any more."""
         if slot not in PARTS:
             raise ConfigError(f"slot: must be one of {', '.join(PARTS)}, got {slot!r}")
         if not re.fullmatch("[a-z][a-z0-9_]*", name):
@@ -261,6 +262,15 @@ def all_parts() -> Iterator[type[Part]]:
 
 
 def _enter_settings(cls: type[Part], others: Sequence[type[Part]]) -> None:
+    """Register the settings of a part.
+
+    Args:
+        cls: the part.
+        others: all other parts. A setting that another part has too must be declared alike.
+
+    Raises:
+        ConfigError: for a field that is no setting, a name that is taken or malformed, or a default out of range.
+    """
     for f in fields(cls):
         if "doc" not in f.metadata:
             raise ConfigError(f"settings: '{f.name}' must be what `pipeline.trials.fields.setting` makes, got "

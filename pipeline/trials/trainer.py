@@ -310,6 +310,13 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
             raise ConfigError(f"calibrates: must be a setting with a number that is no whole one, got '{calibrates}'")
 
     def enter(function: Train) -> Train:
+        """Register a generator function as a trainer, with the parts that it brings, and return it unchanged.
+
+        A trainer that states its own event also brings a mechanism and a sampler. The others use this package's.
+
+        Raises:
+            ConfigError: for a function that yields nothing.
+        """
         entered: object = function
         if not inspect.isgeneratorfunction(entered):
             raise ConfigError(f"trainer: '{name}' must be a generator function, which yields after each epoch, got "
