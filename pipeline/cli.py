@@ -107,10 +107,11 @@ def _status(options: Namespace) -> int:
         raise ConfigError(f"--set: changes what FILE says, got none with {' '.join(options.set)}")
     experiment = _experiment(options.target, options) if options.target else None
     store = Reader(root=options.mlruns)
-    sets = [word for change in options.set for word in ("--set", change)]
+    set_options = [word for change in options.set for word in ("--set", change)]
     with contextlib.suppress(KeyboardInterrupt) if options.watch else contextlib.nullcontext():
         while True:
-            states = [status.read(store, name, experiment, (options.target, *sets), options.private)
+            states = [status.read(store, name, experiment, (options.target, *set_options),
+                                  options.private)
                       for name in ([experiment.name] if experiment else store.sweeps())]
             if options.watch and sys.stdout.isatty():
                 print("\x1b[2J\x1b[H", end="")
@@ -127,7 +128,11 @@ def _experiment(target: str, options: Namespace, store: Reader | None = None) ->
     Plugins from a store are not imported, and its relative paths start at the working directory.
 
     Args:
+        target: an experiment file, or the name of a sweep.
         store: the store of --mlruns; it is opened only for a name.
+
+    Raises:
+        ConfigError: for a target that is neither, and as `load_experiment`.
     """
     changes = _assignments("--set", options.set)
     if Path(target).exists() or Path(target).suffix in (".yaml", ".yml"):
@@ -150,7 +155,7 @@ def _experiment(target: str, options: Namespace, store: Reader | None = None) ->
 
 
 def _check_feature_files(experiment: Experiment, store: Reader) -> None:
-    """Refuse a stored text if a path in it leads to other features than the sweep's.
+    """Refuse an experiment from a store if a feature file now has other features than when it was swept.
 
     Raises:
         ConfigError: naming the file.
@@ -211,7 +216,7 @@ def _report(options: Namespace) -> int:
 
 
 def _stems(files: Iterable[Path]) -> list[str]:
-    """Group files by stem: `runs.csv`, `frontier.csv .md .svg`."""
+    """Return file names grouped by stem, for example `runs.csv`, `frontier.csv .md .svg`."""
     stems: dict[str, str] = {}
     for path in files:
         stems[path.stem] = f"{stems[path.stem]} {path.suffix}" if path.stem in stems else path.name
@@ -230,7 +235,7 @@ def _assignments(option: str, texts: Sequence[str]) -> dict[str, object]:
 
 
 def _asked_for(experiment: Experiment, store: Reader) -> Experiment:
-    """Return a search with the trials that it has asked for; any other experiment is unchanged."""
+    """Return a search with the trials that it has asked for so far; any other experiment is unchanged."""
     if experiment.search:
         from analysis.runs import searched
 
@@ -330,7 +335,7 @@ def _publishable(found: Sequence[Finding]) -> list[Finding]:
 
 @contextlib.contextmanager
 def _text_file(name: str, text: str) -> Iterator[Path]:
-    """Yield a temporary file for logging."""
+    """Yield a temporary file with this name and text; it is deleted afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, name)
         file.write_text(text + "\n", encoding="utf-8")
@@ -345,8 +350,12 @@ def _import(options: Namespace) -> int:
     check_name("--as", options.name)
     results, text = read_results(options.file)
     added, deleted = Store(root=options.mlruns).import_results(options.name, results, text, options.replace)
-    said = [f"{counted(added, 'result')} imported"] * bool(added) + [f"{deleted} deleted"] * bool(deleted)
-    return _print_lines([f"{options.name}: {', '.join(said) or f'nothing to do, it has all {len(results)} results'}",
+    done = []
+    if added:
+        done.append(f"{counted(added, 'result')} imported")
+    if deleted:
+        done.append(f"{deleted} deleted")
+    return _print_lines([f"{options.name}: {', '.join(done) or f'nothing to do, it has all {len(results)} results'}",
                          f"to show them: photonic report FILE --with {options.name}"])
 
 

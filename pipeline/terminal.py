@@ -23,6 +23,7 @@ def stopping() -> Iterator[None]:
     """
 
     def end(why: str) -> None:
+        """End the process at once, without a traceback."""
         os.write(STDERR, f"ended {why}; run the same command again to go on\n".encode())
         os._exit(INTERRUPTED)
 

@@ -52,7 +52,9 @@ def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEven
 
 
 def gaussian_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
-    """Return the event of a trial with a Gaussian mechanism.
+    """Return the privacy event of the first `epochs_done` epochs of a trial with a Gaussian mechanism.
+
+    Its noise multiplier is None if a target epsilon sets it, and is calibrated later (`with_noise`).
 
     Raises:
         ValueError: for another mechanism, or unless epochs_done >= 1.
@@ -60,10 +62,10 @@ def gaussian_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
     mechanism, sampler = config.parts.mechanism, config.parts.sampler
     if not mechanism.certified:
         raise ValueError(f"mechanism: must be one of {', '.join(certified_mechanisms())}, got {mechanism.name}")
-    longest = sensitivity(mechanism.excess(config), sampler.relation)
-    z = None if config.target_epsilon else config.noise_multiplier / longest
-    return PrivacyEvent(sampler.name, sampler.relation, z, epochs_done * config.steps_per_epoch, epochs_done,
-                        **sampler.rates(config.split_sizes[0]))
+    sensitivity_over_norm = sensitivity(mechanism.excess(config), sampler.relation)
+    noise_multiplier = None if config.target_epsilon else config.noise_multiplier / sensitivity_over_norm
+    return PrivacyEvent(sampler.name, sampler.relation, noise_multiplier, epochs_done * config.steps_per_epoch,
+                        epochs_done, **sampler.rates(config.split_sizes[0]))
 
 
 def _as_stated(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEvent:
@@ -99,9 +101,10 @@ def with_noise(config: TrialConfig) -> TrialConfig:
 
         return noisy(calibrate(config.target_epsilon, lambda value: _value_of(noisy(value)), trainer.calibrates))
     event = gaussian_event(config, config.epochs)
-    z = noise_multiplier_for(config.target_epsilon, event, accounted_delta(config))
-    z *= sensitivity(config.parts.mechanism.excess(config), event.relation)
-    return TrialConfig(config.given, noise_multiplier=z, target_epsilon=0.0)
+    over_sensitivity = noise_multiplier_for(config.target_epsilon, event, accounted_delta(config))
+    # the setting is over the norm C to which noise is scaled, the event's multiplier over the sensitivity
+    over_norm = over_sensitivity * sensitivity(config.parts.mechanism.excess(config), event.relation)
+    return TrialConfig(config.given, noise_multiplier=over_norm, target_epsilon=0.0)
 
 
 def calibrated(config: TrialConfig) -> dict[str, str]:

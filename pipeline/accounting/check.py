@@ -32,7 +32,7 @@ class CheckResult(NamedTuple):
 
 
 def evaluate(path: Path | str) -> list[CheckResult]:
-    """Evaluate all cases of the file, in order.
+    """Return the results of all cases of a file, in order.
 
     Expected values are numbers, "inf", or an object with such values. In an object, null expects null. `published` is a
     number as a paper printed it: the first value of the object must lie within one unit of its last digit.
@@ -100,14 +100,20 @@ def _scalar(value: Any) -> float | None:
 
 
 def agree(got: Value, expected: Value, rtol: float) -> bool:
-    """Whether the function gave every expected number, within `rtol`.
+    """Whether the function gave every expected number, within the relative tolerance `rtol`.
+
+    Args:
+        expected: a number or None, or several by name. `published` is a number as a paper printed it: the first value
+            of
+            `got` must lie within one unit of its last digit.
 
     Raises:
         ValueError: for an expected value that the function does not give.
     """
     if not isinstance(expected, Mapping) and not isinstance(got, Mapping):
-        return got is expected if got is None or expected is None else got == expected or (
-            abs(got - expected) <= rtol * abs(expected) < math.inf)
+        if got is None or expected is None:
+            return got is expected
+        return got == expected or abs(got - expected) <= rtol * abs(expected) < math.inf
     if (not isinstance(expected, Mapping) or not isinstance(got, Mapping)
             or expected.keys() - got.keys() - {"published"}):
         raise ValueError(f"expects {expected}, and the function gives {got}")

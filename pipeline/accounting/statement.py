@@ -193,7 +193,7 @@ def _source(config: TrialConfig) -> str:
 
 
 def _numbers(config: TrialConfig) -> str:
-    """Say for which numbers the guarantee holds: real numbers, or the released ones."""
+    """Return a clause: for which numbers the guarantee holds, real numbers or the released ones."""
     if not (config.secure or config.exact):
         return REAL_NUMBERS
     note = "holds for the numbers that are released: "
@@ -203,7 +203,7 @@ def _numbers(config: TrialConfig) -> str:
 
 
 def _disclosed(config: TrialConfig) -> str:
-    """Say which values of private records are logged besides the release."""
+    """Return a clause: which values of private records are logged besides the release."""
     if config.disclosure == "plain":
         return "not covered: training loss, validation accuracy and alignment on training batches, logged as they are"
     if is_noisy(config):
@@ -268,9 +268,10 @@ def _notes(config: TrialConfig) -> list[str]:
 
 
 def _why_not_certified(config: TrialConfig) -> str:
-    """Say why the photonic mechanism is not certified.
+    """Return a clause: why the photonic mechanism is not certified.
 
-    An update's rows lie in span{h_i : i in batch}; neighbours that change the span have disjoint supports.
+    An update's rows lie in span{h_i : i in batch}, the span of the batch's activations. Neighbours that change the span
+    have disjoint supports.
     """
     if config.sigma == 0 and not config.physical:
         return "not certified: sigma = 0, no noise, no guarantee"

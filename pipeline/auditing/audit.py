@@ -48,7 +48,7 @@ class Finding:
 
 def audit_experiment(experiment: Experiment, number: int | None = None, data_folder: Path | None = None,
                      steps: int = 1) -> Iterator[Finding]:
-    """Attack all trials of an experiment, or one of them; trials that differ only in the seed count once.
+    """Yield the findings on all trials of an experiment, or on one; trials that differ only in the seed count once.
 
     For a search the trials are the corners of its space.
 
@@ -77,7 +77,10 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
 
 
 def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int = 1) -> list[Finding]:
-    """Attack one trial, as `audit_experiment`.
+    """Return the findings on one trial.
+
+    Args:
+        steps: training steps whose updates the row space attack sees.
 
     Raises:
         ConfigError: for more steps than an epoch has.
@@ -127,10 +130,12 @@ def _found(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator
         trial: with calibrated noise.
         steps: training steps whose updates the row space attack sees.
     """
-    first = len(trial.layers) - len(trial.hidden)
+    first = len(trial.layers) - len(trial.hidden)  # number of the first fully connected layer
     for layer in range(first, first + ATTACKED):
         found = row_space_audit(trial, data, layer, steps)
-        epsilons = sorted(claimed_epsilons(trial, trial.epochs), key=lambda e: e.value)[:1] if layer == first else []
+        epsilons: list[Epsilon] = []
+        if layer == first:  # the least claimed epsilon, once for the trial
+            epsilons = sorted(claimed_epsilons(trial, trial.epochs), key=lambda e: e.value)[:1]
         yield Finding((name, f"row space, layer {layer}", f"{found.auc:.3f}", f"{found.tpr():.1%}", "-", "-",
                        _verdict(found)), {f"audit/row_space_auc/layer_{layer}": found.auc}, tuple(epsilons))
     if trial.parts.mechanism.certified and trial.noise_multiplier:
@@ -186,13 +191,16 @@ def _of_step(name: str, trial: TrialConfig, data: Dataset) -> Finding:
         step = audit_step(trial, data, RUNS)
     except (TrainerError, TrainerFailed) as error:
         raise ConfigError(f"{name}: {error} ({error.place})") from error
-    mus = ("-", "-") if step.mu is None else (f">= {step.mu_lower:.3f}", f"{step.mu:.3f}")
-    verdict = ("EXCEEDS stated" if step.exceeds else "below stated") + (
-        "" if step.fresh else "; releases of one batch never differ")
-    return Finding((name, "two neighbours, one step (projection)", f"{step.auc:.3f}", f"{step.tpr:.1%}", *mus, verdict),
-                   {"audit/one_step_auc": step.auc, step.audited.metric_name: step.audited.value}
-                   | ({} if step.mu_lower is None else {"audit/one_step_mu": step.mu_lower}),
-                   (step.audited, step.stated), step.exceeds, public=True)
+    mu_columns = ("-", "-")
+    metrics = {"audit/one_step_auc": step.auc, step.audited.metric_name: step.audited.value}
+    if step.mu is not None and step.mu_lower is not None:
+        mu_columns = (f">= {step.mu_lower:.3f}", f"{step.mu:.3f}")
+        metrics["audit/one_step_mu"] = step.mu_lower
+    verdict = "EXCEEDS stated" if step.exceeds else "below stated"
+    if not step.fresh:
+        verdict += "; releases of one batch never differ"
+    return Finding((name, "two neighbours, one step (projection)", f"{step.auc:.3f}", f"{step.tpr:.1%}", *mu_columns,
+                    verdict), metrics, (step.audited, step.stated), step.exceeds, public=True)
 
 
 def _of_low_order_bits(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:

@@ -57,7 +57,7 @@ def parse_yaml(text: str, path: Path | str) -> Any:
 
 
 def by_names_in_keys(content: Any) -> Any:
-    """Return a file's content with every setting under its name in keys.
+    """Return a file's content with synonyms of settings replaced by the names that keys of trials have.
 
     Raises:
         ConfigError: for a setting that is given under both names.
@@ -72,7 +72,7 @@ def by_names_in_keys(content: Any) -> Any:
 
 
 def in_words_of(text: str, message: str) -> str:
-    """Return a message with settings under their names in the file's text."""
+    """Return a message that calls settings as the file's text does, where the file has a synonym (`SYNONYMS`)."""
     for name, known in SYNONYMS.items():
         if re.search(rf"\b{name}\b", text) and not re.search(rf"\b{known}\b", text):
             message = re.sub(rf"\b{known}\b", name, message)
@@ -80,7 +80,7 @@ def in_words_of(text: str, message: str) -> str:
 
 
 def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, str]:
-    """Return an experiment file's content with other settings in its base, and a matching text.
+    """Return (content, text) of an experiment file after `--set`: changed settings in its base, and the matching text.
 
     Args:
         changes: by field; `name` is the experiment's name, and `search.seed` or `budget.epsilon` an entry of these
@@ -151,7 +151,7 @@ def line_of(text: str, message: str) -> str:
 
 
 def entries(top: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings of the file, by place."""
+    """Return all settings that the file gives, by place, for example `cases[0].base.sigma`."""
     parts = [("", top), *((f"cases[{number}].", case) for number, case in enumerate(top.get("cases") or ()))]
     found = {f"{prefix}{key}.{field}": value for prefix, part in parts for key in ("base", "grid")
              for field, value in part.get(key, {}).items()}
@@ -161,9 +161,14 @@ def entries(top: Mapping[str, Any]) -> dict[str, Any]:
 def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple[str, TrialConfig, dict[str, str]]]:
     """Yield (place in the file, trial, place of each given field) for every combination of every case.
 
+    A case's settings replace those of the whole file. A fixed value of a case replaces a grid of the whole file.
+
     Args:
         folder: base of relative paths in settings.
         preset: the version that sets a trial's open settings; empty for none.
+
+    Raises:
+        ConfigError: naming the place in the file.
     """
     base, grid = _settings(top, "base"), _grid(top, "grid")
     cases = top.get("cases")
@@ -196,7 +201,13 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple
 
 def _locate(message: str, prefix: str, case: Mapping[str, Any], top: Mapping[str, Any],
             indices: Mapping[str, int]) -> str:
-    """Return the error with the place in the file, or the preset, that set the named field."""
+    """Return an error message with the place in the file, or the preset, that set the named field.
+
+    Args:
+        message: begins with the field.
+        prefix: place of the case, for example `cases[0].`.
+        indices: by grid field, the index of the combination's value.
+    """
     field = message.split(":", 1)[0]
     field = SYNONYMS.get(field, field)
     for part, where in ((case, prefix), (top, "")):

@@ -110,7 +110,9 @@ class Search:
         return TrialConfig.from_mapping(filled(self.preset, {**self.base, **values}))
 
     def corners(self) -> Iterator[tuple[TrialConfig, dict[str, str]]]:
-        """Yield (trial, place of each given field) for every combination of choices and ends of ranges.
+        """Yield (trial, place of each given field) for every corner of the space, which stand for the unknown trials.
+
+        A corner combines one choice, or one end of its range, of every setting.
 
         Raises:
             ConfigError: for a corner that cannot be run, with the place of the named field.

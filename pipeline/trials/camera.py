@@ -95,7 +95,10 @@ class Camera:
         return math.sqrt(4 * self._electronic) / (4 * self.photons_per_unit * self.reference)
 
     def with_sigma(self, sigma: float) -> Camera:
-        """Return this camera with the light that gives `effective_sigma` = sigma > 0, in units of B."""
+        """Return this camera with the light that gives `effective_sigma` = sigma > 0, in units of an entry of B.
+
+        It solves the quadratic equation of phi, photo-electrons per unit of intensity.
+        """
         bright, scaled = self._bright, (4 * self.reference * sigma) ** 2
         phi = (2 * bright + math.sqrt(4 * bright**2 + 4 * scaled * self._electronic)) / scaled
         return replace(self, photons=phi * self.photons / self.photons_per_unit)

@@ -66,7 +66,7 @@ def described(path: Path) -> FeatureFile:
         if DESCRIBED.get(path, (None,))[0] != version:
             file = _described(path)
             if time.time() - status.st_mtime < RECENT_SECONDS:
-                return file
+                return file  # not kept: it may change again with the same version
             DESCRIBED[path] = version, file
         return DESCRIBED[path][1]
     except OSError as error:

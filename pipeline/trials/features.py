@@ -243,7 +243,9 @@ class Scattering(OfSquares):
     def room(self, trial: TrialConfig) -> None:
         """Refuse scales J that average over more pixels than an image has, or pad more than can be reflected."""
         size, scales = self.size(trial), self.scattering_scales
-        if 2**scales > size or -(-(padded_size(size, scales) - size) // 2) >= size:
+        padding = padded_size(size, scales) - size
+        larger_side = (padding + 1) // 2  # both sides reflect pixels of the image
+        if 2**scales > size or larger_side >= size:
             raise ConfigError(f"scattering_scales: averages over 2^J pixels, of which images of {trial.dataset} have "
                               f"{size} in a row, got {scales}")
 

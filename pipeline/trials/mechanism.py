@@ -61,7 +61,10 @@ class Mechanism(Part):
         return self.update_norm(trial.canonical())
 
     def factor_bounds(self, trial: TrialConfig) -> Sequence[tuple[float, float]] | None:
-        """Return bounds on ||delta^l||/C and ||h^{l-1}|| of every layer; None if there are no separate bounds."""
+        """Return (bound on ||delta^l||/C, bound on ||h^{l-1}||) of every layer l; None without separate bounds.
+
+        delta^l is a record's learning signal, h^{l-1} its activations, and C the bound on its whole contribution.
+        """
         return None
 
     @classmethod
@@ -82,7 +85,11 @@ def certified_mechanisms() -> list[str]:
 
 
 def check_denoise(trial: TrialConfig) -> None:
-    """Refuse `denoise` for trials without a column space of B."""
+    """Refuse `denoise` for trials whose signals are not on the column space of a known feedback matrix B.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
     feedback, network = trial.parts.feedback, trial.parts.network
     if not (feedback.exact or feedback.matrix):
         direct = [name for name, cls in parts_of("algorithm", Feedback).items() if cls.matrix]
@@ -96,7 +103,11 @@ def check_denoise(trial: TrialConfig) -> None:
 
 
 def check_matrix(name: str, trial: TrialConfig) -> None:
-    """Refuse a setting that needs a known matrix B."""
+    """Refuse the setting `name`, which needs a known feedback matrix B, if the trial has none.
+
+    Raises:
+        ConfigError: for back-propagation, and for a real OPU.
+    """
     if trial.parts.feedback.exact:
         raise ConfigError(f"{name}: must be false with bp, whose error is released once and never projected, got true")
     if trial.parts.projector.hardware:
@@ -158,7 +169,7 @@ class Photonic(Mechanism):
         low=0, high=1e6, per_trial=True, elide=True)
 
     def kind(self, trial: TrialConfig) -> str:
-        """Return `label` if every layer gets noise."""
+        """Return `label` if every layer's error gets noise, so that its label epsilon is finite; else empty."""
         if trial.physical:
             return "label" if self.joint_release else ""
         noisy = self.target_label_epsilon or self.sigma
@@ -173,7 +184,11 @@ class Photonic(Mechanism):
         return f"label_epsilon={target:g}" if target > 0 else f"sigma={fields['sigma']:g}"
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse trials that the paper does not describe, and targets that cannot be met."""
+        """Refuse trials that the paper does not describe, and targets that cannot be met.
+
+        Raises:
+            ConfigError: naming the setting.
+        """
         self._check_described(trial)
         if self.tau_h_min > self.tau_h:
             raise ConfigError(f"tau_h_min: must be at most tau_h = {self.tau_h}, got {self.tau_h_min}")

@@ -80,7 +80,7 @@ class Pack:
 
 
 def plan(trials: Sequence[TrialConfig], resources: Resources, workers: int, kept: Sequence[Pack] = ()) -> list[Pack]:
-    """Group trials into packs.
+    """Return trials grouped into packs, in the order in which they should start.
 
     Packs affect only speed, because a trial's result does not depend on its pack. Trials with one `pack_key` are cut
     into packs of nearly equal size, at most `pack_size`. Packs that need an OPU come first, because few can run at once

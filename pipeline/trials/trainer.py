@@ -195,7 +195,7 @@ class External(Trainer):
         return {} if self.trainer_version else {"trainer_version": self.version}
 
     def layers(self, trial: TrialConfig) -> tuple[LayerShape, ...]:
-        """Return layers for planning.
+        """Return the shapes of layers for planning, as far as they are known.
 
         A certified trainer gets one layer without inputs; its biases are the numbers that a record contributes. Another
         trainer counts as softmax regression, which only affects the order in which trials start.
@@ -348,7 +348,7 @@ def _named(cls: type[Part], entered: type[Part]) -> type[Part]:
 
 @lru_cache(maxsize=1024)
 def _whole(name: str, parameters: Callable[[TrialConfig], int], trial: TrialConfig) -> int:
-    """Return the length of a record's contribution.
+    """Return the length of a record's contribution, by the trainer's function `parameters`.
 
     Raises:
         ConfigError: unless the trainer gives a whole number >= 1.
