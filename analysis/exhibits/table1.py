@@ -67,17 +67,22 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def texts(runs: pd.DataFrame, table: pd.DataFrame) -> Texts:
-    """Return two tables with captions.
+    """Return the texts of the exhibit: a captioned table, a captioned table with more detail, and notes.
 
-    The first has algorithms as rows, settings as columns and cells `ours (paper)`. The second has a row per cell, with
-    interval, n and difference from the paper.
+    The first table has algorithms as rows, noise settings as columns and cells `ours (paper)`. The second has a row per
+    cell: interval, number of seeds n, and difference from the paper. Accuracies are in percent, and their differences
+    in percentage points.
+
+    Args:
+        runs: a row per trial, from `load_runs`; captions and notes need its settings.
+        table: a row per (algorithm, noise setting), averaged over seeds, from `tabulate`.
     """
-    settings, rows = _grid(table)
-    header = ["", "noise", "mean", "95% interval", "n", "paper", "difference"]
-    long = Table.of(header, map(_long_row, table.itertuples()), texts=(0, 1))
-    return Texts((caption(runs, table), Table.of(["", *map(setting_label, settings)], rows)),
-                 ("By cell: mean over n seeds, 95% t interval, and difference from the paper, in points.", long),
-                 tuple(_notes(runs, table)))
+    settings, grid_rows = _grid(table)
+    grid = Table.of(["", *map(setting_label, settings)], grid_rows)
+    cell_header = ["", "noise", "mean", "95% interval", "n", "paper", "difference"]
+    cells = Table.of(cell_header, map(_long_row, table.itertuples()), texts=(0, 1))
+    cells_caption = "By cell: mean over n seeds, 95% t interval, and difference from the paper, in points."
+    return Texts(body=(caption(runs, table), grid), more=(cells_caption, cells), notes=tuple(_notes(runs, table)))
 
 
 def caption(runs: pd.DataFrame, table: pd.DataFrame) -> str:

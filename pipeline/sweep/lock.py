@@ -30,13 +30,15 @@ class SweepRunning(UserError, RuntimeError):
 
 @contextlib.contextmanager
 def sweeping(root: Path, name: str, driver: str, patience: float = PATIENCE) -> Iterator[None]:
-    """Hold the lock of sweep `name` of the store in `root`; the system releases it when the process dies.
+    """Hold the lock of a sweep inside the `with` block, so that one process at a time runs it.
+
+    If the process dies, the operating system releases the lock.
 
     Args:
-        root: root of the store.
+        root: folder of the tracking store; the lock is a file in it.
         name: name of the sweep.
-        driver: name of this driver (`Store.driver`), for `local_driver`.
-        patience: seconds to wait for the lock.
+        driver: name of this process, `Store.driver`; it is written beside the lock, where `local_driver` reads it.
+        patience: seconds to wait while another process holds the lock.
 
     Raises:
         SweepRunning: if another process still holds the lock after `patience` seconds.
