@@ -79,6 +79,15 @@ def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> lis
 
 
 def _of_kind(runs: pd.DataFrame, evidence: Evidence, dataset: str, kind: str, place: str, most: int) -> list[str]:
+    """Return sentences on the best algorithm at each epsilon of one kind, and on its lead over the next.
+
+    Args:
+        runs: the runs of the data set, from `load_runs`.
+        evidence: the runs behind the report's points, for the price of a choice and for the doubts.
+        dataset, kind: data set and kind of epsilon.
+        place: the data set in words, ` on MNIST`; empty if the report has only one.
+        most: largest number of epsilons with a sentence on the lead.
+    """
     behind = evidence.shown[(evidence.shown["dataset"] == dataset) & (evidence.shown["kind"] == kind)]
     points = summarized(behind, kind)
     points = points.assign(asked=asked(points)).sort_values("mean", ascending=False, kind="stable")

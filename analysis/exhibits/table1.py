@@ -111,6 +111,7 @@ def _notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
 
 
 def _long_row(row: Any) -> list[str]:  # Any: a row of `DataFrame.itertuples`
+    """Return the cells of one (algorithm, noise setting): names, mean in percent, interval, n, paper, difference."""
     interval = NO_VALUE if math.isnan(row.accuracy_low) else f"{row.accuracy_low:.2f} to {row.accuracy_high:.2f}"
     against = [NO_VALUE] * 2 if math.isnan(row.paper) else [f"{row.paper:.2f}", f"{row.difference:+.2f}"]
     return [ALGORITHM_LABELS[row.algorithm], setting_label(row.setting), f"{row.accuracy_mean:.2f}", interval,
@@ -125,11 +126,13 @@ def _grid(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def _cell(row: Any) -> str:
+    """Return the text of a cell, in percent: `ours ± half width (paper)`, without the paper if it has no such cell."""
     ours = plus_minus(row.accuracy_mean, half_width=row.accuracy_half_width)
     return ours if math.isnan(row.paper) else f"{ours} ({row.paper:.2f})"
 
 
 def _divergence(runs: pd.DataFrame) -> list[str]:
+    """Return a sentence that counts diverged trials by algorithm and noise setting; empty without such trials."""
     diverged = runs[runs["status"] == "diverged"]
     if diverged.empty:
         return []

@@ -175,6 +175,7 @@ def _settings(runs: pd.DataFrame) -> str:
 
 
 def _means(points: pd.DataFrame) -> Table:
+    """Return the table of means of one kind of epsilon: algorithms as rows, epsilons as columns, smallest first."""
     by_column = points.assign(column=[_column(row) for row in points.itertuples()])
     by_column = by_column.sort_values("epsilon", kind="stable")
     columns = list(dict.fromkeys(by_column["column"]))
@@ -232,6 +233,7 @@ def _cut(points: pd.DataFrame) -> list[str]:
 
 
 def _ended_early(runs: pd.DataFrame) -> list[str]:
+    """Return sentences on trials that diverged or were stopped, and how they count; empty if all trials finished."""
     diverged, stopped = (runs[runs["status"] == status] for status in ("diverged", "stopped"))
     found = []
     if len(diverged):

@@ -54,6 +54,11 @@ def reference_epsilon(epsilon: Sequence[float]) -> float:
 
 
 def _points(epsilon: Sequence[float], value: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Return epsilons and values as arrays [n] of floats.
+
+    Raises:
+        ValueError: if their lengths differ, a number is not finite, or an epsilon is not positive.
+    """
     e, a = np.asarray(epsilon, dtype=float), np.asarray(value, dtype=float)
     if e.ndim != 1 or e.shape != a.shape:
         raise ValueError(f"value: must have one per epsilon, got shapes {e.shape} and {a.shape}")
