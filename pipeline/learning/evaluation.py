@@ -46,6 +46,11 @@ class Evaluation:
 
     def __init__(self, trials: tuple[TrialConfig, ...], data: Dataset, train_inputs: Inputs, test_inputs: Inputs,
                  validation: torch.Tensor) -> None:
+        """Decide which accuracies are followed during training and which are published, and prepare their noise.
+
+        The trials of a pack share these settings, so the first trial has them. In secure or integer trials, counts are
+        rounded to a grid and get noise on it, with a slightly larger deviation (`count_enlargement`).
+        """
         c = trials[0]
         self.data, self.validation = data, validation
         self._inputs = {"validation": train_inputs, "test": test_inputs}

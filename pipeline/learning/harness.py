@@ -45,6 +45,10 @@ class Harness(Run):
     """One trial of a user's trainer."""
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
+        """Prepare the trial's data, its view for the trainer, and its generators; the trainer itself begins later.
+
+        A certified trainer (one with `parameters`) gets `contributions`, another gets the records.
+        """
         super().__init__(pack, data, device, rungs)
         (self.config,) = (with_noise(trial) for trial in pack.trials)
         self.trainer, self.shape = self.config.parts.trainer, self.config.parts.features.shape(self.config)

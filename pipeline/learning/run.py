@@ -124,6 +124,7 @@ class Run(ABC):
     inputs: type[Inputs] = Inputs
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
+        """Split the records into training and validation, load the inputs and draw canaries; training begins later."""
         self.pack, self.data, self.device, self.rungs = pack, data, device, rungs
         self.epoch, self.active = 0, list(range(len(pack.trials)))
         c, trials = pack.shared, pack.trials
@@ -238,6 +239,13 @@ class Run(ABC):
         return EpochRecord(trial.trial_key, self.epoch, metrics, tags, outcome)
 
     def _outcome(self, r: int, status: str, counts: dict[str, torch.Tensor]) -> Outcome:
+        """Return the outcome of trial r: its status, weights, and accuracies by class of published parts.
+
+        Args:
+            r: place of the trial in the pack.
+            status: `finished`, `stopped` or `diverged`.
+            counts: part of the data -> [R, 2, classes], numbers of records and of correct ones.
+        """
         per_class = tuple(
             ClassAccuracy(label, part, count, right) for part, of_all in counts.items()
             if part in self.evaluation.published

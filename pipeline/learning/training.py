@@ -32,6 +32,10 @@ class Training(Run):
     net: Network
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
+        """Build what a step needs, for all trials: sampler, network, loss, feedback, mechanism, optimizer.
+
+        Mechanisms get the trials with the noise that a target epsilon requires (`with_noise`).
+        """
         super().__init__(pack, data, device, rungs)
         c, trials = pack.shared, pack.trials
         seeds = [t.seed for t in trials]

@@ -81,6 +81,10 @@ class GaussianMechanism(Mechanism):
 
     def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
+        """Compute bounds and deviations of the noise, and make its source; arguments are those of `Mechanism`.
+
+        Integer and secure trials release integers with noise on the same grid (`integers`); others add floats.
+        """
         super().__init__(trials, net, device, matrices)
         self.bounds = [self.bound(t) for t in trials]
         # Optical noise is added to projections; the output layer's error is not projected.
@@ -240,6 +244,10 @@ class Component(GaussianMechanism):
 
     def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
+        """Compute the bounds of every factor, as [R, 1, 1] per layer, from each trial's settings.
+
+        Arguments are those of `Mechanism`; the class describes the settings.
+        """
         super().__init__(trials, net, device, matrices)
         shared = trials[0]
         self.ternary, self.error_clip = shared.parts.feedback.ternary, shared.error_clip
@@ -277,6 +285,15 @@ class Component(GaussianMechanism):
 
     def bounded(self, deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return deltas and activations with every factor of a record's gradient clipped, for all layers.
+
+        Convolutions come first, since a record's gradient there is bounded as a whole. Fully connected layers follow:
+        their gradient is the outer product of delta and h, so both factors are bounded.
+
+        Args:
+            deltas: delta^1..delta^L, each [R, m, n_l].
+            activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
+        """
         n = len(self.conv_bounds)
         layers, convolved, seen = self.net.layers[:n], deltas[:n], activations[:n]
         dense = deltas[n:]
