@@ -43,6 +43,11 @@ def estimate_seconds(packs: Sequence[Pack], workers: int, opus: int, threads: in
 
 
 def _step_seconds(pack: Pack, device: torch.device) -> float:
+    """Return the seconds of one training step of a pack, the median of `TIMED_STEPS` steps on random records.
+
+    A first step is not timed: it allocates memory and loads kernels. An OPU (optical processing unit) is simulated, so
+    that the estimate does not occupy the device.
+    """
     if pack.shared.parts.projector.hardware:
         pack = Pack(tuple(TrialConfig(trial.given, projector="opu_simulated") for trial in pack.trials))
     training = prepare(pack, _made_up(pack, device), device)

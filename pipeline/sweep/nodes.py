@@ -64,6 +64,7 @@ class Watch:
     def __init__(self, nodes: Callable[[], Mapping[str, Node]], say: Callable[[str], None],
                  then: str = "unless it comes back, its packs start again elsewhere once Ray has given it up, in about "
                              "a minute") -> None:
+        """Prepare the watch; its thread starts when the context is entered. The class has the arguments."""
         self.returned = 0.0
         self._nodes, self.say, self._then = nodes, say, then
         self._over = threading.Event()
@@ -84,6 +85,10 @@ class Watch:
         return time.monotonic() - self._answered.get(node, time.monotonic()) > LOST_SECONDS
 
     def _run(self) -> None:
+        """Probe all known nodes, report silent and removed ones, and look for new ones, until the watch ends.
+
+        It is the thread's function. Nodes are probed in parallel, since each silent one takes `ASK_SECONDS`.
+        """
         known: dict[str, Node] = {}
         with ThreadPoolExecutor(16) as pool:
             while not self._over.is_set():

@@ -118,6 +118,7 @@ class Recorder:
                  done: Iterable[str] = (), short: Callable[[TrialConfig], str] = short_name,
                  odometer: Odometer | None = None,
                  wait: float = WRITE_SECONDS, draws: Draws | None = None, private_log: Path | None = None) -> None:
+        """Keep the arguments, which the class describes; nothing is written yet."""
         self._store, self._progress, self._result = store, progress, result
         self._failure_log, self._tags, self._name, self._short = failure_log, tags, name, short
         self._odometer, self._wait = odometer, wait
@@ -230,6 +231,7 @@ class Recorder:
             self._write(pack)
 
     def _write(self, pack: Pack) -> None:
+        """Write the collected epochs of a pack to the store, and charge them to the budget."""
         self._written[pack] = time.monotonic()
         records = self._waiting.pop(pack, ())
         self._store.log(records)
@@ -268,6 +270,16 @@ class Recorder:
         self._fail(pack, reason, text, {})
 
     def _fail(self, pack: Pack, reason: str, text: str, tags: Mapping[str, Mapping[str, str]]) -> None:
+        """Mark the pack's trials that have not ended as failed, in the store, the logs and the progress.
+
+        The store comes first: a failure may depend on secret noise, so it is shown only after its charge is recorded.
+
+        Args:
+            pack: the pack.
+            reason: one line, which may be public.
+            text: the traceback; only the private log gets it if errors may contain private numbers.
+            tags: further tags by trial_key, with the charge of a lost draw.
+        """
         self.start(pack)  # a worker may die before its pack has started
         self._write(pack)
         left, names = self.left(pack.trials), self._names(pack)

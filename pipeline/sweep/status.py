@@ -211,6 +211,7 @@ def _listed(trials: Sequence[TrialState]) -> list[TrialState]:
 
 
 def _text(state: SweepState) -> str:
+    """Return the state of one sweep as lines of text: trials by status, nodes, search, budget, then single trials."""
     counts = {name: n for name, n in state.counts.items() if n and name != "done"}
     total = len(state.trials) + state.unknown
     told = ", ".join(f"{n} {name}" for name, n in counts.items()) or "none"
