@@ -123,16 +123,16 @@ def overlay(comparison: Comparison) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
 
 def texts(comparison: Comparison) -> Texts:
     """Return a caption, and a table of test accuracies of both sides and their differences."""
-    names = tuple(DATASET_LABELS if name == "dataset" else {} for name in comparison.shown)
     header = ["algorithm", "noise", *comparison.shown, f"{comparison.a.label} %", f"{comparison.b.label} %",
               "difference", "95% interval", "n"]
     rows = []
     for row in accuracies(comparison).to_dict("records"):
         n = str(row["n_a"]) if row["n_a"] == row["n_b"] else f"{row['n_a']}, {row['n_b']}"
         interval = NO_VALUE if math.isnan(row["low"]) else f"{row['low']:+.2f} to {row['high']:+.2f}"
-        rows.append([*names_of(row), *(texts.get(row[f], value_text(row[f])) for f, texts in
-                                       zip(comparison.shown, names, strict=True)),
-                     f"{row['a_mean']:.2f}", f"{row['b_mean']:.2f}", f"{row['difference']:+.2f}", interval, n])
+        values = [DATASET_LABELS.get(row[name], value_text(row[name])) if name == "dataset" else value_text(row[name])
+                  for name in comparison.shown]
+        rows.append([*names_of(row), *values, f"{row['a_mean']:.2f}", f"{row['b_mean']:.2f}",
+                     f"{row['difference']:+.2f}", interval, n])
     table = Table.of(header, rows, texts=range(2 + len(comparison.shown)))
     return Texts((caption(comparison), table), notes=tuple([*_differs(comparison), *_notes(comparison)]))
 

@@ -96,9 +96,10 @@ def caption(runs: pd.DataFrame, table: pd.DataFrame) -> str:
 def _notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
     """Return notes on intervals, learning rates, diverged trials and differences from the paper."""
     compared = table["paper"].notna().any()
-    sentences = [] if table["n"].max() == 1 else [
-        f"Intervals are at most ±{table['accuracy_half_width'].max():.2f} points"
-        f"{'' if table['n'].min() > 1 else ', and none where n = 1'}."]
+    sentences = []
+    if table["n"].max() > 1:
+        some_without = "" if table["n"].min() > 1 else ", and none where n = 1"
+        sentences.append(f"Intervals are at most ±{table['accuracy_half_width'].max():.2f} points{some_without}.")
     sentences += [*_divergence(runs), f"Learning rates: {_learning_rates(runs)}."]
     if compared:
         sentences.append(f"The paper states {paper.LEARNING_RATE:g}, and {paper.LEARNING_RATE_BP_PRIVATE:g} for BP "

@@ -157,12 +157,13 @@ def _not_shown(runs: pd.DataFrame, shown: Sequence[str]) -> list[Column]:
     """Return hidden columns: other settings that differ between trials, and the noise setting, a target or a level."""
     columns = []
     for name in (name for name in FIELDS if name not in shown):
-        values, noise = runs[name], name in NOISE or name in NOISE.values()
-        if name in NOISE:
-            values = values.mask(runs[NOISE[name]] > 0)
-        elif noise:
-            values = values.where(values > 0)
-        if values.map(value_text).nunique() > 1 or (noise and values.notna().any()):
+        values = runs[name]
+        is_level, is_target = name in NOISE, name in NOISE.values()
+        if is_level:
+            values = values.mask(runs[NOISE[name]] > 0)  # the target sets it
+        elif is_target:
+            values = values.where(values > 0)  # 0 for no target
+        if values.map(value_text).nunique() > 1 or ((is_level or is_target) and values.notna().any()):
             columns.append(_setting(name, values, shown=False))
     return columns
 
