@@ -92,20 +92,21 @@ class Watch:
         known: dict[str, Node] = {}
         with ThreadPoolExecutor(16) as pool:
             while not self._over.is_set():
-                found = dict(zip(known, pool.map(lambda node: node.answers(), known.values()), strict=True))
-                for node, answers in found.items() if not self._over.is_set() else ():
-                    self._take(node, known[node], answers)
+                answers = list(pool.map(lambda node: node.answers(), known.values()))
+                if not self._over.is_set():  # probes may take a while
+                    for (key, node), answer in zip(known.items(), answers, strict=True):
+                        self._take(key, node, answer)
                 try:
                     there = self._nodes()
                 except Exception:  # the head does not answer; code that needs it raises its own error
                     there = known
-                for node in known.keys() - there.keys():
-                    self.say(f"node {known[node].name} is no longer part of the cluster")
-                    self._told.pop(node, None)
-                    del self._answered[node]
+                for key in known.keys() - there.keys():
+                    self.say(f"node {known[key].name} is no longer part of the cluster")
+                    self._told.pop(key, None)
+                    del self._answered[key]
                 known = dict(there)
-                for node in known:
-                    self._answered.setdefault(node, time.monotonic())
+                for key in known:
+                    self._answered.setdefault(key, time.monotonic())
                 self._over.wait(ASK_SECONDS)
 
     def _take(self, node: str, its: Node, answers: bool) -> None:

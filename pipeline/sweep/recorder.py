@@ -288,14 +288,16 @@ class Recorder:
         if self._odometer and tags:
             self._odometer.read_again()
         # The failure becomes visible only now, after the store has its charge.
-        hides_errors = pack.shared.hides_errors
+        logs = [(self._failure_log, text)]
+        if pack.shared.hides_errors:
+            logs = [(self._failure_log, reason), (self._private_log, text)]
         with contextlib.suppress(OSError):  # a full disk; the store has the reason
             mode = "a" if self._result.failed else "w"
-            for path, said in ((self._failure_log, reason if hides_errors else text), (self._private_log, text)):
-                if said and (path == self._failure_log or hides_errors):
+            for path, content in logs:
+                if content:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     with path.open(mode, encoding="utf-8") as log:
-                        log.write(f"{names}\n{said}\n")
+                        log.write(f"{names}\n{content}\n")
         for config in left:
             self._ended.add(config.trial_key)
             self._result.failed[config.trial_key] = reason

@@ -215,9 +215,10 @@ def _text(state: SweepState) -> str:
     counts = {name: n for name, n in state.counts.items() if n and name != "done"}
     total = len(state.trials) + state.unknown
     told = ", ".join(f"{n} {name}" for name, n in counts.items()) or "none"
-    lines = [f"{state.name}: {counted(total, 'trial')}: {told}; "
-             + (f"running{f' on {state.elsewhere}' if state.elsewhere else ''}" if state.running else
-                "not running here")]
+    where = "not running here"
+    if state.running:
+        where = f"running on {state.elsewhere}" if state.elsewhere else "running"
+    lines = [f"{state.name}: {counted(total, 'trial')}: {told}; {where}"]
     if state.elsewhere:
         lines.append(f"  last sign of life in the store: {state.beat or 'none yet'}; one is due every "
                      f"{BEAT_SECONDS:g} s, and after {MISSED_BEATS * BEAT_SECONDS:g} s without one `photonic sweep` "

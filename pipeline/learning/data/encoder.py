@@ -79,7 +79,9 @@ def folded(layers: nn.ModuleList) -> dict[str, torch.Tensor]:
 
 def _halved(maps: torch.Tensor, layer: int) -> torch.Tensor:
     """Return maps with half the rows and columns after the first two layers (0 and 1), unchanged after later ones."""
-    return max_pool2d(maps, 2) if layer == 0 else avg_pool2d(maps, 2) if layer == 1 else maps
+    if layer == 0:
+        return max_pool2d(maps, 2)
+    return avg_pool2d(maps, 2) if layer == 1 else maps
 
 
 class Encoder:

@@ -125,22 +125,23 @@ def _mapped(records: torch.Tensor, apply: Apply, config: TrialConfig) -> torch.T
         DataError: if `apply` returns another shape than stated, or no floating-point numbers.
     """
     shape, pack = config.parts.features.shape(config), config.parts.features.load().pack
-    found = torch.empty(len(records), math.prod(shape), dtype=torch.bfloat16, device=records.device)
+    features = torch.empty(len(records), math.prod(shape), dtype=torch.bfloat16, device=records.device)
     for begin in range(0, len(records), pack):
-        some = records[begin:begin + pack]
-        maps = apply(some)
-        if maps.shape != (len(some), *shape) or not maps.is_floating_point():
+        batch = records[begin:begin + pack]
+        computed = apply(batch)
+        if computed.shape != (len(batch), *shape) or not computed.is_floating_point():
             raise DataError(f"features: '{config.features}' must give floating point numbers of shape "
-                            f"{(len(some), *shape)}, got {maps.dtype} of shape {tuple(maps.shape)}")
+                            f"{(len(batch), *shape)}, got {computed.dtype} of shape {tuple(computed.shape)}")
         if config.feature_groups:
-            maps = torch.nn.functional.group_norm(maps.float(), config.feature_groups, eps=LEAST_VARIANCE)
-        rows = found[begin:begin + pack]
-        rows.copy_(maps.flatten(1))
+            computed = torch.nn.functional.group_norm(computed.float(), config.feature_groups, eps=LEAST_VARIANCE)
+        rows = features[begin:begin + pack]
+        rows.copy_(computed.flatten(1))
         rows[~rows.isfinite().all(1)] = math.nan  # a record by itself decides that it cannot be used
+        # Report progress, once per `SAID_EVERY` records.
         if begin // SAID_EVERY < (begin + pack) // SAID_EVERY and len(records) > SAID_EVERY:
             done = min(begin + pack, len(records))
             print(f"{config.features}: {done:,} of {len(records):,} records", file=sys.stderr)
-    return found
+    return features
 
 
 def check_file(config: TrialConfig, digests: Mapping[str, str] = MappingProxyType({})) -> None:

@@ -35,11 +35,13 @@ class Inputs:
         self._buffer = torch.empty(0, records.shape[1], device=records.device)
         if not self.scaled:
             return
-        mean, std = self.of_channels = {"unit": ((0.0,), (1.0,)), "centered": ((0.5,), (0.5,)),
-                     "standardized": (data.spec.mean, data.spec.std)}[config.inputs]
-        per_channel = data.spec.n_features // len(mean)
-        columns = [torch.tensor(v, device=records.device).repeat_interleave(per_channel) for v in (mean, std)]
-        self.factor, self.shift = 1 / (data.spec.scale * columns[1]), -columns[0] / columns[1]
+        scales = {"unit": ((0.0,), (1.0,)), "centered": ((0.5,), (0.5,)),
+                  "standardized": (data.spec.mean, data.spec.std)}
+        self.of_channels = scales[config.inputs]
+        per_channel = data.spec.n_features // len(self.of_channels[0])
+        mean, std = (torch.tensor(values, device=records.device).repeat_interleave(per_channel)
+                     for values in self.of_channels)
+        self.factor, self.shift = 1 / (data.spec.scale * std), -mean / std  # x -> (x/scale - mean)/std
 
     def batch(self, indices: torch.Tensor, passing: bool = False) -> Activation:
         """Return float inputs [..., n_0] of the records at `indices` [...].
@@ -61,12 +63,12 @@ class Inputs:
 
         The buffer grows when it is too small.
         """
-        room = self._buffer
-        if not passing or len(room) < rows:
-            room = room.new_empty(rows, room.shape[1])
+        memory = self._buffer
+        if not passing or len(memory) < rows:
+            memory = memory.new_empty(rows, memory.shape[1])
         if passing:
-            self._buffer = room
-        return room[:rows]
+            self._buffer = memory
+        return memory[:rows]
 
     def _write(self, places: torch.Tensor, out: torch.Tensor) -> None:
         """Write the inputs of the records at `places` to `out` [n, n_0], scaled and normalised.
