@@ -199,6 +199,10 @@ def earlier_epochs(runs: pd.DataFrame) -> dict[str, int]:
 
 
 def _row(run: TrackedRun) -> dict[str, Any]:
+    """Return one row of `load_runs` from a tracked run: identity, fields, noise setting, latest metrics and tags.
+
+    A field that does not apply is None, or NaN if it is a number.
+    """
     config = {name: param_value(name, run.params[name]) if name in run.params else None for name in FIELDS}
     config = {name: float("nan") if value is None and FIELDS[name] in (int, float) else value
               for name, value in config.items()}

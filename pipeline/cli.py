@@ -64,6 +64,11 @@ def _init(options: Namespace) -> int:
 
 
 def _sweep(options: Namespace) -> int:
+    """Train the experiment's trials or, with `--dry-run`, print the plan; return the exit code.
+
+    It is 1 if a trial failed, and `INTERRUPTED` if trials remain. The options `--workers` and `--checkpoint-seconds`
+    replace what the file says.
+    """
     experiment = _experiment(options.target, options)
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers: must be at least 1, got {options.workers}")
@@ -88,6 +93,11 @@ def _sweep(options: Namespace) -> int:
 
 
 def _status(options: Namespace) -> int:
+    """Print how far a sweep is, or all sweeps of the store without a target; return exit code 0.
+
+    With `--watch`, print again every `WATCH_SECONDS` until no sweep is running. On a terminal the screen is cleared
+    before.
+    """
     from pipeline.sweep import status
     from pipeline.tracking.reader import Reader
 
@@ -97,10 +107,11 @@ def _status(options: Namespace) -> int:
         raise ConfigError(f"--set: changes what FILE says, got none with {' '.join(options.set)}")
     experiment = _experiment(options.target, options) if options.target else None
     store = Reader(root=options.mlruns)
-    sets = [word for change in options.set for word in ("--set", change)]
+    set_options = [word for change in options.set for word in ("--set", change)]
     with contextlib.suppress(KeyboardInterrupt) if options.watch else contextlib.nullcontext():
         while True:
-            states = [status.read(store, name, experiment, (options.target, *sets), options.private)
+            states = [status.read(store, name, experiment, (options.target, *set_options),
+                                  options.private)
                       for name in ([experiment.name] if experiment else store.sweeps())]
             if options.watch and sys.stdout.isatty():
                 print("\x1b[2J\x1b[H", end="")
@@ -117,7 +128,11 @@ def _experiment(target: str, options: Namespace, store: Reader | None = None) ->
     Plugins from a store are not imported, and its relative paths start at the working directory.
 
     Args:
+        target: an experiment file, or the name of a sweep.
         store: the store of --mlruns; it is opened only for a name.
+
+    Raises:
+        ConfigError: for a target that is neither, and as `load_experiment`.
     """
     changes = _assignments("--set", options.set)
     if Path(target).exists() or Path(target).suffix in (".yaml", ".yml"):
@@ -140,7 +155,7 @@ def _experiment(target: str, options: Namespace, store: Reader | None = None) ->
 
 
 def _check_feature_files(experiment: Experiment, store: Reader) -> None:
-    """Refuse a stored text if a path in it leads to other features than the sweep's.
+    """Refuse an experiment from a store if a feature file now has other features than when it was swept.
 
     Raises:
         ConfigError: naming the file.
@@ -156,6 +171,11 @@ def _check_feature_files(experiment: Experiment, store: Reader) -> None:
 
 
 def _report(options: Namespace) -> int:
+    """Write the report of an experiment, or the comparison of two, and print its files and main results.
+
+    Return exit code 0. `--set`, `--where` and `--with` go with one experiment only, because a comparison could apply
+    them to either.
+    """
     from pipeline.tracking.reader import Reader
 
     if options.mlruns_b and not options.other:
@@ -196,7 +216,7 @@ def _report(options: Namespace) -> int:
 
 
 def _stems(files: Iterable[Path]) -> list[str]:
-    """Group files by stem: `runs.csv`, `frontier.csv .md .svg`."""
+    """Return file names grouped by stem, for example `runs.csv`, `frontier.csv .md .svg`."""
     stems: dict[str, str] = {}
     for path in files:
         stems[path.stem] = f"{stems[path.stem]} {path.suffix}" if path.stem in stems else path.name
@@ -215,7 +235,7 @@ def _assignments(option: str, texts: Sequence[str]) -> dict[str, object]:
 
 
 def _asked_for(experiment: Experiment, store: Reader) -> Experiment:
-    """Return a search with the trials that it has asked for; any other experiment is unchanged."""
+    """Return a search with the trials that it has asked for so far; any other experiment is unchanged."""
     if experiment.search:
         from analysis.runs import searched
 
@@ -225,6 +245,10 @@ def _asked_for(experiment: Experiment, store: Reader) -> Experiment:
 
 
 def _account(options: Namespace) -> int:
+    """Print every epsilon of an experiment, or evaluate a file of reference cases; return the exit code.
+
+    It is 1 if a reference case was missed.
+    """
     if (options.target is None) == (options.check is None):
         raise ConfigError("account: takes either FILE or --check CASES")
     if options.check:
@@ -248,6 +272,11 @@ def _print_lines(lines: Iterable[str]) -> int:
 
 
 def _audit(options: Namespace) -> int:
+    """Attack the trials of an experiment file, or one tracked trial by its key or run id; return the exit code.
+
+    It is 1 if an attack exceeds a certified or stated epsilon. With `--mlruns`, the findings that may be published are
+    logged to the sweep.
+    """
     from pipeline.auditing.audit import audit_experiment, table
 
     if re.fullmatch("[0-9a-f]{16}|[0-9a-f]{32}", options.target) and not Path(options.target).exists():
@@ -268,6 +297,11 @@ def _audit(options: Namespace) -> int:
 
 
 def _audit_run(options: Namespace) -> int:
+    """Attack one trial of a tracking store, and log the publishable findings to its run; return the exit code.
+
+    It is 1 if an attack exceeds a certified or stated epsilon. A trial with plugins is refused: code that a store names
+    is never imported.
+    """
     from pipeline.auditing.audit import audit_trial, table, tracked
     from pipeline.tracking.artifacts import config_of
     from pipeline.tracking.store import Store
@@ -301,7 +335,7 @@ def _publishable(found: Sequence[Finding]) -> list[Finding]:
 
 @contextlib.contextmanager
 def _text_file(name: str, text: str) -> Iterator[Path]:
-    """Yield a temporary file for logging."""
+    """Yield a temporary file with this name and text; it is deleted afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, name)
         file.write_text(text + "\n", encoding="utf-8")
@@ -309,18 +343,24 @@ def _text_file(name: str, text: str) -> Iterator[Path]:
 
 
 def _import(options: Namespace) -> int:
+    """Add results from a file to an experiment of the store, and print how many were added and deleted."""
     from pipeline.tracking.imports import read_results
     from pipeline.tracking.store import Store
 
     check_name("--as", options.name)
     results, text = read_results(options.file)
     added, deleted = Store(root=options.mlruns).import_results(options.name, results, text, options.replace)
-    said = [f"{counted(added, 'result')} imported"] * bool(added) + [f"{deleted} deleted"] * bool(deleted)
-    return _print_lines([f"{options.name}: {', '.join(said) or f'nothing to do, it has all {len(results)} results'}",
+    done = []
+    if added:
+        done.append(f"{counted(added, 'result')} imported")
+    if deleted:
+        done.append(f"{deleted} deleted")
+    return _print_lines([f"{options.name}: {', '.join(done) or f'nothing to do, it has all {len(results)} results'}",
                          f"to show them: photonic report FILE --with {options.name}"])
 
 
 def _export(options: Namespace) -> int:
+    """Write the files of one trained trial to a folder, and print their names; return exit code 0."""
     from pipeline.tracking.export import export
     from pipeline.tracking.reader import Reader
 
@@ -329,6 +369,7 @@ def _export(options: Namespace) -> int:
 
 
 def _device(options: Namespace) -> int:
+    """Measure a projector's matrix and noise, write the results, and print them; return exit code 0."""
     changes = _assignments("--set", options.set)
     trial = TrialConfig.from_mapping({"algorithm": "pdfa", "projector": options.projector, **changes})
     check_used([trial])
@@ -343,6 +384,10 @@ def _device(options: Namespace) -> int:
 
 
 def _fields(options: Namespace) -> int:
+    """Print all settings with default, meaning and choices; return exit code 0.
+
+    A file is loaded first, because its plugins may add settings.
+    """
     if options.file:
         load_experiment(options.file)  # also loads its plugins
     for f in settings():

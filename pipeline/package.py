@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package with names from its modules.
+    """Return (`__getattr__`, `__dir__`) for a package whose names are imported from its modules on first use.
 
     Args:
         package: its name.

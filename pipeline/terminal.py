@@ -23,10 +23,15 @@ def stopping() -> Iterator[None]:
     """
 
     def end(why: str) -> None:
+        """End the process at once, without a traceback."""
         os.write(STDERR, f"ended {why}; run the same command again to go on\n".encode())
         os._exit(INTERRUPTED)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        """Stop the sweep at the first Ctrl-C; end the process at a second one, or after `STOP_SECONDS`.
+
+        The arguments are those of every signal handler and are not used.
+        """
         signal.signal(signal.SIGINT, lambda number, frame: end("by a second Ctrl-C"))
         os.write(STDERR, b"\nstopping: waiting for the workers to end and for the tracking store, %g s at most; Ctrl-C "
                          b"again ends at once\n" % STOP_SECONDS)

@@ -54,12 +54,12 @@ class Comparison:
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """Match trials and compare their means over seeds.
+    """Return the difference of seed means for every matched pair of settings of two experiments.
 
-    A field differs between the experiments if they have no value in common. Two trials match if all other fields except
-    the seed are equal. Trials without privacy are matched separately, as references often have their own settings. If
-    both sides have the same seeds, the interval is Student's for the differences by seed, otherwise Welch's. It covers
-    only the variation between seeds.
+    A field differs between the experiments if they have no value in common. Two settings match if all other fields
+    except the seed are equal. Trials without privacy are matched separately, as references often have their own
+    settings. If both sides have the same seeds, the interval is Student's for the differences by seed, otherwise
+    Welch's. It covers only the variation between seeds.
 
     Raises:
         ReportError: if no trials match.
@@ -67,25 +67,25 @@ def compare(a: Side, b: Side) -> Comparison:
     """
     rows: list[dict[str, Any]] = []
     differs: dict[str, tuple[str, str]] = {}
-    matched: tuple[set[str], set[str]] = (set(), set())
+    matched_a: set[str] = set()  # trial keys
+    matched_b: set[str] = set()
     for private in (False, True):
-        sides = [side.runs[asked(side.runs, "mechanism", "private") == private] for side in (a, b)]
-        if any(side.empty for side in sides):
+        runs_a, runs_b = (side.runs[asked(side.runs, "mechanism", "private") == private] for side in (a, b))
+        if runs_a.empty or runs_b.empty:
             continue
-        keys = [side[[name for name in FIELDS if name != "seed"]].map(_key) for side in sides]
-        apart = [name for name in keys[0] if not set(keys[0][name]) & set(keys[1][name])]
-        shared = [name for name in keys[0] if name not in apart]
-        cells = [dict(list(side.groupby([key[name] for name in shared], sort=False)))
-                 for side, key in zip(sides, keys, strict=True)]
-        pairs = [(group, cells[1][key]) for key, group in cells[0].items() if key in cells[1]]
-        for pair in pairs:
-            for side, group, keep in zip((a, b), pair, matched, strict=True):
-                _require_replicates(side, group, apart)
-                keep.update(group["trial_key"])
-            rows += _rows(*pair)
+        settings_a, settings_b = _settings(runs_a), _settings(runs_b)
+        different = [name for name in settings_a if not set(settings_a[name]) & set(settings_b[name])]
+        shared = [name for name in settings_a if name not in different]
+        groups_a, groups_b = _groups(runs_a, settings_a[shared]), _groups(runs_b, settings_b[shared])
+        pairs = [(group, groups_b[values]) for values, group in groups_a.items() if values in groups_b]
+        for group_a, group_b in pairs:
+            _require_replicates(a, group_a, different)
+            _require_replicates(b, group_b, different)
+            matched_a.update(group_a["trial_key"])
+            matched_b.update(group_b["trial_key"])
+            rows += _rows(group_a, group_b)
         if pairs:
-            first, second = sides
-            differs |= {name: (_values(first[name]), _values(second[name])) for name in apart}
+            differs |= {name: (_values(runs_a[name]), _values(runs_b[name])) for name in different}
     if not rows:
         raise ReportError(f"{a.label} and {b.label}: no trial of one matches a trial of the other; the comparison is "
                           "over fields without a common value, and all other fields except the seed must be equal")
@@ -94,8 +94,18 @@ def compare(a: Side, b: Side) -> Comparison:
     shown = tuple(name for name in varied if name not in differs and table[name].map(_key).nunique() > 1)
     order = ["metric", "algorithm_a", "algorithm_b", "setting_a", "setting_b", *shown, "a_mean", "b_mean", "difference",
              "low", "high", "n_a", "n_b", "interval"]
-    unmatched = len(a.runs) - len(matched[0]), len(b.runs) - len(matched[1])
+    unmatched = len(a.runs) - len(matched_a), len(b.runs) - len(matched_b)
     return Comparison(a, b, table[order], shown, differs, unmatched)
+
+
+def _settings(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return each run's settings except the seed, as values that can be compared (`_key`)."""
+    return runs[[name for name in FIELDS if name != "seed"]].map(_key)
+
+
+def _groups(runs: pd.DataFrame, settings: pd.DataFrame) -> dict[Any, pd.DataFrame]:
+    """Return the runs by their row of `settings`: runs of a group differ only in other fields."""
+    return dict(list(runs.groupby([settings[name] for name in settings], sort=False)))
 
 
 def overlay(comparison: Comparison) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
@@ -113,16 +123,16 @@ def overlay(comparison: Comparison) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
 
 def texts(comparison: Comparison) -> Texts:
     """Return a caption, and a table of test accuracies of both sides and their differences."""
-    names = tuple(DATASET_LABELS if name == "dataset" else {} for name in comparison.shown)
     header = ["algorithm", "noise", *comparison.shown, f"{comparison.a.label} %", f"{comparison.b.label} %",
               "difference", "95% interval", "n"]
     rows = []
     for row in accuracies(comparison).to_dict("records"):
         n = str(row["n_a"]) if row["n_a"] == row["n_b"] else f"{row['n_a']}, {row['n_b']}"
         interval = NO_VALUE if math.isnan(row["low"]) else f"{row['low']:+.2f} to {row['high']:+.2f}"
-        rows.append([*names_of(row), *(texts.get(row[f], value_text(row[f])) for f, texts in
-                                       zip(comparison.shown, names, strict=True)),
-                     f"{row['a_mean']:.2f}", f"{row['b_mean']:.2f}", f"{row['difference']:+.2f}", interval, n])
+        values = [DATASET_LABELS.get(row[name], value_text(row[name])) if name == "dataset" else value_text(row[name])
+                  for name in comparison.shown]
+        rows.append([*names_of(row), *values, f"{row['a_mean']:.2f}", f"{row['b_mean']:.2f}",
+                     f"{row['difference']:+.2f}", interval, n])
     table = Table.of(header, rows, texts=range(2 + len(comparison.shown)))
     return Texts((caption(comparison), table), notes=tuple([*_differs(comparison), *_notes(comparison)]))
 
@@ -202,8 +212,18 @@ def _rows(a: pd.DataFrame, b: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def _require_replicates(side: Side, group: pd.DataFrame, apart: Sequence[str]) -> None:
-    mixed = [name for name in apart if group[name].map(_key).nunique() > 1]
+def _require_replicates(side: Side, group: pd.DataFrame, different: Sequence[str]) -> None:
+    """Refuse a group of matched runs of one side if they differ in more than their seed.
+
+    Args:
+        side: the experiment, for the message.
+        group: its runs with equal shared fields.
+        different: fields without a common value in both experiments: only these can still vary within the group.
+
+    Raises:
+        MixedTrials: with the fields that vary, and their values.
+    """
+    mixed = [name for name in different if group[name].map(_key).nunique() > 1]
     if mixed:
         values = "; ".join(f"{name}: {_values(group[name])}" for name in mixed)
         raise MixedTrials(f"{side.label}: only the seed may differ between trials that match the same trials, got "

@@ -136,6 +136,13 @@ def _sources(runs: pd.DataFrame, points: pd.DataFrame) -> pd.Series:
 
 
 def _page(found: Comparison, exhibits: Sequence[Exhibit], headline: Sequence[str] = ()) -> Page:
+    """Return the content of the comparison's page, with the privacy statements of both experiments' trials.
+
+    Args:
+        found: the comparison, with both experiments' trials.
+        exhibits: tables and figures to show.
+        headline: sentences at the top.
+    """
     both = pd.concat([found.a.runs, found.b.runs])
     facts = [(side.label, f"{counted(len(side.runs), 'trial')}, commit "
                           f"{', '.join(_commits(side.runs)) or 'not recorded'}") for side in (found.a, found.b)]

@@ -30,6 +30,7 @@ def of_one_dataset(mismatch: Callable[..., str], *args: str) -> Callable[[Sequen
 
 
 def table1(configs: Sequence[TrialConfig]) -> str:
+    """Return why Table 1 cannot show these trials; empty if it can. A cell is one algorithm with one sigma."""
     if others := sorted({c.mechanism for c in configs if c.parts.mechanism.private and not (
             c.parts.mechanism.optical or c.parts.mechanism.certified)}):
         return f"has one cell for each algorithm and sigma, which mechanism {', '.join(others)} does not have"
@@ -42,6 +43,10 @@ def table1(configs: Sequence[TrialConfig]) -> str:
 
 
 def figure2(configs: Sequence[TrialConfig]) -> str:
+    """Return why Figure 2 cannot show these trials; empty if it can.
+
+    It needs validation accuracy and alignment by epoch.
+    """
     if reason := table1(configs):
         return reason
     if not all(c.validation_fraction for c in configs):
@@ -52,23 +57,32 @@ def figure2(configs: Sequence[TrialConfig]) -> str:
 
 
 def means(configs: Sequence[TrialConfig]) -> str:
+    """Return why a table of means cannot show these trials: it needs a setting that varies; empty if it can."""
     return "" if find_factors([c.canonical() for c in configs])[0] else (
         "needs two settings or more, but trials differ in their seed alone")
 
 
 def main_effects(configs: Sequence[TrialConfig]) -> str:
+    """Return why main effects cannot be computed: only a balanced grid can be split by setting; empty if they can."""
     return "" if balanced([c.canonical() for c in configs]) else (
         "needs a balanced grid of two factors or more: every combination of algorithm, noise and other settings, with "
         "equally many seeds")
 
 
 def parallel_coordinates(configs: Sequence[TrialConfig]) -> str:
+    """Return why parallel coordinates cannot show these trials: they need three axes or more; empty if they can."""
     names = tuple(find_factors([c.canonical() for c in configs])[0])
     return "" if len(names) > 2 else ("needs three settings or more that vary, seeds aside, got "
                                       f"{' and '.join(names) or 'none'}")
 
 
 def heatmap(configs: Sequence[TrialConfig], metric: str) -> str:
+    """Return why a heatmap over sigma and tau_h cannot show these trials; empty if it can.
+
+    Args:
+        configs: the trials.
+        metric: the metric that colours the cells, a value of `HEATMAPS`.
+    """
     shown = [c for c in configs if in_heatmap(c.canonical())]
     if min(len({c.sigma for c in shown}), len({c.tau_h for c in shown})) < 2:
         return ("needs trials with mechanism photonic, at two values or more of both sigma and tau_h, got sigma "
@@ -80,6 +94,12 @@ def heatmap(configs: Sequence[TrialConfig], metric: str) -> str:
 
 
 def sweep(configs: Sequence[TrialConfig], field: str) -> str:
+    """Return why curves over one field cannot show these trials; empty if they can.
+
+    Args:
+        configs: the trials; those without the field are left out.
+        field: the field on the x axis, a value of `SWEPT`. Each (algorithm, noise) has a curve.
+    """
     shown = [c for c in configs if field in c.canonical()]
     curves: dict[tuple[str, str], set[Any]] = {}
     for c in shown:
@@ -93,6 +113,7 @@ def sweep(configs: Sequence[TrialConfig], field: str) -> str:
 
 
 def light(configs: Sequence[TrialConfig]) -> str:
+    """Return why curves over photons cannot show these trials: they need a physical processor; empty if they can."""
     shown = [c for c in configs if c.parts.mechanism.optical and c.physical]
     if len({c.photons for c in shown}) < 2:
         return ("needs trials with projector opu_physical and mechanism photonic at two values or more of photons, got "
@@ -102,6 +123,11 @@ def light(configs: Sequence[TrialConfig]) -> str:
 
 
 def table1_light(configs: Sequence[TrialConfig]) -> str:
+    """Return why Table 1 by counted photons cannot show these trials; empty if it can.
+
+    A column of the table is a sigma of Gaussian noise. So the effective sigma of every camera must equal one of them,
+    to 1%.
+    """
     shown = [c for c in configs if c.parts.mechanism.optical and c.needs_opu and not c.on_hardware]
     sigmas = {c.sigma for c in shown if c.projector == "opu_simulated"}
     light = {camera_of(c).effective_sigma for c in shown if c.physical}
@@ -112,6 +138,11 @@ def table1_light(configs: Sequence[TrialConfig]) -> str:
 
 
 def leekifer(configs: Sequence[TrialConfig]) -> str:
+    """Return why the comparison with Lee and Kifer's algorithm cannot show these trials; empty if it can.
+
+    Their algorithm has a constant noise, in proportion to the largest update. So private trials must fix
+    noise_multiplier, sample batches of a fixed size, and bound the norm of an update.
+    """
     if not any(c.parts.mechanism.certified for c in configs):
         return "compares trials with a mechanism that is certified, such as per_example, but there are none"
     for c in configs:
@@ -129,6 +160,10 @@ def leekifer(configs: Sequence[TrialConfig]) -> str:
 
 
 def training_time(configs: Sequence[TrialConfig]) -> str:
+    """Return why accuracy over training time cannot show these trials; empty if it can.
+
+    The curves need an accuracy of every epoch.
+    """
     if any(c.epochs < 2 for c in configs):
         return "shows accuracy by epoch, which trials of one epoch do not have"
     if any(c.validation_fraction and c.disclosure == "withheld" for c in configs):
@@ -140,7 +175,13 @@ def training_time(configs: Sequence[TrialConfig]) -> str:
 
 
 def without_choice(shown: Sequence[TrialConfig], cell: Callable[[Mapping[str, Any]], Any], cells: str) -> str:
-    """Return why no setting can be chosen to represent a cell; empty if one can, or if no choice is needed."""
+    """Return why no setting can be chosen to represent a cell; empty if one can, or if no choice is needed.
+
+    Args:
+        shown: the trials of the exhibit.
+        cell: maps a trial's canonical fields to the key of its cell.
+        cells: the fields of that key in words, for the message.
+    """
     varied = cell_differing(shown, cell)
     if "delta" in varied:
         return "needs one delta, but the trials have several"
@@ -151,6 +192,7 @@ def without_choice(shown: Sequence[TrialConfig], cell: Callable[[Mapping[str, An
 
 
 def without_alignment(shown: Sequence[TrialConfig]) -> str:
+    """Return why the alignment of these trials cannot be shown; empty if all trials measure it."""
     if trainers := sorted({c.trainer for c in shown if not c.parts.trainer.own}):
         return f"shows alignment, which is not measured for trainer {', '.join(trainers)}"
     return "" if all(c.alignment_batches for c in shown) else (

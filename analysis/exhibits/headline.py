@@ -79,6 +79,15 @@ def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> lis
 
 
 def _of_kind(runs: pd.DataFrame, evidence: Evidence, dataset: str, kind: str, place: str, most: int) -> list[str]:
+    """Return sentences on the best algorithm at each epsilon of one kind, and on its lead over the next.
+
+    Args:
+        runs: the runs of the data set, from `load_runs`.
+        evidence: the runs behind the report's points, for the price of a choice and for the doubts.
+        dataset, kind: data set and kind of epsilon.
+        place: the data set in words, ` on MNIST`; empty if the report has only one.
+        most: largest number of epsilons with a sentence on the lead.
+    """
     behind = evidence.shown[(evidence.shown["dataset"] == dataset) & (evidence.shown["kind"] == kind)]
     points = summarized(behind, kind)
     points = points.assign(asked=asked(points)).sort_values("mean", ascending=False, kind="stable")
@@ -113,26 +122,31 @@ def _lead(group: pd.DataFrame, epsilon: float, behind: pd.DataFrame, runs: pd.Da
     """
     best = group.drop_duplicates("algorithm")[:2]
     first, second = best.to_dict("records")
-    a, b = (behind[(behind["algorithm"] == row["algorithm"]) & (behind["setting"] == row["setting"])
-                   & (behind["chosen"] == row["chosen"])].set_index("seed")["value"] for row in (second, first))
-    difference, how = difference_of(a, b)
+    difference, how = difference_of(_by_seed(second, behind), _by_seed(first, behind))
     kind = first["kind"]
     reasons, unknown = against(evidence, behind["dataset"].iloc[0], kind, (first, second))
     # If all seeds have the same small difference, the interval is too narrow: compare with the test set's resolution.
     records = DATASETS[behind["dataset"].iloc[0]].n_test
-    resolved = 100 * accuracy_error([], min(first["mean"], 100) / 100, records)
+    resolution = 100 * accuracy_error([], min(first["mean"], 100) / 100, records)  # points
     interval = ""
     if not np.isnan(difference.low):
         low, high = (f"{end:+.2f}".replace("-", "−") for end in (difference.low, difference.high))
         interval = f"95% interval {low} to {high}, n = {difference.n} seeds, {how}; "
     if reasons:
         verdict = f"no verdict: {', '.join(reasons)}"
-    elif not difference.low > 0 or (np.isclose(difference.low, difference.high) and difference.mean <= resolved):
+    elif not difference.low > 0 or (np.isclose(difference.low, difference.high) and difference.mean <= resolution):
         verdict = "within what seeds explain"
     else:
         verdict = "seeds do not explain it, the settings may" if unknown else "beyond what seeds explain"
     return (f"At {kind} ε ≤ {epsilon:.3g}{_cost(best, runs, evidence)}: {_label(first)} {_score(first)}, "
             f"ahead of {_label(second)} by {difference.mean:.2f} points ({interval}{verdict}).")
+
+
+def _by_seed(point: Mapping[str, Any], runs: pd.DataFrame) -> pd.Series:
+    """Return the test accuracies in percent of a point's runs, with their seeds as index."""
+    own = ((runs["algorithm"] == point["algorithm"]) & (runs["setting"] == point["setting"])
+           & (runs["chosen"] == point["chosen"]))
+    return runs[own].set_index("seed")["value"]
 
 
 def _cost(points: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:

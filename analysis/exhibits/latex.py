@@ -61,6 +61,7 @@ def _relation(match: re.Match[str]) -> str:
 
 
 def _float(table: Table, caption: str, label: str) -> str:
+    """Return a LaTeX `table` environment: centred caption and label, then the cells between booktabs rules."""
     columns = "".join("r" if numeric else "l" for numeric in table.numeric)
     header, *rows = (" & ".join(map(escape, row)) + r" \\"
                      for row in (table.header, *([cell.text for cell in row] for row in table.rows)))

@@ -55,11 +55,16 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
     runs = runs.assign(reading=reading_of(runs))
     for _, part in runs.groupby("dataset"):
         require_replicates(part, ["reading"])
-    found = next((h for h in (load_history(store, runs, key).assign(accuracy_of=key.partition("/")[0])
-                              for key in ACCURACIES) if set(h["trial_key"]) == set(runs["trial_key"])), None)
-    if found is None or found["epoch"].nunique() < 2:
+    for key in ACCURACIES:
+        accuracy = load_history(store, runs, key)
+        if set(accuracy["trial_key"]) == set(runs["trial_key"]):
+            accuracy = accuracy.assign(accuracy=accuracy["value"] * 100, accuracy_of=key.partition("/")[0])
+            break
+    else:
+        accuracy = None
+    if accuracy is None or accuracy["epoch"].nunique() < 2:
         raise MissingSeries(f"leekifer: needs {' or '.join(ACCURACIES)} of every trial by epoch")
-    table = found.assign(accuracy=found["value"] * 100)[["trial_key", "epoch", "accuracy", "accuracy_of"]]
+    table = accuracy[["trial_key", "epoch", "accuracy", "accuracy_of"]]
     for column, keys in (("epsilon_published", (PUBLISHED,)), ("epsilon_tight", TIGHT)):
         by_key = [load_history(store, runs, key)[["trial_key", "epoch", "value"]] for key in keys]
         history = pd.concat(by_key).drop_duplicates(["trial_key", "epoch"]).rename(columns={"value": column})
@@ -146,7 +151,9 @@ def number(epsilon: float) -> str:
     """Return an epsilon with two decimals; from 1000 on without decimals, from 1e5 on with three digits."""
     if math.isnan(epsilon):
         return NO_VALUE
-    return f"{epsilon:.2f}" if epsilon < 1000 else f"{epsilon:,.0f}" if epsilon < 1e5 else f"{epsilon:.2e}"
+    if epsilon < 1000:
+        return f"{epsilon:.2f}"
+    return f"{epsilon:,.0f}" if epsilon < 1e5 else f"{epsilon:.2e}"
 
 
 def deltas(table: pd.DataFrame) -> str:

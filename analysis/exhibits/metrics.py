@@ -92,6 +92,7 @@ def hidden_alignment(runs: pd.DataFrame) -> pd.Series:
     The output layer is left out: its learning signal is the error itself for every kind of feedback.
     """
     def of_trial(row: pd.Series) -> float:
+        """Return the mean alignment over a trial's hidden layers, convolutions included; NaN if any layer lacks it."""
         if row["hidden"] is None:  # the layers of a user's trainer are not known
             return float("nan")
         convolutional = parts_of("network", Network)[row["network"]].convolutional

@@ -199,6 +199,12 @@ def told(choice: Choice) -> str:
 
 
 def _covered(choice: Choice, selected: Epsilon) -> str:
+    """Return a sentence on the scope of the selected epsilon: which trials and releases it covers.
+
+    Args:
+        choice: the best trial; `trials` is None if their number was drawn at random and is secret.
+        selected: the epsilon; its `variant` names the rule that gave it.
+    """
     if selected.variant == "budget":
         return (f"Selected ε is the budget of the sweep, which covers all weights of all steps of its {choice.trials} "
                 f"trials, whichever of them is published: {selected.note}.")

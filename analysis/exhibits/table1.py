@@ -67,17 +67,22 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def texts(runs: pd.DataFrame, table: pd.DataFrame) -> Texts:
-    """Return two tables with captions.
+    """Return the texts of the exhibit: a captioned table, a captioned table with more detail, and notes.
 
-    The first has algorithms as rows, settings as columns and cells `ours (paper)`. The second has a row per cell, with
-    interval, n and difference from the paper.
+    The first table has algorithms as rows, noise settings as columns and cells `ours (paper)`. The second has a row per
+    cell: interval, number of seeds n, and difference from the paper. Accuracies are in percent, and their differences
+    in percentage points.
+
+    Args:
+        runs: a row per trial, from `load_runs`; captions and notes need its settings.
+        table: a row per (algorithm, noise setting), averaged over seeds, from `tabulate`.
     """
-    settings, rows = _grid(table)
-    header = ["", "noise", "mean", "95% interval", "n", "paper", "difference"]
-    long = Table.of(header, map(_long_row, table.itertuples()), texts=(0, 1))
-    return Texts((caption(runs, table), Table.of(["", *map(setting_label, settings)], rows)),
-                 ("By cell: mean over n seeds, 95% t interval, and difference from the paper, in points.", long),
-                 tuple(_notes(runs, table)))
+    settings, grid_rows = _grid(table)
+    grid = Table.of(["", *map(setting_label, settings)], grid_rows)
+    cell_header = ["", "noise", "mean", "95% interval", "n", "paper", "difference"]
+    cells = Table.of(cell_header, map(_long_row, table.itertuples()), texts=(0, 1))
+    cells_caption = "By cell: mean over n seeds, 95% t interval, and difference from the paper, in points."
+    return Texts(body=(caption(runs, table), grid), more=(cells_caption, cells), notes=tuple(_notes(runs, table)))
 
 
 def caption(runs: pd.DataFrame, table: pd.DataFrame) -> str:
@@ -91,9 +96,10 @@ def caption(runs: pd.DataFrame, table: pd.DataFrame) -> str:
 def _notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
     """Return notes on intervals, learning rates, diverged trials and differences from the paper."""
     compared = table["paper"].notna().any()
-    sentences = [] if table["n"].max() == 1 else [
-        f"Intervals are at most ±{table['accuracy_half_width'].max():.2f} points"
-        f"{'' if table['n'].min() > 1 else ', and none where n = 1'}."]
+    sentences = []
+    if table["n"].max() > 1:
+        some_without = "" if table["n"].min() > 1 else ", and none where n = 1"
+        sentences.append(f"Intervals are at most ±{table['accuracy_half_width'].max():.2f} points{some_without}.")
     sentences += [*_divergence(runs), f"Learning rates: {_learning_rates(runs)}."]
     if compared:
         sentences.append(f"The paper states {paper.LEARNING_RATE:g}, and {paper.LEARNING_RATE_BP_PRIVATE:g} for BP "
@@ -106,6 +112,7 @@ def _notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
 
 
 def _long_row(row: Any) -> list[str]:  # Any: a row of `DataFrame.itertuples`
+    """Return the cells of one (algorithm, noise setting): names, mean in percent, interval, n, paper, difference."""
     interval = NO_VALUE if math.isnan(row.accuracy_low) else f"{row.accuracy_low:.2f} to {row.accuracy_high:.2f}"
     against = [NO_VALUE] * 2 if math.isnan(row.paper) else [f"{row.paper:.2f}", f"{row.difference:+.2f}"]
     return [ALGORITHM_LABELS[row.algorithm], setting_label(row.setting), f"{row.accuracy_mean:.2f}", interval,
@@ -120,11 +127,13 @@ def _grid(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def _cell(row: Any) -> str:
+    """Return the text of a cell, in percent: `ours ± half width (paper)`, without the paper if it has no such cell."""
     ours = plus_minus(row.accuracy_mean, half_width=row.accuracy_half_width)
     return ours if math.isnan(row.paper) else f"{ours} ({row.paper:.2f})"
 
 
 def _divergence(runs: pd.DataFrame) -> list[str]:
+    """Return a sentence that counts diverged trials by algorithm and noise setting; empty without such trials."""
     diverged = runs[runs["status"] == "diverged"]
     if diverged.empty:
         return []

@@ -157,12 +157,13 @@ def _not_shown(runs: pd.DataFrame, shown: Sequence[str]) -> list[Column]:
     """Return hidden columns: other settings that differ between trials, and the noise setting, a target or a level."""
     columns = []
     for name in (name for name in FIELDS if name not in shown):
-        values, noise = runs[name], name in NOISE or name in NOISE.values()
-        if name in NOISE:
-            values = values.mask(runs[NOISE[name]] > 0)
-        elif noise:
-            values = values.where(values > 0)
-        if values.map(value_text).nunique() > 1 or (noise and values.notna().any()):
+        values = runs[name]
+        is_level, is_target = name in NOISE, name in NOISE.values()
+        if is_level:
+            values = values.mask(runs[NOISE[name]] > 0)  # the target sets it
+        elif is_target:
+            values = values.where(values > 0)  # 0 for no target
+        if values.map(value_text).nunique() > 1 or ((is_level or is_target) and values.notna().any()):
             columns.append(_setting(name, values, shown=False))
     return columns
 
@@ -199,6 +200,7 @@ def abridged(commit: str) -> str:
 
 
 def _facts(runs: pd.DataFrame, tracked: Sequence[TrackedRun]) -> list[tuple[str, str]]:
+    """Return the facts at the head of a page, as (name, value): trials by status, data sets, begin and duration."""
     begin, end = _span(tracked)
     statuses = ", ".join(f"{count} {status}" for status, count in Counter(runs["status"]).items())
     return [("Trials", statuses), ("Data", ", ".join(DATASET_LABELS[name] for name in runs["dataset"].unique())),
@@ -242,6 +244,12 @@ def _settings(runs: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def _trials_note(runs: pd.DataFrame, links: Sequence[str]) -> str:
+    """Return the note under the table of trials: units of its columns, and whether its keys are links.
+
+    Args:
+        runs: the trials, from `load_runs`.
+        links: address of each trial's run in MLflow; empty text without one.
+    """
     sentences = ["Accuracies in % at the last epoch; cos, the cosine between a layer's update and its true gradient."]
     if kinds_of(runs):
         sentences.append("Of every kind of ε the least that its accountants give, at the δ, relation and sampler that "
@@ -254,6 +262,7 @@ def _trials_note(runs: pd.DataFrame, links: Sequence[str]) -> str:
 
 
 def _problems(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> list[str]:
+    """Return a sentence per diverged trial, with its last epoch; without any, one sentence that tells this."""
     diverged, stopped = runs[runs["status"] == "diverged"], int((runs["status"] == "stopped").sum())
     if diverged.empty:
         early = f" or were stopped early ({stopped})" if stopped else ""

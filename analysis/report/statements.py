@@ -135,6 +135,13 @@ def _has(runs: pd.DataFrame, kind: str) -> pd.Series:
 
 
 def _relation(kind: str, relation: object) -> str:
+    """Return the neighbouring relation under which an epsilon of this kind holds, as text.
+
+    Args:
+        kind: `certified`, `label`, `audited`, ...
+        relation: the tracked tag `privacy.relation`; no text if it was not tracked. An audit of a trial without a
+            guarantee has the relation of the audit itself.
+    """
     if kind == "label":
         return LABEL_RELATION
     if not isinstance(relation, str):

@@ -65,9 +65,11 @@ def one_run(m: int, r: int, v: int, delta: float, p: float = 0.05) -> float:
 
 
 def _one_run_p_value(epsilon: float, m: int, r: int, v: int, delta: float) -> float:
-    """Return the bound p(epsilon) of `one_run`, with s = e^eps/(1 + e^eps).
+    """Return the bound p(epsilon) on the probability of `v` or more right guesses, with s = e^eps/(1 + e^eps).
 
         P[Bin(r, s) >= v] + 2 m delta max_{1 <= i <= v} P[v > Bin(r, s) >= v - i]/i
+
+    Arguments as in `one_run`.
     """
     s = expit(epsilon)
     below = np.cumsum(stats.binom.pmf(np.arange(v - 1, -1, -1), r, s))
@@ -136,7 +138,9 @@ class OneRunAudit:
 
 
 def one_run_audit(included: np.ndarray, scores: np.ndarray, r: int, delta: float, p: float = 0.05) -> OneRunAudit:
-    """Audit one run: guess the r/2 canaries with the highest scores in, and the r/2 with the lowest out.
+    """Return a lower bound on epsilon from the canaries of one run.
+
+    The r/2 canaries with the highest scores are guessed in, and the r/2 with the lowest scores out.
 
     Args:
         included: which of the m canaries took part, bool [m]; drawn independently with probability 1/2 each.
@@ -156,8 +160,9 @@ def one_run_audit(included: np.ndarray, scores: np.ndarray, r: int, delta: float
     if not (2 <= r <= m and r % 2 == 0):
         raise ValueError(f"r: must be even, at least 2 and at most m = {m}, got {r}")
     order = np.argsort(scores, kind="stable")
-    v = int((~included[order[: r // 2]]).sum() + included[order[-(r // 2):]].sum())
-    return OneRunAudit(one_run(m, r, v, delta, p), m, r, v)
+    lowest, highest = order[: r // 2], order[-(r // 2):]
+    right = int((~included[lowest]).sum() + included[highest].sum())
+    return OneRunAudit(one_run(m, r, right, delta, p), m, r, right)
 
 
 def auc(scores_members: np.ndarray, scores_non_members: np.ndarray) -> float:
@@ -172,15 +177,15 @@ def auc(scores_members: np.ndarray, scores_non_members: np.ndarray) -> float:
 
 
 def tpr_at_fpr(scores_members: np.ndarray, scores_non_members: np.ndarray, fpr: float) -> float:
-    """Return the share of members that score above all but a share `fpr` of the non-members.
+    """Return the true positive rate at a false positive rate: the share of members above a threshold.
 
-    `fpr` is in [0, 1]; errors as `auc`.
+    At most a share `fpr` of the non-members, in [0, 1], scores above the threshold. Errors as `auc`.
     """
     members, others = checked("scores_members", scores_members), checked("scores_non_members", scores_non_members)
     if not 0 <= fpr <= 1:
         raise ValueError(f"fpr: must be >= 0 and <= 1, got {fpr}")
-    above = int(fpr * len(others))
-    threshold = np.sort(others)[::-1][above] if above < len(others) else -np.inf
+    allowed = int(fpr * len(others))  # non-members above the threshold
+    threshold = np.sort(others)[::-1][allowed] if allowed < len(others) else -np.inf
     return float((members > threshold).mean())
 
 

@@ -59,13 +59,18 @@ class Filter(NamedTuple):
         return [self.budget.epsilon, self.budget.delta, self.order, self.delta]
 
     def spent(self, released: Iterable[Release]) -> float:
-        """Return the Renyi divergence of all released epochs: an exact sum, rounded once.
+        """Return the Renyi divergence, of order alpha = `self.order`, of all released epochs together.
+
+        Divergences of one order add up over the epochs of all trials.
 
         Raises:
             ConfigError: for a trial whose epochs have no finite cost.
         """
-        return math.fsum(cost for trial, epochs in epochs_released(released)
-                         for cost in [epoch_cost(trial, self.order)] * epochs)
+        costs: list[float] = []  # one entry for each epoch
+        for trial, epochs in epochs_released(released):
+            cost = epoch_cost(trial, self.order)
+            costs.extend(cost for _ in range(epochs))
+        return math.fsum(costs)  # rounds once, so the order of the trials does not matter
 
     def epsilon(self, divergence: float) -> float:
         """Convert a spent divergence to epsilon at `delta`; no divergence gives 0."""
@@ -86,11 +91,12 @@ class Filter(NamedTuple):
             released: at least one release.
         """
         first, spent = released[0].trial, f"{self.epsilon(self.spent(released)):.4g}"
-        value, note = self.budget.epsilon, (
-            f"a Renyi filter of order {self.order}, fixed beforehand, let trials start whose whole cost fitted; "
-            f"{spent} of it was spent; that trials were asked for by the scores of those before is covered, and so is "
-            "the choice of the best by them")
-        if not self.admits(released):
+        value = self.budget.epsilon
+        if self.admits(released):
+            note = (f"a Renyi filter of order {self.order}, fixed beforehand, let trials start whose whole cost "
+                    f"fitted; {spent} of it was spent; that trials were asked for by the scores of those before is "
+                    "covered, and so is the choice of the best by them")
+        else:
             value, note = math.inf, f"{spent} was spent, more than the budget of {value:g}, which then covers nothing"
         kind = guarantee([release.trial for release in released])
         return Epsilon(value, "selected" if kind == "certified" else kind, "budget", first.parts.sampler.relation,
@@ -98,7 +104,11 @@ class Filter(NamedTuple):
 
 
 def begun(kept: Sequence[float]) -> Filter:
-    """Return the filter with which a sweep began."""
+    """Return the filter with which a sweep began.
+
+    Args:
+        kept: its `Filter.kept`, from the tracking store.
+    """
     epsilon, delta, order, accounted = kept
     return Filter(Budget(epsilon, delta), int(order), accounted)
 
@@ -138,20 +148,21 @@ def make_filter(experiment: Experiment, order: int | None = None) -> Filter:
         if not within_delta(trial, budget.epsilon, search.trials):
             raise ConfigError("budget.epsilon: must be at most some 130 with noise 'secure', above which the sampler "
                               f"of the noise takes more than its share of delta, got {budget.epsilon:g}")
-    whole = np.array([trial.epochs * _curve(trial) for trial in corners])
+    run_costs = np.array([trial.epochs * _curve(trial) for trial in corners])  # [corners, orders]
     orders = np.array(ORDERS)
-    fixed = np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)  # the conversion's part of epsilon
-    least = np.min(whole, axis=0) + fixed
-    if least.min() > budget.epsilon:
+    # At every order, epsilon is a divergence plus this constant (Canonne, Kamath & Steinke 2020, Proposition 12).
+    conversion = np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
+    cheapest = np.min(run_costs, axis=0) + conversion
+    if cheapest.min() > budget.epsilon:
         targets = [trial.target_epsilon for trial in corners if trial.target_epsilon]
         why = (f"; that is more than its target_epsilon of {min(targets):g}, as a filter adds up Renyi divergences of "
                "one order, which bound epsilon less tightly; ask for a smaller target or a larger budget"
                if targets else "")
-        raise ConfigError(f"budget.epsilon: must be at least {least.min():.4g}, which the cheapest trial of the search "
-                          f"costs, got {budget.epsilon:g}{why}")
+        raise ConfigError(f"budget.epsilon: must be at least {cheapest.min():.4g}, which the cheapest trial of the "
+                          f"search costs, got {budget.epsilon:g}{why}")
     if order is None:
-        possible = least <= budget.epsilon
-        shares = np.mean(whole[:, possible] / (budget.epsilon - fixed[possible]), axis=0)
+        possible = cheapest <= budget.epsilon
+        shares = np.mean(run_costs[:, possible] / (budget.epsilon - conversion[possible]), axis=0)
         order = int(orders[possible][np.argmin(shares)])
     return Filter(budget, order, delta)
 
@@ -209,7 +220,7 @@ def draws_of(released: Iterable[Release]) -> list[int]:
 
     A release without a draw's name counts as a draw of its own.
     """
-    found: dict[tuple[str, int], tuple[int, int]] = {}
+    found: dict[tuple[str, int], tuple[int, int]] = {}  # by draw: (published epochs, lost epochs)
     for number, release in enumerate(released):
         key = release.draw, 0 if release.draw else number
         published, lost = found.get(key, (0, 0))
@@ -250,28 +261,31 @@ def budget_lines(experiment: Experiment) -> Iterator[str]:
         return
     filter = make_filter(experiment)
     costs = {trial: filter.spent([Release(trial, trial.epochs)]) for trial in experiment.corners}
-    whole, dearest = sorted(costs.values()), max(costs, key=costs.__getitem__)
-    fixed = filter.epsilon(1.0) - 1.0
-    most = filter.budget.epsilon - fixed
-    low, high = (int(most / cost) for cost in (whole[-1], whole[0]))
+    dearest = max(costs, key=costs.__getitem__)
+    least_cost, largest_cost = min(costs.values()), max(costs.values())
+    conversion = filter.epsilon(1.0) - 1.0  # epsilon is a divergence plus this constant
+    largest_divergence = filter.budget.epsilon - conversion
+    most_of_dearest, most_of_cheapest = int(largest_divergence / largest_cost), int(largest_divergence / least_cost)
     yield (f"budget: epsilon {filter.budget.epsilon:g} at delta {filter.budget.delta:g} for all that the sweep "
            f"releases, by a Renyi filter of order {filter.order}")
-    yield (f"  the cheapest trial alone is epsilon {filter.epsilon(whole[0]):.4g}, the dearest "
-           f"{filter.epsilon(whole[-1]):.4g}; {low} of the dearest fit, or {high} of the cheapest")
-    yield (f"  {fixed:.4g} of that is paid once by the whole sweep, however many trials there are; the cheapest adds "
-           f"{whole[0]:.4g}, the dearest {whole[-1]:.4g}")
+    yield (f"  the cheapest trial alone is epsilon {filter.epsilon(least_cost):.4g}, the dearest "
+           f"{filter.epsilon(largest_cost):.4g}; {most_of_dearest} of the dearest fit, or {most_of_cheapest} of the "
+           "cheapest")
+    yield (f"  {conversion:.4g} of that is paid once by the whole sweep, however many trials there are; the cheapest "
+           f"adds {least_cost:.4g}, the dearest {largest_cost:.4g}")
     if dearest.target_epsilon:
         yield (f"  target_epsilon {dearest.target_epsilon:g} is the cost by a trial's own accountant; the filter "
                "covers all trials together and adds up Renyi divergences of one order in its place")
-        if low < search.trials and (fits := _target_that_fits(dearest, filter, search.trials)):
+        if most_of_dearest < search.trials and (fits := _target_that_fits(dearest, filter, search.trials)):
             yield f"  for {counted(search.trials, 'trial')} to fit, ask for target_epsilon <= {fits:.2g}"
     yield f"  {sentence(noise_statement(trial.noise for trial in experiment.corners))}"
 
 
 def _target_that_fits(trial: TrialConfig, filter: Filter, many: int) -> float:
-    """Return about the largest target_epsilon, with two digits, at which `many` trials like this one fit.
+    """Return about the largest target_epsilon at which `many` trials like this one fit into the budget.
 
-    Return 0 if not even 1/64 of the trial's target fits.
+    It is found by bisection below the trial's own target, and rounded down to two digits. Return 0 if not even 1/64 of
+    the trial's target fits.
     """
     def fits(target: float) -> bool:
         cost = filter.spent([Release(TrialConfig(trial.given, target_epsilon=target), trial.epochs)])
@@ -283,5 +297,5 @@ def _target_that_fits(trial: TrialConfig, filter: Filter, many: int) -> float:
     while high / low > 1.01:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if fits(middle) else (low, middle)
-    digits = 10 ** (math.floor(math.log10(low)) - 1)
-    return math.floor(low / digits) * digits
+    second_digit = 10 ** (math.floor(math.log10(low)) - 1)
+    return math.floor(low / second_digit) * second_digit

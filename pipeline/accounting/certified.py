@@ -52,7 +52,9 @@ def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEven
 
 
 def gaussian_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
-    """Return the event of a trial with a Gaussian mechanism.
+    """Return the privacy event of the first `epochs_done` epochs of a trial with a Gaussian mechanism.
+
+    Its noise multiplier is None if a target epsilon sets it, and is calibrated later (`with_noise`).
 
     Raises:
         ValueError: for another mechanism, or unless epochs_done >= 1.
@@ -60,18 +62,25 @@ def gaussian_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
     mechanism, sampler = config.parts.mechanism, config.parts.sampler
     if not mechanism.certified:
         raise ValueError(f"mechanism: must be one of {', '.join(certified_mechanisms())}, got {mechanism.name}")
-    longest = sensitivity(mechanism.excess(config), sampler.relation)
-    z = None if config.target_epsilon else config.noise_multiplier / longest
-    return PrivacyEvent(sampler.name, sampler.relation, z, epochs_done * config.steps_per_epoch, epochs_done,
-                        **sampler.rates(config.split_sizes[0]))
+    sensitivity_over_norm = sensitivity(mechanism.excess(config), sampler.relation)
+    noise_multiplier = None if config.target_epsilon else config.noise_multiplier / sensitivity_over_norm
+    return PrivacyEvent(sampler.name, sampler.relation, noise_multiplier, epochs_done * config.steps_per_epoch,
+                        epochs_done, **sampler.rates(config.split_sizes[0]))
 
 
 def _as_stated(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEvent:
+    """Return the privacy event that the trial's trainer states, for its first `epochs_done` epochs.
+
+    A Gaussian mechanism on Poisson batches becomes a `PrivacyEvent`: this package's own accountants take it, as they
+    take built-in trainers. All other events stay a `StatedEvent`, for the accountants of `dp_accounting`.
+    """
     stated = stated_event(config, epochs_done)
-    if drawn := poisson_of(stated):
-        q, z = drawn
-        return PrivacyEvent("poisson", stated.relation, z, stated.steps, stated.epochs, sampling_rate=q)
-    return stated
+    poisson_gaussian = poisson_of(stated)
+    if poisson_gaussian is None:
+        return stated
+    sampling_rate, noise_multiplier = poisson_gaussian
+    return PrivacyEvent("poisson", stated.relation, noise_multiplier, stated.steps, stated.epochs,
+                        sampling_rate=sampling_rate)
 
 
 @lru_cache(maxsize=1024)
@@ -92,9 +101,10 @@ def with_noise(config: TrialConfig) -> TrialConfig:
 
         return noisy(calibrate(config.target_epsilon, lambda value: _value_of(noisy(value)), trainer.calibrates))
     event = gaussian_event(config, config.epochs)
-    z = noise_multiplier_for(config.target_epsilon, event, accounted_delta(config))
-    z *= sensitivity(config.parts.mechanism.excess(config), event.relation)
-    return TrialConfig(config.given, noise_multiplier=z, target_epsilon=0.0)
+    over_sensitivity = noise_multiplier_for(config.target_epsilon, event, accounted_delta(config))
+    # the setting is over the norm C to which noise is scaled, the event's multiplier over the sensitivity
+    over_norm = over_sensitivity * sensitivity(config.parts.mechanism.excess(config), event.relation)
+    return TrialConfig(config.given, noise_multiplier=over_norm, target_epsilon=0.0)
 
 
 def calibrated(config: TrialConfig) -> dict[str, str]:
@@ -127,25 +137,33 @@ def certified_step(config: TrialConfig) -> Epsilon:
 
 
 def stated_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
-    """Return (mu, epsilon) of one step as its trainer states it, without amplification.
+    """Return (mu, epsilon) of one step, from the privacy event that the trial's trainer states.
 
-    mu is None unless the event is Gaussian.
+    An audit of one step compares its measured bound with these values. Its attacker knows that the record may be in
+    the batch, so sampling does not amplify privacy.
+
+    Returns:
+        mu: parameter of Gaussian differential privacy, 1/noise multiplier; None unless the event is Gaussian.
+        epsilon: at the trial's delta.
 
     Raises:
         ConfigError: for an event that no accountant supports.
     """
     stated = stated_event(with_noise(config), 1)
-    one = StatedEvent(stated.relation, unsampled(stated.event), 1, 1)
-    if not one.accountants:
-        raise ConfigError(f"event: no accountant takes {one.event}, which is left of it without sampling")
-    mu, conversion = None, CONVERSIONS[one.accountants[0]]
-    if isinstance(one.event, GaussianDpEvent):
-        mu = 1 / one.event.noise_multiplier if one.event.noise_multiplier else math.inf
-        value, conversion = gdp_eps(mu, config.delta) if mu < math.inf else math.inf, "exact"
+    step = StatedEvent(stated.relation, unsampled(stated.event), steps=1, epochs=1)
+    if not step.accountants:
+        raise ConfigError(f"event: no accountant takes {step.event}, which is left of it without sampling")
+    mu: float | None
+    if not isinstance(step.event, GaussianDpEvent):
+        tightest = step.accountants[0]
+        mu, value, conversion = None, stated_value(step, config.delta, tightest), CONVERSIONS[tightest]
+    elif step.event.noise_multiplier == 0:
+        mu, value, conversion = math.inf, math.inf, "exact"
     else:
-        value = stated_value(one, config.delta, one.accountants[0])
-    return mu, Epsilon(value, "stated", "one_step", one.relation, IN_THE_BATCH, config.delta, conversion,
-                       f"one release, no amplification: {one.event}")
+        mu = 1 / step.event.noise_multiplier
+        value, conversion = gdp_eps(mu, config.delta), "exact"
+    return mu, Epsilon(value, "stated", "one_step", step.relation, IN_THE_BATCH, config.delta, conversion,
+                       f"one release, no amplification: {step.event}")
 
 
 def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
@@ -173,6 +191,10 @@ def stated_of(config: TrialConfig) -> str:
 
 
 def _stated_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
+    """Return the `stated` epsilons of the first `epochs_done` epochs, one for each accountant, the tightest first.
+
+    They follow from the privacy event that the trainer states, with the trial's calibrated noise.
+    """
     noisy = with_noise(config)
     event = event_of(noisy, epochs_done)
     what = f"{stated_of(noisy)}, and nobody here checked it"

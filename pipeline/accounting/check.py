@@ -32,7 +32,7 @@ class CheckResult(NamedTuple):
 
 
 def evaluate(path: Path | str) -> list[CheckResult]:
-    """Evaluate all cases of the file, in order.
+    """Return the results of all cases of a file, in order.
 
     Expected values are numbers, "inf", or an object with such values. In an object, null expects null. `published` is a
     number as a paper printed it: the first value of the object must lie within one unit of its last digit.
@@ -67,6 +67,15 @@ def _shown(value: Value) -> str:
 
 
 def _evaluate(case: dict[str, Any], where: str) -> CheckResult:
+    """Return the result of one reference case.
+
+    Args:
+        case: with the keys `KEYS`.
+        where: file and case, for messages.
+
+    Raises:
+        CheckError: for a missing key, an unknown function, or inputs that the function does not take.
+    """
     if missing := [key for key in KEYS if key not in case]:
         raise CheckError(f"{where}: lacks {', '.join(missing)}")
     name, expected, rtol = case["function"], case["expected"], case["rtol"]
@@ -91,14 +100,20 @@ def _scalar(value: Any) -> float | None:
 
 
 def agree(got: Value, expected: Value, rtol: float) -> bool:
-    """Whether the function gave every expected number, within `rtol`.
+    """Whether the function gave every expected number, within the relative tolerance `rtol`.
+
+    Args:
+        expected: a number or None, or several by name. `published` is a number as a paper printed it: the first value
+            of
+            `got` must lie within one unit of its last digit.
 
     Raises:
         ValueError: for an expected value that the function does not give.
     """
     if not isinstance(expected, Mapping) and not isinstance(got, Mapping):
-        return got is expected if got is None or expected is None else got == expected or (
-            abs(got - expected) <= rtol * abs(expected) < math.inf)
+        if got is None or expected is None:
+            return got is expected
+        return got == expected or abs(got - expected) <= rtol * abs(expected) < math.inf
     if (not isinstance(expected, Mapping) or not isinstance(got, Mapping)
             or expected.keys() - got.keys() - {"published"}):
         raise ValueError(f"expects {expected}, and the function gives {got}")
@@ -129,6 +144,14 @@ def _orders(text: str) -> range:
 
 def _leekifer(sensitivity: float, sigma: float, epochs: int, N: int, m: int, noise_multiplier: float, T: int,
               delta: float, orders: str) -> Value:
+    """Return the epsilons of `leekifer.leekifer_epsilon`, after a check that redundant inputs agree.
+
+    The published table has sensitivity, sigma (standard deviation of the noise on the mean) and epochs. The noise
+    multiplier and the number of steps T follow from them.
+
+    Raises:
+        ValueError: if the noise multiplier or T is not what the other inputs give.
+    """
     for name, value, derived in (("noise_multiplier", noise_multiplier, sigma * m / sensitivity),
                                  ("T", T, N // m * epochs)):
         if not math.isclose(value, derived, rel_tol=1e-9):

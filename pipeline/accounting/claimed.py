@@ -31,9 +31,17 @@ ALPHAS.setflags(write=False)
 
 def prop3_first(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                 tau_h_min: float, tau_h_max: float) -> Curve:
-    """P1 Eq. 17: return the Renyi divergence of order `alpha` > 1 of one column and one step.
+    """Return the Renyi divergence of one column and one step by Ohana et al. (2021), first printing (P1), Eq. 17.
 
-    Infinite unless m + 1 > rho^2.
+    Infinite unless m + 1 > rho^2. rho = gamma_max tau_h_max/(gamma_min tau_h_min).
+
+    Args:
+        alpha: order, > 1.
+        m, n_out: batch size, and rows of the column.
+        sigma: standard deviation of the optical noise.
+        tau_B: bound on ||B e||.
+        gamma_min, gamma_max: bounds of phi'.
+        tau_h_min, tau_h_max: bounds of every |h_k|, times sqrt(number of activations h_k).
     """
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
     return 2 * n_out * alpha * rho2 * _snr2(tau_B, sigma) / m + _log_term(alpha, m, n_out, rho2)
@@ -41,14 +49,17 @@ def prop3_first(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, ga
 
 def prop3_second(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                  tau_h_min: float, tau_h_max: float) -> Curve:
-    """P2 Eq. 17: return `prop3_first` without the n_l of the first term, which counts n_l twice."""
+    """Return `prop3_first` as corrected in the second printing (P2), Eq. 17.
+
+    The first term lacks the factor n_l = n_out, which the first printing counts twice.
+    """
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
     return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m + _log_term(alpha, m, n_out, rho2)
 
 
 def a1_alt(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
            tau_h_min: float, tau_h_max: float) -> Curve:
-    """P2 appendix A.1: return the alternative expression, which is finite for every finite rho."""
+    """Return the alternative to `prop3_second` in P2, appendix A.1, which is finite for every finite rho."""
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
     log = math.log((m - 1) / m + rho2 / m)
     return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m + n_out * alpha / (2 * (alpha - 1)) * log
@@ -56,16 +67,16 @@ def a1_alt(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_m
 
 def a2_equal_cov(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                  tau_h_min: float, tau_h_max: float) -> Curve:
-    """P2 appendix A.2 (epsilon_2): return the divergence if both neighbours have equal covariances."""
+    """Return `prop3_second` for neighbours with equal covariances (P2, appendix A.2, epsilon_2)."""
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
     return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m
 
 
 def a3_saturating(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                   tau_h_min: float, tau_h_max: float) -> Curve:
-    """P2 appendix A.3 (epsilon_3): return the divergence for equal covariances with every phi' and h at its bound.
+    """Return `prop3_second` for equal covariances and every phi' and h at its bound (P2, appendix A.3, epsilon_3).
 
-    L cancels.
+    The bounds gamma and tau_h then cancel, and n_out does not occur.
     """
     return 2 * alpha * _snr2(tau_B, sigma) / m
 
@@ -193,19 +204,24 @@ _NON_NEGATIVE = ("sigmoid", "relu", "unit")  # with an offset these stay away fr
 
 
 def layers_of(config: TrialConfig) -> tuple[Layer, ...]:
-    """Return the guaranteed bounds of all layers; the output layer gets e itself, so gamma = 1 there."""
+    """Return the bounds that a trial guarantees for all its layers, for the formulas above.
+
+    The output layer has no activation: it gets the error e itself, so phi' = 1 there. Lower bounds are 0 if nothing
+    keeps activations away from 0.
+    """
     sizes = config.layer_sizes
+    gamma_max = max(ACTIVATION_SLOPES[config.activation], config.gamma_min)
     layers: list[Layer] = []
-    for n_in, n_out, h in zip(sizes[:-1], sizes[1:], _layer_inputs(config), strict=True):
-        output = len(layers) == len(sizes) - 2
-        gamma_max = max(ACTIVATION_SLOPES[config.activation], config.gamma_min)
+    for n_in, n_out, input_kind in zip(sizes[:-1], sizes[1:], _layer_inputs(config), strict=True):
+        is_output = len(layers) == len(sizes) - 2
+        away_from_zero = config.activation_floor or input_kind in _NON_NEGATIVE
         layers.append(Layer(
             n_in, n_out,
-            sigma=0.0 if output and not config.output_noise else config.sigma,
+            sigma=0.0 if is_output and not config.output_noise else config.sigma,
             tau_B=config.tau_f,
-            gamma_min=1.0 if output else config.gamma_min,
-            gamma_max=1.0 if output else gamma_max,
-            tau_h_min=config.tau_h_min if config.activation_floor or h in _NON_NEGATIVE else 0.0,
+            gamma_min=1.0 if is_output else config.gamma_min,
+            gamma_max=1.0 if is_output else gamma_max,
+            tau_h_min=config.tau_h_min if away_from_zero else 0.0,
             tau_h_max=config.tau_h))
     return tuple(layers)
 
@@ -243,6 +259,11 @@ def not_described(config: TrialConfig) -> str:
 
 @lru_cache(maxsize=1024)
 def _assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
+    """Return the assumptions of the printed formulas, each with whether this trial satisfies it, and why.
+
+    The tuple is empty without the photonic mechanism. If the formulas do not describe the trial's noise, it has one
+    failing assumption.
+    """
     if not config.parts.mechanism.optical:
         return ()
     if reason := not_described(config):
@@ -267,14 +288,18 @@ def _assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
 
 
 def _floor(config: TrialConfig) -> Assumption:
+    """Return whether the trial keeps every |h_k| of the activations h at or above nu = tau_h_min/sqrt(n_(l-1)).
+
+    It does with `activation_floor`, or if no h can be negative, because the offset nu is then only added to h >= 0.
+    """
     if config.activation_floor:
         return Assumption(FLOOR, True, "activation_floor: h <- sign(h) clip(|h|, nu, c)")
-    kinds = _layer_inputs(config)
-    signed = [str(layer) for layer, h in enumerate(kinds, start=1) if h not in _NON_NEGATIVE]
+    kinds = _layer_inputs(config)  # by layer: an activation, or the kind of inputs
+    signed = [str(layer) for layer, kind in enumerate(kinds, start=1) if kind not in _NON_NEGATIVE]
     if not signed:
         return Assumption(FLOOR, True, f"no h is negative ({', '.join(dict.fromkeys(kinds))}), so offset and clip "
                                        "keep every |h_k| above nu")
-    what = ", ".join(dict.fromkeys(h for h in kinds if h not in _NON_NEGATIVE))
+    what = ", ".join(dict.fromkeys(kind for kind in kinds if kind not in _NON_NEGATIVE))
     return Assumption(FLOOR, False, f"h can be negative ({what}) in layer{'s' if len(signed) > 1 else ''} "
                                     f"{abridged(signed)}: h = -nu gives 0 after the offset; activation_floor is off")
 
@@ -297,7 +322,7 @@ def missing(config: TrialConfig, variant: Variant) -> list[Assumption]:
 
 
 def claimed_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Return the five formulas, each with T = epochs (as P1 counts) and with T = iterations (as P2 counts).
+    """Return epsilon by the five formulas, each with T = epochs (as P1 counts) and with T = iterations (as P2 counts).
 
     The list is empty without the photonic mechanism, or if the formulas do not describe the noise (`not_described`).
 
@@ -320,6 +345,7 @@ def claimed_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 
 @lru_cache(maxsize=4096)
 def _note(config: TrialConfig, variant: Variant, convention: str) -> str:
+    """Return the note of one claimed epsilon: its formula, and which assumptions fail or are not enforced."""
     parts = [f"no guarantee: the formula as printed ({variant.source}), T = {convention}, times n_(l-1) columns that "
              "share their noise, biases not counted"]
     if convention == "epochs" and config.parts.sampler.amplified:

@@ -34,9 +34,16 @@ from pipeline.trials.config import TrialConfig
 
 
 def alpha_max(m: int, gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float) -> float:
-    """Return the order from which replacing a record has infinite divergence; infinite if rho = 1.
+    """Return the Renyi order from which replacing a record has infinite divergence, for one column of one layer.
 
-        1 + m/(rho^2 - 1)
+        1 + m/(rho^2 - 1),   rho = gamma_max tau_h_max/(gamma_min tau_h_min)
+
+    It is infinite if rho = 1.
+
+    Args:
+        m: batch size.
+        gamma_min, gamma_max: bounds of phi'.
+        tau_h_min, tau_h_max: bounds of every |h_k|, times sqrt(number of activations h_k).
     """
     rho = _rho(gamma_min, gamma_max, tau_h_min, tau_h_max)
     return 1 + m / (rho**2 - 1) if rho > 1 else math.inf
@@ -44,12 +51,18 @@ def alpha_max(m: int, gamma_min: float, gamma_max: float, tau_h_min: float, tau_
 
 def corrected_column_replace_one(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float,
                                  gamma_max: float, tau_h_min: float, tau_h_max: float) -> Curve:
-    """Return the Renyi divergence of order `alpha` > 1 of one column and one step: a record replaced, both orders.
+    """Return the Renyi divergence of order `alpha` > 1 of one column and one step if a record is replaced.
 
-    Infinite unless sigma > 0, L > 0 and alpha < `alpha_max`. With R = 1 + (rho^2 - 1)/m, K = (m - 1) - (alpha - 1)
-    rho^2 and t = clip(K/(alpha rho), 1, rho):
+    The larger divergence of both orders of the neighbours counts. It is infinite unless sigma > 0, gamma_min tau_h_min
+    > 0 and alpha < `alpha_max`. With rho as there, R = 1 + (rho^2 - 1)/m, K = (m - 1) - (alpha - 1) rho^2, t =
+    clip(K/(alpha rho), 1, rho), and g_alpha(R) from variances with ratio R:
 
         alpha tau_B^2/(2 sigma^2) (rho + t)^2/(K + alpha t^2) + n_out g_alpha(R)
+
+    Args:
+        n_out: rows of the column.
+        sigma: standard deviation of the optical noise.
+        tau_B: bound on ||B e||; others as in `alpha_max`.
     """
     rho = _rho(gamma_min, gamma_max, tau_h_min, tau_h_max)
 
@@ -64,7 +77,7 @@ def corrected_column_replace_one(alpha: Curve, m: int, n_out: int, sigma: float,
 
 def corrected_column_add_remove(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float,
                                 gamma_max: float, tau_h_min: float, tau_h_max: float) -> Curve:
-    """Return the divergence of `corrected_column_replace_one` for a record added or removed.
+    """Return the divergence of `corrected_column_replace_one`, with its arguments, if a record is added or removed.
 
     Infinite unless (alpha - 1) rho^2 < m - 1:
 
@@ -106,6 +119,10 @@ def _rho(gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float)
 
 
 def _g(alpha: Curve, r: float) -> Curve:
+    """Return g_alpha(r) = -log(r)/2 - log(alpha - (alpha - 1) r)/(2 (alpha - 1)), for a ratio r of variances.
+
+    It is the Renyi divergence of order alpha of two Gaussians with one mean.
+    """
     return -math.log(r) / 2 - np.log(alpha - (alpha - 1) * r) / (2 * (alpha - 1))
 
 
@@ -123,20 +140,21 @@ _BOUNDS = {"replace-one": corrected_column_replace_one, "add/remove": corrected_
 
 
 def column_epsilons(config: TrialConfig) -> list[Epsilon]:
-    """Return epsilon of the worst single column in a single step, under both relations.
+    """Return the epsilon of a trial's worst single column in a single step, for each neighbouring relation.
 
     The list is empty without the photonic mechanism, or if Prop. 3 does not describe the noise (`not_described`).
     """
     if not config.parts.mechanism.optical or not_described(config):
         return []
-    return [
-        Epsilon(max(_epsilon(bound, config.delta, m=config.batch_size, n_out=layer.n_out, sigma=layer.sigma,
+    found = []
+    for relation, bound in _BOUNDS.items():
+        worst = max(_epsilon(bound, config.delta, m=config.batch_size, n_out=layer.n_out, sigma=layer.sigma,
                              tau_B=layer.tau_B, gamma_min=layer.gamma_min, gamma_max=layer.gamma_max,
-                             tau_h_min=layer.tau_h_min, tau_h_max=layer.tau_h_max) for layer in layers_of(config)),
-                "column", relation.replace("/", "-"), relation, config.sampler, config.delta, "classic",
-                "one column of one layer in one step, not the model: columns share their noise and do not compose")
-        for relation, bound in _BOUNDS.items()
-    ]
+                             tau_h_min=layer.tau_h_min, tau_h_max=layer.tau_h_max) for layer in layers_of(config))
+        found.append(Epsilon(
+            worst, "column", relation.replace("/", "-"), relation, config.sampler, config.delta, "classic",
+            "one column of one layer in one step, not the model: columns share their noise and do not compose"))
+    return found
 
 
 def _epsilon(bound: Bound, delta: float, **constants: float) -> float:
@@ -147,9 +165,10 @@ def single_column_eps_counterexample(n_out: int, delta: float, m: int, sigma: fl
                                      gamma_max: float, tau_h_min: float, tau_h_max: float) -> dict[str, float]:
     """Return epsilon of one column and one step by four bounds, and exactly for one admissible pair of neighbours.
 
-    In this pair record I has no error in either data set, so the means agree. Record I reaches U in one and L in the
-    other; all other records are at L. The n_out rows are then Gaussians with variance ratio R = 1 + (rho^2 - 1)/m.
-    `exact_lower_bound` is their exact epsilon; a valid bound is never below it.
+    In this pair record I has no error in either data set, so the means agree. Record I reaches U = gamma_max tau_h_max
+    in one data set and L = gamma_min tau_h_min in the other; all other records are at L. With rho = U/L, the n_out rows
+    are Gaussians with variance ratio R = 1 + (rho^2 - 1)/m. `exact_lower_bound` is their exact epsilon; a valid bound
+    is never below it. Arguments as in `corrected_column_replace_one`.
 
     Raises:
         ValueError: unless L > 0.
@@ -184,7 +203,7 @@ def _epsilon_of_variance_ratio(R: float, n: int, delta: float) -> float:
 def joint_column_counterexample(m: int, n_in: int, n_out: int, sigma: float, tau_B: float, alpha: float,
                                 h_others: Sequence[float], h_I: Sequence[float],
                                 phi_prime: float) -> dict[str, float]:
-    """Show that columns do not compose: n_in columns by the saturating bound, and the exact divergence of all jointly.
+    """Return two divergences that show that columns do not compose: n_in times the saturating bound, and the exact one.
 
     The neighbours differ only in record I's label: its projected error turns from +tau_B to -tau_B along some direction
     of the n_out rows. All phi' are equal and all covariances saturated, as the bound assumes. Every row has covariance
@@ -192,6 +211,9 @@ def joint_column_counterexample(m: int, n_in: int, n_out: int, sigma: float, tau
     n_out is:
 
         D_alpha = 2 alpha tau_B^2/sigma^2 h_I^T H^+ h_I
+
+    Args:
+        h_others, h_I: activations of every other record, and of record I [n_in].
 
     Raises:
         ValueError: unless h_others and h_I have n_in entries, sigma > 0 and phi_prime != 0.

@@ -31,9 +31,11 @@ def gdp_eps(mu: float, delta: float) -> float:
 
 
 def gdp_delta(mu: np.ndarray | float, epsilon: float) -> np.ndarray | float:
-    """Return delta of mu-GDP mechanisms at `epsilon`, mu > 0.
+    """Return delta of mechanisms with mu-Gaussian differential privacy (mu-GDP) at `epsilon`, mu > 0.
 
         Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
+
+    Phi is the standard normal distribution function. Logarithms keep the difference from overflowing.
     """
     upper = special.log_ndtr(mu / 2 - epsilon / mu)
     lower = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
@@ -41,10 +43,10 @@ def gdp_delta(mu: np.ndarray | float, epsilon: float) -> np.ndarray | float:
 
 
 def smallest_epsilon(excess: Callable[[float], float]) -> float:
-    """Return the epsilon at which a privacy profile meets delta; 0 if delta(0) is small enough.
+    """Return the epsilon at which a mechanism's delta(epsilon) falls to a given delta; 0 if delta(0) is small enough.
 
     Args:
-        excess: epsilon -> delta(epsilon) - delta; decreasing, and finally below 0.
+        excess: function from epsilon to delta(epsilon) - delta; decreasing, and finally below 0.
     """
     if excess(0.0) <= 0:
         return 0.0
@@ -71,13 +73,18 @@ def improved_conversion(orders: Sequence[float], curve: np.ndarray, delta: float
 def without_replacement_rdp(q: float, z: float, orders: tuple[int, ...] = ORDERS) -> np.ndarray:
     """Return the Renyi divergence of one step on a fresh subset of the records, replace-one, at integer orders >= 2.
 
-    Wang, Balle & Kasiviswanathan 2019, Theorem 27, for the Gaussian, whose divergence alpha/(2 z^2) is tight. The
-    values equal `dp_accounting`'s SampledWithoutReplacementDpEvent up to order 256, a hundred times as fast:
+    By Wang, Balle & Kasiviswanathan 2019, Theorem 27. The divergence D(alpha) = alpha/(2 z^2) of the Gaussian is tight.
+    The values equal `dp_accounting`'s SampledWithoutReplacementDpEvent up to order 256, a hundred times as fast:
 
         (alpha - 1) D = log(1 + q^2 C(alpha, 2) min(4 (e^D(2) - 1), 2 e^D(2)) + sum_{j >= 3} q^j C(alpha, j) b(j)),
         b(j) = min(4 sqrt(B(2 floor(j/2)) B(2 ceil(j/2))), 2 e^((j-1) D(j)))
 
     with B(k) = Delta^k f(0), the forward difference of f(j) = e^((j-1) D(j)).
+
+    Args:
+        q: sampling rate m/N.
+        z: noise multiplier, standard deviation over sensitivity.
+        orders: alpha.
 
     Returns:
         [len(orders)], read-only.
@@ -99,7 +106,10 @@ def lemma3_rdp(q: float, z: float, orders: tuple[int, ...] = ORDERS) -> np.ndarr
 
 
 def _log_terms(j: np.ndarray, z: float) -> np.ndarray:
-    """Return log of 2 e^((j-1) D(j)), with D(j) = j/(2 z^2); at j = 2 the smaller of this and 4 (e^D(2) - 1)."""
+    """Return log of 2 e^((j-1) D(j)) for every j, with D(j) = j/(2 z^2), the divergence at noise multiplier z.
+
+    At j = 2 it is the smaller of this and 4 (e^D(2) - 1).
+    """
     terms = math.log(2) + j * (j - 1) / (2 * z**2)
     terms[2] = min(terms[2], math.log(4 * -math.expm1(-1 / z**2)) + 1 / z**2)
     return terms
@@ -124,7 +134,7 @@ def _log_central_moments(n: int, z: float) -> np.ndarray:
     catastrophically at large z. The integrand is analytic and decays like a Gaussian, so the trapezoidal rule is exact
     to rounding.
     """
-    step = 0.05
+    step = 0.05  # of the trapezoidal rule
     x = np.arange(-40.0, n / z + 40.0, step)
     loss = x / z - 1 / (2 * z**2)
     with np.errstate(divide="ignore"):  # log 0 where P = Q
@@ -145,6 +155,11 @@ def poisson_losses(q: float, z: float, interval: float = DISCRETIZATION) -> Loss
 
     It equals `dp_accounting`'s bit for bit. `from_gaussian_mechanism` there inverts the loss point by point in Python,
     which takes three quarters of an accounting. This function inverts all points at once.
+
+    Args:
+        q: sampling rate.
+        z: noise multiplier, standard deviation over sensitivity.
+        interval: of the grid of losses.
     """
     both = []
     for adjacency in (mechanism.AdjacencyType.REMOVE, mechanism.AdjacencyType.ADD)[: 1 if q == 1 else 2]:
@@ -193,7 +208,8 @@ def without_replacement_losses(q: float, z: float, interval: float = DISCRETIZAT
 
         H(e^-eps) = 1 - e^-eps + e^-eps H(e^eps)
 
-    Neither P against Q nor Q against P alone bounds both branches. Connecting the dots of this profile does.
+    Neither P against Q nor Q against P alone bounds both branches. Connecting the dots of this profile does. Arguments
+    as in `poisson_losses`.
     """
     loss = mechanism.GaussianPrivacyLoss(z, sampling_prob=q, adjacency_type=mechanism.AdjacencyType.REMOVE)
     top = math.ceil(loss.connect_dots_bounds().epsilon_upper / interval)

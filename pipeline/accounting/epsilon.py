@@ -54,6 +54,7 @@ class Epsilon:
     note: str = ""
 
     def __post_init__(self) -> None:
+        """Refuse a value, kind or delta out of range, and an empty relation, sampler or conversion."""
         if not self.value >= 0:
             raise ValueError(f"value: must be >= 0 or infinity, got {self.value}")
         if self.kind not in GUARANTEES:

@@ -40,19 +40,26 @@ def is_noisy(config: TrialConfig) -> bool:
 def evaluation_noise(config: TrialConfig) -> float:
     """Return s, the standard deviation of the noise on the number of correct validation records, in records.
 
+    With it, all evaluations of a validation record cost as much epsilon as training costs a training record. They are
+    mu-Gaussian DP together, with mu = sqrt(epochs)/s.
+
     Raises:
         ConfigError: for a trial with infinite epsilon, or one too large for the noise sampler.
     """
     config = with_noise(config)
     epsilons = certified_epsilons if config.parts.mechanism.composed else label_epsilons
-    of_training = epsilons(config, config.epochs)[0].value
-    if of_training > LARGEST_EPSILON:  # or infinite
+    training_epsilon = epsilons(config, config.epochs)[0].value
+    if training_epsilon > LARGEST_EPSILON:  # or infinite
         raise ConfigError("private_metrics: 'noisy' takes noise from an epsilon that is finite and, with noise "
                           "'secure', not so large that the sampler of the noise would count (above some 130); use more "
                           "noise, or 'withheld'")
     delta = accounted_delta(config)
-    mu = math.exp(optimize.brentq(lambda x: gdp_delta(math.exp(x), of_training) - delta, -40.0, 10.0, xtol=1e-13))
-    return math.sqrt(config.epochs) / mu * (1 + 1e-9)
+
+    def excess(log_mu: float) -> float:
+        return float(gdp_delta(math.exp(log_mu), training_epsilon)) - delta
+
+    mu = math.exp(optimize.brentq(excess, -40.0, 10.0, xtol=1e-13))
+    return math.sqrt(config.epochs) / mu * (1 + 1e-9)  # the margin covers the error of the root
 
 
 def check_evaluations(trials: Iterable[TrialConfig]) -> None:
@@ -70,14 +77,20 @@ def check_evaluations(trials: Iterable[TrialConfig]) -> None:
 
 
 def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) -> list[Epsilon]:
-    """Raise the epsilons of training to the cost of `epochs_done` evaluations for a validation record."""
+    """Return the epsilons of training, each raised to the cost of `epochs_done` evaluations to a validation record.
+
+    A record is in training or in validation, so the larger cost counts. Without noisy evaluations nothing changes.
+    """
     if not epsilons or not is_noisy(config):
         return list(epsilons)
     noise = evaluation_noise(config)
-    least = gdp_eps(math.sqrt(epochs_done) / noise, accounted_delta(config))
+    evaluation_epsilon = gdp_eps(math.sqrt(epochs_done) / noise, accounted_delta(config))
+    runs = max(1.0, epochs_done / config.epochs)
+    if not within_delta(config, evaluation_epsilon, runs):
+        evaluation_epsilon = math.inf
     note = f"validation accuracy is released with noise of {noise / config.split_sizes[1]:.2%} and covered"
-    least = least if within_delta(config, least, max(1.0, epochs_done / config.epochs)) else math.inf
-    return [dataclasses.replace(e, value=max(e.value, least), note=f"{e.note}; {note}") for e in epsilons]
+    return [dataclasses.replace(e, value=max(e.value, evaluation_epsilon), note=f"{e.note}; {note}")
+            for e in epsilons]
 
 
 def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
@@ -102,7 +115,7 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
     epochs = {trial: trial.epochs + earlier.get(trial.trial_key, 0) for trial in trials}
     events = [event_of(with_noise(trial), epochs[trial]) for trial in trials]
     covered = trials if scores_are_covered(trials) else ()
-    scores = [math.sqrt(epochs[trial]) / evaluation_noise(trial) for trial in covered]
+    scores = [math.sqrt(epochs[trial]) / evaluation_noise(trial) for trial in covered]  # mu of all evaluations
     delta = min(accounted_delta(trial) for trial in trials)
     mean = 1.0
     if selection.is_random:
@@ -111,8 +124,8 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
     else:
         splits = {(trial.seed, trial.split_sizes) for trial in trials}
         found = selected_by_composition(events, delta, scores, one_split=len(splits) == 1)
-    drawn = sum(epochs[trial] / trial.epochs for trial in trials) * max(mean, 1)
-    holds = all(within_delta(trial, found.value, drawn) for trial in trials)
+    runs = sum(epochs[trial] / trial.epochs for trial in trials) * max(mean, 1)
+    holds = all(within_delta(trial, found.value, runs) for trial in trials)
     kind = "selected" if guarantee(trials) == "certified" else "stated"
     return dataclasses.replace(found, kind=kind, delta=trials[0].delta, value=found.value if holds else math.inf)
 

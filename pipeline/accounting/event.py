@@ -74,6 +74,7 @@ class PrivacyEvent:
     m: int | None = None
 
     def __post_init__(self) -> None:
+        """Refuse values out of range, and sampling fields that the sampler lacks or does not use."""
         for name, accepted in (("sampler", PARTS["sampler"]), ("relation", RELATIONS)):
             if getattr(self, name) not in accepted:
                 raise ValueError(f"{name}: must be one of {', '.join(accepted)}, got {getattr(self, name)!r}")
@@ -209,6 +210,11 @@ def calibrate(target_epsilon: float, value: Callable[[float], float], name: str,
 
 
 def _checked(event: PrivacyEvent, accountant: str | None) -> str:
+    """Return the accountant to use: the given one if it is proved for the event, or the tightest for None.
+
+    Raises:
+        UnsupportedAccounting: if the accountant is not proved for the event's sampler and relation.
+    """
     proved = accountants(event)
     if accountant is None:
         return proved[0]
@@ -229,6 +235,11 @@ def _note(event: PrivacyEvent) -> str:
 
 @lru_cache(maxsize=4096)
 def _value(event: PrivacyEvent, delta: float, accountant: str) -> float:
+    """Return the epsilon of an event at delta by one accountant; infinite without noise.
+
+    `gdp`: E shuffled epochs with noise multiplier z are sqrt(E)/z-Gaussian DP. `pld`: from the composed privacy-loss
+    distribution. `rdp/...`: the Renyi divergence of batches without replacement, converted.
+    """
     if not 0 < delta < 1:
         raise ValueError(f"delta: must be > 0 and < 1, got {delta}")
     if event.noise_multiplier == 0:

@@ -28,7 +28,8 @@ DELTA_SHARE = 1e-3  # the noise sampler's share of delta
 def optical_enlargement(config: TrialConfig) -> float:
     """Return eta of the photonic mechanism: every optical signal gets noise sigma (1 + eta) instead of sigma.
 
-    sigma is for signals of norm tau_f.
+    The larger noise covers two errors: of float64 when a signal is clipped to tau_f, and of rounding the signal to the
+    grid of the noise.
 
     Args:
         config: with its sigma > 0, from `certified.with_noise`.
@@ -75,9 +76,10 @@ def accounted_delta(config: TrialConfig) -> float:
 
 
 def within_delta(config: TrialConfig, epsilon: float, runs: float = 1) -> bool:
-    """Whether (1 + e^epsilon) tau is within the sampler's share of delta.
+    """Whether (1 + e^epsilon) tau is within the noise sampler's share of delta, `DELTA_SHARE`.
 
-    tau is the sampler's total variation over all draws of `runs` runs.
+    tau is the total variation between the sampler and the exact noise, over all draws of `runs` runs. The comparison is
+    of logarithms, because e^epsilon may overflow.
     """
     if not config.secure:
         return True

@@ -43,25 +43,30 @@ LEAST_STEP, MOST_STEP = -20, 14  # range of k; the photon curve is evaluated at 
 
 
 def label_dp_photonic_layer(alpha: Curve, sigma: float, tau_B: float) -> Curve:
-    """Return the Renyi divergence of one layer and one participation; infinite if sigma = 0.
+    """Return the Renyi divergence of one layer and one participation of a record: 2 alpha tau_B^2/sigma^2.
 
-        2 alpha tau_B^2/sigma^2
+    Args:
+        alpha: order or orders.
+        sigma: standard deviation of the optical noise; 0 gives an infinite divergence.
+        tau_B: bound on ||B e||.
     """
     return 2 * alpha * (tau_B / sigma) ** 2 if sigma > 0 else alpha * math.inf
 
 
 def label_mu(config: TrialConfig) -> float:
-    """Return mu of the Gaussian DP of one participation: 2 tau_B/sigma for every noisy release, composed over releases.
+    """Return mu of the Gaussian DP of a record's one participation: sensitivity over sigma, releases composed.
 
-    Infinite if a layer's error is used without noise.
+    Each release has sensitivity 2 tau_B. mu is infinite if a layer's error is used without noise.
 
     Raises:
         ValueError: for a trial without the photonic mechanism.
     """
     if not config.parts.mechanism.optical:
         raise ValueError(f"mechanism: must be photonic, got {config.mechanism}")
-    bare = config.sigma == 0 or not (config.output_noise or config.parts.feedback.exact)
-    return math.inf if bare else _sensitivity(config) / config.sigma
+    output_is_noisy = config.output_noise or config.parts.feedback.exact
+    if config.sigma == 0 or not output_is_noisy:
+        return math.inf
+    return _sensitivity(config) / config.sigma
 
 
 def _sensitivity(config: TrialConfig) -> float:
@@ -84,7 +89,7 @@ def with_sigma(config: TrialConfig) -> TrialConfig:
     delta = accounted_delta(config)
 
     def excess(log_mu: float) -> float:
-        return binomial_gdp_eps(math.exp(log_mu), draws, q, delta) - 0.995 * target
+        return binomial_gdp_eps(math.exp(log_mu), draws, q, delta) - 0.995 * target  # 0.99 to 1 times
 
     low = high = 0.0
     while excess(low) > 0:
@@ -131,14 +136,19 @@ def _photon_epsilon(config: TrialConfig, draws: int, q: float, note: str) -> Eps
 
 
 def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float:
-    """Return epsilon of K ~ Bin(draws, q) participations in the counts of `opu_physical`, K public.
+    """Return epsilon of K participations of a record in the photon counts of `opu_physical`, K ~ Bin(draws, q) public.
 
-    Every order gives a valid epsilon. The search starts at the best order for a Gaussian and goes downhill, because
-    each order takes a second.
+    Every Renyi order gives a valid epsilon. The search starts at the best order for a Gaussian and goes downhill,
+    because each order takes a second.
     """
     log_in, log_out = math.log(q), math.log1p(-q) if q < 1 else -math.inf
 
     def at(step: int) -> float:
+        """Return epsilon by the Renyi divergence of order alpha = 1 + 2^(step/2).
+
+        A record takes part in each draw with probability q, so a draw's divergence is log(1 - q + q e^((alpha-1)
+        D))/(alpha-1), with D the divergence of one participation.
+        """
         alpha = 1 + 2.0 ** (step / 2)
         exponent = (alpha - 1) * label_divergence(alpha, config)
         curve = np.array([draws * np.logaddexp(log_out, log_in + exponent) / (alpha - 1)])
@@ -158,12 +168,15 @@ def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float
 
 
 def binomial_gdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
-    """Return epsilon of K ~ Bin(draws, q) mu-GDP releases, K public; at q = 1 exactly (mu sqrt(draws))-GDP."""
+    """Return epsilon of K mu-Gaussian DP releases, K ~ Bin(draws, q) public; at q = 1 exactly (mu sqrt(draws))-GDP.
+
+    delta(epsilon) is the average over K. Counts beyond a probability of delta/10^6 are charged with delta(epsilon) = 1.
+    """
     if math.isinf(mu):
         return math.inf
     if q == 1:
         return gdp_eps(mu * math.sqrt(draws), delta)
-    last = int(stats.binom.isf(delta * 1e-6, draws, q))  # beyond it delta is counted as 1
+    last = int(stats.binom.isf(delta * 1e-6, draws, q))
     k = np.arange(1, last + 1)
     weights, beyond = stats.binom.pmf(k, draws, q), stats.binom.sf(last, draws, q)
 
@@ -174,7 +187,7 @@ def binomial_gdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
 
 
 def binomial_rdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
-    """Return the same as `binomial_gdp_eps`, by classic conversion of the Renyi curve.
+    """Return an upper bound on `binomial_gdp_eps`, by classic conversion of the Renyi curve over orders alpha.
 
         draws log(1 - q + q e^((alpha-1) alpha mu^2/2))/(alpha - 1)
     """

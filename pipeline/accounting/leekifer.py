@@ -15,14 +15,16 @@ from pipeline.accounting.curves import (
 
 
 def leekifer_sensitivity(gamma: float, beta: float, tau_e: float, tau_h: float, L: int, m: int) -> float:
-    """Return the replace-one sensitivity of the mean update of L equal layers (Section 4.2).
+    """Return the replace-one sensitivity of the mean update of L equal layers (Lee & Kifer 2020, Section 4.2).
 
         2 gamma beta tau_e sqrt((1 + tau_h^2) L)/m
 
     Args:
-        gamma: bound of |phi'|.
+        gamma: bound of |phi'|, the slope of the activation.
         beta: spectral norm of the feedback matrices.
         tau_e, tau_h: Euclidean norms to which the error and the activations are clipped.
+        L: layers.
+        m: batch size.
     """
     return 2 * gamma * beta * tau_e * math.sqrt((1 + tau_h**2) * L) / m
 

@@ -68,18 +68,36 @@ def _counts_photons(trial: TrialConfig) -> bool:
 
 
 def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: bool) -> Statement:
+    """Return the statement on trials that differ only in their seed, or on one trial.
+
+    Args:
+        by_epoch: whether to state epsilon after every epoch, or only after the last.
+    """
     trial, noisy = trials[0], with_noise(trials[0])
-    noise = (f"z = {noisy.noise_multiplier:.4g}" if trial.parts.mechanism.certified else
-             _calibrated(noisy) if trial.parts.mechanism.composed else
-             f"photons = {trial.photons:.4g}" if _counts_photons(trial) else
-             f"sigma = {noisy.sigma:.4g}" if trial.parts.mechanism.optical else "none")
     epochs = range(1 if by_epoch else trial.epochs, trial.epochs + 1)
     name = run_name(trial, experiment.varied)
-    name = name if _counts_photons(trial) else name.rpartition(" ")[0]
-    return Statement(name, tuple(t.trial_key for t in trials), noise,
+    if not _counts_photons(trial):
+        name = name.rpartition(" ")[0]  # without the seed
+    return Statement(name, tuple(t.trial_key for t in trials), _noise_level(noisy),
                      tuple(tuple(account(trial, epoch)) for epoch in epochs),
                      tuple(assumptions(noisy)) if trial.parts.mechanism.optical else (),
                      privacy_tags(trial)["privacy.notes"], tuple(_steps(noisy)) if noisy.exact else ())
+
+
+def _noise_level(noisy: TrialConfig) -> str:
+    """Return a trial's noise, for example `z = 1.1`, `photons = 100` or `sigma = 0.1`; `none` without noise.
+
+    Args:
+        noisy: the trial with its calibrated noise.
+    """
+    mechanism = noisy.parts.mechanism
+    if mechanism.certified:
+        return f"z = {noisy.noise_multiplier:.4g}"
+    if mechanism.composed:
+        return _calibrated(noisy)
+    if _counts_photons(noisy):
+        return f"photons = {noisy.photons:.4g}"
+    return f"sigma = {noisy.sigma:.4g}" if mechanism.optical else "none"
 
 
 def _steps(noisy: TrialConfig) -> Iterator[str]:
@@ -153,14 +171,21 @@ def _rows(epsilons: Sequence[Epsilon]) -> list[tuple[str, ...]]:
 
 
 def _formulas(variants: Sequence[str]) -> list[str]:
-    """Shorten `first/epochs, first/iterations` to `first`."""
-    times = {name: [v for v in variants if v.partition("/")[0] == name] for name in
-             dict.fromkeys(v.partition("/")[0] for v in variants)}
-    return [text for name, all_of_it in times.items() for text in (all_of_it if len(all_of_it) == 1 else [name])]
+    """Return the formulas' names, with `first/epochs, first/iterations` shortened to `first`.
+
+    A name with a single variant stays as it is.
+    """
+    by_name: dict[str, list[str]] = {}
+    for variant in variants:
+        by_name.setdefault(variant.partition("/")[0], []).append(variant)
+    return [alike[0] if len(alike) == 1 else name for name, alike in by_name.items()]
 
 
 def _clauses(notes: str) -> list[str]:
-    """Split notes into clauses, and drop the noise multiplier, which is in the table."""
+    """Return the clauses of notes, without the noise multiplier, which is in the table.
+
+    A semicolon between parentheses separates no clauses.
+    """
     clauses, depth = [""], 0
     for part in re.split(r"(; |[()])", notes):
         depth += {"(": 1, ")": -1}.get(part, 0)
@@ -172,19 +197,23 @@ def _clauses(notes: str) -> list[str]:
 
 
 def _listed(title: str, found: Sequence[Statement], texts: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield every text once, with the names of its settings unless all settings have it."""
-    of: dict[str, list[str]] = {}
+    """Yield a title and every text once, with the names of its settings unless all settings have it.
+
+    Args:
+        texts: by the name of a setting.
+    """
+    names_by_line: dict[str, list[str]] = {}
     for name, lines in texts.items():
         for line in lines:
-            of.setdefault(line, []).append(name)
-    if of:
+            names_by_line.setdefault(line, []).append(name)
+    if names_by_line:
         yield title
-    for line, names in of.items():
+    for line, names in names_by_line.items():
         yield f"  {line}" + ("" if len(names) == len(found) else f"  [{_common(names)}]")
 
 
 def _common(names: Sequence[str]) -> str:
-    """Merge names: `bp, dfa epsilon=3` for `bp epsilon=3` and `dfa epsilon=3`; shared words appear once."""
+    """Return merged names: `bp, dfa epsilon=3` for `bp epsilon=3` and `dfa epsilon=3`; shared words appear once."""
     words = [name.split(" ") for name in dict.fromkeys(names)]
     if len({len(name) for name in words}) > 1:
         return "; ".join(" ".join(name) for name in words)
@@ -198,7 +227,7 @@ def _common(names: Sequence[str]) -> str:
 
 
 def _values(words: Sequence[str]) -> str:
-    """Merge words: `epsilon=1, 3` for `epsilon=1` and `epsilon=3`."""
+    """Return merged words: `epsilon=1, 3` for `epsilon=1` and `epsilon=3`."""
     fields = {word.partition("=")[0] for word in words}
     if len(fields) == 1 and all("=" in word for word in words):
         return f"{fields.pop()}={', '.join(word.partition('=')[2] for word in words)}"

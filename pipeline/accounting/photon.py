@@ -59,7 +59,16 @@ def label_divergence(alpha: float, config: TrialConfig) -> float:
 @lru_cache(maxsize=4096)
 def _label_divergence(alpha: float, seed: int, n_classes: int, n_pixels: int, ratio: float, dark: float,
                       threshold: float) -> float:
-    """Return the divergence over the counts of the reference alone; amplitudes are in units of the reference."""
+    """Return `label_divergence` divided by the counts from the reference beam alone.
+
+    Args:
+        alpha: order > 1.
+        seed: of the matrix.
+        n_classes, n_pixels: its size.
+        ratio: amplitude of the reference over the root mean square of the signal's with all mirrors on.
+        dark: counts without light, over the counts of the reference.
+        threshold: t of the ternarized error.
+    """
     matrix = transmission(seed, n_classes, n_pixels) / (ratio * math.sqrt(2 * n_classes))
     most = most_positive(threshold, n_classes)
     worst = exact_bound if n_classes <= MOST_CLASSES else least_intensity_bound
@@ -67,16 +76,18 @@ def _label_divergence(alpha: float, seed: int, n_classes: int, n_pixels: int, ra
 
 
 def exact_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> float:
-    """Return the maximum described above, for light of one photo-electron from the reference alone.
+    """Return the largest divergence over all pairs of labels and ternarized errors (derived in the module's docstring).
+
+    The reference beam alone gives one photo-electron in a pixel and exposure.
 
     Args:
         alpha: order > 1.
-        matrix: a_k/r, complex [n_classes, n_pixels].
+        matrix: a_k/r, complex [n_classes, n_pixels]: the transmission matrix over the reference's amplitude.
         dark: counts without light, over the counts of the reference.
         most: number of components that can be +1.
     """
     n = len(matrix)
-    masks = [mask for mask in range(2**n) if mask.bit_count() <= max(most, 1)]
+    masks = [mask for mask in range(2**n) if mask.bit_count() <= max(most, 1)]  # bit c: mirror c is on
     place = {mask: number for number, mask in enumerate(masks)}
     between = _pairwise(alpha, matrix, dark, masks)
     worst = 0.0
@@ -135,7 +146,15 @@ def least_intensity_bound(alpha: float, matrix: np.ndarray, dark: float, most: i
 
 
 def _from_least(alpha: float, deltas: np.ndarray, largest: np.ndarray, dark: float) -> np.ndarray:
-    """Sum both exposures of one part over pixels: deltas [k, n_pixels], largest [n_pixels] -> [k]."""
+    """Return the bound on one part of the error, summed over both exposures and all pixels.
+
+    Args:
+        deltas: changes of the field, for k pairs of patterns [k, n_pixels].
+        largest: largest signal of a pixel, in units of the reference [n_pixels].
+
+    Returns:
+        [k]; infinite if float64 overflows.
+    """
     least = np.maximum(1 - largest, 0.0) ** 2 + dark
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         d = deltas / np.sqrt(least)

@@ -61,15 +61,17 @@ def selected_by_composition(events: Sequence[Event], delta: float, scores: Seque
     note = (f"all of {counted(len(events), 'trial')} composed: any of them may be published, the best for example; "
             f"{_COVERED if scores else _SCORES}")
     gaussian = [event for event in events if isinstance(event, PrivacyEvent)]
-    stated = len(gaussian) < len(events)
-    exact, scored = not stated and not any(event.drawn.amplified for event in gaussian), math.hypot(*scores)
-    beside = 0.0 if one_split else scored
+    any_stated = len(gaussian) < len(events)
+    exact = not any_stated and not any(event.drawn.amplified for event in gaussian)
+    scores_mu = math.hypot(*scores)  # Gaussian mechanisms compose to the root of the summed squares
+    also_charged = 0.0 if one_split else scores_mu  # to a record that also pays for training
     if any(event.z == 0 for event in gaussian):
         value = math.inf
-    elif stated:
-        value = composed_epsilon([_as_dp(event, count) for event, count in Counter(events).items()], [beside], delta)
+    elif any_stated:
+        runs_of_events = [_as_dp(event, count) for event, count in Counter(events).items()]
+        value = composed_epsilon(runs_of_events, [also_charged], delta)
     elif exact:
-        value = gdp_eps(math.hypot(beside, *(math.sqrt(e.epochs) / e.z for e in gaussian)), delta)
+        value = gdp_eps(math.hypot(also_charged, *(math.sqrt(e.epochs) / e.z for e in gaussian)), delta)
     else:
         for event in gaussian:
             check_losses(event)
@@ -79,11 +81,11 @@ def selected_by_composition(events: Sequence[Event], delta: float, scores: Seque
         total, *others = (loss_distribution(run, interval) for run in runs)
         for losses in others:
             total = total.compose(losses)
-        if beside:
-            total = total.compose(gaussian_losses(1 / beside, interval))
-        steps = sum(run.steps if run.drawn.amplified else 1 for run in runs) + bool(beside)
+        if also_charged:
+            total = total.compose(gaussian_losses(1 / also_charged, interval))
+        steps = sum(run.steps if run.drawn.amplified else 1 for run in runs) + bool(also_charged)
         value = pld_epsilon(total, delta, steps)
-    value = max(value, gdp_eps(scored, delta))
+    value = max(value, gdp_eps(scores_mu, delta))
     return Epsilon(value, "selected", "composition", relation, ", ".join(samplers), delta, "exact" if exact else "pld",
                    note)
 
@@ -129,7 +131,8 @@ def selected_by_random_stopping(events: Sequence[Event], delta: float, mean: flo
 def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -> np.ndarray:
     """Return the Renyi curve of the best of K runs from the curve of one run (Papernot & Steinke 2022, Theorems 2, 6).
 
-    With order lambda and curve e(lambda), for every lambda > 1 and any lambda' >= 1:
+    K has a truncated negative binomial distribution with shape eta and parameter gamma, or a Poisson distribution. With
+    order lambda and curve e(lambda), for every lambda > 1 and any lambda' >= 1:
 
         e(lambda) + (1 + eta)((1 - 1/lambda') e(lambda') + log(1/gamma)/lambda') + log(mean)/(lambda - 1)
         Poisson: e(lambda) + mean delta'(log(1 + 1/(lambda - 1))) + log(mean)/(lambda - 1).
@@ -138,6 +141,7 @@ def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -
 
     Args:
         orders, curve: [n], orders >= 1 and increasing; infinite if an order has no bound.
+        mean, shape: of K; an infinite shape is Poisson.
     """
     above, out = orders > 1, np.full(len(orders), np.inf)
     if shape == POISSON:
@@ -184,6 +188,12 @@ def _as_dp(event: Event, count: int = 1) -> tuple[DpEvent, NeighboringRelation]:
 
 
 def _common(events: Sequence[Event], field: str) -> str:
+    """Return the value of a field, `relation` or `sampler`, that all events share.
+
+    Raises:
+        ValueError: without events.
+        UnsupportedAccounting: if the values differ, or no accountant is proved for an event.
+    """
     if not events:
         raise ValueError("events: must be one per trial looked at, got none")
     for event in events:

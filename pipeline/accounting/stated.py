@@ -43,6 +43,11 @@ class PLDAccountant(_PLDAccountant):  # type: ignore[misc]  # dp_accounting has 
     _pld: Any  # an untyped object of dp_accounting
 
     def _maybe_compose(self, event: DpEvent, count: int, do_compose: bool) -> object:
+        """Compose `count` repetitions of an event, as the base class does; randomized response is corrected.
+
+        Return None if the accountant supports the event. `do_compose` is False if the caller only asks for support. A
+        noise parameter of 1 means a uniform answer; with 0 the base class refuses the event.
+        """
         if not (isinstance(event, RandomizedResponseDpEvent) and do_compose and event.noise_parameter):
             return super()._maybe_compose(event, count, do_compose)
         if event.noise_parameter == 1 or event.num_buckets == 1:
@@ -125,19 +130,25 @@ def _numbers(event: Any) -> list[float]:
 
 
 def _by_losses(made: PLDAccountant, steps: int, delta: float) -> float:
-    """Return epsilon from a composed privacy-loss distribution.
+    """Return epsilon from a composed privacy-loss distribution; infinite if rounding may exceed its share of delta.
 
-    It is infinite if rounding may exceed its share of delta (see `accounting.event.pld_epsilon`).
+    `accounting.event.pld_epsilon` explains the share.
+
+    Args:
+        made: the accountant, after composition.
+        steps: composed mechanisms.
     """
     least = steps * LEAST_DELTA_PER_STEP
     return float(made.get_epsilon(delta - least / 10)) if delta >= least else math.inf
 
 
 def _is_pure(event: DpEvent) -> bool:
+    """Whether an event has a pure epsilon: it consists of randomized responses alone."""
     if isinstance(event, ComposedDpEvent):
         return all(map(_is_pure, event.events))
-    return _is_pure(event.event) if isinstance(event, SelfComposedDpEvent) else isinstance(
-        event, RandomizedResponseDpEvent)
+    if isinstance(event, SelfComposedDpEvent):
+        return _is_pure(event.event)
+    return isinstance(event, RandomizedResponseDpEvent)
 
 
 def unsampled(event: DpEvent) -> DpEvent:
@@ -150,7 +161,10 @@ def unsampled(event: DpEvent) -> DpEvent:
 
 
 def poisson_of(stated: StatedEvent) -> tuple[float, float] | None:
-    """Return (q, z) for Poisson batches with Gaussian noise under add/remove; this package accounts for them itself."""
+    """Return (sampling rate, noise multiplier) of an event with Poisson batches and Gaussian noise under add/remove.
+
+    This package accounts for such events itself. Return None for all others.
+    """
     event = stated.event
     if stated.relation != "add/remove" or not isinstance(event, PoissonSampledDpEvent) or not isinstance(
             event.event, GaussianDpEvent) or not 0 < event.sampling_probability <= 1:
@@ -190,8 +204,8 @@ def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
                           f"({place(trainer)})")
     if any(math.isnan(number) for number in _numbers(hashable(event))):
         raise ConfigError(f"event: must be made of numbers, got {event} of trainer '{trainer.name}' ({place(trainer)})")
-    many = epochs_done * (config.steps_per_epoch if trainer.per == STEP else 1)
-    stated = StatedEvent(trainer.relation, hashable(event), many, epochs_done)
+    repeats = epochs_done * (config.steps_per_epoch if trainer.per == STEP else 1)
+    stated = StatedEvent(trainer.relation, hashable(event), repeats, epochs_done)
     if not stated.accountants:
         raise ConfigError(f"event: no accountant takes {event} under {trainer.relation}, got it of trainer "
                           f"'{trainer.name}' ({place(trainer)}); Poisson sampled or plain Gaussian and Laplace events, "
@@ -206,9 +220,13 @@ def place(trainer: Trainer) -> str:
 
 
 def composed_epsilon(parts: list[tuple[DpEvent, NeighboringRelation]], mus: list[float], delta: float) -> float:
-    """Return epsilon at delta of several events composed with Gaussian releases of these mu.
+    """Return epsilon at delta of several events, composed with Gaussian releases.
 
     Privacy-loss distributions are used if all events have one under a common relation, else Renyi divergences.
+
+    Args:
+        parts: (event, neighbouring relation).
+        mus: of the Gaussian releases: sensitivity over standard deviation; 0 for no release.
 
     Raises:
         ConfigError: for an event that has neither.

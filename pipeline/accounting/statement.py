@@ -153,6 +153,7 @@ def _standing(config: TrialConfig, epsilons: list[Epsilon]) -> list[str]:
 
 
 def _audit(config: TrialConfig) -> str:
+    """Return a clause on the canaries that audit the trial, and the largest epsilon that they can show."""
     k, r = config.canaries, guesses(config.canaries)
     most = one_run(k, r, r, config.delta)
     return (f"audited by {k} canaries, training records with wrong labels, each left out with probability 1/2, while N "
@@ -161,6 +162,7 @@ def _audit(config: TrialConfig) -> str:
 
 
 def _tags(config: TrialConfig) -> dict[str, str]:
+    """Return the tags `privacy.*` of a trial, before clauses on inputs and canaries are added."""
     config = with_noise(config)
     if config.parts.mechanism.certified:
         return _tags_of_gaussian(config)
@@ -177,6 +179,7 @@ def _tags(config: TrialConfig) -> dict[str, str]:
 
 
 def _no_guarantee(config: TrialConfig) -> str:
+    """Return why a trial without a Gaussian or photonic mechanism has no guarantee."""
     if config.parts.mechanism.composed:
         return f"no noise, or no event that trainer '{config.trainer}' states; no guarantee"
     if not config.parts.mechanism.private:
@@ -190,7 +193,7 @@ def _source(config: TrialConfig) -> str:
 
 
 def _numbers(config: TrialConfig) -> str:
-    """Say for which numbers the guarantee holds: real numbers, or the released ones."""
+    """Return a clause: for which numbers the guarantee holds, real numbers or the released ones."""
     if not (config.secure or config.exact):
         return REAL_NUMBERS
     note = "holds for the numbers that are released: "
@@ -200,7 +203,7 @@ def _numbers(config: TrialConfig) -> str:
 
 
 def _disclosed(config: TrialConfig) -> str:
-    """Say which values of private records are logged besides the release."""
+    """Return a clause: which values of private records are logged besides the release."""
     if config.disclosure == "plain":
         return "not covered: training loss, validation accuracy and alignment on training batches, logged as they are"
     if is_noisy(config):
@@ -209,6 +212,10 @@ def _disclosed(config: TrialConfig) -> str:
 
 
 def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
+    """Return the tags `privacy.*` of a trial with a Gaussian mechanism.
+
+    The notes name the sampling, the source of the noise, what is logged, and what extensions only state.
+    """
     event = event_of(config, config.epochs)
     noisy, epsilons = config.noise_multiplier > 0, certified_epsilons(config, config.epochs)
     standing = "true" if config.secure else "simulated"
@@ -241,6 +248,7 @@ def _drawn(config: TrialConfig) -> str:
 
 
 def _tags_of_stated(config: TrialConfig) -> dict[str, str]:
+    """Return the tags `privacy.*` of a trial whose trainer states its privacy event; nobody here checks it."""
     first = certified_epsilons(config, config.epochs)[0]
     reads = ("what else than the records that it is handed the trainer reads, and that it does as it states, is its "
              "own statement")
@@ -260,9 +268,10 @@ def _notes(config: TrialConfig) -> list[str]:
 
 
 def _why_not_certified(config: TrialConfig) -> str:
-    """Say why the photonic mechanism is not certified.
+    """Return a clause: why the photonic mechanism is not certified.
 
-    An update's rows lie in span{h_i : i in batch}; neighbours that change the span have disjoint supports.
+    An update's rows lie in span{h_i : i in batch}, the span of the batch's activations. Neighbours that change the span
+    have disjoint supports.
     """
     if config.sigma == 0 and not config.physical:
         return "not certified: sigma = 0, no noise, no guarantee"
@@ -278,6 +287,10 @@ def _why_not_certified(config: TrialConfig) -> str:
 
 
 def _why_infinite(config: TrialConfig) -> list[str]:
+    """Return notes on the claimed epsilons (Ohana et al. 2021): which are infinite and why, and which are finite.
+
+    Formulas that are infinite for the same reasons share a note.
+    """
     if reason := not_described(config):
         return [f"nothing is claimed: {reason}"]
     infinite: dict[tuple[str, ...], list[str]] = {}

@@ -25,6 +25,8 @@ from pipeline.trials.packs import Pack
 ATTACKED = 2  # the row space attack sees updates of the first two fully connected layers
 RUNS = 2000  # runs of the mechanism on each of two neighbours
 BIT_RUNS = 100  # the same, for runs with a whole batch
+BLIND_DEVIATIONS = 4  # an AUC this many standard deviations from 0.5 is no accident
+FINDS_AUC = 0.9  # least AUC of an attack that we call successful
 HEADER = ("trial", "attack", "AUC", "TPR at 0.1% FPR", "mu audited", "mu certified", "verdict")
 
 
@@ -46,7 +48,7 @@ class Finding:
 
 def audit_experiment(experiment: Experiment, number: int | None = None, data_folder: Path | None = None,
                      steps: int = 1) -> Iterator[Finding]:
-    """Attack all trials of an experiment, or one of them; trials that differ only in the seed count once.
+    """Yield the findings on all trials of an experiment, or on one; trials that differ only in the seed count once.
 
     For a search the trials are the corners of its space.
 
@@ -75,7 +77,10 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
 
 
 def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int = 1) -> list[Finding]:
-    """Attack one trial, as `audit_experiment`.
+    """Return the findings on one trial.
+
+    Args:
+        steps: training steps whose updates the row space attack sees.
 
     Raises:
         ConfigError: for more steps than an epoch has.
@@ -118,10 +123,19 @@ def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterat
 
 
 def _found(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
-    first = len(trial.layers) - len(trial.hidden)
+    """Yield the findings on a trial of this package's networks.
+
+    Args:
+        name: of the trial, for the table.
+        trial: with calibrated noise.
+        steps: training steps whose updates the row space attack sees.
+    """
+    first = len(trial.layers) - len(trial.hidden)  # number of the first fully connected layer
     for layer in range(first, first + ATTACKED):
         found = row_space_audit(trial, data, layer, steps)
-        epsilons = sorted(claimed_epsilons(trial, trial.epochs), key=lambda e: e.value)[:1] if layer == first else []
+        epsilons: list[Epsilon] = []
+        if layer == first:  # the least claimed epsilon, once for the trial
+            epsilons = sorted(claimed_epsilons(trial, trial.epochs), key=lambda e: e.value)[:1]
         yield Finding((name, f"row space, layer {layer}", f"{found.auc:.3f}", f"{found.tpr():.1%}", "-", "-",
                        _verdict(found)), {f"audit/row_space_auc/layer_{layer}": found.auc}, tuple(epsilons))
     if trial.parts.mechanism.certified and trial.noise_multiplier:
@@ -131,6 +145,11 @@ def _found(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator
 
 
 def _of_release(name: str, trial: TrialConfig) -> Finding:
+    """Return the finding of the two-point attack: one release of a Gaussian mechanism on two neighbouring inputs.
+
+    It compares the measured lower bound on mu, the parameter of Gaussian DP, with the certified mu of one step. The
+    inputs are synthetic, so the finding may be logged.
+    """
     release = audit_release(trial, RUNS, trial.delta)
     verdict = "EXCEEDS certified" if release.exceeds else "below certified"
     return Finding((name, f"two neighbours, one step ({release.statistic})", f"{release.auc:.3f}", f"{release.tpr:.1%}",
@@ -141,6 +160,7 @@ def _of_release(name: str, trial: TrialConfig) -> Finding:
 
 
 def _of_trainer(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
+    """Yield the findings on a trial of a user's trainer, and for each attack that does not apply, the reason."""
     def skipped(attack: str, why: str) -> Finding:
         return Finding((name, attack, "-", "-", "-", "-", why), public=True)
 
@@ -159,20 +179,35 @@ def _of_trainer(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Findin
 
 
 def _of_step(name: str, trial: TrialConfig, data: Dataset) -> Finding:
+    """Return the finding of the two-point attack on the `step` of a user's trainer.
+
+    It compares the measured lower bound with the epsilon that the trainer states. The batches are of test records, so
+    the finding may be logged.
+
+    Raises:
+        ConfigError: if the trainer fails, with its file and line.
+    """
     try:
         step = audit_step(trial, data, RUNS)
     except (TrainerError, TrainerFailed) as error:
         raise ConfigError(f"{name}: {error} ({error.place})") from error
-    mus = ("-", "-") if step.mu is None else (f">= {step.mu_lower:.3f}", f"{step.mu:.3f}")
-    verdict = ("EXCEEDS stated" if step.exceeds else "below stated") + (
-        "" if step.fresh else "; releases of one batch never differ")
-    return Finding((name, "two neighbours, one step (projection)", f"{step.auc:.3f}", f"{step.tpr:.1%}", *mus, verdict),
-                   {"audit/one_step_auc": step.auc, step.audited.metric_name: step.audited.value}
-                   | ({} if step.mu_lower is None else {"audit/one_step_mu": step.mu_lower}),
-                   (step.audited, step.stated), step.exceeds, public=True)
+    mu_columns = ("-", "-")
+    metrics = {"audit/one_step_auc": step.auc, step.audited.metric_name: step.audited.value}
+    if step.mu is not None and step.mu_lower is not None:
+        mu_columns = (f">= {step.mu_lower:.3f}", f"{step.mu:.3f}")
+        metrics["audit/one_step_mu"] = step.mu_lower
+    verdict = "EXCEEDS stated" if step.exceeds else "below stated"
+    if not step.fresh:
+        verdict += "; releases of one batch never differ"
+    return Finding((name, "two neighbours, one step (projection)", f"{step.auc:.3f}", f"{step.tpr:.1%}", *mu_columns,
+                    verdict), metrics, (step.audited, step.stated), step.exceeds, public=True)
 
 
 def _of_low_order_bits(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
+    """Yield the findings of the attack on the last bits of the released sum, one for each view of the attacker.
+
+    Rounding of floating-point sums can betray a record through these bits, although the real numbers would not.
+    """
     training = prepare(Pack((trial,)), data, data.train_x.device)
     try:
         found = low_order_bit_audit(training, BIT_RUNS)
@@ -187,15 +222,18 @@ def _of_low_order_bits(name: str, trial: TrialConfig, data: Dataset) -> Iterator
 
 
 def _verdict(found: RowSpaceAudit) -> str:
-    """Return a verdict in words.
+    """Return what the AUC of the row space attack shows: `blind`, `sees a little` or `finds its members`.
 
-    A guarantee allows a small advantage of the attack, which shows only with many members.
+    `blind`: the AUC is within `BLIND_DEVIATIONS` standard deviations of 0.5, the AUC of guessing. `finds its members`:
+    it is at least `FINDS_AUC`. `sees a little`: anything else, an AUC far below 0.5 included, because it depends on
+    membership too. A private trial may also see a little: a guarantee allows a small advantage.
     """
-    members, others = len(found.members), len(found.non_members)
-    chance = ((members + others + 1) / (12 * members * others)) ** 0.5  # standard deviation of a blind attack's AUC
-    if abs(found.auc - 0.5) <= 4 * chance:
+    members, non_members = len(found.members), len(found.non_members)
+    # standard deviation of the Mann-Whitney statistic over members * non_members, without any advantage
+    deviation = ((members + non_members + 1) / (12 * members * non_members)) ** 0.5
+    if abs(found.auc - 0.5) <= BLIND_DEVIATIONS * deviation:
         return "blind"
-    return "finds its members" if found.auc >= 0.9 else "sees a little"
+    return "finds its members" if found.auc >= FINDS_AUC else "sees a little"
 
 
 def publishable(found: Sequence[Finding]) -> list[Finding]:

@@ -69,7 +69,9 @@ class Characterisation:
 
 
 def characterise(trial: TrialConfig, repeats: int = 64, records: int = 32) -> Characterisation:
-    """Measure the projector of a trial with ternary errors.
+    """Return the measurements of a trial's projector, from repeated batches of ternary errors.
+
+    In every second batch, the second half of the records is negated. An unknown matrix is estimated by least squares.
 
     Args:
         repeats: batches; for an unknown matrix the second half is reported.
@@ -85,13 +87,14 @@ def characterise(trial: TrialConfig, repeats: int = 64, records: int = 32) -> Ch
     if not trial.parts.projector.on_opu:
         raise ConfigError(f"projector: must be one of an OPU, got '{trial.projector}'")
     errors = _errors(records, trial.layer_sizes[-1])
-    other = errors * torch.where(torch.arange(records) < records // 2, 1.0, -1.0)[:, None]
+    half_negated = errors * torch.where(torch.arange(records) < records // 2, 1.0, -1.0)[:, None]
+    batches = [half_negated if k % 2 else errors for k in range(repeats)]
     with make_projector([trial], sum(trial.hidden), "cpu") as projector:
-        seen = np.stack([projector.project((other if k % 2 else errors)[None])[0].numpy().astype(np.float64)
-                         for k in range(repeats)])  # [repeats, m, n]
+        seen = np.stack([projector.project(batch[None])[0].numpy().astype(np.float64)
+                         for batch in batches])  # [repeats, m, n]
         matrices = projector.matrices
         matrix = None if matrices is None else matrices[0].double().numpy()
-    shown = np.stack([(other if k % 2 else errors).double().numpy() for k in range(repeats)])
+    shown = np.stack([batch.double().numpy() for batch in batches])  # [repeats, m, classes]
     known = matrix is not None
     if matrix is None:
         half = repeats // 2
@@ -108,7 +111,13 @@ def _errors(records: int, n_classes: int) -> torch.Tensor:
 
 
 def _described(trial: TrialConfig, seen: np.ndarray, target: np.ndarray, known: bool) -> Characterisation:
-    """Compute all quantities; seen, target: [repeats, m, n]."""
+    """Return all measurements.
+
+    Args:
+        seen: projections as measured [repeats, m, n].
+        target: projections of a linear device without noise [repeats, m, n].
+        known: whether the matrix is known, and not estimated.
+    """
     repeats, records, pixels = seen.shape
     gains = (seen * target).sum(axis=(1, 2)) / (target**2).sum(axis=(1, 2))
     gain = float(gains.mean())

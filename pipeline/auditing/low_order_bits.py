@@ -79,9 +79,7 @@ class LowOrderBitAudit:
 
 
 def lattice_score(residual: np.ndarray, sigma: float, lattice: Lattice) -> float:
-    """Return the evidence that noise lies on a lattice blurred by rounding; near 0 for no evidence.
-
-    It is log(1 + likelihood ratio).
+    """Return the evidence that noise lies on a lattice blurred by rounding: log(1 + likelihood ratio), near 0 for none.
 
     Args:
         residual: noise, or noise plus a record [n]; nan for unseen numbers.
@@ -100,7 +98,7 @@ def lattice_score(residual: np.ndarray, sigma: float, lattice: Lattice) -> float
 
 
 def low_order_bit_audit(training: Training, runs: int = 100) -> list[LowOrderBitAudit]:
-    """Attack the first step of a certified trial: decide which of two neighbouring batches it used.
+    """Return the result of an attack on the first step of a certified trial: which of two neighbouring batches it used.
 
     The batches are the trial's next batch, and the same batch without its last record (add/remove) or with another
     record in its place (replace-one). The attacker knows both, the weights before the step, and all settings. Optical
@@ -128,13 +126,19 @@ def low_order_bit_audit(training: Training, runs: int = 100) -> list[LowOrderBit
 
 
 def _summary(view: str, zeros: np.ndarray, ones: np.ndarray, mu: float, delta: float) -> LowOrderBitAudit:
-    n, fp, fn = len(zeros), int((zeros > 0).sum()), int((ones <= 0).sum())
-    return LowOrderBitAudit(view, n, fp + fn, auc(ones, zeros), float(gdp_mu_lower(fp, n, fn, n)),
-                            float(two_point(fp, n, fn, n, delta)), mu, gdp_eps(mu, delta))
+    """Return the result of one view, from the scores on the first and the second neighbour."""
+    runs, false_positives, false_negatives = len(zeros), int((zeros > 0).sum()), int((ones <= 0).sum())
+    counts = false_positives, runs, false_negatives, runs
+    return LowOrderBitAudit(view, runs, false_positives + false_negatives, auc(ones, zeros),
+                            float(gdp_mu_lower(*counts)), float(two_point(*counts, delta)), mu, gdp_eps(mu, delta))
 
 
 def _scores(training: Training, config: TrialConfig, runs: int) -> dict[str, list[np.ndarray]]:
-    """Return by view the scores [runs] on either neighbour; a score above 0 points to the second neighbour."""
+    """Return, by the attacker's view, the scores of all runs on either neighbour [runs].
+
+    A score above 0 points to the second neighbour: what is left of the release after its sum is subtracted looks more
+    like noise on a lattice.
+    """
     net, mechanism, released = training.net, training.mechanism, training.update
     if not isinstance(mechanism, GaussianMechanism):
         raise TypeError(f"mechanism: must be a GaussianMechanism, got {type(mechanism).__name__}")
@@ -168,7 +172,10 @@ def _scores(training: Training, config: TrialConfig, runs: int) -> dict[str, lis
 
 
 def _neighbours(training: Training) -> list[torch.Tensor]:
-    """Return two batches [1, m] of the training that differ in one record."""
+    """Return two batches [1, m] of the training that differ in one record.
+
+    Under add/remove, the first lacks the last record; under replace-one, it has another record in its place.
+    """
     first, second = training.sampler.epoch()[:2]
     other, place = first.clone(), int((first[0] != ABSENT).nonzero()[-1])
     other[0, place] = ABSENT if training.pack.shared.parts.sampler.relation == "add/remove" else second[0, 0]

@@ -51,7 +51,7 @@ class ReleaseAudit:
 
 def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mechanism | None = None,
                   conf: float = 0.95) -> ReleaseAudit:
-    """Run a two-point audit of a certified trial's one-step release, on the worst-case neighbours.
+    """Return a two-point audit of a certified trial's one-step release, on the worst-case neighbours.
 
     Several statistics are tried, because noise may be missing in one place only. The first is the log-likelihood ratio
     of the whole release; others are the ratios of every matrix and bias vector. The last is the energy in a column of
@@ -76,14 +76,15 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu, matrices)
     without_noise = TrialConfig(config.given, noise_multiplier=0.0, noise="research", private_metrics="")
     bare = make_mechanism(Pack((without_noise,)), net, cpu, matrices)
-    neighbours, (out, *means) = _worst_neighbours(config), (net.blank_parameters(1) for _ in range(3))
+    neighbours = _worst_neighbours(config)
+    out, *means = (net.blank_parameters(1) for _ in range(3))
 
     def release(by: Mechanism, j: int, to: Parameters) -> None:
         if own and not config.exact:
             by.net.forward(neighbours[j][1][0])  # sets this batch's maxima of convolutions
         by.update(*neighbours[j], to)
 
-    for j, mean in enumerate(means):
+    for j, mean in enumerate(means):  # the release without noise is the mean of the release with noise
         release(bare, j, mean)
     seen, first, second = ([b[0].numpy() for b in p.weights + p.biases] for p in (out, *means))
     sigma = noise_deviation(config) / config.batch_size
@@ -107,21 +108,26 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
 
 
 def _audit(zeros: np.ndarray, ones: np.ndarray, delta: float, conf: float) -> TwoPointAudit:
-    """Run a two-point audit of one statistic from its values on either neighbour."""
+    """Return the two-point audit of one statistic.
+
+    Args:
+        zeros, ones: the statistic in all runs on the first and on the second neighbour.
+    """
     runs = iter(zeros), iter(ones)
     return two_point_step_audit(lambda j: next(runs[j]), delta, len(zeros), conf, of="mu")
 
 
 def _worst_neighbours(config: TrialConfig) -> tuple[tuple[list[torch.Tensor], list[Activation]], ...]:
-    """Return factors (deltas [1, m, n_l], activations [1, m, n_{l-1}]) of two neighbouring batches, above any bound.
+    """Return two neighbouring batches whose contributions any bound clips, for the largest possible difference.
 
-    add/remove: no record, and one record. replace-one: the same record, and a record of opposite sign without the last
-    input, which brings the two closer by a relative 1/(8 n_0) at most.
+    A batch is a pair of factors: deltas [1, m, n_l] and activations [1, m, n_{l-1}] of every layer. add/remove: no
+    record, and one record. replace-one: the same record, and a record of opposite sign without the last input. The
+    missing input brings the two closer by a relative 1/(8 n_0) at most.
     """
-    long = 1e4
+    norm = 1e4  # above every bound on contributions
 
     def flat(n: int) -> torch.Tensor:
-        return torch.full((1, 1, n), long / max(n, 1)**0.5)
+        return torch.full((1, 1, n), norm / max(n, 1)**0.5)
 
     one = [flat(n) for n in config.layer_sizes[1:]], [flat(n) for n in config.layer_sizes[:-1]]
     if config.parts.sampler.relation == "add/remove":
@@ -136,13 +142,16 @@ def _worst_neighbours(config: TrialConfig) -> tuple[tuple[list[torch.Tensor], li
 
 def _in_integers(config: TrialConfig, deltas: list[torch.Tensor],
                  activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[Activation]]:
-    """Return factors with the same signs at the size of integers.
+    """Return (deltas, activations) with the given signs, of the largest size that integer arithmetic takes.
 
-    Deltas give every layer's part the same length, because much shorter parts would be truncated to nothing.
+    Deltas give every layer's part the same norm, because much shorter parts would be truncated to nothing.
     """
-    inputs = [Rows((h > 0).to(torch.int8) * LARGEST_FIRST, step.input)
-              for h, step in zip(activations, steps(config, 1.0, 1.0), strict=True)]
-    lengths = [h.step * LARGEST_FIRST * h.values.shape[2]**0.5 for h in inputs]
-    longest = min(step * LARGEST_SIGNAL * length * d.shape[2]**0.5
-                  for step, length, d in zip(signal_steps(config), lengths, deltas, strict=True))
-    return [d.sign() * (longest / length / d.shape[2]**0.5) for d, length in zip(deltas, lengths, strict=True)], inputs
+    inputs = [Rows((activation > 0).to(torch.int8) * LARGEST_FIRST, step.input)
+              for activation, step in zip(activations, steps(config, 1.0, 1.0), strict=True)]
+    input_norms = [rows.step * LARGEST_FIRST * rows.values.shape[2]**0.5 for rows in inputs]
+    # the largest norm of a layer's part, delta times input, that every layer can have
+    part_norm = min(step * LARGEST_SIGNAL * input_norm * delta.shape[2]**0.5
+                    for step, input_norm, delta in zip(signal_steps(config), input_norms, deltas, strict=True))
+    scaled = [delta.sign() * (part_norm / input_norm / delta.shape[2]**0.5)
+              for delta, input_norm in zip(deltas, input_norms, strict=True)]
+    return scaled, inputs

@@ -91,7 +91,7 @@ class RowSpaceAudit:
 
 
 def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: int = 1) -> RowSpaceAudit:
-    """Train the first steps of a trial, and infer each step's batch from its released update.
+    """Return how well each step's batch is inferred from its released update, in the first steps of a trial.
 
     The attacker sees one layer's update as the mechanism releases it. The attacker knows the weights before the step
     and the batch size, and tests the batch's records and all held-out ones.
@@ -104,7 +104,8 @@ def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: i
 
     Raises:
         ValueError: for a layer or a number of steps that the trial does not have, or a trial without held-out records;
-            for a convolution, because its update is no sum of outer products of activations.
+            for
+            a convolution, because its update is no sum of outer products of activations.
     """
     n_layers = len(config.layer_sizes) - 1
     if not 1 <= layer <= n_layers:
@@ -134,9 +135,10 @@ def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: i
 
 
 def _factors(training: Training, indices: torch.Tensor, layer: int) -> torch.Tensor:
-    """Return the activations h^{l-1} [m, n_{l-1}] of records [1, m], as in the update's outer products.
+    """Return the activations h^{l-1} [m, n_{l-1}] of records [1, m], as the update of layer l multiplies them.
 
-    Clipping by component moves them out of their span; clipping by norm, as in other mechanisms, does not.
+    The photonic mechanism clips every component of them, which moves them out of their span. Clipping by norm, as in
+    other mechanisms, does not.
     """
     activations, _ = training.net.forward(training.train_inputs.batch(indices))
     if isinstance(training.mechanism, Photonic):

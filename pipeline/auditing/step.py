@@ -57,13 +57,13 @@ class StepAudit:
 
 
 def audit_step(config: TrialConfig, data: Dataset, runs: int, conf: float = 0.95) -> StepAudit:
-    """Run a two-point audit of a trainer's `step`, and compare it with the stated event of one step.
+    """Return how well the releases of a trainer's `step` on two neighbouring batches can be told apart.
 
-    Neighbours are batches of test records. With add/remove, one batch has an additional record with a wrong label. With
-    replace-one, each batch has a different one. Of several candidates, those with the largest difference of the
-    releases are taken. The statistic is the projection on the difference of the means over the variances, both
-    estimated from separate runs. In these runs the neighbours share the noise of the trial's generators, so that it
-    cancels.
+    The measured lower bound is compared with the stated event of one step. Neighbours are batches of test records. With
+    add/remove, one batch has an additional record with a wrong label. With replace-one, each batch has a different one.
+    Of several candidates, those with the largest difference of the releases are taken. The statistic is the projection
+    on the difference of the means over the variances, both estimated from separate runs. In these runs the neighbours
+    share the noise of the trial's generators, so that it cancels.
 
     Args:
         config: a trial whose trainer has a `step`, and noise.
@@ -94,23 +94,32 @@ def audit_step(config: TrialConfig, data: Dataset, runs: int, conf: float = 0.95
 
 
 def _neighbours(harness: Harness, relation: str) -> tuple[Batch, Batch]:
-    """Return the two batches that are furthest apart."""
+    """Return the two neighbouring batches whose mean releases differ most.
+
+    They consist of common test records and a candidate with a wrong label. Under add/remove, the first batch has no
+    candidate; under replace-one, each has another.
+    """
     places = torch.arange(min(BATCH + CANDIDATES, len(harness.data.test_y)), device=harness.device)
     records, labels = harness.test_inputs.batch(places).view(-1, *harness.shape), harness.data.test_y[places]
-    wrong = (labels + 1) % harness.data.spec.n_classes
-    n = max(len(places) - CANDIDATES, 0)
-    batches = [(records[:n], labels[:n])] if relation == "add/remove" else []
-    batches += [(torch.cat([records[:n], records[k:k + 1]]), torch.cat([labels[:n], wrong[k:k + 1]]))
-                for k in range(n, len(places))]
+    wrong_labels = (labels + 1) % harness.data.spec.n_classes
+    n = max(len(places) - CANDIDATES, 0)  # common records; the candidates come after them
+    batches = [(torch.cat([records[:n], records[k:k + 1]]), torch.cat([labels[:n], wrong_labels[k:k + 1]]))
+               for k in range(n, len(places))]
+    pairs = [*combinations(range(len(batches)), 2)]
+    if relation == "add/remove":  # the batch without a candidate comes first
+        batches = [(records[:n], labels[:n]), *batches]
+        pairs = [(0, k) for k in range(1, len(batches))]
     means = torch.as_tensor(sum(torch.stack(_together(harness, batches)) for _ in range(CHOOSING)) / CHOOSING)
-    pairs = [(0, k) for k in range(1, len(batches))] if relation == "add/remove" else [
-        *combinations(range(len(batches)), 2)]
     i, j = max(pairs, key=lambda pair: float(torch.linalg.vector_norm(means[pair[1]] - means[pair[0]])))
     return batches[i], batches[j]
 
 
 def _direction(harness: Harness, neighbours: tuple[Batch, Batch]) -> torch.Tensor:
-    """Return the difference of the means over the variances [d], float64; coordinates without noise count most."""
+    """Return the direction [d], float64, that tells the releases of two neighbours apart best.
+
+    It is the difference of the means over the variances, estimated from `LEARNING` runs; coordinates without noise
+    count most.
+    """
     first = [release.double() for release in _together(harness, neighbours)]  # subtracted: squares cancel
     sums, squares = ([torch.zeros_like(release) for release in first] for _ in range(2))
     for _ in range(LEARNING):

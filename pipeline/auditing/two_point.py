@@ -15,9 +15,9 @@ from pipeline.accounting.audited import checked, gdp_mu_lower, two_point
 
 
 def gaussian_log_ratio(output: np.ndarray, mean_0: np.ndarray, mean_1: np.ndarray, sigma: float) -> float:
-    """Return log p_1/p_0 of an output of N(mean_j, sigma^2 I), sigma > 0.
+    """Return log p_1/p_0 of an output under the densities p_j of N(mean_j, sigma^2 I), sigma > 0.
 
-    It is the best statistic to distinguish j = 1 from j = 0.
+    No other statistic distinguishes j = 1 from j = 0 better.
     """
     middle = (np.asarray(mean_0) + mean_1) / 2
     return float(np.sum((np.asarray(output) - middle) * (np.asarray(mean_1) - mean_0))) / sigma**2
@@ -44,13 +44,14 @@ class TwoPointAudit:
 
 def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int, conf: float = 0.95,
                          of: str = "epsilon") -> TwoPointAudit:
-    """Audit one step of a mechanism by distinguishing its outputs on two neighbouring inputs (Nasr et al. 2023).
+    """Return lower bounds on one step's epsilon and mu, from a test between two neighbouring inputs (Nasr et al. 2023).
 
     The first half of the runs chooses the threshold with the best bound; the other half is counted.
 
     Args:
         step: runs the mechanism with fresh noise on neighbouring input 0 or 1 and returns a statistic of its output,
-            larger for input 1 (`gaussian_log_ratio` for Gaussian output); it may be infinite.
+            larger
+            for input 1 (`gaussian_log_ratio` for Gaussian output); it may be infinite.
         delta: of the epsilon to bound.
         trials: runs on each of the inputs; even.
         conf: probability that the bound holds.

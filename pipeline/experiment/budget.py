@@ -30,6 +30,7 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
+        """Refuse an epsilon or delta out of range; store both as floats."""
         for name, high in (("epsilon", math.inf), ("delta", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < high:

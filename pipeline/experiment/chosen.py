@@ -39,6 +39,7 @@ class Chosen:
     seeds: tuple[int, ...] | int = ()
 
     def __post_init__(self) -> None:
+        """Refuse malformed `runs`, `by` or `seeds`, and seeds without a run; store a list of seeds as a tuple."""
         check_whole("chosen.runs", self.runs, 0)
         if not isinstance(self.by, str) or not self.by.strip():
             raise ConfigError(f"chosen.by: must say what the runs were compared by, as `validation accuracy`, got "
@@ -57,6 +58,7 @@ class Chosen:
                               f"got {self.seeds!r}")
 
     def __str__(self) -> str:
+        """Return how the settings were chosen, for example `12 runs, by validation accuracy, seeds 0, 1`."""
         if not self.runs:
             return f"by no run: {self.by.strip()}"
         if isinstance(self.seeds, int):

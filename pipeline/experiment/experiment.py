@@ -168,9 +168,10 @@ def load_experiment(path: str | Path, changes: Mapping[str, Any] = MappingProxyT
 
 def parse_experiment(text: str, path: Path, stored: bool = False,
                      changes: Mapping[str, Any] = MappingProxyType({})) -> Experiment:
-    """Parse the text of an experiment file, as `load_experiment`; the file may be absent.
+    """Return the experiment of an experiment file's text, as `load_experiment`; the file may be absent.
 
     Args:
+        path: of the file; for messages, and base of relative paths.
         stored: the text comes from a tracking store, so its plugins are not imported.
     """
     content = parse_yaml(text, path)
@@ -185,7 +186,7 @@ def parse_experiment(text: str, path: Path, stored: bool = False,
 
 
 def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
-    """Return an experiment with only the trials that have these values, and the exhibits that fit them.
+    """Return an experiment with only the trials that have given values, and the exhibits that fit them.
 
     Args:
         where: by field the value, or a list of accepted values.
@@ -228,6 +229,17 @@ def _frozen(value: Any) -> Any:
 
 
 def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
+    """Return the experiment of a parsed file.
+
+    Args:
+        content: of the file.
+        path: of the file; base of relative paths, and the default name.
+        stored: whether the text comes from a tracking store. Its plugins are not imported, and its trials were checked
+            when they were swept.
+
+    Raises:
+        ConfigError: naming the entry at fault.
+    """
     top = read_mapping(content, "the file", ENTRIES)
     name = top.get("name", path.stem)
     check_name("name", name)
@@ -275,6 +287,14 @@ def check_name(place: str, name: Any) -> None:
 
 
 def _check_distinct(trials: Sequence[tuple[str, TrialConfig, Mapping[str, str]]]) -> None:
+    """Refuse an experiment that has the same trial twice.
+
+    Args:
+        trials: (place in the file, trial, place of each given field).
+
+    Raises:
+        ConfigError: naming both places and the settings that differ without an effect.
+    """
     seen: dict[str, tuple[str, TrialConfig]] = {}
     for place, config, _ in trials:
         first, same = seen.setdefault(config.trial_key, (place, config))
@@ -285,7 +305,7 @@ def _check_distinct(trials: Sequence[tuple[str, TrialConfig, Mapping[str, str]]]
 
 
 def _no_difference(f: dataclasses.Field[Any], one: TrialConfig, other: TrialConfig) -> str:
-    """Say why two values of a field make the same trial."""
+    """Return a clause: why two values of a setting make the same trial, and what to do about it."""
     if f.name in one.used():  # for example two files with the same content
         return f"{f.name}: {getattr(one, f.name)!r} and {getattr(other, f.name)!r} make no difference; give one of them"
     written = [trial for trial in (one, other) if getattr(trial, f.name) != f.default]
@@ -300,7 +320,11 @@ def _plugins(top: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _selection(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> Selection:
-    """Return how the best trial is chosen; without an entry, from a fixed grid."""
+    """Return how the best trial is chosen; without an entry `selection`, from a fixed grid.
+
+    Raises:
+        ConfigError: for malformed entries, a given seed under random stopping, or trials whose choice has no price.
+    """
     if "selection" not in top:
         return Selection()
     names = [f.name for f in dataclasses.fields(Selection)]
@@ -316,7 +340,12 @@ def _selection(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> Select
 
 
 def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: Selection) -> tuple[str, ...]:
-    """Return the exhibits of the file or, without an entry, those that fit its trials; none for a search."""
+    """Return the exhibits of the file or, without an entry `report`, those that fit its trials; none for a search.
+
+    Raises:
+        ConfigError: for an unknown exhibit, one that the trials do not fit, or one that would publish unselected
+            trials.
+    """
     if "search" in top:
         if "report" in top:
             raise ConfigError(f"report: must be left out beside a search, whose trials are not known before it ran; "

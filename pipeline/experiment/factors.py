@@ -19,7 +19,7 @@ def differing(trials: Sequence[Fields], cell: Callable[[Fields], Any], ignored: 
 
     Args:
         trials: canonical fields of each (`TrialConfig.canonical`).
-        cell: function from a trial's fields to its cell.
+        cell: function from a trial's fields to its cell, a group of comparable trials.
     """
     cells: dict[Any, list[Fields]] = {}
     for fields in trials:
@@ -44,9 +44,12 @@ def find_factors(trials: Sequence[Fields]) -> list[dict[str, str | float]]:
     Factors are `algorithm`, `noise` (`noise_setting`) and each field in which trials of one algorithm, mechanism and
     noise differ.
     """
-    varied = _varied(trials)
-    crossed = {"mechanism"} if len({f["mechanism"] for f in trials} - {"none"}) > 1 else set()
-    names = sorted({*varied, *crossed, *(["dataset"] if len({f["dataset"] for f in trials}) > 1 else [])})
+    extra = set(_varied(trials))
+    if len({f["mechanism"] for f in trials} - {"none"}) > 1:
+        extra.add("mechanism")
+    if len({f["dataset"] for f in trials}) > 1:
+        extra.add("dataset")
+    names = sorted(extra)
     rows = [{"algorithm": f["algorithm"], "noise": noise_setting(f), **{name: _level(f.get(name)) for name in names}}
             for f in trials]
     kept = [name for name in ("algorithm", "noise", *names) if len({row[name] for row in rows}) > 1]
@@ -68,6 +71,7 @@ def balanced(trials: Sequence[Fields]) -> list[int]:
 
 
 def _is_balanced(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether every combination of values occurs, and all occur equally often."""
     combinations = Counter(tuple(row.values()) for row in rows)
     count = 1
     for name in rows[0]:

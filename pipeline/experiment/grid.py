@@ -23,6 +23,11 @@ class ExperimentLoader(yaml.SafeLoader):
     """YAML's safe loader, except that 1e-5 is a number and a duplicate key is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a YAML mapping as a dict.
+
+        Raises:
+            ConstructorError: for a key that stands twice, of which plain YAML would keep the last.
+        """
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for number, (key, _) in enumerate(node.value):
             if keys[number] in keys[:number]:
@@ -52,7 +57,7 @@ def parse_yaml(text: str, path: Path | str) -> Any:
 
 
 def by_names_in_keys(content: Any) -> Any:
-    """Return a file's content with every setting under its name in keys.
+    """Return a file's content with synonyms of settings replaced by the names that keys of trials have.
 
     Raises:
         ConfigError: for a setting that is given under both names.
@@ -67,7 +72,7 @@ def by_names_in_keys(content: Any) -> Any:
 
 
 def in_words_of(text: str, message: str) -> str:
-    """Return a message with settings under their names in the file's text."""
+    """Return a message that calls settings as the file's text does, where the file has a synonym (`SYNONYMS`)."""
     for name, known in SYNONYMS.items():
         if re.search(rf"\b{name}\b", text) and not re.search(rf"\b{known}\b", text):
             message = re.sub(rf"\b{known}\b", name, message)
@@ -75,7 +80,7 @@ def in_words_of(text: str, message: str) -> str:
 
 
 def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, str]:
-    """Return an experiment file's content with other settings in its base, and a matching text.
+    """Return (content, text) of an experiment file after `--set`: changed settings in its base, and the matching text.
 
     Args:
         changes: by field; `name` is the experiment's name, and `search.seed` or `budget.epsilon` an entry of these
@@ -124,6 +129,7 @@ def line_of(text: str, message: str) -> str:
     lines: dict[str, int] = {}
 
     def walk(node: yaml.Node | None, place: str) -> None:
+        """Enter the line of every key and list item below `node`, whose place in the file is `place`, into `lines`."""
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 name = SYNONYMS.get(key.value, str(key.value))
@@ -145,7 +151,7 @@ def line_of(text: str, message: str) -> str:
 
 
 def entries(top: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings of the file, by place."""
+    """Return all settings that the file gives, by place, for example `cases[0].base.sigma`."""
     parts = [("", top), *((f"cases[{number}].", case) for number, case in enumerate(top.get("cases") or ()))]
     found = {f"{prefix}{key}.{field}": value for prefix, part in parts for key in ("base", "grid")
              for field, value in part.get(key, {}).items()}
@@ -155,9 +161,14 @@ def entries(top: Mapping[str, Any]) -> dict[str, Any]:
 def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple[str, TrialConfig, dict[str, str]]]:
     """Yield (place in the file, trial, place of each given field) for every combination of every case.
 
+    A case's settings replace those of the whole file. A fixed value of a case replaces a grid of the whole file.
+
     Args:
         folder: base of relative paths in settings.
         preset: the version that sets a trial's open settings; empty for none.
+
+    Raises:
+        ConfigError: naming the place in the file.
     """
     base, grid = _settings(top, "base"), _grid(top, "grid")
     cases = top.get("cases")
@@ -190,7 +201,13 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple
 
 def _locate(message: str, prefix: str, case: Mapping[str, Any], top: Mapping[str, Any],
             indices: Mapping[str, int]) -> str:
-    """Return the error with the place in the file, or the preset, that set the named field."""
+    """Return an error message with the place in the file, or the preset, that set the named field.
+
+    Args:
+        message: begins with the field.
+        prefix: place of the case, for example `cases[0].`.
+        indices: by grid field, the index of the combination's value.
+    """
     field = message.split(":", 1)[0]
     field = SYNONYMS.get(field, field)
     for part, where in ((case, prefix), (top, "")):
@@ -218,6 +235,14 @@ def read_mapping(value: Any, place: str, names: Collection[str], needed: Collect
 
 
 def _settings(part: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
+    """Return a mapping from settings to values, the entry `key` of a part of the file; empty if the entry is missing.
+
+    Args:
+        prefix: place of the part, for messages.
+
+    Raises:
+        ConfigError: for an entry that is blank or no mapping.
+    """
     value = part.get(key, {})
     if key in part and value is None:
         raise ConfigError(f"{prefix}{key}: is blank; give it at least one field, or leave it out")
@@ -245,6 +270,17 @@ def _values(place: str, values: Any) -> list[Any]:
 
 
 def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
+    """Return the values of a range `{range|linspace|logspace: [...]}` of an experiment file.
+
+    `range` has whole numbers, without the stop. `linspace` and `logspace` have n numbers from low to high, rounded to
+    12 digits so that they read as they were written.
+
+    Args:
+        place: in the file, for messages.
+
+    Raises:
+        ConfigError: for an unknown kind, or arguments that it does not take.
+    """
     if len(spec) != 1 or not spec.keys() <= {"range", "linspace", "logspace"}:
         raise ConfigError(f"{place}: a range is one of range, linspace, logspace, got {dict(spec)!r}")
     ((kind, arguments),) = spec.items()

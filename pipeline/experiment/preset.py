@@ -43,7 +43,7 @@ class Recommendation(NamedTuple):
 
 
 def read_preset(top: Mapping[str, Any]) -> str:
-    """The version that the entry `preset` of an experiment file names; empty without one.
+    """Return the version that the entry `preset` of an experiment file names; empty without the entry.
 
     Raises:
         ConfigError: for a preset that does not exist.
@@ -55,14 +55,17 @@ def read_preset(top: Mapping[str, Any]) -> str:
 
 
 def pinned(text: str, version: str) -> str:
-    """An experiment file's text, with the version in place of the name of the newest: it means the same for ever."""
+    """Return an experiment file's text with `preset: recommended` replaced by the version that it means today.
+
+    So the stored text has the same meaning when newer versions exist. An empty version changes nothing.
+    """
     top = yaml.compose(text, yaml.SafeLoader) if version else None
     value = next((value for key, value in top.value if key.value == "preset"), None) if top else None
     return text[:value.start_mark.index] + version + text[value.end_mark.index:] if value else text
 
 
 def recommended(**settings: Any) -> TrialConfig:
-    """A trial with these settings and, for the rest, those that `preset: recommended` has for it.
+    """Return a trial with these settings and, for settings that are left open, those of `preset: recommended`.
 
     Raises:
         ConfigError: as `recommend`, and for settings that cannot be run.
@@ -76,8 +79,10 @@ def recommended(**settings: Any) -> TrialConfig:
 
 
 def filled(version: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that were given and, if `version` is not empty, those that it has for what is left open; of names that
-    are no settings, which whoever makes the trial refuses, none, and none of a user's trainer.
+    """Return the given settings and, for settings that are left open, those of a preset version.
+
+    The given settings alone are returned for an empty version, for a user's trainer, and if a name is no setting;
+    whoever makes the trial refuses such a name.
 
     Raises:
         ConfigError: as `recommend`.
@@ -88,17 +93,19 @@ def filled(version: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
-    """What a version recommends for a trial, whatever else is given.
+    """Return the settings that a preset version recommends for a trial, whatever else is given.
 
-    Numbers at an epsilon between two that were tuned lie between theirs, on logarithmic scales; other values, and those
-    beyond the ends, are those of the nearest epsilon. A row for any data set was chosen for a number of records: the
-    batch scales with its root, step size and number of steps with its fourth root.
+    Settings were tuned at some epsilons. Between two of them, numbers are interpolated on logarithmic scales; other
+    values, and those beyond the ends, are taken from the nearest epsilon. A row for any data set was tuned for a number
+    of records:
+    the batch size scales with the square root of this number, learning rate and number of steps with the fourth root.
 
     Args:
         given: settings of the trial; those of `DEPENDS` and the target epsilon decide.
 
     Raises:
-        ConfigError: where nothing is recommended, with what is; for a value of `DEPENDS` that is not accepted.
+        ConfigError: if nothing is recommended, naming the available rows; for a value of `DEPENDS` that is not
+            accepted.
     """
     of_rows = [SETTINGS[name] for name in DEPENDS]
     trial = {f.name: coerce(f, given.get(f.name, f.default)) for f in of_rows}
@@ -116,21 +123,29 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
     values = {field: _at(value, epsilon) for field, value in {**row["shared"], **row["methods"][name]}.items()}
     if "records" in row:
         records, _ = DATASETS[trial["dataset"]].split_sizes(trial["validation_fraction"], trial["train_records"])
-        steps, scale = values["epochs"] * row["records"] / values["batch_size"], (records / row["records"]) ** 0.25
-        power = round(math.log2(max(1.0, values["batch_size"] * scale**2)))
-        values["batch_size"] = 2 ** min(power, math.floor(math.log2(max(1, records))))
-        values["epochs"] = max(1, round(steps * scale * values["batch_size"] / max(1, records)))
+        tuned_steps = values["epochs"] * row["records"] / values["batch_size"]
+        scale = (records / row["records"]) ** 0.25
+        exponent = round(math.log2(max(1.0, values["batch_size"] * scale**2)))
+        largest_exponent = math.floor(math.log2(max(1, records)))  # a batch has at most all records
+        values["batch_size"] = 2 ** min(exponent, largest_exponent)
+        values["epochs"] = max(1, round(tuned_steps * scale * values["batch_size"] / max(1, records)))
         values["learning_rate"] = _rounded(values["learning_rate"] * scale)
     return Recommendation(values, row["source"])
 
 
 def by_preset(preset: str | None, field: str) -> str:
-    """The end of a message on a setting that the file does not have: what to do where a preset may have set it."""
+    """Return the end of a message on a faulty setting that a preset may have set: how to override it; else empty.
+
+    Args:
+        preset: version of the file's preset, if it has one.
+        field: the setting, which is not in the file.
+    """
     sets = preset and field in SETTINGS.keys() - {cls.target for cls in parts_of("mechanism", Mechanism).values()}
     return f"; give {field} in the file, in place of what the preset has" if sets else ""
 
 
 def _nothing_for(version: str, name: str, trial: Mapping[str, Any]) -> str:
+    """Return a message: a version has no settings for this method and trial, and which it has."""
     asked = ", ".join(f"{field} {trial[field]}" for field in ("dataset", "features", "mechanism", "network"))
     known = "; ".join(f"{row['mechanism']} on {row['features']} of {row['dataset']} ({', '.join(row['methods'])})"
                       for row in _rows(version))
@@ -138,7 +153,11 @@ def _nothing_for(version: str, name: str, trial: Mapping[str, Any]) -> str:
 
 
 def _at(value: Any, epsilon: float | None) -> Any:
-    """A setting at an epsilon; a mapping has its values by epsilon."""
+    """Return a setting's value at an epsilon.
+
+    Args:
+        value: the same at every epsilon, or a mapping from tuned epsilons to values.
+    """
     if not isinstance(value, Mapping):
         return value
     tuned = sorted(value)
@@ -146,7 +165,7 @@ def _at(value: Any, epsilon: float | None) -> Any:
     below, above = ([known for known in tuned if known <= epsilon], [known for known in tuned if known >= epsilon])
     if nearest == epsilon or not below or not above or not isinstance(value[nearest], float):
         return value[nearest]
-    low, high = below[-1], above[0]
+    low, high = below[-1], above[0]  # the tuned epsilons on either side
     share = math.log(epsilon / low) / math.log(high / low)
     return _rounded(value[low] * (value[high] / value[low]) ** share)
 
@@ -157,15 +176,16 @@ def _rounded(number: float) -> float:
 
 @functools.cache
 def _rows(version: str) -> list[dict[str, Any]]:
-    """The rows of its file, and after them those of the version before."""
+    """Return the rows of a version's file, followed by those of all earlier versions."""
     own = yaml.safe_load(Path(__file__).with_name(f"{version}.yaml").read_text(encoding="utf-8"))
     place = VERSIONS.index(version)
     return own + _rows(VERSIONS[place - 1]) if place else own
 
 
 def advice(version: str, trials: Sequence[tuple[TrialConfig, Mapping[str, Any]]]) -> tuple[str, ...]:
-    """Lines for people: what a preset has set in trials, from where, and what the file has in place of it; without a
-    preset (empty `version`), which settings are left at general defaults where the newest one has others.
+    """Return lines for people on what a preset has set, and what the file has in place of its recommendations.
+
+    Without a preset (empty `version`), the lines name settings at general defaults that the newest preset would change.
 
     Args:
         trials: each with its written settings, by name.
@@ -200,12 +220,12 @@ def advice(version: str, trials: Sequence[tuple[TrialConfig, Mapping[str, Any]]]
 
 
 def _differs(trial: TrialConfig, name: str, value: Any) -> bool:
-    """Whether a trial has another value than the one that is recommended."""
+    """Whether a trial's value differs from the recommended one."""
     return plain(getattr(trial, name)) != value
 
 
 def _listed(settings: Iterable[tuple[str, Any]]) -> str:
-    """`epochs=20 learning_rate=1.2,2.5`: every value of each, by name."""
+    """Return `epochs=20 learning_rate=1.2,2.5`: all values of each setting, sorted by name."""
     values: dict[str, dict[str, None]] = {}
     for name, value in settings:
         text = f"{value:g}" if isinstance(value, float) else json.dumps(plain(value)).strip('"').replace(" ", "")

@@ -27,6 +27,7 @@ class Reference:
     accuracy: float
 
     def __post_init__(self) -> None:
+        """Refuse an empty source, and an epsilon, delta or accuracy out of range."""
         if not isinstance(self.source, str) or not self.source.strip():
             raise ConfigError(f"references.source: must say who published the result, got {self.source!r}")
         for name, high in (("epsilon", float("inf")), ("delta", 1), ("accuracy", 100)):

@@ -110,7 +110,9 @@ class Search:
         return TrialConfig.from_mapping(filled(self.preset, {**self.base, **values}))
 
     def corners(self) -> Iterator[tuple[TrialConfig, dict[str, str]]]:
-        """Yield (trial, place of each given field) for every combination of choices and ends of ranges.
+        """Yield (trial, place of each given field) for every corner of the space, which stand for the unknown trials.
+
+        A corner combines one choice, or one end of its range, of every setting.
 
         Raises:
             ConfigError: for a corner that cannot be run, with the place of the named field.
@@ -161,6 +163,15 @@ def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | N
 
 
 def _space(given: Any, base: Mapping[str, Any]) -> dict[str, Domain]:
+    """Return the domain of every setting of a search space, sorted by name.
+
+    Args:
+        given: `search.space` of the file.
+        base: `base` of the file, which must not give the same settings.
+
+    Raises:
+        ConfigError: for an unknown setting, one that base gives, or more than `MOST_CORNERS` corners to check.
+    """
     names = [f.name for f in settings()]
     if not isinstance(given, Mapping) or not given:
         raise ConfigError(f"search.space: must be a mapping from settings to what they may be, got {given!r}")
@@ -178,6 +189,15 @@ def _space(given: Any, base: Mapping[str, Any]) -> dict[str, Domain]:
 
 
 def _domain(place: str, given: Any) -> Domain:
+    """Return the domain of one setting, from `{kind: values}`.
+
+    Args:
+        place: in the file, for messages.
+
+    Raises:
+        ConfigError: for an unknown kind, or values that are not ascending numbers (whole for randint, > 0 for
+            loguniform).
+    """
     kinds = (*RANGES, "choice")
     if not isinstance(given, Mapping) or len(given) != 1 or not given.keys() <= set(kinds):
         raise ConfigError(f"{place}: must be one of {', '.join(kinds)} with its values, got {given!r}")

@@ -54,6 +54,7 @@ class Selection:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        """Refuse values out of range, or that the rule does not use; random stopping is geometric by default."""
         if self.rule not in RULES:
             raise ConfigError(f"selection.rule: must be one of {', '.join(RULES)}, got {self.rule!r}")
         if not self.is_random:
@@ -160,7 +161,12 @@ def draw(candidates: Sequence[TrialConfig], selection: Selection) -> tuple[Trial
 
 
 def draw_number(generator: np.random.Generator, mean: float, shape: float) -> int:
-    """Return K from the distribution above; at least 1 for a finite shape."""
+    """Return K, a random number of trials; at least 1 for a finite shape.
+
+    Args:
+        mean: expected K.
+        shape: 1 is geometric, 0 logarithmic, infinity Poisson, else truncated negative binomial.
+    """
     if shape == POISSON:
         return int(generator.poisson(mean))
     gamma, k = gamma_of(mean, shape), 0
@@ -174,7 +180,11 @@ def draw_number(generator: np.random.Generator, mean: float, shape: float) -> in
 
 
 def gamma_of(mean: float, shape: float) -> float:
-    """Return gamma of D(shape, gamma) with this mean >= 1, for a finite shape >= 0."""
+    """Return the parameter gamma at which K has this mean >= 1, under the distribution of random stopping.
+
+    Args:
+        shape: finite, >= 0: 1 is geometric, 0 logarithmic, else truncated negative binomial.
+    """
     if shape == GEOMETRIC or mean == 1:
         return 1 / mean
     from scipy import optimize  # imported here: it takes half a second

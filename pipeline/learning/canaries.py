@@ -40,6 +40,10 @@ class Canaries:
 
     def __init__(self, trials: Sequence[TrialConfig], records: Sequence[np.ndarray], labels: torch.Tensor,
                  n_classes: int) -> None:
+        """Draw each trial's canaries: records with a wrong label, of which a fair coin includes about half in training.
+
+        Places, labels and coins come from the trial's `audit` stream; the class has the arguments.
+        """
         self.trials = tuple(trials)
         self.labels = labels.repeat(len(self.trials), 1)
         self.remaining, indices, included = [], [], []

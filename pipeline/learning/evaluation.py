@@ -46,21 +46,26 @@ class Evaluation:
 
     def __init__(self, trials: tuple[TrialConfig, ...], data: Dataset, train_inputs: Inputs, test_inputs: Inputs,
                  validation: torch.Tensor) -> None:
-        c = trials[0]
+        """Decide which accuracies are followed during training and which are published, and prepare their noise.
+
+        The trials of a pack share these settings, so the first trial has them. In secure or integer trials, counts are
+        rounded to a grid and get noise on it, with a slightly larger deviation (`count_enlargement`).
+        """
+        shared = trials[0]
         self.data, self.validation = data, validation
         self._inputs = {"validation": train_inputs, "test": test_inputs}
         if validation.shape[1]:
-            self.followed = "" if c.disclosure == "withheld" else "validation"
+            self.followed = "" if shared.disclosure == "withheld" else "validation"
         else:
             self.followed = "test"
-        self.published = ("validation", "test") if c.disclosure == "plain" else ("test",)
+        self.published = ("validation", "test") if shared.disclosure == "plain" else ("test",)
         self.noise: GaussianNoise | RoundedNoise | None = None
         self._release: FixedPointRelease | None = None
-        if is_noisy(c):
+        if is_noisy(shared):
             deviations = [evaluation_noise(t) for t in trials]
-            if c.secure or c.exact:
-                enlarged = [s * (1 + count_enlargement(s)) for s in deviations]
-                seeds = None if c.secure else [t.seed for t in trials]
+            if shared.secure or shared.exact:
+                enlarged = [deviation * (1 + count_enlargement(deviation)) for deviation in deviations]
+                seeds = None if shared.secure else [t.seed for t in trials]
                 self._release = FixedPointRelease(enlarged, (1,), torch.device("cpu"), seeds, "evaluation")
                 self.noise = self._release.noise
             else:

@@ -154,6 +154,7 @@ class Contributions:
 
     def __init__(self, config: TrialConfig, records: np.ndarray,
                  fetch: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]], device: torch.device) -> None:
+        """Prepare sampler and mechanism of one trial, out of the trainer's reach; the class has the arguments."""
         self.sampler = BatchSampler(config.sampler, [records], [config.seed], config.batch_size,
                                     config.steps_per_epoch, device, secure=config.secure)
         net = Flat(config)
@@ -247,6 +248,10 @@ class GlobalRandomness:
     """
 
     def __init__(self, seed: int, device: torch.device) -> None:
+        """Seed the states of torch, NumPy and Python from the trial's `trainer` stream.
+
+        The global generators themselves stay as they are.
+        """
         self._device = device
         with self._kept():
             of_torch, of_numpy, of_python = (int(sequence(seed, "trainer", k).generate_state(1)[0]) for k in range(3))
@@ -273,6 +278,7 @@ class GlobalRandomness:
 
     @contextlib.contextmanager
     def _kept(self) -> Iterator[None]:
+        """Put the global generators back, after the context, into the state that they have now."""
         outside = self._now()
         try:
             yield

@@ -45,6 +45,10 @@ class Harness(Run):
     """One trial of a user's trainer."""
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
+        """Prepare the trial's data, its view for the trainer, and its generators; the trainer itself begins later.
+
+        A certified trainer (one with `parameters`) gets `contributions`, another gets the records.
+        """
         super().__init__(pack, data, device, rungs)
         (self.config,) = (with_noise(trial) for trial in pack.trials)
         self.trainer, self.shape = self.config.parts.trainer, self.config.parts.features.shape(self.config)
@@ -98,19 +102,29 @@ class Harness(Run):
                 {"epoch": self.epoch, "active": self.active, "sampler": sampler, "trainer": packed})
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-        """Restore the state that `capture` returned."""
-        content = unpacked_state(values["trainer"], arrays)
-        self.handed.state = content["state"]
+        """Load a checkpoint, before the first epoch of a process that resumes the trial.
 
-        def go_on() -> None:
-            self.randomness.put(content["global"])
-            for stream, device, state in content["generators"]:
-                self.handed.generator(stream, device).set_state(state)
+        The generators are restored later: when the trainer first reads `epochs_left`. Until then it draws initial
+        weights and the like, and must draw the same ones as in the first process.
 
-        self.handed.restore_generators = go_on
+        Args:
+            arrays: the arrays that `capture` returned, by name.
+            values: the other values that `capture` returned: the epoch, the active trials, and the sampler's and the
+                trainer's state.
+        """
+        trainer_state = unpacked_state(values["trainer"], arrays)
+        self.handed.state = trainer_state["state"]
+
+        def restore_generators() -> None:
+            self.randomness.put(trainer_state["global"])  # the generators of Python, NumPy and torch
+            for stream, device, generator_state in trainer_state["generators"]:
+                self.handed.generator(stream, device).set_state(generator_state)
+
+        self.handed.restore_generators = restore_generators
         for k, source in enumerate(self.noise_sources()):
-            source.restore({name.removeprefix(f"noise_{k}."): torch.from_numpy(array)
-                            for name, array in arrays.items() if name.startswith(f"noise_{k}.")})
+            prefix = f"noise_{k}."  # as `capture` names the arrays of this noise source
+            source.restore({name.removeprefix(prefix): torch.from_numpy(array)
+                            for name, array in arrays.items() if name.startswith(prefix)})
         if self.known:
             self.known.total = arrays["canaries"].copy()
         if self.contributions:

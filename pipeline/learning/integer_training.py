@@ -70,6 +70,11 @@ class IntegerTraining(Training):
         return feedback
 
     def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Train an epoch as `Training` does; before the first, warn if rounding to integers loses many contributions.
+
+        Returns:
+            As `Training._train_epoch`.
+        """
         if self.epoch == 0:
             self.truncated = self._truncated()
             for trial, bound, share in zip(self.pack.trials, self.mechanism.bounds, self.truncated, strict=True):
@@ -80,6 +85,10 @@ class IntegerTraining(Training):
         return super()._train_epoch()
 
     def _truncated(self) -> list[float]:
+        """Return the share of test records, by trial, whose contribution is rounded to zero in every layer.
+
+        The share is estimated on the first `LOOKED_AT` test records, as training records are private.
+        """
         places = torch.arange(min(LOOKED_AT, len(self.data.test_y)), device=self.device)
         places = places.expand(len(self.pack.trials), -1)
         activations, logits = self.net.forward(self.test_inputs.batch(places))

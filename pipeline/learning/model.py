@@ -51,6 +51,7 @@ class TrainedModel(torch.nn.Module):
     """
 
     def __init__(self, config: TrialConfig, weights: Mapping[str, np.ndarray]) -> None:
+        """Check the shapes of the weights, and register them as parameters `layer_<number>.weight` and `.bias`."""
         super().__init__()
         self.config = config
         self._network = _network(config, torch.device("cpu"))
@@ -88,6 +89,11 @@ class TrainedModel(torch.nn.Module):
         return logits
 
     def _inputs(self, records: torch.Tensor) -> Inputs:
+        """Return raw records [n, ...] as the network's inputs, by the trial's feature map and input scale.
+
+        Raises:
+            ConfigError: for records of another type or width than the trial's data set, or without any record.
+        """
         c, spec = self.config, self.config.parts.data.spec
         of_file, flat = c.parts.features.of_file, records.flatten(1)
         width = c.feature_width if of_file else spec.n_features

@@ -63,6 +63,10 @@ class GaussianNoise:
 
     def __init__(self, seeds: Sequence[int], sigmas: Sequence[float], shape: tuple[int, ...],
                  device: torch.device, stream: str = "noise") -> None:
+        """Make a generator for every trial, and memory for a block of several steps.
+
+        The first `next` draws the first block.
+        """
         self.sigmas = tuple(sigmas)
         self.generators = [torch_generator(seed, stream, device) for seed in seeds]
         steps = self.STEPS_PER_BLOCK[device.type]

@@ -69,6 +69,7 @@ def keyed_bits(key: bytes) -> Bits:
     of_chunk = bytearray()
 
     def bits(n: int) -> bytearray:
+        """Return at least n fresh bytes; those of a whole chunk reuse one buffer, as chunks are drawn most often."""
         nonlocal of_chunk
         out = of_chunk if n == 16 * CHUNK and of_chunk else bytearray(n + 15)
         if n == 16 * CHUNK:

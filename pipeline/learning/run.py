@@ -124,16 +124,18 @@ class Run(ABC):
     inputs: type[Inputs] = Inputs
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
+        """Split the records into training and validation, load the inputs and draw canaries; training begins later."""
         self.pack, self.data, self.device, self.rungs = pack, data, device, rungs
         self.epoch, self.active = 0, list(range(len(pack.trials)))
-        c, trials = pack.shared, pack.trials
-        parts = [split(data.spec.n_train, c.split_sizes[1], t.seed, sum(c.split_sizes)) for t in trials]
-        self.validation = torch.from_numpy(np.stack([part[1] for part in parts])).to(device)
-        self.train_inputs, self.test_inputs = (self.inputs(records, c, data) for records in features(data, c))
+        shared, trials = pack.shared, pack.trials
+        n_validation, used = shared.split_sizes[1], sum(shared.split_sizes)
+        parts = [split(data.spec.n_train, n_validation, t.seed, used) for t in trials]
+        self.validation = torch.from_numpy(np.stack([validation for _, validation in parts])).to(device)
+        self.train_inputs, self.test_inputs = (self.inputs(records, shared, data) for records in features(data, shared))
         self.evaluation = Evaluation(tuple(with_noise(t) for t in trials), data, self.train_inputs, self.test_inputs,
                                      self.validation)
-        self.records = [part[0] for part in parts]
-        self.canaries = Canaries(trials, self.records, data.train_y, data.spec.n_classes) if c.canaries else None
+        self.records = [training for training, _ in parts]
+        self.canaries = Canaries(trials, self.records, data.train_y, data.spec.n_classes) if shared.canaries else None
         if self.canaries:
             self.records = self.canaries.remaining
 
@@ -180,12 +182,16 @@ class Run(ABC):
                 if r in ended or on_rung:
                     tested = metrics | {"test/accuracy": accuracies["test"][r],
                                         "test/worst_class_accuracy": worst_class(counts["test"][r])}
-                    status = "stopped" if r not in ended else "finished" if finite[r] else "diverged"
+                    status = "finished" if finite[r] else "diverged"
+                    if r not in ended:
+                        status = "stopped"
                     # The decision to stop used released values, so an early end costs as much as all epochs.
                     end = self._record(r, tested, self.pack.shared.epochs, self._outcome(r, status, counts),
                                        scores if finite[r] else None)
-                records.append(end if end and r in ended else
-                               dataclasses.replace(self._record(r, metrics, self.epoch), if_stopped=end))
+                if end and r in ended:
+                    records.append(end)
+                else:
+                    records.append(dataclasses.replace(self._record(r, metrics, self.epoch), if_stopped=end))
         self.active = [r for r, record in zip(self.active, records, strict=True) if record.outcome is None]
         return records
 
@@ -238,6 +244,13 @@ class Run(ABC):
         return EpochRecord(trial.trial_key, self.epoch, metrics, tags, outcome)
 
     def _outcome(self, r: int, status: str, counts: dict[str, torch.Tensor]) -> Outcome:
+        """Return the outcome of trial r: its status, weights, and accuracies by class of published parts.
+
+        Args:
+            r: place of the trial in the pack.
+            status: `finished`, `stopped` or `diverged`.
+            counts: part of the data -> [R, 2, classes], numbers of records and of correct ones.
+        """
         per_class = tuple(
             ClassAccuracy(label, part, count, right) for part, of_all in counts.items()
             if part in self.evaluation.published

@@ -32,20 +32,25 @@ class Training(Run):
     net: Network
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
+        """Build what a step needs, for all trials: sampler, network, loss, feedback, mechanism, optimizer.
+
+        Mechanisms get the trials with the noise that a target epsilon requires (`with_noise`).
+        """
         super().__init__(pack, data, device, rungs)
-        c, trials = pack.shared, pack.trials
+        shared, trials = pack.shared, pack.trials
         seeds = [t.seed for t in trials]
-        self.sampler = BatchSampler(c.sampler, self.records, seeds, c.batch_size, c.steps_per_epoch, device,
-                                    secure=c.secure)
+        self.sampler = BatchSampler(shared.sampler, self.records, seeds, shared.batch_size, shared.steps_per_epoch,
+                                    device, secure=shared.secure)
         self.net = self._network(seeds)
         self.loss = self._loss()
         self.feedback = self._feedback()
-        start_output(self.net, c, self.feedback.matrices)
+        start_output(self.net, shared, self.feedback.matrices)
         self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, device,
                                         self.feedback.matrices)
         self.update, self.gradient = (self.net.blank_parameters(len(trials), device) for _ in range(2))
-        self.optimizer = make_optimizer(c, self.net.parameters.flat, self.update.flat)
-        self.average = MovingAverage(self.net.parameters.flat, c.averaging, c.exact) if c.averaging else None
+        self.optimizer = make_optimizer(shared, self.net.parameters.flat, self.update.flat)
+        self.average = (MovingAverage(self.net.parameters.flat, shared.averaging, shared.exact) if shared.averaging
+                        else None)
         self.untrained_losses = self._canary_losses()
         self._measured = 0  # batches on which alignment was measured
 
@@ -88,19 +93,22 @@ class Training(Run):
 
     def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean training loss [R] and mean alignment [R, L] on the CPU; alignment is nan if not measured."""
-        c = self.pack.shared
-        self._measured = self.epoch * c.alignment_batches
+        shared = self.pack.shared
+        self._measured = self.epoch * shared.alignment_batches
         batches = self.sampler.epoch()
-        n_measured = min(c.alignment_batches, len(batches))
+        n_measured = min(shared.alignment_batches, len(batches))
         measured = {int((k + 0.5) * len(batches) / n_measured) for k in range(n_measured)}  # evenly over the epoch
         losses, alignments = [], []
         for step, indices in enumerate(batches):
-            self.optimizer.learning_rate = learning_rate(c, self.epoch * len(batches) + step)
+            self.optimizer.learning_rate = learning_rate(shared, self.epoch * len(batches) + step)
             loss, alignment = self.step(indices, measure_alignment=step in measured)
             losses.append(loss)
-            alignments += [] if alignment is None else [alignment]
-        nothing = torch.full((len(self.pack.trials), len(self.update.layers)), math.nan)
-        alignment = torch.stack(alignments, dim=-1).nanmean(dim=-1).cpu() if alignments else nothing
+            if alignment is not None:
+                alignments.append(alignment)
+        if alignments:
+            alignment = torch.stack(alignments, dim=-1).nanmean(dim=-1).cpu()
+        else:
+            alignment = torch.full((len(self.pack.trials), len(self.update.layers)), math.nan)
         return torch.stack(losses, dim=-1).mean(dim=-1).cpu(), alignment
 
     def step(self, indices: torch.Tensor, measure_alignment: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -117,16 +125,18 @@ class Training(Run):
         """
         present, usable = None, self.train_inputs.usable
         if not self.pack.shared.parts.sampler.full or usable is not None:
-            there = indices != ABSENT
+            contributes = indices != ABSENT
             indices = indices.clamp(min=0)
-            present = (there if usable is None else there & usable[indices]).unsqueeze(-1).to(torch.float32)
-        of_test = measure_alignment and self.pack.shared.disclosure != "plain"
-        if of_test:  # before the private batch's forward pass: convolutions keep the state of the last one
+            if usable is not None:
+                contributes = contributes & usable[indices]
+            present = contributes.unsqueeze(-1).to(torch.float32)  # [R, m, 1]: 1 for a record, 0 for padding
+        on_test_records = measure_alignment and self.pack.shared.disclosure != "plain"
+        if on_test_records:  # before the private batch's forward pass: convolutions keep the state of the last one
             self._gradient_on_test_records()
         activations, logits = self.net.forward(self.train_inputs.batch(indices, passing=True))
         labels = self.canaries.labels_of(indices) if self.canaries else self.data.train_y[indices]
         error, loss = self.loss(logits, labels, present)
-        if measure_alignment and not of_test:
+        if measure_alignment and not on_test_records:
             true_gradient(self.net, error, activations, self.gradient)
         self.mechanism.update(self.deltas(error, activations, present), activations, self.update)
         self.optimizer.step()

@@ -106,7 +106,7 @@ class Checkpoints:
         return self.folder / (digest({"trials": _keys(pack)}) + SUFFIX)
 
     def save(self, pack: Pack, checkpoint: Checkpoint) -> None:
-        """Replace the pack's checkpoint atomically."""
+        """Write the pack's checkpoint in place of its last one: a reader finds the old file or the new one, whole."""
         arrays, records = dict(checkpoint.arrays), []
         for number, record in enumerate(checkpoint.records):
             entry = dataclasses.asdict(dataclasses.replace(record, outcome=None, if_stopped=None))
@@ -175,6 +175,10 @@ class Checkpoints:
         return [self._found(path) for path in sorted(self.folder.glob(f"*{SUFFIX}"))]
 
     def _found(self, path: Path) -> Found:
+        """Return what the header of a checkpoint file tells, with the problem if the file cannot be used.
+
+        Arrays are not read, as a sweep may have many checkpoints.
+        """
         keys: tuple[str, ...] = ()
         try:
             content = _parsed(_read(path, with_arrays=False)[0])
@@ -245,6 +249,7 @@ def _keys(pack: Pack) -> list[str]:
 
 
 def _checksum(text: str, arrays: Mapping[str, np.ndarray]) -> str:
+    """Return a digest of the header's text and of all arrays, with their names, types and shapes."""
     total = hashlib.sha256(text.encode())
     for name in sorted(arrays):
         total.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode() + arrays[name].tobytes())
@@ -252,7 +257,11 @@ def _checksum(text: str, arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def _read(path: Path, with_arrays: bool) -> tuple[str, str, dict[str, np.ndarray]]:
-    """Read (JSON text, checksum, arrays) of a file."""
+    """Return (JSON text, its checksum, arrays by name) of a checkpoint file.
+
+    Raises:
+        CheckpointError: if it is damaged.
+    """
     try:
         with safe_open(path, framework="numpy") as file:
             header = file.metadata() or {}
@@ -263,7 +272,11 @@ def _read(path: Path, with_arrays: bool) -> tuple[str, str, dict[str, np.ndarray
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """Parse a header, from any version of the software."""
+    """Return the content of a header, which any version of the software may have written.
+
+    Raises:
+        CheckpointError: if it is no JSON, or lacks the software or the trials.
+    """
     try:
         content = json.loads(text)
         dict(content["software"]), list(content["trials"])
@@ -289,6 +302,13 @@ def require_same_software(content: Mapping[str, Any]) -> None:
 
 
 def _record(entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray], prefix: str) -> EpochRecord:
+    """Return an epoch's record from its entry in the header; the outcome's weights are arrays of the file.
+
+    Args:
+        entry: fields of the record.
+        arrays: all arrays of the file.
+        prefix: prefix of the names of this outcome's weights.
+    """
     outcome = entry["outcome"]
     if outcome:
         weights = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}

@@ -86,6 +86,15 @@ class Draws:
         return bool(released) and sum(self.before(trial, draw)) > latest(released).earlier
 
     def _not_the_latest(self, trials: Iterable[TrialConfig], draw: Draw) -> str:
+        """Return why a checkpoint may not resume a draw; empty if it may.
+
+        It must belong to each trial's latest draw, and contain all published epochs: an epoch trained again has other
+        noise.
+
+        Args:
+            trials: the trials of the checkpoint's pack.
+            draw: its draw, with its epoch.
+        """
         for trial in trials:
             released = self._store.released(trial.trial_key)
             if released and latest(released).draw != draw.name:

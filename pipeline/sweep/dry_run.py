@@ -147,6 +147,7 @@ def as_lines(plan: DryRun) -> Iterator[str]:
 
 
 def _search_lines(experiment: Experiment) -> Iterator[str]:
+    """Yield a dry run's lines on the search, on early stopping and on the budget, for those that the experiment has."""
     if search := experiment.search:
         rounds = f" in rounds of {search.max_concurrent}" if search.adaptive or experiment.budget else ""
         above = "those above are drawn at random from its space" if search.adaptive else "those above"

@@ -29,20 +29,26 @@ def estimate_seconds(packs: Sequence[Pack], workers: int, opus: int, threads: in
         device: training device.
     """
     torch.set_num_threads(threads)
-    steps: dict[tuple[str, int], float] = {}
-    work = {False: 0.0, True: 0.0}
+    steps: dict[tuple[str, int], float] = {}  # (pack_key, trials) -> seconds of a step
+    work = {False: 0.0, True: 0.0}  # whether a pack holds an OPU -> seconds
     for pack in (pack for pack in packs if pack.shared.parts.trainer.own):  # the time of users' trainers is not known
         kind = pack.shared.pack_key, len(pack.trials)
         if kind not in steps:
             steps[kind] = _step_seconds(pack, torch.device(device))
-        c = pack.shared
+        trial = pack.shared
         # An evaluation is one of a step's three passes (forward, feedback, update).
-        evaluated = c.epochs * c.split_sizes[1] + c.parts.data.spec.n_test
-        work[pack.needs_opu] += steps[kind] * (c.epochs * c.steps_per_epoch + evaluated / c.batch_size / 3)
+        evaluated = trial.epochs * trial.split_sizes[1] + trial.parts.data.spec.n_test
+        evaluation_steps = evaluated / trial.batch_size / 3
+        work[pack.needs_opu] += steps[kind] * (trial.epochs * trial.steps_per_epoch + evaluation_steps)
     return max(sum(work.values()) / workers, work[True] / min(workers, max(1, opus)))
 
 
 def _step_seconds(pack: Pack, device: torch.device) -> float:
+    """Return the seconds of one training step of a pack, the median of `TIMED_STEPS` steps on random records.
+
+    A first step is not timed: it allocates memory and loads kernels. An OPU (optical processing unit) is simulated, so
+    that the estimate does not occupy the device.
+    """
     if pack.shared.parts.projector.hardware:
         pack = Pack(tuple(TrialConfig(trial.given, projector="opu_simulated") for trial in pack.trials))
     training = prepare(pack, _made_up(pack, device), device)

@@ -63,6 +63,11 @@ class Answers:
     minutes: float = 10
 
     def __post_init__(self) -> None:
+        """Check the answers.
+
+        Raises:
+            ConfigError: with the first option that has no accepted value.
+        """
         for name, value, known in (("dataset", self.dataset, DATASETS),
                                    ("features", self.features, parts_of("features", Features)),
                                    ("private", self.private, PRIVATE)):
@@ -102,7 +107,7 @@ def asked(given: Mapping[str, Any], ask: Callable[[str], str]) -> Answers:
 
 
 def _read(name: str, value: Any) -> Any:
-    """Convert an answer to its type."""
+    """Return an answer as a value of its field's type."""
     if name not in ("epsilons", "minutes") or not isinstance(value, str):
         return value
     try:

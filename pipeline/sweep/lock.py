@@ -30,13 +30,15 @@ class SweepRunning(UserError, RuntimeError):
 
 @contextlib.contextmanager
 def sweeping(root: Path, name: str, driver: str, patience: float = PATIENCE) -> Iterator[None]:
-    """Hold the lock of sweep `name` of the store in `root`; the system releases it when the process dies.
+    """Hold the lock of a sweep inside the `with` block, so that one process at a time runs it.
+
+    If the process dies, the operating system releases the lock.
 
     Args:
-        root: root of the store.
+        root: folder of the tracking store; the lock is a file in it.
         name: name of the sweep.
-        driver: name of this driver (`Store.driver`), for `local_driver`.
-        patience: seconds to wait for the lock.
+        driver: name of this process, `Store.driver`; it is written beside the lock, where `local_driver` reads it.
+        patience: seconds to wait while another process holds the lock.
 
     Raises:
         SweepRunning: if another process still holds the lock after `patience` seconds.
@@ -78,10 +80,12 @@ def place(driver: str) -> str:
 
 
 def _lock(root: Path, name: str) -> FileLock:
+    """Return the file lock of a sweep, not acquired yet."""
     return FileLock(Path(root) / f".sweep-{name}.lock")
 
 
 def _holder(root: Path, name: str) -> Path:
+    """Return the path of the file with the name of the driver that holds the lock."""
     return Path(root) / f".sweep-{name}.driver"
 
 
@@ -123,7 +127,7 @@ class Lease:
         return self._store.done() if self._store.began else {}
 
     def require_as_found(self, done: Mapping[str, str]) -> None:
-        """Check, just before the sweep is opened, that it is still free; starting Ray takes time.
+        """Check that the sweep is still free, just before it is opened: starting Ray takes time.
 
         Args:
             done: trials that were done when the sweep was found free.
@@ -138,7 +142,7 @@ class Lease:
                                    "began; run the same command again")
 
     def confirm(self) -> None:
-        """Check, just after the sweep was opened, that this driver won: one of several concurrent drivers wins.
+        """Check that this driver won, just after it opened the sweep: one of several concurrent drivers wins.
 
         Raises:
             SweepRunning: if another driver won.

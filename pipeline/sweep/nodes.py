@@ -64,6 +64,7 @@ class Watch:
     def __init__(self, nodes: Callable[[], Mapping[str, Node]], say: Callable[[str], None],
                  then: str = "unless it comes back, its packs start again elsewhere once Ray has given it up, in about "
                              "a minute") -> None:
+        """Prepare the watch; its thread starts when the context is entered. The class has the arguments."""
         self.returned = 0.0
         self._nodes, self.say, self._then = nodes, say, then
         self._over = threading.Event()
@@ -84,23 +85,28 @@ class Watch:
         return time.monotonic() - self._answered.get(node, time.monotonic()) > LOST_SECONDS
 
     def _run(self) -> None:
+        """Probe all known nodes, report silent and removed ones, and look for new ones, until the watch ends.
+
+        It is the thread's function. Nodes are probed in parallel, since each silent one takes `ASK_SECONDS`.
+        """
         known: dict[str, Node] = {}
         with ThreadPoolExecutor(16) as pool:
             while not self._over.is_set():
-                found = dict(zip(known, pool.map(lambda node: node.answers(), known.values()), strict=True))
-                for node, answers in found.items() if not self._over.is_set() else ():
-                    self._take(node, known[node], answers)
+                answers = list(pool.map(lambda node: node.answers(), known.values()))
+                if not self._over.is_set():  # probes may take a while
+                    for (key, node), answer in zip(known.items(), answers, strict=True):
+                        self._take(key, node, answer)
                 try:
                     there = self._nodes()
                 except Exception:  # the head does not answer; code that needs it raises its own error
                     there = known
-                for node in known.keys() - there.keys():
-                    self.say(f"node {known[node].name} is no longer part of the cluster")
-                    self._told.pop(node, None)
-                    del self._answered[node]
+                for key in known.keys() - there.keys():
+                    self.say(f"node {known[key].name} is no longer part of the cluster")
+                    self._told.pop(key, None)
+                    del self._answered[key]
                 known = dict(there)
-                for node in known:
-                    self._answered.setdefault(node, time.monotonic())
+                for key in known:
+                    self._answered.setdefault(key, time.monotonic())
                 self._over.wait(ASK_SECONDS)
 
     def _take(self, node: str, its: Node, answers: bool) -> None:

@@ -29,6 +29,7 @@ class SweepProgress:
     def __init__(self, trials: Sequence[TrialConfig], already_done: int = 0, quiet: bool = False,
                  console: Console | None = None, name: Callable[[TrialConfig], str] = run_name,
                  later: int = 0) -> None:
+        """Make the bar, which is shown in the context only, and add the trials; the class has the arguments."""
         self._name, self._ended = name, already_done
         self._configs: dict[str, TrialConfig] = {}
         self._names: dict[str, str] = {}
@@ -120,6 +121,13 @@ class SweepProgress:
         self._epochs_left[key] = epochs
 
     def _end(self, key: str, text: str, always: bool = False) -> None:
+        """Count a trial that has ended and, without a live line, print how it ended.
+
+        Args:
+            key: the trial.
+            text: how it ended.
+            always: whether to print the line on a terminal too.
+        """
         self._ended += 1
         self._set_left(key, 0)
         if always or not self._console.is_terminal:
@@ -127,6 +135,7 @@ class SweepProgress:
             self.say(f"[{self._ended}/{self._total}] {self._names[key]}: {text}, {seconds:.0f} s")
 
     def _refresh(self) -> None:
+        """Show the current counts, the best accuracy at the latest trial's noise, and the estimated time left."""
         eta = self.eta_seconds()
         best = self._bar.tasks[self._task].fields["best"]
         if self._seen:  # accuracies with different noise have different guarantees, so they are not compared
@@ -138,11 +147,13 @@ class SweepProgress:
 
 
 def _text(field: str, column: Column | None = None) -> bars.TextColumn:
+    """Return a column of the bar that shows one of its task's fields."""
     return bars.TextColumn(f"{{task.fields[{field}]}}", markup=False,
                            table_column=column or Column(no_wrap=True))
 
 
 def _result(record: EpochRecord, outcome: Outcome) -> str:
+    """Return a trial's last accuracies as text, after its status and epoch if it ended early."""
     parts = [f"{split} {record.metrics[f'{split}/accuracy']:.1%}" for split in ("validation", "test")
              if f"{split}/accuracy" in record.metrics]
     if outcome.status != "finished":

@@ -118,6 +118,7 @@ class Recorder:
                  done: Iterable[str] = (), short: Callable[[TrialConfig], str] = short_name,
                  odometer: Odometer | None = None,
                  wait: float = WRITE_SECONDS, draws: Draws | None = None, private_log: Path | None = None) -> None:
+        """Keep the arguments, which the class describes; nothing is written yet."""
         self._store, self._progress, self._result = store, progress, result
         self._failure_log, self._tags, self._name, self._short = failure_log, tags, name, short
         self._odometer, self._wait = odometer, wait
@@ -230,6 +231,7 @@ class Recorder:
             self._write(pack)
 
     def _write(self, pack: Pack) -> None:
+        """Write the collected epochs of a pack to the store, and charge them to the budget."""
         self._written[pack] = time.monotonic()
         records = self._waiting.pop(pack, ())
         self._store.log(records)
@@ -268,6 +270,16 @@ class Recorder:
         self._fail(pack, reason, text, {})
 
     def _fail(self, pack: Pack, reason: str, text: str, tags: Mapping[str, Mapping[str, str]]) -> None:
+        """Mark the pack's trials that have not ended as failed, in the store, the logs and the progress.
+
+        The store comes first: a failure may depend on secret noise, so it is shown only after its charge is recorded.
+
+        Args:
+            pack: the pack.
+            reason: one line, which may be public.
+            text: the traceback; only the private log gets it if errors may contain private numbers.
+            tags: further tags by trial_key, with the charge of a lost draw.
+        """
         self.start(pack)  # a worker may die before its pack has started
         self._write(pack)
         left, names = self.left(pack.trials), self._names(pack)
@@ -276,14 +288,16 @@ class Recorder:
         if self._odometer and tags:
             self._odometer.read_again()
         # The failure becomes visible only now, after the store has its charge.
-        hides_errors = pack.shared.hides_errors
+        logs = [(self._failure_log, text)]
+        if pack.shared.hides_errors:
+            logs = [(self._failure_log, reason), (self._private_log, text)]
         with contextlib.suppress(OSError):  # a full disk; the store has the reason
             mode = "a" if self._result.failed else "w"
-            for path, said in ((self._failure_log, reason if hides_errors else text), (self._private_log, text)):
-                if said and (path == self._failure_log or hides_errors):
+            for path, content in logs:
+                if content:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     with path.open(mode, encoding="utf-8") as log:
-                        log.write(f"{names}\n{said}\n")
+                        log.write(f"{names}\n{content}\n")
         for config in left:
             self._ended.add(config.trial_key)
             self._result.failed[config.trial_key] = reason

@@ -214,6 +214,15 @@ def check_trainers(store: Reader, trials: Sequence[TrialConfig]) -> list[str]:
 
 
 def _check_statement(trial: TrialConfig, then: str) -> None:
+    """Check that a trainer states the same guarantee for a trial now as when it was trained.
+
+    Args:
+        trial: the trial, with the trainer as it is now.
+        then: the tracked tag `privacy.notes`, which begins with the statement.
+
+    Raises:
+        ConfigError: if the statement has changed.
+    """
     try:
         now = stated_of(with_noise(trial))
     except ValueError as error:  # no noise attains the target any more

@@ -51,6 +51,13 @@ class Rounds:
 
     def __init__(self, experiment: Experiment, store: Reader, make: Callable[[Search], Searcher] | None = None,
                  filter: Filter | None = None) -> None:
+        """Make the searcher, and read from the store which suggestions were passed over or refused before.
+
+        The class has the arguments.
+
+        Raises:
+            ValueError: for a search without `make`.
+        """
         self._experiment, self._store, self.filter = experiment, store, filter
         if experiment.search and not make:
             raise ValueError("make: must make the searcher of an experiment with a search, got None")
@@ -183,7 +190,7 @@ class Odometer:
         self._log()
 
     def begin(self, trials: Iterable[TrialConfig]) -> None:
-        """Begin a round of these trials."""
+        """Count the trials of a new round as started, with no released epochs yet."""
         for trial in trials:
             self._live.setdefault(trial.trial_key, Release(trial, 0))
         self._log()

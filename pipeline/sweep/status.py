@@ -211,12 +211,14 @@ def _listed(trials: Sequence[TrialState]) -> list[TrialState]:
 
 
 def _text(state: SweepState) -> str:
+    """Return the state of one sweep as lines of text: trials by status, nodes, search, budget, then single trials."""
     counts = {name: n for name, n in state.counts.items() if n and name != "done"}
     total = len(state.trials) + state.unknown
     told = ", ".join(f"{n} {name}" for name, n in counts.items()) or "none"
-    lines = [f"{state.name}: {counted(total, 'trial')}: {told}; "
-             + (f"running{f' on {state.elsewhere}' if state.elsewhere else ''}" if state.running else
-                "not running here")]
+    where = "not running here"
+    if state.running:
+        where = f"running on {state.elsewhere}" if state.elsewhere else "running"
+    lines = [f"{state.name}: {counted(total, 'trial')}: {told}; {where}"]
     if state.elsewhere:
         lines.append(f"  last sign of life in the store: {state.beat or 'none yet'}; one is due every "
                      f"{BEAT_SECONDS:g} s, and after {MISSED_BEATS * BEAT_SECONDS:g} s without one `photonic sweep` "

@@ -113,6 +113,7 @@ class OptunaSearcher:
     """
 
     def __init__(self, search: Search) -> None:
+        """Make the sampler with the search's seed; libraries are imported here, as few sweeps need them."""
         import optuna  # imported here, as few sweeps need it
         from ray.tune.search.optuna import OptunaSearch
 
@@ -123,6 +124,11 @@ class OptunaSearcher:
         self._searcher = OptunaSearch(space, metric=search.metric, mode="max", sampler=sampler)
 
     def ask(self) -> dict[str, Any]:
+        """Return the next suggestion, a value for every setting of the space.
+
+        Raises:
+            RuntimeError: if Optuna returns no settings.
+        """
         values = self._searcher.suggest(str(self._asked))
         self._asked += 1
         if not isinstance(values, dict):
@@ -241,6 +247,11 @@ class PackOrder(FIFOScheduler):
         self._freed = trial.placement_group_factory
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        """Return the waiting trial of Tune that gets a free worker; None leaves the choice to Tune.
+
+        It skips the first waiting packs, for which Tune is starting workers of their own. Only packs with the resources
+        of the pack that has just ended can use its worker.
+        """
         if self._freed is None:
             return None
         waiting = [trial for trial in tune_controller.get_live_trials()
@@ -254,6 +265,15 @@ class Driver(tune.Callback):
 
     def __init__(self, packs: Sequence[Pack], recorder: Recorder, watchdog: Watchdog, lease: Lease,
                  overdue: Overdue) -> None:
+        """Keep what handles the events; `PackOrder` sets `live` and `kill` when Tune starts.
+
+        Args:
+            packs: the packs, by Tune's number.
+            recorder: writes records to the store.
+            watchdog: checks the cluster's resources when no pack runs.
+            lease: shows whether this driver still holds the sweep.
+            overdue: finds workers whose results were lost.
+        """
         self._packs, self._recorder, self._watchdog, self._lease = packs, recorder, watchdog, lease
         self._overdue = overdue
         self.error: Exception | None = None
@@ -271,6 +291,11 @@ class Driver(tune.Callback):
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any],
                         **info: Any) -> None:
+        """Pass a worker's records to the recorder, and its error if training failed.
+
+        If the scheduler has stopped the trial (`done`), each record is replaced by the one for an early end. Tune
+        prescribes the arguments; `iteration` and `trials` are not used.
+        """
         self._overdue.note_result(trial.trial_id, result["time_this_iter_s"])
         records = result.pop("records")  # otherwise Tune would keep and snapshot the weights in them
         with self._writing():
@@ -308,6 +333,10 @@ class Driver(tune.Callback):
             raise
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Write due records, check the resources, and kill workers whose results were lost, after each of Tune's steps.
+
+        Tune prescribes the arguments, which are not used.
+        """
         with self._writing():
             self._recorder.write_due()
             live = {trial.trial_id: trial for trial in self.live()}

@@ -140,6 +140,13 @@ class CheckpointKeeper:
     """
 
     def __init__(self, pack: Pack, device: str, checkpoints: Checkpoints) -> None:
+        """Start without records: `resume` reads those of the pack's checkpoint.
+
+        Args:
+            pack: the pack.
+            device: type of the training device; a checkpoint of another one is refused.
+            checkpoints: the sweep's checkpoints.
+        """
         self._pack, self._device, self._checkpoints = pack, device, checkpoints
         self._history: list[EpochRecord] = []  # all records so far
         self._held: list[list[EpochRecord]] = []  # epochs that wait for a checkpoint
@@ -233,6 +240,7 @@ def public_line(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
+    """Return the place of an error as ` (file.py:120)`: in a user's trainer, or the last frame of its traceback."""
     if place := getattr(error, "place", ""):  # in a user's trainer
         return f" ({place})"
     frames = traceback.extract_tb(error.__traceback__)

@@ -65,6 +65,7 @@ def reports_errors(method: Callable[Concatenate[S, P], R]) -> Callable[Concatena
     """Turn exceptions of MLflow, its database and its network into `TrackingError`, with the object's `uri`."""
 
     def wrapper(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the method; raise MLflow's and the connection's errors as a `TrackingError` that names the store."""
         try:
             return method(self, *args, **kwargs)
         except _errors() as error:
@@ -84,6 +85,10 @@ def shown(text: str) -> str:
 
 
 def _errors() -> tuple[type[Exception], ...]:
+    """Return the types of error that a tracking store raises.
+
+    They are imported on the first error, as MLflow takes long to import.
+    """
     from mlflow.exceptions import MlflowException
     from requests import RequestException
     from sqlalchemy.exc import SQLAlchemyError

@@ -120,6 +120,13 @@ def _text(text: str) -> str:
 
 
 def _one_of(names: Collection[str], what: str) -> Callable[[str], str]:
+    """Return a function that returns its text if it is one of the names, and raises ValueError otherwise.
+
+    Args:
+        names: the accepted names.
+        what: kind of name, for the message.
+    """
+
     def read(text: str) -> str:
         if text not in names:
             raise ValueError(f"must be a known one; {accepted(text, names, what)}")
@@ -128,6 +135,13 @@ def _one_of(names: Collection[str], what: str) -> Callable[[str], str]:
 
 
 def _number(what: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
+    """Return a function that reads a number from text, and raises ValueError if it is not finite or does not fit.
+
+    Args:
+        what: the accepted numbers in words, for the message.
+        fits: whether a number is accepted.
+    """
+
     def read(text: str) -> float:
         value = float(text) if NUMBER.fullmatch(text) else math.nan
         if not math.isfinite(value) or not fits(value):

@@ -40,6 +40,7 @@ class PatientClient:
         return lambda *args, **kwargs: self._call(lambda: method(*args, **kwargs))
 
     def _call(self, method: Callable[[], Any]) -> Any:
+        """Return the result of a call of MLflow's client, with patience; after Ctrl-C later calls no longer wait."""
         try:
             return self._answer(method)
         except KeyboardInterrupt:
@@ -47,6 +48,13 @@ class PatientClient:
             raise
 
     def _answer(self, method: Callable[[], Any]) -> Any:
+        """Return the result of a call, and repeat the call while the store cannot be reached, until patience ends.
+
+        A thread prints a message while the call takes long. Errors that another try cannot mend are raised at once.
+
+        Args:
+            method: the call.
+        """
         while True:
             began = time.monotonic()
             over = threading.Event()

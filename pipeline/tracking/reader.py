@@ -76,6 +76,7 @@ class Reader:
     """
 
     def __init__(self, uri: str | None = None, root: Path = Path("mlruns")) -> None:
+        """Open the store at `uri`, or find it by the environment variable or the folder `root`; creates nothing."""
         self.root = Path(root).absolute()
         self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
         self.place = f"{socket.gethostname()}:{self.root}"

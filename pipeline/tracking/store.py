@@ -97,6 +97,7 @@ class Store(Reader):
     """
 
     def __init__(self, uri: str | None = None, root: Path = Path("mlruns"), *, create: bool = True) -> None:
+        """Open the store for writing, under a new name of this driver; the class has the arguments."""
         self._create, self._lock = create, FileLock(Path(root).absolute() / ".tracking.lock")
         super().__init__(uri, root)
         self.driver = f"{uuid.uuid4().hex}@{self.place}"
@@ -148,6 +149,15 @@ class Store(Reader):
         self._client.update_run(self._parent_id, status="RUNNING")
 
     def _create_experiment(self, name: str, tags: Mapping[str, str] | None = None) -> str:
+        """Create an MLflow experiment, unless it exists already; return its id.
+
+        Args:
+            name: name of the experiment.
+            tags: tags of an experiment with imported results; None for a sweep.
+
+        Raises:
+            TrackingError: if it cannot be found afterwards.
+        """
         folder = self.root / "artifacts" / re.sub(r"[^\w.-]", "_", name)
         location = folder.as_uri() if self._database else None  # a server chooses its own
         with passing("RESOURCE_ALREADY_EXISTS"):  # created by another host, or by a call with a lost answer
@@ -303,6 +313,7 @@ class Store(Reader):
                              f"(trial {record.trial_key})")
 
     def _finish(self, key: str, outcome: Outcome) -> None:
+        """Store a trial's artifacts and its final status, which marks it as done."""
         config, info = self._trials[key]
         log_files(self._client, info, lambda folder: write_artifacts(folder, config, outcome))
         self._client.set_terminated(info.run_id, "FINISHED")

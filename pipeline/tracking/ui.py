@@ -47,6 +47,10 @@ def runs_address(store: Reader, page: str = "", chart: bool = False) -> str:
 
 
 def _page(store: Reader) -> str:
+    """Return the address of MLflow's page for a store, without a password; empty for a store without a page.
+
+    A local database is served by `photonic ui` on this machine; a server has its own page.
+    """
     if store.uri.startswith("sqlite:"):
         page = f"http://{LOOPBACK[0]}:{PORT}"
     elif store.uri.startswith(("http://", "https://")):

@@ -59,6 +59,7 @@ class Integer(Arithmetic):
         self._check_sizes(trial)
 
     def _check_parts(self, trial: TrialConfig) -> None:
+        """Refuse integer arithmetic with a part that has no integer form, naming the parts that have one."""
         for slot, attribute in (("mechanism", "mechanism"), ("network", "network"), ("algorithm", "feedback"),
                                 ("projector", "projector"), ("loss", "loss")):
             chosen = getattr(trial.parts, attribute)
@@ -69,6 +70,7 @@ class Integer(Arithmetic):
                                   + (" with noise 'research'" if trial.secure else ""))
 
     def _check_inputs(self, trial: TrialConfig) -> None:
+        """Refuse inputs of unknown or extreme norm: the step of the integers follows from it."""
         if trial.input_norm and not 1 / LARGEST_NORM <= trial.input_norm <= LARGEST_NORM:
             raise ConfigError(f"input_norm: must be 0, or at least {1 / LARGEST_NORM:g} and at most {LARGEST_NORM:g} "
                               f"with arithmetic 'integer', got {trial.input_norm:g}")
@@ -77,6 +79,7 @@ class Integer(Arithmetic):
                               f"'{trial.features}' of unknown size, whose step follows from it, got 0.0")
 
     def _check_sizes(self, trial: TrialConfig) -> None:
+        """Refuse batches or layers whose sums exceed 32 bits, and noise whose grid is coarser than contributions."""
         most = steps.most_terms()
         if trial.batch_size > most // 2:
             raise ConfigError(f"batch_size: must be at most {most // 2} with arithmetic 'integer', whose sums have 32 "

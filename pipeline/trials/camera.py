@@ -72,19 +72,20 @@ class Camera:
 
     @property
     def effective_sigma(self) -> float:
-        """Return the standard deviation of the noise on a component of B e, over pixels, if e has one +1 and one -1.
+        """Return the standard deviation of the camera's noise on one component of B e, in units of an entry of B.
 
-        Saturation is ignored, and rounding counts as uniform noise. In the limit of light and reference it is 1/(2
-        sqrt(phi)).
+        B is the feedback matrix and e the error, here with one entry +1 and one -1. The average is over pixels.
+        Saturation is ignored, and rounding counts as uniform noise. With unlimited light and a much brighter reference
+        beam, only the reference's shot noise remains: 1/(2 sqrt(phi)), with phi photo-electrons per unit of intensity.
         """
         return math.hypot(self.shot_sigma, self.floor_sigma)
 
     @property
     def shot_sigma(self) -> float:
-        """Return the part of `effective_sigma` from counted light: it falls as 1/sqrt(photons).
+        """Return the part of `effective_sigma` from counting photo-electrons (shot noise): it falls as 1/sqrt(photons).
 
-        The difference of two exposures of one part has variance 2 phi (r^2 + |a.x|^2), E|a.x|^2 = 2 std^2 with one
-        mirror on.
+        The difference of two exposures of one part of e has variance 2 phi (r^2 + |a.x|^2). With one mirror on, the
+        mean of |a.x|^2 is 2 std^2.
         """
         return math.sqrt(4 * self.photons_per_unit * self._bright) / (4 * self.photons_per_unit * self.reference)
 
@@ -94,7 +95,10 @@ class Camera:
         return math.sqrt(4 * self._electronic) / (4 * self.photons_per_unit * self.reference)
 
     def with_sigma(self, sigma: float) -> Camera:
-        """Return this camera with the light that gives `effective_sigma` = sigma > 0, in units of B."""
+        """Return this camera with the light that gives `effective_sigma` = sigma > 0, in units of an entry of B.
+
+        It solves the quadratic equation of phi, photo-electrons per unit of intensity.
+        """
         bright, scaled = self._bright, (4 * self.reference * sigma) ** 2
         phi = (2 * bright + math.sqrt(4 * bright**2 + 4 * scaled * self._electronic)) / scaled
         return replace(self, photons=phi * self.photons / self.photons_per_unit)

@@ -81,16 +81,17 @@ class Component(Gaussian):
         return excess(trial)
 
     def factor_bounds(self, trial: TrialConfig) -> list[tuple[float, float]]:
-        """Return bounds on ||delta^l||/C and ||h^{l-1}|| of every layer.
+        """Return (bound on ||delta^l||/C, bound on ||h^{l-1}||) for every layer l.
 
-        With `bounding: scale`, ||delta^l|| is at most C/sqrt(L).
+        delta^l is a record's learning signal, h^{l-1} its activations, and C the bound on its whole contribution. With
+        `bounding: scale`, ||delta^l|| is at most C/sqrt(L) for L layers.
         """
-        heights = activation_bounds(trial)
+        activations = activation_bounds(trial)
         deltas = delta_bounds(trial, error_bound(trial))
         if scales_to_bound(trial):
-            deltas = (layer_bound(trial),) * len(heights)
+            deltas = (layer_bound(trial),) * len(activations)
         norm = contribution_norm(trial)
-        return [(delta / norm, height) for delta, height in zip(deltas, heights, strict=True)]
+        return [(delta / norm, activation) for delta, activation in zip(deltas, activations, strict=True)]
 
     def checks(self) -> Iterator[Callable[[TrialConfig], None]]:
         """Yield the checks of the feedback matrix, of target_norm and of `excess`, then those of `Gaussian`."""
@@ -100,6 +101,7 @@ class Component(Gaussian):
         yield from super().checks()
 
     def _check_matrix(self, trial: TrialConfig) -> None:
+        """Refuse a feedback matrix of a device, because its spectral norm cannot be set to `feedback_norm`."""
         if trial.parts.projector.hardware:
             raise ConfigError("mechanism: component clipping needs the norm of the feedback matrix, which is not known "
                               "of a real OPU, got projector 'opu_hardware'; use 'per_example'")
@@ -108,6 +110,7 @@ class Component(Gaussian):
                               "device's own, got projector 'opu_physical'; use 'per_example'")
 
     def _check_excess(self, trial: TrialConfig) -> None:
+        """Refuse too little noise for the accountants, if a record may contribute more than the norm that scales it."""
         least = trial.parts.sampler.least_noise * (longer := excess(trial))
         if longer > 1 and 0 < self.noise_multiplier < least:
             raise ConfigError(f"noise_multiplier: must be at least {least:.3g} with sampler '{trial.sampler}' where a "
@@ -116,6 +119,7 @@ class Component(Gaussian):
                               f"{self.noise_multiplier}")
 
     def _check_target_norm(self, trial: TrialConfig) -> None:
+        """Refuse a target norm C that leaves no room for activations, and convolutions without a target."""
         if not self.target_norm:
             if trial.parts.network.convolutional:
                 raise ConfigError("target_norm: must be > 0 with mechanism 'component' and network 'convnet', as the "
@@ -130,9 +134,10 @@ class Component(Gaussian):
 
 
 def delta_bounds(c: TrialConfig, error: float) -> tuple[float, ...]:
-    """Return the bound on ||delta^l|| of each fully connected layer if ||e|| <= error.
+    """Return the bound on the learning signal's norm ||delta^l|| in each fully connected layer, if ||e|| <= `error`.
 
-    It is beta error sup|phi'| in hidden layers, and the error's own bound in the output layer.
+    e is the error at the output. In hidden layers the bound is beta error sup|phi'|, with beta the spectral norm of the
+    feedback matrix and phi' the slope of the activation. In the output layer it is `error` itself.
     """
     hidden = c.feedback_norm * error * ACTIVATION_SLOPES[c.activation]
     return (*[hidden] * len(c.hidden), error)
@@ -154,10 +159,11 @@ def conv_bounds(c: TrialConfig) -> tuple[float, ...]:
 
 
 def activation_bounds(c: TrialConfig) -> tuple[float, ...]:
-    """Return tau_h of each fully connected layer.
+    """Return tau_h, the norm to which activations are clipped, for each fully connected layer.
 
-    With a target C it follows from ||delta^l|| sqrt(1 + tau_h^2) <= C/sqrt(L) at ||e|| = tau_e: per layer
-    (`per_layer`), or from the hidden layers for all layers (`published`).
+    With a target norm C for L layers, it follows from ||delta^l|| sqrt(1 + tau_h^2) <= C/sqrt(L) at ||e|| = tau_e. It
+    is solved for each layer (`per_layer`), or for the hidden layers and taken for all (`published`). In the latter case
+    no bound above the largest possible activation is returned for the output layer.
     """
     of_delta = delta_bounds(c, c.tau_e)
     if not c.target_norm:
@@ -174,7 +180,7 @@ def _longest_activation(c: TrialConfig, of_delta: float) -> float:
 
 
 def least_target_norm(c: TrialConfig) -> float:
-    """Return the infimum of C that leaves every layer a tau_h > 0."""
+    """Return the infimum of the target norms C that leave every layer a tau_h > 0."""
     of_delta = delta_bounds(c, c.tau_e)
     return (max(of_delta) if c.tau_h_rule == "per_layer" else of_delta[0]) * math.sqrt(len(c.layers))
 
@@ -190,12 +196,13 @@ def stated_norm(c: TrialConfig) -> float:
 
 
 def contribution_norm(c: TrialConfig) -> float:
-    """Return the root of the summed squared bounds on a record's parts.
+    """Return the largest norm of a record's contribution: the root of the summed squared bounds on its parts.
 
-    The squared bound is (C/sqrt(L))^2 for a convolution and ||delta^l||^2 (1 + tau_h^2) for a fully connected layer.
+    The squared bound is C^2/L for a convolution, with C the target norm and L the layers. It is ||delta^l||^2 (1 +
+    tau_h^2) for a fully connected layer, the 1 for the bias.
     """
-    as_stated = c.error_clip and (c.tau_h_rule == "per_layer" or not c.target_norm)
-    if as_stated or scales_to_bound(c):
+    equals_stated = c.error_clip and (c.tau_h_rule == "per_layer" or not c.target_norm)
+    if equals_stated or scales_to_bound(c):
         return stated_norm(c)
     dense = zip(delta_bounds(c, error_bound(c)), activation_bounds(c), strict=True)
     return math.sqrt(sum(part**2 for part in conv_bounds(c)) + sum(d**2 * (1 + h**2) for d, h in dense))

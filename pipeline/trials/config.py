@@ -73,6 +73,15 @@ class TrialConfig:
     unused: tuple[tuple[str, Any], ...] = field(init=False)
 
     def __init__(self, given: tuple[tuple[str, Any], ...] = (), **values: Any) -> None:
+        """Compose a trial from its settings, and refuse it if it cannot be run.
+
+        Args:
+            given: settings of an earlier trial, its `given`.
+            values: settings that replace or extend them, also under the names of `SYNONYMS`.
+
+        Raises:
+            ConfigError: for an unknown setting, a value outside its range, or a combination that cannot be run.
+        """
         values = {**dict(given), **renamed(values)}
         for name, value in values.items():
             if name not in SETTINGS:
@@ -89,6 +98,13 @@ class TrialConfig:
             part.check(self)
 
     def _compose(self, values: Mapping[str, Any]) -> None:
+        """Set the trial's parts, its unused settings and `_flat`, the value of every setting of its parts.
+
+        A trainer may bring parts of its own for some slots. The projector depends on the algorithm if it is left open.
+
+        Args:
+            values: settings by name, with their final types.
+        """
         chosen: dict[str, Any] = {}  # each a subclass of its slot's base class
         names: dict[str, Any] = {slot: values.get(slot) or SETTINGS[slot].default for slot in SLOTS}
         brings = parts_of("trainer", Trainer)[names["trainer"]].brings
@@ -210,6 +226,7 @@ class TrialConfig:
 
     @functools.cached_property
     def _used(self) -> dict[str, Any]:
+        """Return the settings that this trial uses, as JSON values, sorted by name."""
         values = {slot: self._flat[slot] for slot in SLOTS if _names_itself(SETTINGS[slot], self)}
         for part in self.parts:
             values |= {f.name: plain(getattr(part, f.name)) for f in fields(part) if uses(part, f, self)}

@@ -66,7 +66,7 @@ def described(path: Path) -> FeatureFile:
         if DESCRIBED.get(path, (None,))[0] != version:
             file = _described(path)
             if time.time() - status.st_mtime < RECENT_SECONDS:
-                return file
+                return file  # not kept: it may change again with the same version
             DESCRIBED[path] = version, file
         return DESCRIBED[path][1]
     except OSError as error:
@@ -74,6 +74,11 @@ def described(path: Path) -> FeatureFile:
 
 
 def _described(path: Path) -> FeatureFile:
+    """Return the shapes and the digest of a safetensors file with features.
+
+    Raises:
+        ConfigError: unless it has floating-point matrices `train` and `test` of one width.
+    """
     from safetensors import SafetensorError, safe_open
 
     shapes = {}

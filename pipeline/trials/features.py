@@ -23,13 +23,16 @@ OF_ONE_RECORD = "a map of each record alone that no private record had a part in
 
 
 def padded_size(size: int, scales: int) -> int:
-    """Rows (columns) of an image that is padded for scattering of J scales: a multiple of 2^J above its own."""
+    """Return the rows (columns) of an image after padding for scattering of J = `scales` scales: a multiple of 2^J."""
     step = 2**scales
     return ((size + step) // step + 1) * step
 
 
 def coefficients(scales: int, angles: int) -> int:
-    """Scattering channels of one colour up to the second order: 1 + J L + L^2 J (J - 1)/2."""
+    """Return the scattering channels of one colour up to the second order: 1 + J L + L^2 J (J - 1)/2.
+
+    J is `scales` and L is `angles`, the orientations of the wavelets.
+    """
     return 1 + scales * angles + angles**2 * scales * (scales - 1) // 2
 
 
@@ -48,28 +51,34 @@ class Features(Part):
 
     @property
     def hardware(self) -> bool:
-        """Whether it takes a real OPU."""
+        """Whether computing the features takes a real OPU."""
         return False
 
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
-        """Of one record's features, channels first."""
+        """Return the shape of one record's features, channels first."""
         raise NotImplementedError
 
     def public_because(self, trial: TrialConfig) -> str:
-        """What the features are and why they cost no privacy, for `privacy.notes` after `inputs are`."""
+        """Return what the features are and why they need no privacy budget; for `privacy.notes`."""
         raise NotImplementedError
 
     def scale(self, trial: TrialConfig) -> float:
-        """Largest size of a feature that integer arithmetic tells from others; 0 if nothing is known of their size."""
+        """Return the size that integer arithmetic clamps a feature to; 0 if nothing is known of the features' size."""
         return FEATURE_SIZE if getattr(self, "feature_groups", 0) or self.standardised else 0.0
 
     def room(self, trial: TrialConfig) -> None:
-        """Raises:
-            ConfigError: for settings or a data set that the features cannot be computed of.
+        """Refuse settings or a data set for which the features cannot be computed.
+
+        Raises:
+            ConfigError: naming the setting.
         """
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse maps that a data set has no room for."""
+        """Refuse features that the data set has no room for, and groups or decorrelation that do not fit the channels.
+
+        Raises:
+            ConfigError: naming the setting.
+        """
         self.room(trial)
         shape, groups = self.shape(trial), getattr(self, "feature_groups", 0)
         if groups and shape[0] % groups:
@@ -88,15 +97,15 @@ class Features(Part):
                               f"{self.decorrelation:g} with {shape[0]:,}; take fewer channels, or 0")
 
     def settled(self, trial: TrialConfig) -> dict[str, Any]:
-        """The groups, where they are not given."""
+        """Return `feature_groups` if its -1 leaves the number of groups to the features, else nothing."""
         if getattr(self, "feature_groups", 0) >= 0:
             return {}
         return {"feature_groups": 1 if self.standardised else self.groups}
 
     def key(self, trial: TrialConfig) -> tuple[Any, ...]:
-        """What the features depend on, beside the records."""
+        """Return a key that differs for different features of the same records: the name, and the settings in use."""
         own = [(f, getattr(self, f.name)) for f in fields(self) if f.metadata["identity"] and uses(self, f, trial)]
-        # Numbers that may be left out have their names, or one would be taken for another.
+        # An optional number comes with its name, or it could be taken for another optional number.
         return self.name, *((f.name, value) if f.metadata["elide"] and isinstance(value, float) else value
                             for f, value in own)
 
@@ -107,22 +116,22 @@ class Features(Part):
 
     @property
     def mirrored(self) -> bool:
-        """Whether features are those of a record and its mirror image."""
+        """Whether features are averaged over a record and its mirror image."""
         return getattr(self, "feature_mirrored", False)
 
     @property
     def power(self) -> float:
-        """To which features are raised."""
+        """Return the power to which features are raised."""
         return getattr(self, "feature_power", 1.0)
 
     @property
     def decorrelation(self) -> float:
-        """Degree to which channels are decorrelated over synthetic images."""
+        """Return the degree, from 0 to 1, to which channels are decorrelated over synthetic images."""
         return getattr(self, "feature_decorrelation", 0.0)
 
     @property
     def treatment(self) -> str:
-        """What is done to the features of any map, for notes."""
+        """Return a clause for notes: the steps that follow every map (power, mirror image, standardisation)."""
         raised = f" (to the power {self.power:g})" if self.power != 1 else ""
         both = " of a record and its mirror image" if self.mirrored else ""
         if not self.standardised or not declares(self, "feature_reference"):
@@ -131,7 +140,7 @@ class Features(Part):
 
     @property
     def decorrelating(self) -> str:
-        """Whether channels are decorrelated, for notes that speak of synthetic images."""
+        """Return a clause for notes on decorrelated channels, after a mention of synthetic images; may be empty."""
         return f", channels decorrelated over these to the degree {self.decorrelation:g}" if self.decorrelation else ""
 
 
@@ -145,18 +154,18 @@ class Pixels(Features):
         choices=("centered", "standardized", "unit"))
 
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
-        """Of a record."""
+        """Return the shape of a record."""
         return trial.parts.data.spec.shape
 
     def scale(self, trial: TrialConfig) -> float:
-        """Of the largest pixel."""
+        """Return the largest size of a pixel after `inputs` shifted and scaled it."""
         if self.inputs != "standardized":
             return 1.0
         spec = trial.parts.data.spec
         return max(max(mean, 1 - mean) / std for mean, std in zip(spec.mean, spec.std, strict=True))
 
     def public_because(self, trial: TrialConfig) -> str:
-        """They are no features."""
+        """Return that they are the records themselves, which no map has changed."""
         return "the records themselves"
 
 
@@ -164,7 +173,7 @@ class OfSquares(Features):
     """A map of square images."""
 
     def size(self, trial: TrialConfig) -> int:
-        """Rows (columns) of the images.
+        """Return the rows (equal to the columns) of the images.
 
         Raises:
             ConfigError: for a data set without square images.
@@ -176,8 +185,15 @@ class OfSquares(Features):
         return shape[1]
 
     def room_of_encoder(self, trial: TrialConfig, name: str, pools: int) -> None:
-        """Raises:
-            ConfigError: for images of other than one or three colours, or more pools than fit the coarser layer.
+        """Refuse images or pools that do not fit the encoder.
+
+        Args:
+            name: of the setting with the pools, for messages.
+            pools: averages in a row (column) of a channel.
+
+        Raises:
+            ConfigError: for images of other than one or three colours, or more pools than the encoder's third layer has
+                places in a row, a quarter of the image's rows.
         """
         size, colours = self.size(trial), trial.parts.data.spec.shape[0]
         if colours not in (1, 3):
@@ -214,20 +230,22 @@ class Scattering(OfSquares):
         "there, over its mean variance; 0 leaves them, 1 whitens", low=0, high=1, elide=True)
 
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
-        """Channels of all colours, and places."""
+        """Return (channels of all colours, rows, columns) of the scattering coefficients, without the padding."""
         channels, *sizes = trial.parts.data.spec.shape
         rows, columns = (padded_size(size, self.scattering_scales) // 2**self.scattering_scales - CROPPED
                          for size in sizes)
         return channels * coefficients(self.scattering_scales, self.scattering_angles), rows, columns
 
     def public_because(self, trial: TrialConfig) -> str:
-        """Wavelets are fixed."""
+        """Return why these features need no privacy budget: the wavelets are fixed."""
         return f"scattering coefficients{self.treatment}, {OF_ONE_RECORD}"
 
     def room(self, trial: TrialConfig) -> None:
-        """Scales that fit an image."""
+        """Refuse scales J that average over more pixels than an image has, or pad more than can be reflected."""
         size, scales = self.size(trial), self.scattering_scales
-        if 2**scales > size or -(-(padded_size(size, scales) - size) // 2) >= size:
+        padding = padded_size(size, scales) - size
+        larger_side = (padding + 1) // 2  # both sides reflect pixels of the image
+        if 2**scales > size or larger_side >= size:
             raise ConfigError(f"scattering_scales: averages over 2^J pixels, of which images of {trial.dataset} have "
                               f"{size} in a row, got {scales}")
 
@@ -260,18 +278,18 @@ class Patches(OfSquares):
         return self.patch_beside == "encoder"
 
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
-        """Two channels of a filter, those of the encoder, and pools."""
+        """Return (two channels of each filter and those of the encoder, rows of pools, columns of pools)."""
         beside = ENCODER_CHANNELS if self.beside else 0
         return 2 * self.patch_filters + beside, self.patch_pools, self.patch_pools
 
     def public_because(self, trial: TrialConfig) -> str:
-        """Filters come from synthetic images."""
+        """Return why these features need no privacy budget: the filters come from synthetic images."""
         beside = ", beside activations of convolutions trained to tell synthetic objects apart" if self.beside else ""
         return (f"responses{self.treatment} to patches of synthetic images of dead leaves, whitened and standardised "
                 f"over these{self.decorrelating}{beside}, {OF_ONE_RECORD}")
 
     def room(self, trial: TrialConfig) -> None:
-        """Patches and pools that fit an image."""
+        """Refuse patches or pools that do not fit an image, and more features than `MOST_FEATURES`."""
         size = self.size(trial)
         if self.patch_size > size:
             raise ConfigError(f"patch_size: must be at most the {size} rows of images of {trial.dataset}, got "
@@ -302,16 +320,16 @@ class Encoder(OfSquares):
     feature_decorrelation: float = again("feature_decorrelation", elide=True)
 
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
-        """Channels of two layers, and pools."""
+        """Return (channels of two layers, rows of pools, columns of pools)."""
         return ENCODER_CHANNELS, self.encoder_pools, self.encoder_pools
 
     def public_because(self, trial: TrialConfig) -> str:
-        """The encoder saw synthetic images alone."""
+        """Return why these features need no privacy budget: the encoder was trained on synthetic images alone."""
         return (f"activations{self.treatment} of convolutions trained to tell synthetic objects apart, standardised "
                 f"over synthetic images of dead leaves{self.decorrelating}, {OF_ONE_RECORD}")
 
     def room(self, trial: TrialConfig) -> None:
-        """As of the encoder."""
+        """Refuse images or pools that do not fit the encoder."""
         self.room_of_encoder(trial, "encoder_pools", self.encoder_pools)
 
 
@@ -339,11 +357,14 @@ class Optical(Features):
         return self.optical_device == "hardware"
 
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
-        """Intensities."""
+        """Return the number of intensities |R x|^2."""
         return (self.optical_width,)
 
     def public_because(self, trial: TrialConfig) -> str:
-        """R is random."""
+        """Return why these features need no privacy budget: the matrix R is random, independent of the data.
+
+        The base class takes `trial`; this answer does not depend on it.
+        """
         note = (f"optical random features |R x|^2 of pixels compared with {self.optical_thresholds} thresholds, "
                 f"{OF_ONE_RECORD}")
         if self.hardware:
@@ -351,7 +372,7 @@ class Optical(Features):
         return note
 
     def room(self, trial: TrialConfig) -> None:
-        """Thresholds between the steps of a pixel."""
+        """Refuse more thresholds than a pixel has steps."""
         if self.optical_thresholds > (most := trial.parts.data.spec.scale):
             raise ConfigError(f"optical_thresholds: must be at most the {most:g} steps of a pixel of {trial.dataset}, "
                               f"got {self.optical_thresholds}")
@@ -376,26 +397,31 @@ class File(Features):
     feature_groups: int = again("feature_groups")
 
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
-        """d."""
+        """Return d, the width of the file's rows."""
         return (self.feature_width,)
 
     def public_because(self, trial: TrialConfig) -> str:
-        """As whoever runs the trial says."""
+        """Return why these features need no privacy budget, as `feature_source` says, unchecked."""
         said = f"called {self.feature_name}" if self.feature_name else f"SHA-256 {self.feature_sha256}"
         return (f"features from a file ({said}), row by row those of one record, which costs nothing if their encoder "
                 f"is public; whoever runs the trial states of it: {self.feature_source}")
 
     def room(self, trial: TrialConfig) -> None:
-        """A statement on the encoder, and a digest."""
+        """Refuse a file without a statement on its encoder, or without its digest."""
         check_feature_file(trial)
 
     def settled(self, trial: TrialConfig) -> dict[str, Any]:
-        """What the file says of itself, too."""
+        """Return the file's name, digest and width as far as they are not given, and the base class's settings."""
         return {**known_of_file(trial), **super().settled(trial)}
 
 
 def stated(shape: Callable[[TrialConfig], tuple[int, ...]] | tuple[int, ...], public_because: str) -> type[Features]:
-    """What an extension says of its features: a shape, and a sentence."""
+    """Return a class of features that an extension describes.
+
+    Args:
+        shape: of one record's features, channels first; or a function from the trial to it.
+        public_because: the extension's own sentence on why the features need no privacy budget.
+    """
     class Stated(Features):
         def shape(self, trial: TrialConfig) -> tuple[int, ...]:
             return shape(trial) if callable(shape) else shape

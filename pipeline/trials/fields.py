@@ -59,11 +59,15 @@ def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def suggestion(name: Any, names: Collection[str]) -> str:
-    """Return `did you mean 'sigma'? ` for a wrong name with a likely correction among `names`, else an empty text."""
-    bare = {re.sub("[^a-z0-9]", "", known.lower()): known for known in names}
-    asked = re.sub("[^a-z0-9]", "", str(name).lower())
-    close = [bare.get(asked), ELSEWHERE.get(asked), *(bare[k] for k in difflib.get_close_matches(asked, bare, 1))]
-    return next((f"did you mean '{known}'? " for known in close if known in names), "")
+    """Return `did you mean 'sigma'? ` for a wrong name with a likely correction among `names`, else an empty text.
+
+    Likely are the same letters and digits, the name that other tools use (`ELSEWHERE`), and a similar spelling.
+    """
+    by_letters = {re.sub("[^a-z0-9]", "", known.lower()): known for known in names}
+    letters = re.sub("[^a-z0-9]", "", str(name).lower())
+    similar = difflib.get_close_matches(letters, by_letters, 1)
+    likely = [by_letters.get(letters), ELSEWHERE.get(letters), *(by_letters[key] for key in similar)]
+    return next((f"did you mean '{known}'? " for known in likely if known in names), "")
 
 
 def known_fields(name: str, names: Collection[str]) -> str:

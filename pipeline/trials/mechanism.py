@@ -61,7 +61,10 @@ class Mechanism(Part):
         return self.update_norm(trial.canonical())
 
     def factor_bounds(self, trial: TrialConfig) -> Sequence[tuple[float, float]] | None:
-        """Return bounds on ||delta^l||/C and ||h^{l-1}|| of every layer; None if there are no separate bounds."""
+        """Return (bound on ||delta^l||/C, bound on ||h^{l-1}||) of every layer l; None without separate bounds.
+
+        delta^l is a record's learning signal, h^{l-1} its activations, and C the bound on its whole contribution.
+        """
         return None
 
     @classmethod
@@ -82,7 +85,11 @@ def certified_mechanisms() -> list[str]:
 
 
 def check_denoise(trial: TrialConfig) -> None:
-    """Refuse `denoise` for trials without a column space of B."""
+    """Refuse `denoise` for trials whose signals are not on the column space of a known feedback matrix B.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
     feedback, network = trial.parts.feedback, trial.parts.network
     if not (feedback.exact or feedback.matrix):
         direct = [name for name, cls in parts_of("algorithm", Feedback).items() if cls.matrix]
@@ -96,7 +103,11 @@ def check_denoise(trial: TrialConfig) -> None:
 
 
 def check_matrix(name: str, trial: TrialConfig) -> None:
-    """Refuse a setting that needs a known matrix B."""
+    """Refuse the setting `name`, which needs a known feedback matrix B, if the trial has none.
+
+    Raises:
+        ConfigError: for back-propagation, and for a real OPU.
+    """
     if trial.parts.feedback.exact:
         raise ConfigError(f"{name}: must be false with bp, whose error is released once and never projected, got true")
     if trial.parts.projector.hardware:
@@ -158,7 +169,7 @@ class Photonic(Mechanism):
         low=0, high=1e6, per_trial=True, elide=True)
 
     def kind(self, trial: TrialConfig) -> str:
-        """Return `label` if every layer gets noise."""
+        """Return `label` if every layer's error gets noise, so that its label epsilon is finite; else empty."""
         if trial.physical:
             return "label" if self.joint_release else ""
         noisy = self.target_label_epsilon or self.sigma
@@ -173,7 +184,11 @@ class Photonic(Mechanism):
         return f"label_epsilon={target:g}" if target > 0 else f"sigma={fields['sigma']:g}"
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse trials that the paper does not describe, and targets that cannot be met."""
+        """Refuse trials that the paper does not describe, and targets that cannot be met.
+
+        Raises:
+            ConfigError: naming the setting.
+        """
         self._check_described(trial)
         if self.tau_h_min > self.tau_h:
             raise ConfigError(f"tau_h_min: must be at most tau_h = {self.tau_h}, got {self.tau_h_min}")
@@ -189,6 +204,7 @@ class Photonic(Mechanism):
             self._check_target(trial)
 
     def _check_described(self, trial: TrialConfig) -> None:
+        """Refuse algorithms, networks and samplers for which the photonic mechanism has no description."""
         feedback = trial.parts.feedback
         if not feedback.described:
             described = [name for name, cls in parts_of("algorithm", Feedback).items() if cls.described]
@@ -204,6 +220,7 @@ class Photonic(Mechanism):
                               "batches; use 'shuffled' or 'without_replacement', or mechanism 'per_example'")
 
     def _check_joint(self, trial: TrialConfig) -> None:
+        """Refuse `joint_release` unless the output layer's error can be decoded from the noisy projection."""
         check_matrix("joint_release", trial)
         if not self.output_noise:
             raise ConfigError("output_noise: must be true with joint_release, which decodes the output layer's error "
@@ -213,6 +230,7 @@ class Photonic(Mechanism):
                               f"cannot be decoded from the projection, got {list(trial.hidden)}")
 
     def _check_target(self, trial: TrialConfig) -> None:
+        """Refuse a target label epsilon that is too small, stands beside sigma, or cannot be met."""
         target = self.target_label_epsilon
         if target < LEAST_LABEL_EPSILON:
             raise ConfigError(f"target_label_epsilon: must be 0 (sigma is given) or at least {LEAST_LABEL_EPSILON}, "
@@ -262,6 +280,7 @@ class Gaussian(Mechanism):
         yield self._check_delta
 
     def _check_records(self, trial: TrialConfig) -> None:
+        """Refuse parts that do not state that a record's contribution depends on this record alone."""
         if trial.parts.feedback.per_record is None:
             raise ConfigError(f"mechanism: '{self.name}' bounds what each record contributes, if its learning signals "
                               f"depend on no other record, which algorithm '{trial.algorithm}' does not state "
@@ -278,6 +297,7 @@ class Gaussian(Mechanism):
             check_denoise(trial)
 
     def _check_noise(self, trial: TrialConfig) -> None:
+        """Refuse a target epsilon beside a noise multiplier, and noise too small to account for."""
         z = self.noise_multiplier
         if self.target_epsilon and z:
             raise ConfigError("target_epsilon: sets the noise multiplier; give one of the two, got target_epsilon "
@@ -287,6 +307,11 @@ class Gaussian(Mechanism):
                               f"below which nothing useful can be accounted for, got {z}")
 
     def _check_delta(self, trial: TrialConfig) -> None:
+        """Refuse a delta too small for privacy-loss distributions, and rounded products.
+
+        A privacy-loss distribution has a rounding error for every step, which delta must exceed. The bound on
+        contributions does not cover the rounding of factors to bfloat16.
+        """
         if trial.parts.sampler.amplified and (self.noise_multiplier or self.target_epsilon):
             steps = trial.epochs * trial.steps_per_epoch
             if trial.delta < (least := steps * LEAST_DELTA_PER_STEP):

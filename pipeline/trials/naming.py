@@ -48,7 +48,7 @@ def noise_setting(fields: Mapping[str, Any]) -> str:
 
 
 def epsilon_kind(trial: TrialConfig) -> str:
-    """Return the kind of a trial's finite epsilon (`Mechanism.kind`)."""
+    """Return the kind of a trial's finite epsilon: `certified`, `stated`, `label`, or empty for none."""
     return trial.parts.mechanism.kind(trial)
 
 
@@ -56,7 +56,7 @@ COMPOSABLE = ("certified", "stated")  # kinds of epsilon that compose to budgets
 
 
 def composable(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
-    """Return the trials with a certified epsilon, or one that their trainer states."""
+    """Return the trials whose epsilon composes with others': a certified one, or one that their trainer states."""
     return [trial for trial in trials if epsilon_kind(trial) in COMPOSABLE]
 
 
@@ -66,9 +66,12 @@ def guarantee(trials: Sequence[TrialConfig]) -> str:
 
 
 def method(fields: Mapping[str, Any]) -> str:
-    """Return the name of a trial's frontier curve, from its canonical fields: its algorithm or trainer, or `softmax`.
+    """Return the method of a trial, as frontiers name their curves: its algorithm, its trainer, or `softmax`.
 
     `softmax` stands for networks without hidden layers, for which all algorithms are the same.
+
+    Args:
+        fields: canonical fields of the trial.
     """
     network = parts_of("network", Network)[fields["network"]]
     return fields["algorithm"] if network.held or fields["hidden"] or network.convolutional else "softmax"

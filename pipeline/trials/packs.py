@@ -46,6 +46,7 @@ class Resources:
     store_patience_seconds: float = 60.0
 
     def __post_init__(self) -> None:
+        """Refuse resources out of range, and packs that would reserve neither a CPU nor a GPU."""
         for name in ("cpu", "gpu", "opu", "checkpoint_seconds", "store_patience_seconds"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
@@ -79,7 +80,7 @@ class Pack:
 
 
 def plan(trials: Sequence[TrialConfig], resources: Resources, workers: int, kept: Sequence[Pack] = ()) -> list[Pack]:
-    """Group trials into packs.
+    """Return trials grouped into packs, in the order in which they should start.
 
     Packs affect only speed, because a trial's result does not depend on its pack. Trials with one `pack_key` are cut
     into packs of nearly equal size, at most `pack_size`. Packs that need an OPU come first, because few can run at once

@@ -64,24 +64,24 @@ class Need(NamedTuple):
 
 
 def positive(name: str) -> Need:
-    """Require a number above 0."""
+    """Return the condition that a number is > 0."""
     return Need(f"{name} > 0", lambda c: f"{name} {getattr(c, name):g}", lambda c: getattr(c, name) > 0)
 
 
 def zero(name: str) -> Need:
-    """Require that a number is 0."""
+    """Return the condition that a number is 0."""
     return Need(f"{name} 0", lambda c: f"{name} {getattr(c, name):g}", lambda c: not getattr(c, name))
 
 
 def chosen(name: str, *values: Any) -> Need:
-    """Require one of these values for a setting."""
+    """Return the condition that a setting has one of these values."""
     words = listed_or([_word(value) for value in values])
     return Need(f"{name} {words}", lambda c: f"{name} '{_word(getattr(c, name))}'",
                 lambda c: getattr(c, name) in values)
 
 
 def not_chosen(name: str, *values: Any) -> Need:
-    """Require a value other than these for a setting."""
+    """Return the condition that a setting has none of these values."""
     return Need(f"{name} other than {listed_or(values)}", lambda c: f"{name} '{getattr(c, name)}'",
                 lambda c: getattr(c, name) not in values)
 
@@ -91,7 +91,12 @@ def _word(value: Any) -> str:
 
 
 def again(name: str, *needs: Need, elide: bool = False) -> Any:
-    """Reuse a setting that another part has declared, under different conditions."""
+    """Return a field for a setting that another part has declared, with conditions of its own.
+
+    Args:
+        needs: conditions under which this part uses the setting.
+        elide: whether the setting is left out of a trial's identity at its default.
+    """
     f = SETTINGS[name]
     return dataclasses.field(default=f.default, metadata={
         **f.metadata, "applies": always, "needs": needs, "elide": elide})
@@ -153,7 +158,7 @@ def parts_of(slot: str, base: type[P]) -> Mapping[str, type[P]]:
 
 
 def load(works: Any) -> Any:
-    """Import the object of `module:attribute`; return any other value as it is."""
+    """Return the object named `module:attribute`, which is imported; any other value is returned as it is."""
     if not isinstance(works, str):
         return works
     module, name = works.split(":")
@@ -171,7 +176,10 @@ def declares(part: Part | type[Part], name: str) -> bool:
 
 
 def uses(part: Part, f: Field[Any], trial: TrialConfig) -> bool:
-    """Whether a setting of a part affects the result of a trial that has the part."""
+    """Whether a setting of a part affects the result of a trial that has the part.
+
+    It does if all its conditions hold, except at the default of a setting that is left out of the identity there.
+    """
     meta = f.metadata
     return (not (meta["elide"] and getattr(part, f.name) == f.default) and meta["applies"](trial)
             and all(need.holds(trial) for need in meta["needs"]))
@@ -190,29 +198,31 @@ def part(slot: str, name: str, held: bool = False) -> Callable[[type[Part]], typ
             and '_'; for a setting that another part declares with a different default, text or range.
     """
     def enter(cls: type[Part]) -> type[Part]:
+        """Register the class `cls` under `name`, and forget settings that no part has any more."""
         if slot not in PARTS:
             raise ConfigError(f"slot: must be one of {', '.join(PARTS)}, got {slot!r}")
         if not re.fullmatch("[a-z][a-z0-9_]*", name):
             raise ConfigError(f"{slot}: must be small letters, digits and '_', and begin with a letter, got {name!r}")
-        if name in PARTS[slot] and (there := origin(PARTS[slot][name])) != origin(cls):
-            raise ConfigError(f"{slot}: '{name}' is taken by {there}, got {origin(cls)}; choose another name")
+        if name in PARTS[slot] and (taken_by := origin(PARTS[slot][name])) != origin(cls):
+            raise ConfigError(f"{slot}: '{name}' is taken by {taken_by}, got {origin(cls)}; choose another name")
         _enter_settings(cls, [other for other in all_parts() if (other.slot, other.name) != (slot, name)])
         cls.slot, cls.name, cls.label, cls.held = slot, name, cls.label or name, held
         (PARTS[slot].held if held else PARTS[slot])[name] = cls
-        for forgotten in [known for known in SETTINGS if known not in PARTS and not owners(known)]:
-            del SETTINGS[forgotten]
+        for unowned in [known for known in SETTINGS if known not in PARTS and not owners(known)]:
+            del SETTINGS[unowned]
         return cls
     return enter
 
 
 def extension(slot: str, name: str, base: type[Part], settings: Sequence[str] | Mapping[str, Field[Any] | None],
               **attributes: Any) -> type[Part]:
-    """Register a part that is described by its settings and attributes.
+    """Register a part that is described by its settings and attributes, and return its class.
 
     Args:
         base: the class with the settings and attributes of all such parts.
         settings: names of existing settings that it uses; or, by name, the result of `setting` for a new one and None
-            for an existing one.
+            for
+            an existing one.
         attributes: of the class.
 
     Raises:
@@ -225,9 +235,9 @@ def extension(slot: str, name: str, base: type[Part], settings: Sequence[str] | 
                               "a new one say what it is: settings={'" + str(known) + "': setting(...)}")
         if entry is not None and not (isinstance(entry, Field) and "doc" in entry.metadata):
             raise ConfigError(f"settings: '{known}' must be what `pipeline.trials.fields.setting` makes, got {entry!r}")
-    made = {known: again(known) if entry is None else entry for known, entry in entries.items()}
-    kinds = {known: type(entry.default) for known, entry in made.items()}
-    return part(slot, name)(type(name, (base,), {**attributes, **made, "__annotations__": kinds}))
+    declared = {known: again(known) if entry is None else entry for known, entry in entries.items()}
+    annotations = {known: type(entry.default) for known, entry in declared.items()}
+    return part(slot, name)(type(name, (base,), {**attributes, **declared, "__annotations__": annotations}))
 
 
 def origin(cls: type[Part]) -> str:
@@ -261,6 +271,15 @@ def all_parts() -> Iterator[type[Part]]:
 
 
 def _enter_settings(cls: type[Part], others: Sequence[type[Part]]) -> None:
+    """Register the settings of a part.
+
+    Args:
+        cls: the part.
+        others: all other parts. A setting that another part has too must be declared alike.
+
+    Raises:
+        ConfigError: for a field that is no setting, a name that is taken or malformed, or a default out of range.
+    """
     for f in fields(cls):
         if "doc" not in f.metadata:
             raise ConfigError(f"settings: '{f.name}' must be what `pipeline.trials.fields.setting` makes, got "
@@ -299,22 +318,24 @@ def having(name: str) -> str:
 
 
 def private() -> Need:
-    """Require a mechanism."""
+    """Return the condition that a trial has a mechanism."""
     return Need("mechanism other than 'none'", lambda c: f"mechanism '{c.mechanism}'",
                 lambda c: c.parts.mechanism.private)
 
 
 def own() -> Need:
-    """Require this package's networks."""
+    """Return the condition that a trial trains this package's networks."""
     return Need("trainer 'built_in'", lambda c: f"trainer '{c.trainer}'", lambda c: c.parts.trainer.own)
 
 
 def slot(name: str, attribute: str, default: str, doc: str, **rules: Any) -> str:
-    """Create a slot, and return `attribute`.
+    """Create a slot with the setting that chooses its part, and return `attribute`.
 
     Args:
+        name: of the setting.
         attribute: the slot's name in `config.Parts`.
-        rules: of `setting`.
+        default, doc: of the setting.
+        rules: further arguments of `setting`.
     """
     PARTS[name] = OfSlot()
     f = setting(default, doc, choices=PARTS[name], **rules)

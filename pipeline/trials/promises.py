@@ -60,6 +60,13 @@ def check_noise(c: TrialConfig, place: str = "") -> None:
 
 
 def _check_secure(c: TrialConfig) -> None:
+    """Refuse secret noise for a trial whose guarantee would have a gap.
+
+    Gaps are statistics of the training records in the inputs, and sums that are rounded.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
     if c.inputs == "standardized" and not c.parts.data.spec.published:
         raise ConfigError(f"inputs: 'standardized' takes means and deviations of the training records of {c.dataset}, "
                           "which no epsilon covers, got it with noise 'secure'; use 'centered'")

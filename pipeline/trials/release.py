@@ -61,7 +61,11 @@ class Release(Part):
         return self.default_disclosure if trial.parts.mechanism.private else "plain"
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse metrics that no epsilon covers, and canaries that cannot be used."""
+        """Refuse private metrics that no epsilon covers, and canaries that bound nothing or do not fit the sampler.
+
+        Raises:
+            ConfigError: naming the setting.
+        """
         guaranteed = bool(trial.parts.mechanism.kind(trial))
         n_train = trial.split_sizes[0]
         if 0 < self.canaries < LEAST_CANARIES or self.canaries > n_train:

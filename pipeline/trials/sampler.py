@@ -59,7 +59,11 @@ class Sampler(Part):
         raise NotImplementedError
 
     def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
-        """Return (draws, q, in words): a record participates Bin(draws, q) times in so many epochs."""
+        """Return (draws, q, words for notes): a record participates Bin(draws, q) times in so many epochs.
+
+        Raises:
+            ValueError: for a sampler whose participations are not known.
+        """
         raise ValueError(f"sampler: participations are known of shuffled and without_replacement, got {self.name}")
 
     def check(self, trial: TrialConfig) -> None:

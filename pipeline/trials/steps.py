@@ -49,7 +49,7 @@ def most_terms() -> int:
 
 
 def input_step(trial: TrialConfig) -> float:
-    """Return b of the inputs, from `input_norm` or from the size of the features."""
+    """Return b, the real value of an integer 1 in the inputs, from `input_norm` or from the size of the features."""
     largest = trial.parts.features.scale(trial)
     if trial.input_norm:
         largest = min(trial.input_norm, PEAK * trial.input_norm / math.sqrt(trial.layer_sizes[0]))
@@ -57,34 +57,37 @@ def input_step(trial: TrialConfig) -> float:
 
 
 def signal_steps(trial: TrialConfig) -> tuple[float, ...]:
-    """Return s of every layer's learning signal, before any projection on the feedback space."""
-    of_error = 2.0 ** -(ERROR_BITS + 1)
+    """Return s, the real value of an integer 1 in the learning signal of every layer.
+
+    With `denoise`, it is for the signal before its projection on the feedback space.
+    """
+    output_step = 2.0 ** -(ERROR_BITS + 1)
     if trial.parts.feedback.exact:
-        return (*[BACK_STEP] * len(trial.hidden), of_error)
+        return (*[BACK_STEP] * len(trial.hidden), output_step)
     found = []
     for width in trial.hidden:
         size = trial.parts.mechanism.feedback_norm / math.sqrt(width) or trial.feedback_std
         if trial.sigma:
             size = min(size, trial.tau_f / math.sqrt(sum(trial.hidden))) + trial.sigma
         found.append(power_of_two(PEAK * size / LARGEST_SIGNAL))
-    return (*found, of_error)
+    return (*found, output_step)
 
 
 def steps(trial: TrialConfig, bound: float, deviation: float) -> list[Steps]:
-    """Return the steps of every layer.
+    """Return the steps of every layer: the real values of an integer 1 in its inputs, signals and contributions.
 
     Args:
         trial: a `TrialConfig`.
-        bound: C.
+        bound: C, the largest norm of a record's contribution.
         deviation: standard deviation of the noise on the sum; 0 without noise.
     """
     sizes, unit = trial.layer_sizes, deviation or bound
-    inputs = (input_step(trial), *[HIDDEN_STEPS[trial.activation]] * (len(sizes) - 2))
-    typical = (trial.input_norm or trial.parts.features.scale(trial) / 2 * math.sqrt(sizes[0]),
-               *(TYPICAL * math.sqrt(n) for n in sizes[1:-1]))
+    input_steps = (input_step(trial), *[HIDDEN_STEPS[trial.activation]] * (len(sizes) - 2))
+    typical_norms = (trial.input_norm or trial.parts.features.scale(trial) / 2 * math.sqrt(sizes[0]),
+                     *(TYPICAL * math.sqrt(n) for n in sizes[1:-1]))
     bounds = trial.parts.mechanism.factor_bounds(trial)
     found = []
-    for layer, (b, s, norm) in enumerate(zip(inputs, signal_steps(trial), typical, strict=True), start=1):
+    for layer, (b, s, norm) in enumerate(zip(input_steps, signal_steps(trial), typical_norms, strict=True), start=1):
         width, is_hidden = sizes[layer], layer < len(sizes) - 1
         if trial.denoise and is_hidden:
             s *= power_of_two(math.sqrt(width / sizes[-1]))

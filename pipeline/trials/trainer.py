@@ -195,7 +195,7 @@ class External(Trainer):
         return {} if self.trainer_version else {"trainer_version": self.version}
 
     def layers(self, trial: TrialConfig) -> tuple[LayerShape, ...]:
-        """Return layers for planning.
+        """Return the shapes of layers for planning, as far as they are known.
 
         A certified trainer gets one layer without inputs; its biases are the numbers that a record contributes. Another
         trainer counts as softmax regression, which only affects the order in which trials start.
@@ -310,6 +310,13 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
             raise ConfigError(f"calibrates: must be a setting with a number that is no whole one, got '{calibrates}'")
 
     def enter(function: Train) -> Train:
+        """Register a generator function as a trainer, with the parts that it brings, and return it unchanged.
+
+        A trainer that states its own event also brings a mechanism and a sampler. The others use this package's.
+
+        Raises:
+            ConfigError: for a function that yields nothing.
+        """
         entered: object = function
         if not inspect.isgeneratorfunction(entered):
             raise ConfigError(f"trainer: '{name}' must be a generator function, which yields after each epoch, got "
@@ -341,7 +348,7 @@ def _named(cls: type[Part], entered: type[Part]) -> type[Part]:
 
 @lru_cache(maxsize=1024)
 def _whole(name: str, parameters: Callable[[TrialConfig], int], trial: TrialConfig) -> int:
-    """Return the length of a record's contribution.
+    """Return the length of a record's contribution, by the trainer's function `parameters`.
 
     Raises:
         ConfigError: unless the trainer gives a whole number >= 1.

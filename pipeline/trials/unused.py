@@ -60,7 +60,10 @@ def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None
 
 
 def ignored(trials: Sequence[Written]) -> str:
-    """Say which trials do not use which written fields: `sigma, tau_h by 3 trials of mechanism none`; or empty."""
+    """Return which trials do not use which written fields, for example `sigma, tau_h by 3 trials of mechanism none`.
+
+    It is empty if all written fields are used, or have no effect anyway.
+    """
     who: dict[str, list[int]] = {}
     for number, (trial, places) in enumerate(trials):
         uses_them = trial.used()
@@ -98,16 +101,18 @@ def why_unused(field: str, trials: Sequence[TrialConfig]) -> str:
     trial = trials[0]
     missing = _missing(field, trial)
     reasons = [need.now(trial) for need in missing]
-    ways = [" with ".join(need.wanted for need in missing)] if missing else []
-    for slot, names, more in _elsewhere(field, trial):
-        if not missing or slot == "mechanism":
-            reasons.insert(0 if missing else len(reasons),
-                           f"{slot} {listed_or(dict.fromkeys(getattr(t, slot) for t in trials))}")
-        ways.append(f"{slot} {listed_or(names)}{more}")
-    if counterpart := trial.parts.mechanism.instead.get(field):
-        ways = [counterpart, *ways]
+    remedies = [" with ".join(need.wanted for need in missing)] if missing else []
+    for slot, names, condition in _elsewhere(field, trial):
+        current = f"{slot} {listed_or(dict.fromkeys(getattr(t, slot) for t in trials))}"
+        if not missing:
+            reasons.append(current)
+        elif slot == "mechanism":
+            reasons.insert(0, current)
+        remedies.append(f"{slot} {listed_or(names)}{condition}")
+    if replacement := trial.parts.mechanism.instead.get(field):
+        remedies = [replacement, *remedies]
     values = ", ".join(dict.fromkeys(f"{plain(getattr(trial, field))}" for trial in trials))
-    return f"{field}: is not used with {' and '.join(reasons)}, got {values}; use {', or '.join(ways)}"
+    return f"{field}: is not used with {' and '.join(reasons)}, got {values}; use {', or '.join(remedies)}"
 
 
 def _missing(field: str, trial: TrialConfig) -> list[Need]:
@@ -130,11 +135,13 @@ def _elsewhere(field: str, trial: TrialConfig) -> Iterator[tuple[str, list[str],
     """
     for slot, having in sorted(owners(field).items(), key=lambda item: item[0] != "mechanism"):
         names = [name for name in having if name != getattr(trial, slot)]
-        reached = [name for name in names if name in trial.parts.feedback.projectors]
-        if slot == "projector" and names and not reached:
-            takes = {name: cls.projectors[0] in names for name, cls in parts_of("algorithm", Feedback).items()
-                     if set(cls.projectors) & set(names)}
-            yield "algorithm", list(takes), "" if any(takes.values()) else f" with projector {listed_or(names)}"
+        compatible = [name for name in names if name in trial.parts.feedback.projectors]
+        if slot == "projector" and names and not compatible:
+            # algorithms that accept such a projector, and whether it is their default
+            is_default = {name: cls.projectors[0] in names for name, cls in parts_of("algorithm", Feedback).items()
+                          if set(cls.projectors) & set(names)}
+            condition = "" if any(is_default.values()) else f" with projector {listed_or(names)}"
+            yield "algorithm", list(is_default), condition
         elif names:
             conditions = _needs(field, PARTS[slot][names[0]], trial)
             if not any(need.slot for need in conditions):

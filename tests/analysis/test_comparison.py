@@ -235,7 +235,7 @@ def test_a_sweep_of_two_stores(root, tmp_path, capsys, only_svg):
     assert main(["report", "a", "a", "--mlruns", str(one)]) == 2
     assert "must be two sweeps" in capsys.readouterr().err
     assert main(["report", "a", "--mlruns", str(one), "--mlruns-b", str(two)]) == 2
-    assert "--mlruns-b: is of a second experiment" in capsys.readouterr().err
+    assert "--mlruns-b: is the store of a second experiment" in capsys.readouterr().err
 
 
 def test_one_experiment_at_two_commits_is_named_by_them(sides):

@@ -31,7 +31,8 @@ def parsed(text, **changes):
 
 COMMITTED = [("recommended-1", name) for name in ("quickstart", *sorted(
     path.parent.name for path in RESULTS.glob("certified*/runs.csv")
-    if path.parent.name not in ("certified_optical", "certified_secure")))] + [("recommended-2", "tuned_cifar10")]
+    if path.parent.name not in ("certified_optical", "certified_secure")))] + [
+    ("recommended-2", "tuned_cifar10"), ("recommended-2", "pdfa_cifar10")]
 
 
 @pytest.mark.parametrize(("version", "name"), COMMITTED)
@@ -159,4 +160,4 @@ def test_a_search_fills_in_what_its_space_leaves_open():
     assert {corner.batch_size for corner in experiment.corners} == {2048}
 
 
-EXPECTED = {"recommended-1": (399, "2fd719c97f78f11a"), "recommended-2": (413, "03aa82154c61fb7a")}
+EXPECTED = {"recommended-1": (399, "2fd719c97f78f11a"), "recommended-2": (420, "50f17925e789a9ae")}

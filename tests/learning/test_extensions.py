@@ -174,7 +174,7 @@ def test_a_path_has_a_curve_of_its_own():
     (lambda: register_feedback("mine", Mine, projectors=()), "projectors: must be some of none, .*, got none"),
     (lambda: register_mechanism("none", Halved), "mechanism: 'none' is taken by .*mechanisms.none.NoMechanism"),
     (lambda: register_mechanism("mine", NoMechanism, guarantee="?"), "guarantee: needs a GaussianMechanism"),
-    (lambda: register_mechanism("mine", OwnUpdate, guarantee="?"), "guarantee: .* its own `update`.*, got OwnUpdate"),
+    (lambda: register_mechanism("mine", OwnUpdate, guarantee="?"), "guarantee: .* inherits `update`.*, got OwnUpdate"),
     (lambda: register_mechanism("mine", Halved, settings=("target_epsilon",)), "settings: target_epsilon needs a guar"),
     (lambda: register_dataset("digits", DATASETS["mnist"], print), "dataset: 'digits' is taken by .*data.readers.digi"),
     (lambda: register_dataset("mine", DatasetSpec(9, 9, (3, 2), 1, (0,), (1,)), print), "dataset: 'mine' must have at"),

@@ -74,20 +74,21 @@ def flat(evidence: Evidence) -> Doubt | None:
     A curve with a point at chance is left to `chance`. A curve as good as the algorithm's trials without privacy is not
     reported: it has reached the limit of its model.
     """
-    found, untrained = [], chance(evidence)
-    lost = untrained.points if untrained else frozenset()
-    plain = {(row["dataset"], row["algorithm"]): row["mean"] for row in evidence.rows
+    found: list[Key] = []
+    untrained = chance(evidence)
+    at_chance = untrained.points if untrained else frozenset()
+    non_private = {(row["dataset"], row["algorithm"]): row["mean"] for row in evidence.rows
              if row["setting"] == NON_PRIVATE}
     for (dataset, kind, algorithm), curve in evidence.curves.items():
         keys, epsilons, means = ([row[name] for row in curve] for name in ("key", "asked", "mean"))
-        if kind == NO_FRONTIER or lost & set(keys) or max(epsilons) < REAL_FACTOR * min(epsilons):
+        if kind == NO_FRONTIER or at_chance & set(keys) or max(epsilons) < REAL_FACTOR * min(epsilons):
             continue
         worst, *_, best = sorted(curve, key=lambda row: row["mean"])
-        level = sum(means) / len(means) / 100
-        resolved = min(MOST_APART, 100 * accuracy_error([], level, DATASETS[dataset].n_test))
+        mean_accuracy = sum(means) / len(means) / 100  # a fraction
+        tolerance = min(MOST_APART, 100 * accuracy_error([], mean_accuracy, DATASETS[dataset].n_test))  # points
         difference = welch_interval(worst["values"], best["values"])
-        reached = plain.get((dataset, algorithm), math.inf) <= best["mean"] + resolved
-        if difference.mean <= resolved and not difference.low > 0 and not reached:
+        as_good_as_non_private = non_private.get((dataset, algorithm), math.inf) <= best["mean"] + tolerance
+        if difference.mean <= tolerance and not difference.low > 0 and not as_good_as_non_private:
             found += keys
     return _doubt("flat", found, evidence, lambda where: (
         f"{where}: the same test accuracy, so steps or settings limit it, not noise; train more epochs, take larger "

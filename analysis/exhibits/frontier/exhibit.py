@@ -92,15 +92,19 @@ def texts(points: Sequence[pd.DataFrame], runs: pd.DataFrame, references: Sequen
     volumes, letters = hypervolumes(points, runs), choice.letters(pd.concat(points))
     body: list[str | Table] = []
     more: list[str | Table] = []
-    notes: dict[str, list[str]] = {}  # note -> its kinds of epsilon
+    kinds_by_note: dict[str, list[str]] = {}
     for frame, (_, areas) in zip(points, volumes.groupby(["kind", "formula"], sort=False), strict=True):
         body += [caption(frame, runs), _means(frame)]
         more += [*_chosen(frame, letters), *_areas(areas)]
         for note in _notes(frame, runs, references, budget):
-            notes.setdefault(note, []).append(_what(frame))
-    told = [note if len(kinds) == len(points) else f"{kind}: {note}" for note, kinds in notes.items() for kind in
-            (kinds[:1] if len(kinds) == len(points) else kinds)]
-    return Texts(tuple(body), tuple(more), tuple(told))
+            kinds_by_note.setdefault(note, []).append(_what(frame))
+    notes: list[str] = []
+    for note, kinds in kinds_by_note.items():
+        if len(kinds) == len(points):  # it holds for all kinds
+            notes.append(note)
+        else:
+            notes += [f"{kind}: {note}" for kind in kinds]
+    return Texts(tuple(body), tuple(more), tuple(notes))
 
 
 def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
@@ -175,6 +179,7 @@ def _settings(runs: pd.DataFrame) -> str:
 
 
 def _means(points: pd.DataFrame) -> Table:
+    """Return the table of means of one kind of epsilon: algorithms as rows, epsilons as columns, smallest first."""
     by_column = points.assign(column=[_column(row) for row in points.itertuples()])
     by_column = by_column.sort_values("epsilon", kind="stable")
     columns = list(dict.fromkeys(by_column["column"]))
@@ -232,6 +237,7 @@ def _cut(points: pd.DataFrame) -> list[str]:
 
 
 def _ended_early(runs: pd.DataFrame) -> list[str]:
+    """Return sentences on trials that diverged or were stopped, and how they count; empty if all trials finished."""
     diverged, stopped = (runs[runs["status"] == status] for status in ("diverged", "stopped"))
     found = []
     if len(diverged):

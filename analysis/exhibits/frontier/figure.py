@@ -126,6 +126,18 @@ def _marks(points: pd.DataFrame, references: Sequence[Reference]) -> dict[Refere
 
 def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
            marks: Mapping[Reference, str] = NO_MARKS, others: pd.DataFrame = imported.NONE) -> None:
+    """Plot the frontier of one kind of epsilon on its axes: accuracy or alignment against epsilon, on a log axis.
+
+    Args:
+        points: means over seeds with their epsilon, of one kind, formula, relation, delta and metric.
+        ax: the axes.
+        letters: chosen settings as text -> the letter that marks them.
+        marks: published results -> marker.
+        others: imported results that can be compared; they are shifted to the right of all curves.
+
+    Raises:
+        ReportError: if an epsilon is not positive, an algorithm is unknown, or the points mix kinds of epsilon.
+    """
     if points.empty or not (points["epsilon"] > 0).all():
         raise ReportError(f"frontier: needs points with epsilon > 0, got {points['epsilon'].tolist()}")
     if unknown := [name for name in points["algorithm"].unique() if name not in ALGORITHM_LABELS]:
@@ -159,6 +171,10 @@ def front(points: pd.DataFrame, ax: Axes) -> None:
 
 
 def _handles(points: pd.DataFrame, letters: Mapping[str, str] | None) -> list[Artist]:
+    """Return the legend entries: algorithms, Pareto front, beaten points, and the letters of chosen settings.
+
+    Many letters get one entry that refers to the table.
+    """
     handles: list[Artist] = [*style.handles(points), Patch(label="below the Pareto\nfront of all", **FRONT)]
     if not points["on_front"].all():
         handles.append(Line2D([], [], color="black", linestyle="none", marker="o", markersize=4.5,

@@ -29,6 +29,12 @@ def noise_fields(kind: str) -> tuple[str, ...]:
 
 
 def frontier(configs: Sequence[TrialConfig], metric: str) -> str:
+    """Return why a frontier cannot show these trials; empty if it can.
+
+    Args:
+        configs: the trials; those without an epsilon that guarantees anything are left out.
+        metric: the metric on the y axis, a value of `FRONTIERS`.
+    """
     kinds = {name: [c for c in configs if epsilon_kind(c) == name] for name in ("certified", "stated", "label")}
     if not any(kinds.values()):
         return ("needs trials with a certified epsilon (a mechanism such as per_example, and noise) or a label "
@@ -41,6 +47,7 @@ def frontier(configs: Sequence[TrialConfig], metric: str) -> str:
 
 
 def claimed(configs: Sequence[TrialConfig]) -> str:
+    """Return why a frontier of claimed epsilons, by a paper's formula, cannot show these trials; empty if it can."""
     shown = [c for c in configs if is_claimed(c)]
     if not shown:
         return ("needs trials with a claimed epsilon (mechanism photonic, sigma > 0, noise on every layer, feedback by "
@@ -60,6 +67,10 @@ def _curves(kind: str, shown: Sequence[TrialConfig]) -> str:
 
 
 def slices(configs: Sequence[TrialConfig]) -> str:
+    """Return why a frontier per value of one or two settings cannot show these trials; empty if it can.
+
+    Trials with a certified epsilon are shown; if there are none, trials with another guaranteed epsilon.
+    """
     shown = [c for c in configs if epsilon_kind(c) == "certified"] or [c for c in configs if epsilon_kind(c)]
     if not shown:
         return frontier(configs, "accuracy")

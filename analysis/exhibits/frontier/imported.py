@@ -72,6 +72,15 @@ def beside(points: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
 
 
 def _reason(point: Mapping[str, Any], certified: pd.Series, dataset: str) -> str:
+    """Return why an imported point cannot be compared with the sweep's certified points; empty if it can.
+
+    Data set, neighbouring relation and delta must be equal.
+
+    Args:
+        point: the imported result.
+        certified: a certified point of the sweep: its relation and delta.
+        dataset: the sweep's data set.
+    """
     if point["dataset"] != dataset:
         return f"on {DATASET_LABELS[point['dataset']]}"
     if point["relation"] != certified["relation"]:

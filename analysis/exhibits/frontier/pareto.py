@@ -19,9 +19,10 @@ def pareto_front(epsilon: Sequence[float], value: Sequence[float]) -> np.ndarray
     Raises:
         ValueError: unless both are finite and of one length, and every epsilon > 0.
     """
-    e, a = _points(epsilon, value)
-    no_worse = (e[None, :] <= e[:, None]) & (a[None, :] >= a[:, None])
-    better = (e[None, :] < e[:, None]) | (a[None, :] > a[:, None])
+    epsilons, values = _points(epsilon, value)
+    # Row i, column j: point j against point i.
+    no_worse = (epsilons[None, :] <= epsilons[:, None]) & (values[None, :] >= values[:, None])
+    better = (epsilons[None, :] < epsilons[:, None]) | (values[None, :] > values[:, None])
     return np.asarray(~(no_worse & better).any(axis=1))
 
 
@@ -39,13 +40,16 @@ def hypervolume(epsilon: Sequence[float], value: Sequence[float], reference_epsi
     Raises:
         ValueError: as `pareto_front`, also for the reference.
     """
-    e, a = _points(epsilon, value)
+    epsilons, values = _points(epsilon, value)
     _points([reference_epsilon], [reference_value])
-    counted = (e < reference_epsilon) & (a > reference_value)
-    order = np.argsort(e[counted], kind="stable")
-    e, a = e[counted][order], a[counted][order]
-    widths = np.diff(np.log(np.append(e, reference_epsilon)))
-    return float(widths @ (np.maximum.accumulate(a) - reference_value)) if e.size else 0.0
+    beats_reference = (epsilons < reference_epsilon) & (values > reference_value)
+    order = np.argsort(epsilons[beats_reference], kind="stable")
+    epsilons, values = epsilons[beats_reference][order], values[beats_reference][order]
+    if not epsilons.size:
+        return 0.0
+    widths = np.diff(np.log(np.append(epsilons, reference_epsilon)))  # of the steps of the frontier
+    heights = np.maximum.accumulate(values) - reference_value
+    return float(widths @ heights)
 
 
 def reference_epsilon(epsilon: Sequence[float]) -> float:
@@ -54,11 +58,16 @@ def reference_epsilon(epsilon: Sequence[float]) -> float:
 
 
 def _points(epsilon: Sequence[float], value: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    e, a = np.asarray(epsilon, dtype=float), np.asarray(value, dtype=float)
-    if e.ndim != 1 or e.shape != a.shape:
-        raise ValueError(f"value: must have one per epsilon, got shapes {e.shape} and {a.shape}")
-    if not (np.isfinite(e).all() and (e > 0).all()):
-        raise ValueError(f"epsilon: must be finite and > 0, got {e.tolist()}")
-    if not np.isfinite(a).all():
-        raise ValueError(f"value: must be finite, got {a.tolist()}")
-    return e, a
+    """Return epsilons and values as arrays [n] of floats.
+
+    Raises:
+        ValueError: if their lengths differ, a number is not finite, or an epsilon is not positive.
+    """
+    epsilons, values = np.asarray(epsilon, dtype=float), np.asarray(value, dtype=float)
+    if epsilons.ndim != 1 or epsilons.shape != values.shape:
+        raise ValueError(f"value: must have one per epsilon, got shapes {epsilons.shape} and {values.shape}")
+    if not (np.isfinite(epsilons).all() and (epsilons > 0).all()):
+        raise ValueError(f"epsilon: must be finite and > 0, got {epsilons.tolist()}")
+    if not np.isfinite(values).all():
+        raise ValueError(f"value: must be finite, got {values.tolist()}")
+    return epsilons, values

@@ -151,11 +151,13 @@ def on_axis(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
     if kind not in ("certified", "stated"):
         return tightest(runs, kind, formula)
     certified, stated = tightest(runs, "certified"), tightest(runs, "stated")
-    named = runs.reindex(columns=["privacy.relation", "delta"])
-    terms = pd.Series([f"{relation} {delta}" for relation, delta in named.itertuples(index=False)], runs.index)
-    own = set(terms[certified.notna()])
-    beside = terms.isin(own) if len(own) == 1 else pd.Series(False, runs.index)
-    return certified.where(certified.notna(), stated.where(beside)) if kind == "certified" else stated.where(~beside)
+    tracked = runs.reindex(columns=["privacy.relation", "delta"])
+    terms = pd.Series([f"{relation} {delta}" for relation, delta in tracked.itertuples(index=False)], runs.index)
+    certified_terms = set(terms[certified.notna()])
+    on_certified = terms.isin(certified_terms) if len(certified_terms) == 1 else pd.Series(False, runs.index)
+    if kind == "stated":
+        return stated.where(~on_certified)
+    return certified.where(certified.notna(), stated.where(on_certified))
 
 
 def hypervolumes(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> pd.DataFrame:

@@ -50,7 +50,7 @@ class Dataset:
 
 
 def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | torch.device = "cpu") -> Dataset:
-    """The verified dataset `name`, resident on `device`.
+    """Return the verified dataset `name`, resident on `device`.
 
     Args:
         name: one of `DATASETS`.
@@ -60,8 +60,8 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
             at the top, and SVHN's `train_32x32.mat` and `test_32x32.mat`, in `SVHN` or at the top.
 
     Raises:
-        DataError: an unknown name; a file that is missing, corrupt, truncated or another than the official one;
-            a download that failed; records other than the data set's public facts say.
+        DataError: an unknown name; a file that is missing, corrupt, truncated or another than the official one; a
+            download that failed; records other than the data set's public facts say.
 
     Example:
         >>> load_dataset("digits").train_x.shape
@@ -97,6 +97,11 @@ def register_dataset(name: str, spec: DatasetSpec, read: Reader, *, label: str =
 
 
 def _given_folder(folder: str | os.PathLike[str] | None) -> Path | None:
+    """Return the folder that the user gave: the argument, or else PHOTONIC_DATA; None without either.
+
+    Raises:
+        DataError: if there is no such folder.
+    """
     given = folder if folder is not None else os.environ.get("PHOTONIC_DATA") or None
     source = None if given is None else Path(given).expanduser()
     if source is not None and not source.is_dir():
@@ -106,6 +111,16 @@ def _given_folder(folder: str | os.PathLike[str] | None) -> Path | None:
 
 
 def _check_records(name: str, spec: DatasetSpec, parts: tuple[Arrays, Arrays]) -> None:
+    """Check the records that a reader returned: types, shapes, labels and, if it is known, their digest.
+
+    Args:
+        name: name of the data set, for the message.
+        spec: its public facts, with the expected sizes.
+        parts: (x, y) for training and (x, y) for test.
+
+    Raises:
+        DataError: with the first array that differs from the facts.
+    """
     for part, n, (x, y) in zip(("train", "test"), (spec.n_train, spec.n_test), parts, strict=True):
         for what, array, shape in (("x", x, (n, spec.n_features)), ("y", y, (n,))):
             if array.dtype != np.uint8 or array.shape != shape:

@@ -22,7 +22,10 @@ SEED = 0
 
 
 def dead_leaves(n: int, channels: int, size: int) -> torch.Tensor:
-    """The first n images [n, channels, size, size] on [0, 1], always the same for the same arguments."""
+    """Return the first n images [n, channels, size, size] on [0, 1], always the same for the same arguments.
+
+    Disks are drawn from the front to the back: a pixel takes the colour of the first disk that covers it.
+    """
     generator = torch.Generator().manual_seed(SEED)
     side = FINER * size
     places = torch.arange(side)
@@ -41,15 +44,19 @@ def dead_leaves(n: int, channels: int, size: int) -> torch.Tensor:
 
 def standardised(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpec, device: torch.device,
                  pack: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A map of uint8 records of square images [n, n_features] to [n, channels, ...], with the mean 0 and the standard
-    deviation 1 of every channel over images of dead leaves; a channel that hardly varies there is divided by a share of
-    the median deviation, so that it does not drown the others.
+    """Return the map `apply`, followed by a standardisation of its channels over images of dead leaves.
+
+    Each channel gets mean 0 and standard deviation 1 there. A channel that hardly varies is divided by a share of the
+    median deviation, so that it does not drown the others.
 
     Args:
+        apply: maps uint8 records of square images [n, n_features] to [n, channels, ...].
+        spec: facts of the data set: shape and scale of the images.
+        device: device of the records.
         pack: images at a time.
 
     Raises:
-        DataError: where most channels are constant on these images.
+        DataError: if most channels are constant on these images.
     """
     found = _of_references(apply, spec, device, pack)
     axes = (0, *range(2, found.ndim))
@@ -65,11 +72,16 @@ def standardised(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpe
 
 def decorrelated(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpec, device: torch.device, pack: int,
                  degree: float) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A map as of `standardised`, with channels x at every place replaced by (S/s + r)^(-degree/2) (x - m).
+    """Return the map `apply`, with the channels x of every place replaced by (S/s + r)^(-degree/2) (x - m).
 
-    S [channels, channels] is their covariance over places and images of dead leaves, s the mean of its diagonal, m
-    their mean, r = LEAST_SHARE. Degree 1 whitens them (ZCA; Bell and Sejnowski 1997) as far as r allows; between 0 and
-    1 directions in which channels vary together keep a part of their excess.
+    S [channels, channels] is the covariance of the channels over places and images of dead leaves, s the mean of its
+    diagonal, m the mean of the channels there, and r is LEAST_SHARE. Degree 1 whitens the channels (ZCA; Bell and
+    Sejnowski 1997) as far as r allows. With a degree between 0 and 1, directions in which channels vary together keep a
+    part of their excess variance.
+
+    Args:
+        apply, spec, device, pack: as in `standardised`.
+        degree: the exponent, from 0 to 1.
     """
     found = _of_references(apply, spec, device, pack)
     samples = found.flatten(2).transpose(1, 2).flatten(0, 1) if found.ndim > 2 else found
@@ -89,7 +101,10 @@ def decorrelated(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpe
 
 def _of_references(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpec, device: torch.device,
                    pack: int) -> torch.Tensor:
-    """What a map gives for images of dead leaves, [REFERENCES, channels, ...]."""
+    """Return the features of `REFERENCES` images of dead leaves by the map `apply`: [REFERENCES, channels, ...].
+
+    Arguments are those of `standardised`.
+    """
     channels, size, _ = spec.shape
     images = (dead_leaves(REFERENCES, channels, size) * spec.scale).round().to(torch.uint8).flatten(1)
     return torch.cat([apply(some) for some in images.to(device).split(pack)])

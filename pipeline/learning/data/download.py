@@ -25,7 +25,7 @@ class DataError(UserError):
 
 
 def read_cached(path: Path, read: Callable[[Path], Content]) -> Content:
-    """`read(path)`, where a file that fails its verification is one that may be deleted."""
+    """Return `read(path)`; if the file fails its verification, the error adds that this cached copy may be deleted."""
     try:
         return read(path)
     except DataError as error:
@@ -33,11 +33,11 @@ def read_cached(path: Path, read: Callable[[Path], Content]) -> Content:
 
 
 def fetch(url: str, target: Path, read: Callable[[Path], Content]) -> Content:
-    """What `read` makes of `target`, which is downloaded from `url` where it is not there yet.
+    """Return what `read` makes of the file `target`, which is first downloaded from `url` if it is missing.
 
-    Bytes arrive in `<target>.part`. A broken transfer is resumed at once as long as every attempt brings bytes, and
-    its part is kept for the next call. A complete part is moved to `target` only after `read` accepted it; one that
-    `read` refuses is removed, so that the next call starts anew. Of several processes one downloads, the others wait.
+    Bytes arrive in `<target>.part`. A broken transfer is resumed at once as long as every attempt brings bytes, and its
+    part is kept for the next call. A complete part is moved to `target` only after `read` accepted it; one that `read`
+    refuses is removed, so that the next call starts anew. Of several processes one downloads, the others wait.
 
     Args:
         url: address of the file.
@@ -70,7 +70,11 @@ def fetch(url: str, target: Path, read: Callable[[Path], Content]) -> Content:
 
 
 def _download(url: str, part: Path) -> None:
-    """Complete `part`, attempt by attempt."""
+    """Complete the file `part` from `url`: try again as long as every attempt brings bytes.
+
+    Raises:
+        DataError: if an attempt brings none; bytes that arrived before are kept.
+    """
     import requests  # here, and below: records that are at hand need none of it
 
     while True:
@@ -84,7 +88,9 @@ def _download(url: str, part: Path) -> None:
 
 
 def _transfer(url: str, part: Path, offset: int) -> None:
-    """One request: append what follows `offset`, or write all anew where the server ignores the range.
+    """Send one request for the bytes from `offset` on, and append them to the file `part`.
+
+    If the server ignores the range, the file is written from its beginning.
 
     Raises:
         requests.RequestException: also for fewer bytes than announced.

@@ -58,13 +58,16 @@ def encoder_weights(seed: int = 0, steps: int = STEPS) -> dict[str, torch.Tensor
 
 
 def convolutions() -> nn.ModuleList:
-    """The layers as they are trained, with batch normalisation."""
+    """Return the layers of the encoder as they are trained: convolution, batch normalisation and ReLU each."""
     return nn.ModuleList(nn.Sequential(nn.Conv2d(n_in, n_out, side, padding=side // 2, bias=False),
                                        nn.BatchNorm2d(n_out), nn.ReLU()) for n_in, n_out, side in LAYERS)
 
 
 def folded(layers: nn.ModuleList) -> dict[str, torch.Tensor]:
-    """The layers that are kept, with the running means and variances of batch normalisation in weights and biases."""
+    """Return weights and biases of the kept layers, by name, with batch normalisation folded into them.
+
+    Its running means and variances are constants after training, so the folded layers give the same activations.
+    """
     found = {}
     blocks: Any = layers[:KEPT]  # whose parts torch types as Module
     for k, (convolution, norm, _) in enumerate(blocks, start=1):
@@ -75,8 +78,10 @@ def folded(layers: nn.ModuleList) -> dict[str, torch.Tensor]:
 
 
 def _halved(maps: torch.Tensor, layer: int) -> torch.Tensor:
-    """Half the rows and columns after the first two layers."""
-    return max_pool2d(maps, 2) if layer == 0 else avg_pool2d(maps, 2) if layer == 1 else maps
+    """Return maps with half the rows and columns after the first two layers (0 and 1), unchanged after later ones."""
+    if layer == 0:
+        return max_pool2d(maps, 2)
+    return avg_pool2d(maps, 2) if layer == 1 else maps
 
 
 class Encoder:
@@ -92,11 +97,17 @@ class Encoder:
         self.pools = pools
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """Features [N, 288, pools, pools], float32, of images [N, 1 or 3, rows, columns] on [0, 1]; of one
-        colour, all three are that."""
+        """Return features [N, 288, pools, pools], float32, of images [N, 1 or 3, rows, columns] on [0, 1].
+
+        A grey image counts as three equal colours.
+        """
         return torch.cat([self._of(some) for some in images.split(AT_A_TIME)])
 
     def _of(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the features of a few images, as `__call__` does for all: activations of layers 2 and 3, pooled.
+
+        The channels-last layout makes convolutions faster. TF32 would round their factors to 10 bits.
+        """
         maps = ((images.expand(-1, 3, -1, -1) - MIDDLE) / SPREAD).contiguous(memory_format=torch.channels_last)
         found = []
         with torch.backends.cudnn.flags(allow_tf32=False):

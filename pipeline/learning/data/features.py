@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from pipeline.learning.data.dataset import Dataset
-from pipeline.learning.data.dead_leaves import decorrelated, standardised
+from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, decorrelated, standardised
 from pipeline.learning.data.download import DataError
 from pipeline.learning.data.maps import Apply
 from pipeline.learning.data.readers import cache_folder
@@ -31,19 +31,20 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.feature_file import FeatureFile, file_of
 from pipeline.trials.fields import ConfigError
 
-VERSION = 2  # of what is computed; a cache of another is not read
+VERSION = 1  # of what is computed; a cache of another is not read
 LEAST_VARIANCE = 1e-5  # of a group: one of equal values has none, and becomes zeros
 SAID_EVERY = 10_000  # records
 
 
 def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a trial's network takes in of the training and of the test records: uint8 pixels [N, n_0], or bfloat16
-    features [N, n_0] of them, from memory, the cache, or computed now.
+    """Return a network's inputs of all training and test records: uint8 pixels or bfloat16 features, each [N, n_0].
+
+    Features come from memory, from the cache, or are computed now.
 
     Raises:
-        DataError: for a cache that cannot be written, a file of features that is missing or another, features of
-            another shape than stated or, of a trial whose `private_metrics` are plain, that are not finite.
-        OpuUnavailable: for features of a real OPU that are in no cache, where there is none.
+        DataError: for a cache that cannot be written; for a file of features that is missing or has other content; for
+            features of a shape other than stated; or, if `private_metrics` is plain, for features that are not finite.
+        OpuUnavailable: if features of a real OPU (optical processing unit) are in no cache, and there is no OPU.
     """
     if config.parts.features.raw:
         return data.train_x, data.test_x
@@ -60,18 +61,30 @@ def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Te
 
 
 def _require_finite(part: torch.Tensor, config: TrialConfig) -> None:
-    """Where nothing is private; elsewhere such a record contributes nothing, and nobody is told."""
+    """Refuse features [N, n_0] that are not finite, in a trial without privacy, with the number of the first record.
+
+    In a private trial such a record contributes nothing instead: an error about it would reveal the record.
+
+    Raises:
+        DataError: with the first record.
+    """
     if not (finite := part[:, 0].isfinite()).all():
         raise DataError(f"features: '{config.features}' must be finite, which those of record "
                         f"{int(finite.int().argmin())} of {len(part)} are not")
 
 
 def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -> list[torch.Tensor]:
-    """Features of uint8 records [n, n_features] (of a file's rows, which are features), bfloat16 [n, n_0], of every
-    part; all those of a record nan where one of them is not finite.
+    """Return the features of each part of the records, bfloat16 [n, n_0].
+
+    If one feature of a record is not finite, all features of this record become NaN.
+
+    Args:
+        parts: records, each part [n, n_features]: uint8 pixels, or features if they come from a file.
+        data: the data set, for its facts and device.
+        config: a trial with the settings of the map.
 
     Raises:
-        DataError: for features of another shape than stated.
+        DataError: for features of a shape other than stated.
     """
     part, computed_by = config.parts.features, config.parts.features.load()
     with computed_by.opened(data.spec, config, data.train_x.device) as apply:
@@ -87,7 +100,7 @@ def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -
 
 
 def _raised(apply: Apply, power: float) -> Apply:
-    """sign(x) |x|^power of every value x."""
+    """Return the map `apply`, with every feature x replaced by sign(x) |x|^power."""
     def raised(records: torch.Tensor) -> torch.Tensor:
         maps = apply(records)
         return maps.abs().pow(power).copysign(maps)
@@ -96,28 +109,39 @@ def _raised(apply: Apply, power: float) -> Apply:
 
 
 def _of_both(apply: Apply, shape: tuple[int, ...]) -> Apply:
-    """The mean of the features of an image and of its mirror image."""
+    """Return a map to the mean of the features of an image and of its mirror image; `shape` is that of an image."""
     return lambda records: (apply(records) + apply(records.view(-1, *shape).flip(-1).flatten(1))) / 2
 
 
 def _mapped(records: torch.Tensor, apply: Apply, config: TrialConfig) -> torch.Tensor:
+    """Return the features of records, bfloat16 [n, n_0], computed pack by pack.
+
+    Args:
+        records: [n, n_features].
+        apply: maps a pack of records to features [pack, *shape], each record by itself.
+        config: a trial with the settings of the map; with `feature_groups`, features are normalised in groups.
+
+    Raises:
+        DataError: if `apply` returns another shape than stated, or no floating-point numbers.
+    """
     shape, pack = config.parts.features.shape(config), config.parts.features.load().pack
-    found = torch.empty(len(records), math.prod(shape), dtype=torch.bfloat16, device=records.device)
+    features = torch.empty(len(records), math.prod(shape), dtype=torch.bfloat16, device=records.device)
     for begin in range(0, len(records), pack):
-        some = records[begin:begin + pack]
-        maps = apply(some)
-        if maps.shape != (len(some), *shape) or not maps.is_floating_point():
+        batch = records[begin:begin + pack]
+        computed = apply(batch)
+        if computed.shape != (len(batch), *shape) or not computed.is_floating_point():
             raise DataError(f"features: '{config.features}' must give floating point numbers of shape "
-                            f"{(len(some), *shape)}, got {maps.dtype} of shape {tuple(maps.shape)}")
+                            f"{(len(batch), *shape)}, got {computed.dtype} of shape {tuple(computed.shape)}")
         if config.feature_groups:
-            maps = torch.nn.functional.group_norm(maps.float(), config.feature_groups, eps=LEAST_VARIANCE)
-        rows = found[begin:begin + pack]
-        rows.copy_(maps.flatten(1))
+            computed = torch.nn.functional.group_norm(computed.float(), config.feature_groups, eps=LEAST_VARIANCE)
+        rows = features[begin:begin + pack]
+        rows.copy_(computed.flatten(1))
         rows[~rows.isfinite().all(1)] = math.nan  # a record by itself decides that it cannot be used
+        # Report progress, once per `SAID_EVERY` records.
         if begin // SAID_EVERY < (begin + pack) // SAID_EVERY and len(records) > SAID_EVERY:
             done = min(begin + pack, len(records))
             print(f"{config.features}: {done:,} of {len(records):,} records", file=sys.stderr)
-    return found
+    return features
 
 
 def check_file(config: TrialConfig, digests: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -143,6 +167,7 @@ def check_file(config: TrialConfig, digests: Mapping[str, str] = MappingProxyTyp
 
 
 def _file_of(config: TrialConfig) -> FeatureFile:
+    """Return the trial's file of features with its digest and width; a file that does not fit is a `DataError`."""
     try:
         return file_of(Path(config.feature_file), config.dataset)
     except ConfigError as error:
@@ -150,6 +175,7 @@ def _file_of(config: TrialConfig) -> FeatureFile:
 
 
 def _computed(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return features of training and test records, computed now: from pixels, or from the rows of a file."""
     if not config.parts.features.of_file:
         train, test = compute((data.train_x, data.test_x), data, config)
         return train, test
@@ -160,7 +186,10 @@ def _computed(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.T
 
 
 def _cached(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of several processes one computes, the others wait and read."""
+    """Return features of training and test records from the cache; compute and store them first if they are missing.
+
+    If several processes ask at once, one computes, and the others wait and read.
+    """
     path = cache_folder() / "features" / f"{_digest(data, config)}.safetensors"
     device = data.train_x.device
     with contextlib.ExitStack() as held:
@@ -180,6 +209,7 @@ def _cached(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Ten
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
+    """Turn errors of the file system within the context into a `DataError` that names the cache file."""
     try:
         yield
     except OSError as error:
@@ -188,7 +218,10 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _read(path: Path) -> dict[str, torch.Tensor] | None:
-    """What the cache has; None where there is nothing, or where it is damaged, which is said."""
+    """Return the cached features, by `train` and `test`; None if there are none, or if the file is damaged.
+
+    A damaged file is reported on stderr, and computed again.
+    """
     if not path.exists():
         return None
     try:
@@ -205,6 +238,7 @@ def _read(path: Path) -> dict[str, torch.Tensor] | None:
 
 
 def _checksum(found: dict[str, torch.Tensor]) -> str:
+    """Return the SHA-256 of the features of training and test records, which the cache file holds to detect damage."""
     content = hashlib.sha256()
     for name in ("train", "test"):
         content.update(found[name].view(torch.uint8).numpy().data)
@@ -212,9 +246,10 @@ def _checksum(found: dict[str, torch.Tensor]) -> str:
 
 
 def _digest(data: Dataset, config: TrialConfig) -> str:
-    """Of the records, the settings of the map and the version of its code."""
-    code = config.parts.features.load().code
-    named = [VERSION, *config.parts.features.key(config), data.spec.shape, *([code] if code else [])]
+    """Return the name of the cache file: a digest of the records, the map's settings and the version of its code."""
+    part, code = config.parts.features, config.parts.features.load().code
+    named = [VERSION, *part.key(config), data.spec.shape, *([code] if code else []),
+             *([LEAST_DEVIATION] if part.standardised else [])]
     content = hashlib.sha256(json.dumps(named).encode())
     for records in (data.train_x, data.test_x):
         content.update(records.cpu().numpy().data)

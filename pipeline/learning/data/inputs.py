@@ -14,16 +14,20 @@ CHUNK_ELEMENTS = {"cpu": 2**18, "cuda": 2**28}
 
 
 class Inputs:
-    """Records resident on the device, handed out as float batches: uint8 pixels on the trial's input scale, features as
-    they are.
+    """Records resident on the device, handed out as batches of floats: pixels on the trial's input scale, or features.
 
-    Attributes:
-        usable: [N], false for records whose features are not finite, which are handed out as zeros and must contribute
-            nothing; None where all can be used.
-        of_channels: of pixels, means and deviations by which channels are shifted and scaled.
+    Args:
+        records: [N, n_0], uint8 pixels or features.
+        config: a trial, with `inputs` (the scale of pixels) and `input_norm` (the norm of every input; 0 for none).
+        data: the data set, for the mean, deviation and scale of its pixels.
+
+    Attributes: usable: [N], false for records whose features are not finite; they are handed out as zeros and must
+    contribute nothing. None if all can be used. of_channels: for pixels, the means and deviations by which channels are
+    shifted and scaled.
     """
 
     def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
+        """Keep the records and, for pixels, prepare x -> factor x + shift, which puts them on the input scale."""
         self.records, self.norm = records, config.input_norm
         self.scaled = config.parts.features.raw
         usable = None if self.scaled else records[:, 0].isfinite()  # of a record all features are, or none
@@ -31,17 +35,21 @@ class Inputs:
         self._buffer = torch.empty(0, records.shape[1], device=records.device)
         if not self.scaled:
             return
-        mean, std = self.of_channels = {"unit": ((0.0,), (1.0,)), "centered": ((0.5,), (0.5,)),
-                     "standardized": (data.spec.mean, data.spec.std)}[config.inputs]
-        per_channel = data.spec.n_features // len(mean)
-        columns = [torch.tensor(v, device=records.device).repeat_interleave(per_channel) for v in (mean, std)]
-        self.factor, self.shift = 1 / (data.spec.scale * columns[1]), -columns[0] / columns[1]
+        scales = {"unit": ((0.0,), (1.0,)), "centered": ((0.5,), (0.5,)),
+                  "standardized": (data.spec.mean, data.spec.std)}
+        self.of_channels = scales[config.inputs]
+        per_channel = data.spec.n_features // len(self.of_channels[0])
+        mean, std = (torch.tensor(values, device=records.device).repeat_interleave(per_channel)
+                     for values in self.of_channels)
+        self.factor, self.shift = 1 / (data.spec.scale * std), -mean / std  # x -> (x/scale - mean)/std
 
     def batch(self, indices: torch.Tensor, passing: bool = False) -> Activation:
-        """Float inputs [..., n_0] of the records at `indices` [...].
+        """Return float inputs [..., n_0] of the records at `indices` [...].
 
         Args:
-            passing: put them where the next ones that are passing overwrite them: large memory is slow to get.
+            indices: places of records, of any shape.
+            passing: whether the inputs may lie in a buffer that the next passing batch overwrites. This is faster, as
+                new memory is slow to get.
         """
         places = indices.flatten()
         inputs = self._place(len(places), passing)
@@ -51,14 +59,22 @@ class Inputs:
         return inputs.view(*indices.shape, inputs.shape[1])
 
     def _place(self, rows: int, passing: bool) -> torch.Tensor:
-        room = self._buffer
-        if not passing or len(room) < rows:
-            room = room.new_empty(rows, room.shape[1])
+        """Return memory [rows, n_0] for inputs: a part of the buffer if `passing`, else new memory.
+
+        The buffer grows when it is too small.
+        """
+        memory = self._buffer
+        if not passing or len(memory) < rows:
+            memory = memory.new_empty(rows, memory.shape[1])
         if passing:
-            self._buffer = room
-        return room[:rows]
+            self._buffer = memory
+        return memory[:rows]
 
     def _write(self, places: torch.Tensor, out: torch.Tensor) -> None:
+        """Write the inputs of the records at `places` to `out` [n, n_0], scaled and normalised.
+
+        Unusable records become zeros.
+        """
         out.copy_(self.records.index_select(0, places))
         if self.usable is not None:
             out[~self.usable[places]] = 0.0

@@ -46,12 +46,13 @@ class Map:
 
 
 def _images(records: torch.Tensor, spec: DatasetSpec) -> torch.Tensor:
-    """Records [n, n_features] as floats on [0, 1], [n, *shape of the data set]."""
+    """Return records [n, n_features] as images of floats on [0, 1], [n, *shape of the data set]."""
     return records.view(-1, *spec.shape).to(torch.float32) / spec.scale
 
 
 @contextlib.contextmanager
 def _scattering(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
+    """Yield the map of records to their scattering coefficients, of each colour by itself."""
     channels = spec.shape[0]
 
     def apply(records: torch.Tensor) -> torch.Tensor:
@@ -64,6 +65,7 @@ def _scattering(spec: DatasetSpec, config: TrialConfig, device: torch.device) ->
 
 @contextlib.contextmanager
 def _patches(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
+    """Yield the map of records to the responses of patch filters, followed by the encoder's features if asked for."""
     channels, size, *_ = spec.shape
     maps = Patches(channels, size, config.patch_filters, config.patch_size, config.patch_threshold, config.patch_pools,
                    device)
@@ -124,6 +126,8 @@ def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig],
 
 def _extension(function: Callable[[torch.Tensor, TrialConfig], torch.Tensor]
                ) -> Callable[[DatasetSpec, TrialConfig, torch.device], AbstractContextManager[Apply]]:
+    """Return the `Map.opened` of an extension, from its function of images and a trial."""
+
     @contextlib.contextmanager
     def opened(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
         yield lambda records: function(_images(records, spec), config)
@@ -131,8 +135,10 @@ def _extension(function: Callable[[torch.Tensor, TrialConfig], torch.Tensor]
 
 
 def _code(function: Any) -> str:
-    """Digest of the module in which a function is defined; empty where it has none, as in a notebook, whose cells may
-    change under the same name."""
+    """Return the digest of the module that defines a function; empty if there is no file.
+
+    A cell of a notebook has none, and may change under the same name, so its features are not cached.
+    """
     code = getattr(getattr(function, "func", function), "__code__", None)
     path = Path(code.co_filename) if code else None
     return hashlib.sha256(path.read_bytes()).hexdigest() if path and path.is_file() else ""

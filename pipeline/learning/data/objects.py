@@ -26,6 +26,10 @@ class Objects:
     """
 
     def __init__(self, n: int, seed: int, backgrounds: int = BACKGROUNDS) -> None:
+        """Draw each object's parts: place, half axes, angle, shape (ellipse or box), colour, texture and shading.
+
+        An image spans [-1, 1] in both directions, so lengths are in half images.
+        """
         self.n, self.generator = n, torch.Generator().manual_seed(seed)
         self.centres = 1.1 * (self._uniform(n, PARTS, 2) - 0.5)
         self.centres[:, 0] *= 0.3
@@ -42,7 +46,10 @@ class Objects:
         self.rows, self.columns = torch.meshgrid(line, line, indexing="ij")
 
     def batch(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The next images [size, 3, SIDE, SIDE] on [0, 1], and which objects are on them [size]."""
+        """Return the next images [size, 3, SIDE, SIDE] on [0, 1], and the object on each [size].
+
+        Parts are painted one over the other. In the coordinates p, q of a part, |p|^k + |q|^k <= 1 is its inside.
+        """
         which = torch.randint(self.n, (size,), generator=self.generator)
         x, y = self._posed(size)
         images = self._behind(size)
@@ -67,7 +74,10 @@ class Objects:
         return self._lit(images), which
 
     def _posed(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Coordinates of an object at all pixels, two of [size, SIDE, SIDE]: moved, turned, stretched and mirrored."""
+        """Return coordinates x, y of an object at all pixels, each [size, SIDE, SIDE], in a random pose per image.
+
+        An object is moved, turned, zoomed, stretched and perhaps mirrored.
+        """
         zoom, turn = 0.75 + 0.6 * self._uniform(size, 1, 1), 0.5 * self._centred(size, 1, 1)
         right, lower = 0.5 * self._centred(2, size, 1, 1)
         wider = 1 + 0.3 * self._centred(size, 1, 1)
@@ -77,7 +87,7 @@ class Objects:
                 (turn.cos() * y - turn.sin() * x) / zoom / wider)
 
     def _behind(self, size: int) -> torch.Tensor:
-        """Parts of dead leaves, [size, 3, SIDE, SIDE], in a light of their own."""
+        """Return backgrounds [size, 3, SIDE, SIDE]: random parts of dead leaves, with random contrast and light."""
         which = torch.randint(len(self.backgrounds), (size,), generator=self.generator)
         first = torch.randint(ROOM + 1, (2, size, 1), generator=self.generator)
         rows, columns = first + torch.arange(SIDE)
@@ -87,7 +97,7 @@ class Objects:
         return 0.5 + (seen - 0.5) * (0.4 + 0.6 * self._uniform(size, 1, 1, 1)) + 0.25 * self._centred(size, 3, 1, 1)
 
     def _lit(self, images: torch.Tensor) -> torch.Tensor:
-        """Images in other contrast, light, colours and focus, with noise."""
+        """Return images with random contrast, light, saturation, tint, focus and noise, on [0, 1]."""
         size = len(images)
         images = (images - 0.5) * (0.7 + 0.6 * self._uniform(size, 1, 1, 1)) + 0.5
         images = images + 0.3 * self._centred(size, 1, 1, 1) + 0.12 * self._centred(size, 3, 1, 1)
@@ -103,5 +113,5 @@ class Objects:
         return torch.rand(*shape, generator=self.generator)
 
     def _centred(self, *shape: int) -> torch.Tensor:
-        """Uniform on [-0.5, 0.5]."""
+        """Return random numbers of this shape, uniform on [-0.5, 0.5]."""
         return self._uniform(*shape) - 0.5

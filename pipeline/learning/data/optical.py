@@ -22,11 +22,12 @@ from pipeline.trials.datasets import DatasetSpec
 
 
 def encoded(records: torch.Tensor, thresholds: int, scale: float) -> torch.Tensor:
-    """Bits of pixels.
+    """Return the bits of pixels, as an OPU displays them: bit k is set if the pixel is above threshold k.
 
     Args:
         records: [n, n_features], uint8, 0..scale.
-        thresholds: T.
+        thresholds: their number T; they lie at scale k/(T + 1).
+        scale: the largest pixel.
 
     Returns:
         [n, T n_features], uint8: all pixels against the lowest threshold, then all against the next.
@@ -52,7 +53,7 @@ class SimulatedOptics:
         self.width, self.parts = width, torch.from_numpy(parts).to(device)  # [n_bits, 2 width]
 
     def __call__(self, bits: torch.Tensor) -> torch.Tensor:
-        """Intensities [n, width], float32, of bits [n, n_bits]."""
+        """Return intensities [n, width], float32, of bits [n, n_bits]."""
         field = (bits.to(torch.float32) @ self.parts).square_()
         return field[:, :self.width] + field[:, self.width:]
 
@@ -68,6 +69,7 @@ class HardwareOptics:
     """
 
     def __init__(self, n_bits: int, width: int, open_opu: Callable[[int], Any] | None = None) -> None:
+        """Open the device for records of `n_bits` bits; close it again if this fails."""
         self.opu = (open_opu or open_host_opu)(width)
         try:
             self.opu.fit1d(n_features=n_bits)
@@ -76,7 +78,7 @@ class HardwareOptics:
             raise
 
     def __call__(self, bits: torch.Tensor) -> torch.Tensor:
-        """Intensities [n, width], float32, of bits [n, n_bits], on their device."""
+        """Return intensities [n, width], float32, of bits [n, n_bits], on the device of the bits."""
         seen = np.asarray(self.opu.transform(bits.cpu().numpy()), dtype=np.float32)
         return torch.from_numpy(seen).to(bits.device)
 
@@ -88,8 +90,10 @@ class HardwareOptics:
 @contextlib.contextmanager
 def optical(spec: DatasetSpec, config: TrialConfig, device: torch.device
             ) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
-    """What maps uint8 records [n, n_features] to intensities [n, optical_width], float32; a real OPU is given back at
-    the end."""
+    """Yield the map of uint8 records [n, n_features] to intensities [n, optical_width], float32.
+
+    A real OPU (optical processing unit) is held within the context.
+    """
     n_bits = config.optical_thresholds * spec.n_features
     with contextlib.ExitStack() as held:
         optics: HardwareOptics | SimulatedOptics

@@ -21,12 +21,15 @@ CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**28}
 
 
 def filters(channels: int, size: int, n: int, side: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Filters and offsets by which z = filter * p/s + offset is the product of a whitened patch with a drawn one.
+    """Return filters and offsets of whitened patches: z = filter * p/s + offset for a patch p of an image.
+
+    z is the product of the whitened patch with a whitened patch of synthetic images, of length 1. s is the contrast of
+    p (see `folded`).
 
     Args:
-        channels: of the images.
+        channels: channels of the images.
         size: rows (columns) of the images of dead leaves.
-        n: filters.
+        n: number of filters.
         side: rows (columns) of a patch.
 
     Returns:
@@ -51,19 +54,20 @@ def filters(channels: int, size: int, n: int, side: int) -> tuple[torch.Tensor, 
 
 
 def folded(chosen: torch.Tensor, mean: torch.Tensor, covariance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What gives the product of a whitened patch with a unit vector at once: z = f^T w(q) = weights q + offset.
+    """Return weights and offsets that whiten a patch and take its product with chosen patches in one step.
 
-    With S the covariance of patches q that are normalised, w(q) = (S + LEAST_VARIANCE)^-1/2 (q - mean), and f is w of a
-    chosen patch over its length. A patch p with pixels of mean m and variance v is normalised to q = (p - m)/s,
-    s^2 = v + LEAST_CONTRAST; weights have the sum 0, so that weights q = weights p/s.
+    A patch p, with pixels of mean m and variance v, is normalised to q = (p - m)/s, with s^2 = v + LEAST_CONTRAST. It
+    is whitened by w(q) = (S + LEAST_VARIANCE)^-1/2 (q - mean), with S the covariance of normalised patches. Let f be w
+    of a chosen patch, scaled to length 1. Then f^T w(q) = weights q + offset. The weights have the sum 0, so weights q
+    is weights p/s.
 
     Args:
         chosen: normalised patches [n, d].
-        mean: [d].
+        mean: mean of all normalised patches [d].
         covariance: S [d, d].
 
     Returns:
-        [n, d] and [n].
+        Weights [n, d] and offsets [n].
     """
     variances, axes = torch.linalg.eigh(covariance)
     whitening = axes * (variances.clamp(min=0) + LEAST_VARIANCE).rsqrt() @ axes.T
@@ -91,12 +95,17 @@ class Patches:
         self.threshold, self.pools = threshold, pools
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """Features [N, 2 n, pools, pools], float32, of images [N, channels, rows, columns] on [0, 1]."""
+        """Return features [N, 2 n, pools, pools], float32, of images [N, channels, rows, columns] on [0, 1]."""
         places = (images.shape[-1] - self.weights.shape[-1] + 1) ** 2
         at_a_time = max(1, CHUNK_ELEMENTS[images.device.type] // (len(self.weights) * places))
         return torch.cat([self._of(some) for some in images.split(at_a_time)])
 
     def _of(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the features of a few images, as `__call__` does for all.
+
+        The variance of a patch's pixels follows from the means of pixels and of their squares, which average pools give
+        for all patches at once.
+        """
         _, channels, side, _ = self.weights.shape
         d = channels * side**2
         exact = images.double()  # in float32 a faint patch would have no variance

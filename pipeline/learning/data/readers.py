@@ -52,12 +52,16 @@ Reader = Callable[[DatasetSpec, Path | None], tuple[Arrays, Arrays]]  # of the f
 
 
 def cache_folder() -> Path:
-    """PHOTONIC_CACHE, by default ~/.cache/photonic: where downloads and computed features are kept."""
+    """Return the folder of downloads and computed features: PHOTONIC_CACHE, by default ~/.cache/photonic."""
     return Path(os.environ.get("PHOTONIC_CACHE") or "~/.cache/photonic").expanduser()
 
 
 def _locate(folder: Path, candidates: Sequence[str]) -> Path:
-    """The first of `candidates` that is in the given folder."""
+    """Return the path of the first of `candidates` that exists in the folder that the user gave.
+
+    Raises:
+        DataError: if none exists.
+    """
     for candidate in candidates:
         if (folder / candidate).exists():
             return folder / candidate
@@ -66,8 +70,15 @@ def _locate(folder: Path, candidates: Sequence[str]) -> Path:
 
 
 def check_digest(path: str | Path, payload: bytes, expected: str) -> None:
-    """Raises:
-        DataError: for content with another SHA-256 than `expected`.
+    """Check that content has the expected SHA-256.
+
+    Args:
+        path: name of the content, for the message.
+        payload: the content.
+        expected: the digest in hexadecimal.
+
+    Raises:
+        DataError: if it has another.
     """
     digest = hashlib.sha256(payload).hexdigest()
     if digest != expected:
@@ -75,15 +86,20 @@ def check_digest(path: str | Path, payload: bytes, expected: str) -> None:
 
 
 def check_labels(what: str, y: np.ndarray, n_classes: int) -> None:
-    """Raises:
-        DataError: for a label that is not below `n_classes`; `what` is what the message calls them.
+    """Check that the labels y [n] are below `n_classes`; `what` names them in the message.
+
+    Raises:
+        DataError: with the largest label, if it is not.
     """
     if y.max() >= n_classes:
         raise DataError(f"{what}: expected labels 0..{n_classes - 1}, got {y.max()}")
 
 
 def digits(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
-    """The 8 x 8 digits of scikit-learn, split once and for all by a fixed permutation."""
+    """Return the 8 x 8 digits of scikit-learn, split into training and test records by a fixed permutation.
+
+    `folder` is not used: the package holds the records.
+    """
     from sklearn.datasets import load_digits  # takes a second to import, and only this dataset needs it
 
     bunch = load_digits()
@@ -93,9 +109,17 @@ def digits(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
 
 
 def _idx_dataset(name: str, spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
-    """The four idx files of MNIST or Fashion-MNIST."""
+    """Return training and test records of MNIST or Fashion-MNIST, from their four idx files.
+
+    Args:
+        name: `mnist` or `fashion_mnist`.
+        spec: public facts of the data set.
+        folder: the folder that the user gave; None downloads the files into the cache.
+    """
 
     def array(file: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Return the verified content of one idx file as an array of `shape`."""
+
         def read(path: Path) -> np.ndarray:
             return _read_idx(path, shape, DIGESTS[name][file])
 
@@ -112,7 +136,11 @@ def _idx_dataset(name: str, spec: DatasetSpec, folder: Path | None) -> tuple[Arr
 
 
 def _read_idx(path: Path, shape: tuple[int, ...], digest: str) -> np.ndarray:
-    """A verified idx file of unsigned bytes, gzipped or not, as a writable array of `shape`."""
+    """Return a verified idx file of unsigned bytes, gzipped or not, as a writable array of `shape`.
+
+    Raises:
+        DataError: for a file that cannot be read, is not complete, or has another shape or digest.
+    """
     try:
         payload = path.read_bytes()
         if payload[:2] == b"\x1f\x8b":
@@ -133,7 +161,10 @@ def _read_idx(path: Path, shape: tuple[int, ...], digest: str) -> np.ndarray:
 
 
 def cifar10(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
-    """CIFAR-10, binary version. What an archive held is kept unpacked in the cache: decompression takes seconds."""
+    """Return training and test records of CIFAR-10, from its binary version.
+
+    An archive takes seconds to decompress, so its content is kept unpacked in the cache.
+    """
     unpacked = cache_folder() / CIFAR_FOLDER / CIFAR_UNPACKED
     source = None if folder is None else _locate(folder, CIFAR_PATHS)
     if source is not None and source.is_dir():
@@ -151,7 +182,7 @@ def cifar10(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
 
 
 def _read_members(folder: Path, spec: DatasetSpec) -> dict[str, bytes]:
-    """The verified `.bin` files of an unpacked folder, by name."""
+    """Return the verified `.bin` files of an unpacked folder, by name."""
     members = {}
     for name in DIGESTS["cifar10"]:
         try:
@@ -163,7 +194,7 @@ def _read_members(folder: Path, spec: DatasetSpec) -> dict[str, bytes]:
 
 
 def _read_archive(path: Path, spec: DatasetSpec) -> dict[str, bytes]:
-    """The verified `.bin` members of a tar archive, by name."""
+    """Return the verified `.bin` members of a tar archive, by name."""
     members = {}
     try:
         with tarfile.open(path) as archive:
@@ -182,7 +213,19 @@ def _read_archive(path: Path, spec: DatasetSpec) -> dict[str, bytes]:
 
 
 def _check_member(path: str | Path, name: str, payload: bytes, spec: DatasetSpec) -> None:
-    """A batch is a row of records: one byte of label, then the pixels (1 + 3 * 32 * 32 = 3073 bytes)."""
+    """Check the size and digest of one file of CIFAR-10.
+
+    A file is a sequence of records: one byte of label, then the pixels (1 + 3 * 32 * 32 = 3073 bytes).
+
+    Args:
+        path: the file or archive member, for the message.
+        name: its name, which tells training from test records.
+        payload: its content.
+        spec: public facts of the data set.
+
+    Raises:
+        DataError: for another size or digest.
+    """
     n = spec.n_test if name in CIFAR_BATCHES["test"] else spec.n_train // len(CIFAR_BATCHES["train"])
     n_bytes = n * (1 + spec.n_features)
     if len(payload) != n_bytes:
@@ -191,7 +234,19 @@ def _check_member(path: str | Path, name: str, payload: bytes, spec: DatasetSpec
 
 
 def _cifar10_arrays(source: Path, spec: DatasetSpec, members: dict[str, bytes]) -> tuple[Arrays, Arrays]:
+    """Return training and test records from the content of CIFAR-10's files.
+
+    Args:
+        source: their folder or archive, for messages.
+        spec: public facts of the data set.
+        members: content of the files, by name.
+
+    Raises:
+        DataError: for unknown labels, or classes of unequal size.
+    """
+
     def split(part: str) -> Arrays:
+        """Return (x, y) of the training or the test records."""
         records = [np.frombuffer(members[name], np.uint8).reshape(-1, 1 + spec.n_features)
                    for name in CIFAR_BATCHES[part]]
         y = np.concatenate([batch[:, 0] for batch in records])
@@ -205,10 +260,13 @@ def _cifar10_arrays(source: Path, spec: DatasetSpec, members: dict[str, bytes]) 
 
 
 def svhn(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
-    """The cropped digits of SVHN (Netzer et al. 2011). No digest of the files is known: sizes and labels
-    are checked."""
+    """Return training and test records of SVHN's cropped digits (Netzer et al. 2011).
+
+    No digest of the files is known, so only sizes, types and labels are checked.
+    """
 
     def split(part: str, n: int) -> Arrays:
+        """Return (x, y) of the n training or test records, from the given folder or the download."""
         file = f"{part}_32x32.mat"
         if folder is not None:
             return _read_svhn(_locate(folder, [f"{SVHN_FOLDER}/{file}", file]), spec, n)
@@ -219,7 +277,13 @@ def svhn(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
 
 
 def _read_svhn(path: Path, spec: DatasetSpec, n: int) -> Arrays:
-    """A MATLAB 5 file with X uint8 [rows, columns, channels, n] and y [n, 1], of labels 1..10; 10 is the digit 0."""
+    """Return (x, y) of a MATLAB 5 file of SVHN.
+
+    It has X uint8 [rows, columns, channels, n] and y [n, 1] with labels 1..10, where 10 is the digit 0.
+
+    Raises:
+        DataError: for a file that cannot be read, or has other shapes, types or labels.
+    """
     from scipy.io import loadmat
 
     try:
@@ -238,7 +302,10 @@ def _read_svhn(path: Path, spec: DatasetSpec, n: int) -> Arrays:
 
 
 def _keep_unpacked(members: dict[str, bytes], unpacked: Path) -> None:
-    """Write the copy beside its place and rename it: it appears whole or not at all."""
+    """Write the files of an archive to the folder `unpacked`, which appears whole or not at all.
+
+    They are written beside it first, and then renamed. A failure costs only time, so it is reported and not raised.
+    """
     try:
         unpacked.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=unpacked.parent) as scratch:

@@ -25,8 +25,14 @@ from pipeline.trials.part import PARTS
 
 
 def split(n_records: int, n_validation: int, seed: int, used: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """(training, validation) record indices, together `used` (by default all) of n_records, drawn from the trial's
-    `split` stream."""
+    """Return indices of training and validation records, drawn from the trial's `split` stream.
+
+    Args:
+        n_records: number of records.
+        n_validation: number of validation records.
+        seed: seed of the trial.
+        used: number of records in both together; by default all.
+    """
     order = numpy_generator(seed, "split").permutation(n_records)[:used]
     return order[n_validation:], order[:n_validation]
 
@@ -40,8 +46,11 @@ def _without_replacement(rng: np.random.Generator, n: int, steps: int, m: int) -
 
 
 def _poisson(rng: np.random.Generator, n: int, steps: int, m: int) -> np.ndarray:
-    """[steps, capacity], filled up with -1. The capacity is six standard deviations above m, so that it depends on a
-    larger batch, about once in 10^9 steps, only then; no record is ever left out."""
+    """Return the batches of an epoch [steps, capacity], filled up with `ABSENT`: each record with rate m/n.
+
+    The capacity is six standard deviations above m. A larger batch, about once in 10^9 steps, enlarges it: no record is
+    ever left out.
+    """
     sizes = rng.binomial(n, m / n, steps)
     return _filled_up(n, m, [rng.choice(n, size, replace=False, shuffle=False) for size in sizes])
 
@@ -58,7 +67,10 @@ def _capacity(n: int, m: int) -> int:
 ABSENT = -1  # where a batch is smaller than the tensor that holds it
 
 def _secret_order(n: int) -> np.ndarray:
-    """A permutation, all with the same probability: without ties every order of the integers is as likely."""
+    """Return a secret permutation of n records, all with the same probability.
+
+    It sorts secret integers; with ties, which would favour some orders, it draws again.
+    """
     while True:
         integers = secret_integers(n)
         order = np.argsort(integers)
@@ -113,6 +125,7 @@ class BatchSampler:
 
     def __init__(self, name: str, records: Sequence[np.ndarray], seeds: Sequence[int], batch_size: int, steps: int,
                  device: torch.device, secure: bool = False) -> None:
+        """Load the sampler and, unless batches are secret, make each trial's generator; the class has the arguments."""
         self.drawing: Sampler = PARTS["sampler"][name].load()
         self.records = list(records)
         self.generators = [None if secure else numpy_generator(seed, "sampling") for seed in seeds]
@@ -130,7 +143,7 @@ class BatchSampler:
         return torch.from_numpy(np.stack(padded, axis=1).astype(np.int64)).to(self.device)
 
     def state(self) -> list[dict[str, Any]]:
-        """Per trial, the state of its generator as JSON values; nothing of secure trials."""
+        """Return the state of each trial's generator as JSON values; empty for secure trials, which have none."""
         return [dict(rng.bit_generator.state) for rng in self.generators if rng]
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> None:

@@ -21,11 +21,11 @@ PERIODS = range(-2, 3)  # copies of a filter that are added up, so that it is pe
 
 
 def scattering(images: torch.Tensor, scales: int = 2, angles: int = 8) -> torch.Tensor:
-    """Coefficients up to the second order.
+    """Return scattering coefficients of images, up to the second order.
 
     With z the image, reflected at its borders, psi_{j,t} a wavelet of scale 2^j and angle t, and phi an average over
-    2^J pixels: z * phi, |z * psi_{j,t}| * phi, and ||z * psi_{j,t}| * psi_{k,u}| * phi for k > j, each at every
-    2^J-th pixel.
+    2^J pixels: z * phi, |z * psi_{j,t}| * phi, and ||z * psi_{j,t}| * psi_{k,u}| * phi for k > j, each at every 2^J-th
+    pixel.
 
     Args:
         images: [n, size, size], float.
@@ -34,7 +34,7 @@ def scattering(images: torch.Tensor, scales: int = 2, angles: int = 8) -> torch.
 
     Returns:
         [n, 1 + J L + L^2 J (J - 1)/2, size', size'], orders one after the other, each by scale, then angle (and of the
-        second order by the scale and angle of the second wavelet); size' = padded size/2^J - 2.
+            second order by the scale and angle of the second wavelet); size' = padded size/2^J - 2.
     """
     size = images.shape[-1]
     padded = padded_size(size, scales)
@@ -56,7 +56,16 @@ def scattering(images: torch.Tensor, scales: int = 2, angles: int = 8) -> torch.
 
 
 def _modulus(spectrum: torch.Tensor, wavelets: torch.Tensor, step: int) -> torch.Tensor:
-    """Moduli of an image's wavelet transforms, at every step-th pixel: in the spectrum, aliases are averaged."""
+    """Return the moduli of wavelet transforms at every step-th pixel.
+
+    Taking every step-th pixel averages step^2 blocks of the spectrum. This is done before the inverse transform, which
+    is then smaller.
+
+    Args:
+        spectrum: spectrum of the image [..., size, size].
+        wavelets: spectra of the wavelets [L, size, size].
+        step: pixels between two places.
+    """
     size = spectrum.shape[-1] // step
     blocks = [slice(k * size, (k + 1) * size) for k in range(step)]
     folded = sum(spectrum[..., rows, columns] * wavelets[..., rows, columns] for rows in blocks for columns in blocks)
@@ -64,7 +73,7 @@ def _modulus(spectrum: torch.Tensor, wavelets: torch.Tensor, step: int) -> torch
 
 
 def _average(images: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Averages of images [..., s, s], as one product with weights [s^2, q^2]: [..., q, q]."""
+    """Return averages [..., q, q] of images [..., s, s], as one product with weights [s^2, q^2]."""
     size = math.isqrt(weights.shape[1])
     return (images.flatten(-2) @ weights).unflatten(-1, (size, size))
 
@@ -72,8 +81,17 @@ def _average(images: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 @lru_cache(maxsize=8)
 def _filters(size: int, scales: int, angles: int,
              device: torch.device) -> tuple[list[list[torch.Tensor]], list[torch.Tensor]]:
-    """Spectra, real, of the wavelets of every scale j for images at every 2^r-th pixel, r = 0..j, [L, size/2^r,
-    size/2^r]; and by r the weights of the averages at every 2^J-th pixel without the border, [(size/2^r)^2, q^2]."""
+    """Return the wavelets and the averages of `scattering` for images of this padded size.
+
+    Args:
+        size: rows (columns) of a padded image.
+        scales, angles: J and L.
+        device: device of the images.
+
+    Returns:
+        By scale j, then by resolution r = 0..j (every 2^r-th pixel): real spectra [L, size/2^r, size/2^r]. And by r the
+            weights [(size/2^r)^2, q^2] of averages at every 2^J-th pixel, without the border.
+    """
     wavelets = []
     for j in range(scales):
         turned = [_morlet(size, WIDTH * 2**j, (int(angles - angles / 2 - 1) - t) * math.pi / angles, FREQUENCY / 2**j,
@@ -92,7 +110,15 @@ def _filters(size: int, scales: int, angles: int,
 
 
 def _gabor(size: int, sigma: float, theta: float, xi: float, slant: float) -> np.ndarray:
-    """A complex wave of frequency xi under a Gaussian of width sigma, sigma/slant across: [size, size], periodic."""
+    """Return a complex wave under a Gaussian envelope, [size, size], periodic.
+
+    Args:
+        size: rows (columns).
+        sigma: width of the envelope along the wave, in pixels; across it is sigma/slant.
+        theta: angle of the wave, in radians.
+        xi: frequency of the wave, in radians per pixel; 0 gives the envelope.
+        slant: ratio of the widths.
+    """
     cos, sin = math.cos(theta), math.sin(theta)
     x = np.arange(PERIODS.start * size, PERIODS.stop * size, dtype=float)
     xx, yy = np.meshgrid(x, x, indexing="ij")
@@ -104,13 +130,21 @@ def _gabor(size: int, sigma: float, theta: float, xi: float, slant: float) -> np
 
 
 def _morlet(size: int, sigma: float, theta: float, xi: float, slant: float) -> np.ndarray:
-    """A Gabor wave less as much of its envelope as makes its mean 0."""
+    """Return a Morlet wavelet: a Gabor wave, minus the multiple of its envelope that makes its mean 0.
+
+    Arguments are those of `_gabor`.
+    """
     wave, envelope = (_gabor(size, sigma, theta, frequency, slant) for frequency in (xi, 0.0))
     return wave - wave.sum() / envelope.sum() * envelope
 
 
 def _at(spectra: np.ndarray, resolution: int) -> np.ndarray:
-    """Spectra [..., size, size] of filters for images at every 2^resolution-th pixel; what would alias is left out."""
+    """Return spectra of filters for images at every 2^resolution-th pixel; frequencies that would alias are set to 0.
+
+    Args:
+        spectra: [..., size, size].
+        resolution: r >= 0; the result is [..., size/2^r, size/2^r].
+    """
     if not resolution:
         return spectra
     size, step = spectra.shape[-1], 2**resolution

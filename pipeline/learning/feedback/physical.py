@@ -47,6 +47,7 @@ class PhysicalOpuProjector(Projector):
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu", *, cameras: Sequence[Camera], noise_seeds: Sequence[int]) -> None:
+        """Check the cameras, draw the transmission matrices and prepare the noise; the class has the arguments."""
         super().__init__(n_classes, n_out_total, seeds, std, device)
         for name, given in (("cameras", cameras), ("noise_seeds", noise_seeds)):
             if len(given) != self.n_replicas:

@@ -44,6 +44,7 @@ class Projector(ABC):
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu") -> None:
+        """Check and keep the arguments, which the class describes."""
         for name, value in (("n_classes", n_classes), ("n_out_total", n_out_total), ("seeds", len(seeds))):
             if value < 1:
                 raise ValueError(f"{name}: must be at least 1, got {value}")
@@ -104,6 +105,10 @@ class GaussianProjector(Projector):
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu") -> None:
+        """Draw B of every replica from its seed, with entries N(0, std^2).
+
+        It is drawn on the CPU, so that a seed gives the same B on every device.
+        """
         super().__init__(n_classes, n_out_total, seeds, std, device)
         drawn = [torch.randn(n_classes, n_out_total, generator=torch.Generator("cpu").manual_seed(seed))
                  for seed in seeds]
@@ -145,6 +150,7 @@ class SimulatedOpuProjector(Projector):
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu", *, validate: bool = False) -> None:
+        """Build the simulated device of every seed; B is the real part of its matrix, with deviation `std`."""
         super().__init__(n_classes, n_out_total, seeds, std, device)
         self._validate = validate
         self._check_next = validate or self.device.type == "cpu"
@@ -176,6 +182,7 @@ class SimulatedOpuProjector(Projector):
         return (self._factor * torch.from_numpy(np.stack(results))).to(self.device)
 
     def _simulated_opu(self, simulated: Any) -> Any:
+        """Return lightonml's OPU (optical processing unit) around a simulated device, ready to project."""
         lightonml = import_lightonml()
         # With a size other than the matrix's, lightonml silently builds another matrix from seed 0.
         opu = lightonml.OPU(n_components=self.n_out_total, opu_device=simulated, max_n_features=self.n_classes,
@@ -211,6 +218,7 @@ class HardwareOpuProjector(Projector):
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu", *, open_opu: Callable[[int], Any] | None = None) -> None:
+        """Open the device; close it again if it cannot be prepared, or when the projector is garbage-collected."""
         super().__init__(n_classes, n_out_total, seeds, std, device)
         self._opu = (open_opu or open_host_opu)(n_out_total)
         self._finalizer = weakref.finalize(self, self._opu.close)
@@ -221,6 +229,10 @@ class HardwareOpuProjector(Projector):
             raise
 
     def _project(self, e: Tensor) -> Tensor:
+        """Return the measured projections B e [R, m, n_out_total] of ternary errors e [R, m, n_classes].
+
+        The device takes bits only. So the +1 and the -1 of an error are projected one after the other, and subtracted.
+        """
         if not self._finalizer.alive:
             raise RuntimeError("opu_hardware: the projector is closed; open another one to project")
         # Errors leave the accelerator anyway, so the check adds no wait. Without it, a value that is not ternary would

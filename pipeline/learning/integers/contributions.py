@@ -59,6 +59,7 @@ class IntegerSum:
 
     def __init__(self, trials: Sequence[TrialConfig], bounds: Sequence[float], deviations: Sequence[float],
                  shape: tuple[int, ...], bases: Sequence[torch.Tensor | None], device: torch.device) -> None:
+        """Compute the steps of every layer and trial, in float64, and make the source of noise on their grid."""
         self.bases, self.batch_size, self.device = list(bases), trials[0].batch_size, device
         self.steps = [steps(*of_trial) for of_trial in zip(trials, bounds, deviations, strict=True)]
         by_layer = list(zip(*self.steps, strict=True))
@@ -109,6 +110,15 @@ class IntegerSum:
 
     def _add_up(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
                 drawn: torch.Tensor, divisor: int, out: Parameters) -> None:
+        """Write the sum of the contributions, plus noise, over a divisor to `out`.
+
+        Args:
+            factors: bounds the contributions, as in `contributions`.
+            deltas, activations: of every layer.
+            drawn: integers R of the noise, float64, in the layout of `out`; zeros without noise. They are overwritten.
+            divisor: the public batch size m for a mean, 1 for a sum.
+            out: the result.
+        """
         contributions = self.contributions(factors, deltas, activations)
         weights, biases = out.views(drawn)
         for r, (of_trial, deviation) in enumerate(zip(self.steps, self.deviations, strict=True)):

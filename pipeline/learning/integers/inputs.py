@@ -25,6 +25,11 @@ class IntegerInputs(Inputs):
     """Records as int8; each is scaled, normalised and quantised once, on its own."""
 
     def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
+        """Round all records once to integers (`values`, int8), and store the squared norm of each (`squares`).
+
+        Inputs are first rounded to a fine grid, on which norms are exact. They are then normalised, if asked for, and
+        rounded to the grid of the products. Records go chunk by chunk, since their floats need four times the memory.
+        """
         super().__init__(records, config, data)
         self.step = input_step(config)
         self.values = torch.empty(records.shape, dtype=torch.int8, device=records.device)

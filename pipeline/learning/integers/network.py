@@ -93,6 +93,7 @@ class IntegerNetwork(Network):
     layout = ByInput
 
     def __init__(self, config: TrialConfig, seeds: Sequence[int], device: torch.device) -> None:
+        """Build the network with the initial weights of its float32 counterpart; the output layer has a finer grid."""
         super().__init__(config.layers, [config.activation] * len(config.hidden), seeds, device, init=config.init,
                          gain=config.init_gain)
         self.layers = [IntegerDense(shape, fine=k == len(config.hidden))

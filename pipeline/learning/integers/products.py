@@ -67,6 +67,11 @@ def kernel(device: torch.device, sizes: Sequence[int], m: int) -> str:
 
 
 def _by_int8(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return the product a [m, k] @ b [k, n] of int8 matrices as int32 [m, n].
+
+    On a GPU the kernel requires multiples of `CUDA_MULTIPLE` and at least `CUDA_ROWS` rows, so zeros are added and then
+    cut off.
+    """
     if a.device.type != "cuda":
         return torch._int_mm(a, b)
     m, n = a.shape[0], b.shape[1]

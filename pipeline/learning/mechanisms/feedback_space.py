@@ -38,6 +38,10 @@ class FeedbackSpace:
     """
 
     def __init__(self, shared: TrialConfig, net: Network, matrices: torch.Tensor | None) -> None:
+        """Compute an orthonormal basis Q of B's column space for every fully connected hidden layer.
+
+        In integer arithmetic its entries are rounded to steps of 1/`BASIS_STEPS`.
+        """
         if matrices is None:
             raise ValueError("matrices: denoise needs the feedback matrix B, got None")
         matrices = matrices.double()

@@ -42,6 +42,7 @@ class FixedPointRelease:
 
     def __init__(self, deviations: Sequence[float], shape: tuple[int, ...], device: torch.device,
                  seeds: Sequence[int] | None = None, stream: str = "noise") -> None:
+        """Check that the noise fits a grid that float64 represents exactly, and make its source."""
         if device.type not in CHUNK_ELEMENTS:
             raise ConfigError("noise: 'secure' adds up in float64, for which nothing is known of this device, got "
                               f"'{device.type}'; use {listed_or(CHUNK_ELEMENTS)}, or noise 'research'")

@@ -81,6 +81,10 @@ class GaussianMechanism(Mechanism):
 
     def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
+        """Compute bounds and deviations of the noise, and make its source; arguments are those of `Mechanism`.
+
+        Integer and secure trials release integers with noise on the same grid (`integers`); others add floats.
+        """
         super().__init__(trials, net, device, matrices)
         self.bounds = [self.bound(t) for t in trials]
         # Optical noise is added to projections; the output layer's error is not projected.
@@ -94,9 +98,11 @@ class GaussianMechanism(Mechanism):
         self.integers: IntegerSum | RowSum | None = None
         check_exact(trials[0])
         if trials[0].exact or trials[0].secure:
-            bases = self.space.bases if self.space else [None] * len(net.layers)
-            of_all = trials, self.bounds, self.deviations, shape
-            self.integers = IntegerSum(*of_all, bases, device) if trials[0].exact else RowSum(*of_all, device)
+            if trials[0].exact:
+                bases = self.space.bases if self.space else [None] * len(net.layers)
+                self.integers = IntegerSum(trials, self.bounds, self.deviations, shape, bases, device)
+            else:
+                self.integers = RowSum(trials, self.bounds, self.deviations, shape, device)
             self.source: GaussianNoise | RoundedNoise = self.integers.noise
         else:
             self.source = GaussianNoise([t.seed for t in trials], self.deviations, shape, device, stream="release")
@@ -240,6 +246,10 @@ class Component(GaussianMechanism):
 
     def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
+        """Compute the bounds of every factor, as [R, 1, 1] per layer, from each trial's settings.
+
+        Arguments are those of `Mechanism`; the class describes the settings.
+        """
         super().__init__(trials, net, device, matrices)
         shared = trials[0]
         self.ternary, self.error_clip = shared.parts.feedback.ternary, shared.error_clip
@@ -247,11 +257,14 @@ class Component(GaussianMechanism):
         self.raw = shared.conv_error == "raw" and shared.parts.feedback.convolutional and shared.error_clip
         self.apart = shared.conv_clip == "apart" and not self.filled
         self.tau_e = column(trials, "tau_e", device)
-        self.conv_bounds, self.delta_bounds, self.activation_bounds = (
-            [self._column(bounds, device) for bounds in zip(*of_trials, strict=True)]
-            for of_trials in ([conv_bounds(t) for t in trials], [delta_bounds(t, error_bound(t)) for t in trials],
-                              [activation_bounds(t) for t in trials]))
+        self.conv_bounds = self._by_layer([conv_bounds(t) for t in trials], device)
+        self.delta_bounds = self._by_layer([delta_bounds(t, error_bound(t)) for t in trials], device)
+        self.activation_bounds = self._by_layer([activation_bounds(t) for t in trials], device)
         self.part = self._column([layer_bound(t) for t in trials], device)
+
+    def _by_layer(self, of_trials: Sequence[Sequence[float]], device: torch.device) -> list[torch.Tensor]:
+        """Return the bounds of every layer as [R, 1, 1], from each trial's bounds by layer."""
+        return [self._column(bounds, device) for bounds in zip(*of_trials, strict=True)]
 
     def _column(self, values: Sequence[float], device: torch.device) -> torch.Tensor:
         """Return one number of every trial as [R, 1, 1], as `column` does."""
@@ -277,7 +290,16 @@ class Component(GaussianMechanism):
 
     def bounded(self, deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        n = len(self.conv_bounds)
+        """Return deltas and activations with every factor of a record's gradient clipped, for all layers.
+
+        Convolutions come first, since a record's gradient there is bounded as a whole. Fully connected layers follow:
+        their gradient is the outer product of delta and h, so both factors are bounded.
+
+        Args:
+            deltas: delta^1..delta^L, each [R, m, n_l].
+            activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
+        """
+        n = len(self.conv_bounds)  # convolutions
         layers, convolved, seen = self.net.layers[:n], deltas[:n], activations[:n]
         dense = deltas[n:]
         if self.raw:  # feedback is linear in e
@@ -289,8 +311,8 @@ class Component(GaussianMechanism):
         clipped = [scale(h, bound) for h, bound in zip(activations[n:], self.activation_bounds, strict=True)]
         if self.filled:
             deltas, activations = [*convolved, *dense], [*seen, *clipped]
-            return [self._filled(*factors) for factors in zip(self.net.layers, deltas, activations, strict=True)
-                    ], activations
+            scaled = [self._filled(*factors) for factors in zip(self.net.layers, deltas, activations, strict=True)]
+            return scaled, activations
         if self.apart:
             pairs = [self._clipped_apart(*factors)
                      for factors in zip(layers, convolved, seen, self.conv_bounds, strict=True)]

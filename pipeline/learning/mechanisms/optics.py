@@ -53,6 +53,7 @@ class OpticalNoise:
     """
 
     def __init__(self, trials: Sequence[TrialConfig], widths: Sequence[int], rows: int, device: torch.device) -> None:
+        """Make the source of the trials' noise; there is none if sigma is 0 for all. The class has the arguments."""
         self.widths, self.rows = tuple(widths), rows
         self.tau_f = column(trials, "tau_f", device)
         self.noise: GaussianNoise | RoundedNoise | None = None
@@ -126,6 +127,7 @@ class DecodedNoise:
 
     def __init__(self, trials: Sequence[TrialConfig], widths: Sequence[int], hidden: Sequence[int], rows: int,
                  matrices: torch.Tensor | None) -> None:
+        """Compute the decoder B^+ (joint_release) and the bases Q (denoise), and make noise of the new width."""
         if matrices is None:
             raise ValueError("matrices: joint_release and denoise need the feedback matrix B, got None")
         self.hidden, self.joint = list(hidden), trials[0].joint_release

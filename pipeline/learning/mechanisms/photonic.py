@@ -61,6 +61,10 @@ class Photonic(Mechanism):
 
     def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
+        """Compute the bounds on activations, and make the noise of the signals; arguments are those of `Mechanism`.
+
+        tau_h bounds the norm of a layer's n activations, so each activation is clipped to tau_h/sqrt(n).
+        """
         shared = trials[0]
 
         super().__init__(trials, net, device, matrices)

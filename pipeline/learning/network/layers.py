@@ -163,6 +163,7 @@ class Conv:
         return factor if self.precision is None or factor.dtype == torch.float64 else factor.to(self.precision)
 
     def _forward(self, image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return z after the pool, and the places of the maxima; the replicas are groups of one convolution."""
         replicas = image.shape[0]
         z = F.conv2d(_side_by_side(self._rounded(image)), self._filters(weight), padding=self.shape.kernel // 2,
                      groups=replicas)
@@ -176,6 +177,13 @@ class Conv:
         return _apart(carried.to(delta.dtype), delta.shape[0]),
 
     def _sum(self, delta: torch.Tensor, image: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
+        """Return the gradient [R, C_out, C_in k^2] by the filters, summed over records.
+
+        Args:
+            delta: signals after the pool [R, m, C_out, rows, columns].
+            image: inputs of the layer [R, m, C_in, height, width].
+            places: places of the maxima, from `forward`.
+        """
         replicas, (filters, *filter_shape) = delta.shape[0], self.shape.weight_shape
         total = conv2d_weight(
             _side_by_side(self._rounded(image)), (replicas * filters, *filter_shape),
@@ -187,6 +195,7 @@ class Conv:
         return unpool(delta, places, self.shape.height, self.shape.width)
 
     def _weight_norms(self, delta: torch.Tensor, image: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
+        """Return the squared norm of every record's gradient by the filters [R, m, 1], in chunks of records."""
         norms = self._norms_by_gram if self.by_gram else self._norms_by_gradient
         records = [x.flatten(0, 1) for x in (delta, image, places)]
         parts = [norms(self._unpool(d, p), h) for d, h, p in

@@ -36,6 +36,7 @@ class Parameters:
 
     def __init__(self, sizes: Sequence[int], replicas: int, device: torch.device | str = "cpu",
                  dtype: torch.dtype = torch.float32, shapes: Sequence[tuple[int, int]] | None = None) -> None:
+        """Allocate all parameters as zeros in one tensor, with layers padded, and make the views of each layer."""
         self.shapes = shapes or [(shape.n_out, shape.n_in) for shape in dense_shapes(sizes)]
         self._lengths = [_padded(n_out * n_in) + _padded(n_out) for n_out, n_in in self.shapes]
         self.flat = torch.zeros(replicas, sum(self._lengths), device=device, dtype=dtype)
@@ -110,6 +111,10 @@ class Network:
     def __init__(self, shapes: Sequence[LayerShape], activations: Sequence[str], seeds: Sequence[int],
                  device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
                  precision: torch.dtype | None = None, *, init: str = "uniform", gain: float = 1.0) -> None:
+        """Draw the initial weights of every replica from its seed's `init` stream; the class has the arguments.
+
+        The `glorot` rule leaves biases at 0; other rules draw them too.
+        """
         self.layers = [make_layer(shape, precision) for shape in shapes]
         self.sizes = (shapes[0].n_in, *(shape.n_out for shape in shapes))
         self._phi = [ACTIVATIONS[name] for name in activations]
