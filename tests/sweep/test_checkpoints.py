@@ -17,7 +17,7 @@ from pipeline.learning.run import Run, prepare
 from pipeline.learning.state import capture, restore
 from pipeline.sweep import checkpoints as module
 from pipeline.sweep import worker
-from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints, Known, Superseded
+from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints, PublishedState, Superseded
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import Draw, EpochRecord, Outcome
@@ -150,8 +150,9 @@ def test_what_was_saved_is_what_is_loaded_and_one_file_replaces_the_other(tmp_pa
 
 
 @pytest.mark.parametrize(("known", "says"), [
-    (Known("", 1), ""), (Known("", 2), "later epochs of its trials were published, and would be drawn anew"),
-    (Known("00000001", 1), "another draw has taken the place of the one that it is of")])
+    (PublishedState("", 1), ""),
+    (PublishedState("", 2), "later epochs of its trials were published, and would be drawn anew"),
+    (PublishedState("00000001", 1), "another draw has taken the place of the one that it is of")])
 def test_a_checkpoint_behind_what_the_store_has_of_a_secret_trial_is_not_gone_on_with(tmp_path, known, says):
     pack, _ = saved_pack(tmp_path)
     checkpoints = Checkpoints(tmp_path, 0, {pack.trials[0].trial_key: known})
