@@ -191,7 +191,7 @@ def _curve(trial: TrialConfig) -> np.ndarray:
 
 @lru_cache(maxsize=1024)
 def renyi(event: PrivacyEvent | StatedEvent) -> np.ndarray:
-    """Return the Renyi divergence of an event at all orders, [len(ORDERS)], read-only."""
+    """Return the Renyi divergence of an event at all orders of `ORDERS`, [len(ORDERS)], read-only."""
     if isinstance(event, StatedEvent):
         curve = event.renyi()
     elif event.drawn.amplified and event.drawn.full:  # `dp_accounting` takes seconds for it
@@ -296,6 +296,9 @@ def _target_that_fits(trial: TrialConfig, filter: Filter, many: int) -> float:
         return 0.0
     while high / low > 1.01:
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
     second_digit = 10 ** (math.floor(math.log10(low)) - 1)
     return math.floor(low / second_digit) * second_digit

@@ -119,15 +119,17 @@ def calibrated(config: TrialConfig) -> dict[str, str]:
 
 
 def step_mu(config: TrialConfig) -> float:
-    """Return mu of one step for an attacker who knows which records may be in the batch: one Gaussian release.
+    """Return mu, the parameter of Gaussian differential privacy, of one step: 1/noise multiplier.
+
+    The attacker knows that the record may be in the batch, so sampling does not amplify privacy.
 
     Raises:
         ValueError: for a trial without a Gaussian mechanism or without noise.
     """
-    z = gaussian_event(with_noise(config), 1).noise_multiplier
-    if not z:
-        raise ValueError(f"noise_multiplier: must be > 0, or nothing is certified, got {z}")
-    return 1 / z
+    noise_multiplier = gaussian_event(with_noise(config), 1).noise_multiplier
+    if not noise_multiplier:
+        raise ValueError(f"noise_multiplier: must be > 0, or nothing is certified, got {noise_multiplier}")
+    return 1 / noise_multiplier
 
 
 def certified_step(config: TrialConfig) -> Epsilon:

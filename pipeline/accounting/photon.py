@@ -105,12 +105,17 @@ def exact_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> flo
 
 
 def _pairwise(alpha: float, matrix: np.ndarray, dark: float, masks: list[int]) -> np.ndarray:
-    """Return D_alpha between the counts of both exposures for all pairs of patterns i, j [len(masks), len(masks)].
+    """Return the Renyi divergence D_alpha between the photon counts of all pairs of patterns, [len(masks), len(masks)].
 
-    The sum over pixels of a^alpha b^(1-alpha) is a matrix product. The result is infinite if float64 overflows.
+    It adds up over both exposures and all pixels. With means a and b, the sum of a^alpha b^(1-alpha) over pixels is a
+    matrix product. The result is infinite if float64 overflows.
+
+    Args:
+        matrix: complex [n_classes, n_pixels], over the reference's amplitude.
+        dark: counts without light, over the counts of the reference.
+        masks: of patterns; bit c is set if mirror c is on.
     """
-    n = len(matrix)
-    patterns = np.array([[mask >> c & 1 for c in range(n)] for mask in masks], dtype=np.float64)
+    patterns = np.array([[mask >> c & 1 for c in range(len(matrix))] for mask in masks], dtype=np.float64)
     mixed, total = np.zeros((len(masks), len(masks))), np.zeros(len(masks))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for first in range(0, matrix.shape[1], PIXELS):
