@@ -40,7 +40,9 @@ IN_THE_BATCH = "none (the record is in the batch)"  # sampler of one step, for a
 
 
 def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEvent:
-    """Return the event of the first `epochs_done` epochs: of a Gaussian mechanism, or as the trainer states it.
+    """Return the privacy event of the first `epochs_done` epochs of a trial, from which epsilon follows.
+
+    It is the event of the Gaussian mechanism, or one that a user's trainer states.
 
     Raises:
         ValueError: for a trial without an event, or unless epochs_done >= 1.

@@ -79,7 +79,7 @@ class Selection:
 
     @property
     def distribution(self) -> tuple[float, float]:
-        """Return (mean, shape) of K under random stopping.
+        """Return (mean, shape) of the distribution of K, the random number of trials under random stopping.
 
         Raises:
             ValueError: with rule `composition`, which draws no number.
