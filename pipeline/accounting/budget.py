@@ -203,16 +203,19 @@ def renyi(event: PrivacyEvent | StatedEvent) -> np.ndarray:
 
 
 def epochs_released(released: Iterable[Release]) -> Iterable[tuple[TrialConfig, int]]:
-    """Return (trial, released epochs) for every trial.
+    """Return (trial, released epochs) for every trial with a release.
 
-    A research trial that is trained again draws the same noise from its seed, so it releases the same values again.
-    With secret noise every draw is a separate release.
+    A research trial that is trained again draws the same noise from its seed, so it releases the same values again, and
+    the longest release counts. With secret noise every draw is a separate release, and their epochs add up.
     """
     trials: dict[str, tuple[TrialConfig, list[Release]]] = {}
     for release in released:
         trials.setdefault(release.trial.trial_key, (release.trial, []))[1].append(release)
-    return [(trial, sum(draws_of(own)) if trial.draws_fresh_noise else max(release.epochs for release in own))
-            for trial, own in trials.values()]
+    found = []
+    for trial, releases in trials.values():
+        epochs = sum(draws_of(releases)) if trial.draws_fresh_noise else max(release.epochs for release in releases)
+        found.append((trial, epochs))
+    return found
 
 
 def draws_of(released: Iterable[Release]) -> list[int]:

@@ -251,7 +251,7 @@ def tracked(found: Sequence[Finding]) -> tuple[dict[str, float], dict[str, str]]
 
 
 def table(found: Sequence[Finding]) -> str:
-    """Return findings as text: a table, followed by every epsilon with everything needed to read it."""
+    """Return findings as text: a table with one row each, followed by all epsilons with kind, relation and delta."""
     rows = [HEADER, *(f.row for f in found)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
