@@ -297,7 +297,7 @@ def _target_that_fits(trial: TrialConfig, filter: Filter, many: int) -> float:
     low, high = trial.target_epsilon / 64, trial.target_epsilon
     if not fits(low):
         return 0.0
-    while high / low > 1.01:
+    while high / low > 1.01:  # finer than the two digits that are kept
         middle = math.sqrt(low * high)
         if fits(middle):
             low = middle

@@ -87,7 +87,6 @@ def with_sigma(config: TrialConfig) -> TrialConfig:
         return config
     draws, q, _ = config.parts.sampler.participations(config, config.epochs)
     delta = accounted_delta(config)
-
     aim = 0.995 * target  # between 0.99 and 1 times the target
 
     def excess(log_mu: float) -> float:

@@ -46,6 +46,9 @@ def most_positive(threshold: float, n_classes: int) -> int:
 def label_divergence(alpha: float, config: TrialConfig) -> float:
     """Return the Renyi divergence of order alpha > 1 of one participation of a record, for the worst two labels.
 
+    It is the divergence of the photon counts of one pass through the optical processor. It is proportional to the
+    light.
+
     Args:
         config: a trial with projector 'opu_physical'; its seed determines the matrix.
     """
@@ -131,7 +134,8 @@ def _pairwise(alpha: float, matrix: np.ndarray, dark: float, masks: list[int]) -
 def least_intensity_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> float:
     """Return an upper bound on `exact_bound`, with the same arguments, from the least possible intensity of a pixel.
 
-    With v^2 and w^2 two means of a pixel and d = (w - v)/v, D_alpha = (w - v)^2 g(d) where
+    `exact_bound` compares all patterns of mirrors, which is too slow for many classes. With v^2 and w^2 two means of a
+    pixel and d = (w - v)/v, the divergence is D_alpha = (w - v)^2 g(d) where
 
         g(d) = ((1 + d)^(2 alpha) - alpha (1 + d)^2 + alpha - 1)/((alpha - 1) d^2)
 
