@@ -224,7 +224,15 @@ def _stems(files: Iterable[Path]) -> list[str]:
 
 
 def _assignments(option: str, texts: Sequence[str]) -> dict[str, object]:
-    """Return the `FIELD=VALUE` pairs of a repeated option, with values as in an experiment file."""
+    """Return the `FIELD=VALUE` pairs of a repeated option, with values as in an experiment file.
+
+    Args:
+        option: its name, for messages.
+        texts: one for each time that it is given.
+
+    Raises:
+        ConfigError: for a malformed pair, or a field that is given twice.
+    """
     found: dict[str, object] = {}
     for text in texts:
         name, sign, value = text.partition("=")

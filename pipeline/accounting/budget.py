@@ -191,7 +191,7 @@ def _curve(trial: TrialConfig) -> np.ndarray:
 
 @lru_cache(maxsize=1024)
 def renyi(event: PrivacyEvent | StatedEvent) -> np.ndarray:
-    """Return the Renyi divergence of an event at all orders, [len(ORDERS)], read-only."""
+    """Return the Renyi divergence of an event at all orders of `ORDERS`, [len(ORDERS)], read-only."""
     if isinstance(event, StatedEvent):
         curve = event.renyi()
     elif event.drawn.amplified and event.drawn.full:  # `dp_accounting` takes seconds for it
@@ -203,16 +203,19 @@ def renyi(event: PrivacyEvent | StatedEvent) -> np.ndarray:
 
 
 def epochs_released(released: Iterable[Release]) -> Iterable[tuple[TrialConfig, int]]:
-    """Return (trial, released epochs) for every trial.
+    """Return (trial, released epochs) for every trial with a release.
 
-    A research trial that is trained again draws the same noise from its seed, so it releases the same values again.
-    With secret noise every draw is a separate release.
+    A research trial that is trained again draws the same noise from its seed, so it releases the same values again, and
+    the longest release counts. With secret noise every draw is a separate release, and their epochs add up.
     """
     trials: dict[str, tuple[TrialConfig, list[Release]]] = {}
     for release in released:
         trials.setdefault(release.trial.trial_key, (release.trial, []))[1].append(release)
-    return [(trial, sum(draws_of(own)) if trial.draws_fresh_noise else max(release.epochs for release in own))
-            for trial, own in trials.values()]
+    found = []
+    for trial, releases in trials.values():
+        epochs = sum(draws_of(releases)) if trial.draws_fresh_noise else max(release.epochs for release in releases)
+        found.append((trial, epochs))
+    return found
 
 
 def draws_of(released: Iterable[Release]) -> list[int]:
@@ -294,8 +297,11 @@ def _target_that_fits(trial: TrialConfig, filter: Filter, many: int) -> float:
     low, high = trial.target_epsilon / 64, trial.target_epsilon
     if not fits(low):
         return 0.0
-    while high / low > 1.01:
+    while high / low > 1.01:  # finer than the two digits that are kept
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
     second_digit = 10 ** (math.floor(math.log10(low)) - 1)
     return math.floor(low / second_digit) * second_digit

@@ -40,7 +40,9 @@ IN_THE_BATCH = "none (the record is in the batch)"  # sampler of one step, for a
 
 
 def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEvent:
-    """Return the event of the first `epochs_done` epochs: of a Gaussian mechanism, or as the trainer states it.
+    """Return the privacy event of the first `epochs_done` epochs of a trial, from which epsilon follows.
+
+    It is the event of the Gaussian mechanism, or one that a user's trainer states.
 
     Raises:
         ValueError: for a trial without an event, or unless epochs_done >= 1.
@@ -119,15 +121,17 @@ def calibrated(config: TrialConfig) -> dict[str, str]:
 
 
 def step_mu(config: TrialConfig) -> float:
-    """Return mu of one step for an attacker who knows which records may be in the batch: one Gaussian release.
+    """Return mu, the parameter of Gaussian differential privacy, of one step: 1/noise multiplier.
+
+    The attacker knows that the record may be in the batch, so sampling does not amplify privacy.
 
     Raises:
         ValueError: for a trial without a Gaussian mechanism or without noise.
     """
-    z = gaussian_event(with_noise(config), 1).noise_multiplier
-    if not z:
-        raise ValueError(f"noise_multiplier: must be > 0, or nothing is certified, got {z}")
-    return 1 / z
+    noise_multiplier = gaussian_event(with_noise(config), 1).noise_multiplier
+    if not noise_multiplier:
+        raise ValueError(f"noise_multiplier: must be > 0, or nothing is certified, got {noise_multiplier}")
+    return 1 / noise_multiplier
 
 
 def certified_step(config: TrialConfig) -> Epsilon:

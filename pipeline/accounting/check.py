@@ -104,8 +104,7 @@ def agree(got: Value, expected: Value, rtol: float) -> bool:
 
     Args:
         expected: a number or None, or several by name. `published` is a number as a paper printed it: the first value
-            of
-            `got` must lie within one unit of its last digit.
+            of `got` must lie within one unit of its last digit.
 
     Raises:
         ValueError: for an expected value that the function does not give.

@@ -96,14 +96,23 @@ def joint_layer_floor(alpha: float, lam: float, n_out: int, sigma: float, tau_B:
                       tau_h_max: float) -> float:
     """Return the replace-one Renyi divergence of a whole layer's update in one step with an optical noise floor.
 
-    Both orders of the neighbours are covered. The floor is isotropic, with variance sigma^2 lam per entry of the batch
-    sum, and the g_i themselves are not released. Row j is then Gaussian with covariance Sigma = sigma^2 (S + lam I + u
-    u^T), u = phi'_j h, |u| <= U; its neighbour has v instead of u. Three facts give the bound. First, alpha Sigma' + (1
-    - alpha) Sigma >= sigma^2 (lam - (alpha - 1) U^2) I. Second, the means differ by at most 2 tau_B U over all rows.
-    Third, Sigma'^(-1/2) Sigma Sigma'^(-1/2) has at most one eigenvalue above 1 and one below, both within a factor r =
-    1 + U^2/lam. With K = lam - (alpha - 1) U^2, infinite unless K > 0:
+    Both orders of the neighbours are covered. The floor is isotropic, and the optical noise of single records is not
+    released. With u_i = phi'_ij h_i of record i, row j of the update is Gaussian with covariance Sigma = sigma^2 (S +
+    lam I + u u^T). u is of the replaced record, |u| <= U = gamma_max tau_h_max, and S sums u_i u_i^T over the others.
+    The neighbour's covariance Sigma' has v instead of u. Three facts give the bound. First, alpha Sigma' + (1 - alpha)
+    Sigma >= sigma^2 (lam - (alpha - 1) U^2) I. Second, the means differ by at most 2 tau_B U over all rows. Third,
+    Sigma'^(-1/2) Sigma Sigma'^(-1/2) has at most one eigenvalue above 1 and one below, both within a factor r = 1 +
+    U^2/lam. With K = lam - (alpha - 1) U^2 and g_alpha of `_g`, infinite unless K > 0:
 
         2 alpha tau_B^2 U^2/(sigma^2 K) + n_out (g_alpha(r) + g_alpha(1/r))
+
+    Args:
+        alpha: order, > 1.
+        lam: variance of the floor per entry of the batch sum, over sigma^2.
+        n_out: rows of the update.
+        sigma: standard deviation of the optical noise.
+        tau_B: bound on ||B e||.
+        gamma_max, tau_h_max: bounds of phi' and ||h||.
     """
     U2 = (gamma_max * tau_h_max) ** 2
     K = lam - (alpha - 1) * U2

@@ -161,8 +161,11 @@ def poisson_losses(q: float, z: float, interval: float = DISCRETIZATION) -> Loss
         z: noise multiplier, standard deviation over sensitivity.
         interval: of the grid of losses.
     """
+    adjacencies = [mechanism.AdjacencyType.REMOVE]
+    if q != 1:  # without sampling, adding a record gives the same distribution
+        adjacencies.append(mechanism.AdjacencyType.ADD)
     both = []
-    for adjacency in (mechanism.AdjacencyType.REMOVE, mechanism.AdjacencyType.ADD)[: 1 if q == 1 else 2]:
+    for adjacency in adjacencies:
         loss = mechanism.GaussianPrivacyLoss(z, sampling_prob=q, adjacency_type=adjacency)
         bounds = loss.connect_dots_bounds()
         low, high = math.floor(bounds.epsilon_lower / interval), math.ceil(bounds.epsilon_upper / interval)

@@ -174,10 +174,10 @@ def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: floa
 
 
 def calibrate(target_epsilon: float, value: Callable[[float], float], name: str, least: float = 1e-6) -> float:
-    """Return a number at which a decreasing epsilon lies between 0.99 `target_epsilon` and `target_epsilon`.
+    """Return a number, such as a noise multiplier, that gives an epsilon between 0.99 and 1 times `target_epsilon`.
 
     Args:
-        value: function from the number to epsilon.
+        value: function from the number to epsilon; decreasing.
         name: the number's name in messages.
         least: lower end of the search interval [least, 1e6].
 
@@ -193,6 +193,7 @@ def calibrate(target_epsilon: float, value: Callable[[float], float], name: str,
             raise ValueError(f"target_epsilon: no {name} in [{least:g}, 1e6] gives {target_epsilon}")
         return math.log(max(value(math.exp(log_z)), 1e-300) / target_epsilon)
 
+    # Bracket the solution: excess is `above` > 0 at log z = low, and `below` <= 0 at log z = high.
     low, high = 0.0, 0.0
     above = below = excess(0.0)
     while below > 0:
@@ -201,11 +202,15 @@ def calibrate(target_epsilon: float, value: Callable[[float], float], name: str,
     while above <= 0:
         high, below, low = low, above, low - math.log(1.4)
         above = excess(low)
+    # Shrink it by linear interpolation to 0.995 of the target, at least a tenth from either end.
     while below < math.log(0.99):
         share = min(max((above - math.log(0.995)) / (above - below), 0.1), 0.9) if above < math.inf else 0.5
         middle = low + share * (high - low)
         found = excess(middle)
-        low, above, high, below = (middle, found, high, below) if found > 0 else (low, above, middle, found)
+        if found > 0:
+            low, above = middle, found
+        else:
+            high, below = middle, found
     return math.exp(high)
 
 

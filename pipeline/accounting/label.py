@@ -87,11 +87,12 @@ def with_sigma(config: TrialConfig) -> TrialConfig:
         return config
     draws, q, _ = config.parts.sampler.participations(config, config.epochs)
     delta = accounted_delta(config)
+    aim = 0.995 * target  # between 0.99 and 1 times the target
 
     def excess(log_mu: float) -> float:
-        return binomial_gdp_eps(math.exp(log_mu), draws, q, delta) - 0.995 * target  # 0.99 to 1 times
+        return binomial_gdp_eps(math.exp(log_mu), draws, q, delta) - aim
 
-    low = high = 0.0
+    low = high = 0.0  # log mu below and above the solution
     while excess(low) > 0:
         low -= 1.0
     while excess(high) < 0:
@@ -101,7 +102,7 @@ def with_sigma(config: TrialConfig) -> TrialConfig:
 
 
 def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Return the label epsilons of a trial.
+    """Return the label epsilons of the first `epochs_done` epochs of a trial: features are public, labels private.
 
     `gdp` is exact for these Gaussians; `rdp` converts their Renyi curve classically. Projector `opu_physical` has only
     `photon`, from the Renyi curve of its counts. The list is empty without the photonic mechanism.
@@ -119,7 +120,8 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     if config.physical:
         return [_photon_epsilon(config, draws, q, note)]
     mu = label_mu(with_sigma(config))
-    note += "; infinite: an error is used without noise" if math.isinf(mu) else ""
+    if math.isinf(mu):
+        note += "; infinite: an error is used without noise"
     runs = max(1.0, epochs_done / config.epochs)
     return [Epsilon(value if within_delta(config, value, runs) else math.inf, "label", variant, RELATION,
                     config.sampler, config.delta, conversion, note)
@@ -141,7 +143,8 @@ def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float
     Every Renyi order gives a valid epsilon. The search starts at the best order for a Gaussian and goes downhill,
     because each order takes a second.
     """
-    log_in, log_out = math.log(q), math.log1p(-q) if q < 1 else -math.inf
+    log_in = math.log(q)
+    log_out = math.log1p(-q) if q < 1 else -math.inf
 
     def at(step: int) -> float:
         """Return epsilon by the Renyi divergence of order alpha = 1 + 2^(step/2).

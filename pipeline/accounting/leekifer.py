@@ -37,6 +37,7 @@ def leekifer_epsilon(N: int, m: int, noise_multiplier: float, T: int, delta: flo
 
     Args:
         noise_multiplier: sigma m/sensitivity, for noise of standard deviation sigma on the mean.
+        orders: of the Renyi divergence, integers >= 2.
 
     Returns:
         epsilon_classic, the order that attains it, and epsilon_improved (the tighter conversion of the same curve).
@@ -50,7 +51,10 @@ def leekifer_epsilon(N: int, m: int, noise_multiplier: float, T: int, delta: flo
 
 def leekifer_epsilon_lemma3_printed(N: int, m: int, noise_multiplier: float, T: int, delta: float,
                                     orders: Sequence[int] = ORDERS) -> dict[str, float]:
-    """Return `leekifer_epsilon` by Lemma 3 as printed, which does not reproduce the paper's own numbers."""
+    """Return the classic epsilon and its order as `leekifer_epsilon`, with the Renyi divergence of Lemma 3 as printed.
+
+    It does not reproduce the paper's own numbers. Arguments as in `leekifer_epsilon`.
+    """
     orders = tuple(orders)
     value, order = classic_conversion(orders, T * lemma3_rdp(m / N, noise_multiplier, orders), delta)
     return {"epsilon_classic": value, "order": order}

@@ -188,8 +188,11 @@ def _clauses(notes: str) -> list[str]:
     """
     clauses, depth = [""], 0
     for part in re.split(r"(; |[()])", notes):
-        depth += {"(": 1, ")": -1}.get(part, 0)
-        if part == "; " and not depth:
+        if part == "(":
+            depth += 1
+        elif part == ")":
+            depth -= 1
+        if part == "; " and depth == 0:
             clauses.append("")
         else:
             clauses[-1] += part

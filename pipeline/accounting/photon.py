@@ -46,6 +46,9 @@ def most_positive(threshold: float, n_classes: int) -> int:
 def label_divergence(alpha: float, config: TrialConfig) -> float:
     """Return the Renyi divergence of order alpha > 1 of one participation of a record, for the worst two labels.
 
+    It is the divergence of the photon counts of one pass through the optical processor. It is proportional to the
+    light.
+
     Args:
         config: a trial with projector 'opu_physical'; its seed determines the matrix.
     """
@@ -105,12 +108,17 @@ def exact_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> flo
 
 
 def _pairwise(alpha: float, matrix: np.ndarray, dark: float, masks: list[int]) -> np.ndarray:
-    """Return D_alpha between the counts of both exposures for all pairs of patterns i, j [len(masks), len(masks)].
+    """Return the Renyi divergence D_alpha between the photon counts of all pairs of patterns, [len(masks), len(masks)].
 
-    The sum over pixels of a^alpha b^(1-alpha) is a matrix product. The result is infinite if float64 overflows.
+    It adds up over both exposures and all pixels. With means a and b, the sum of a^alpha b^(1-alpha) over pixels is a
+    matrix product. The result is infinite if float64 overflows.
+
+    Args:
+        matrix: complex [n_classes, n_pixels], over the reference's amplitude.
+        dark: counts without light, over the counts of the reference.
+        masks: of patterns; bit c is set if mirror c is on.
     """
-    n = len(matrix)
-    patterns = np.array([[mask >> c & 1 for c in range(n)] for mask in masks], dtype=np.float64)
+    patterns = np.array([[mask >> c & 1 for c in range(len(matrix))] for mask in masks], dtype=np.float64)
     mixed, total = np.zeros((len(masks), len(masks))), np.zeros(len(masks))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for first in range(0, matrix.shape[1], PIXELS):
@@ -126,7 +134,8 @@ def _pairwise(alpha: float, matrix: np.ndarray, dark: float, masks: list[int]) -
 def least_intensity_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> float:
     """Return an upper bound on `exact_bound`, with the same arguments, from the least possible intensity of a pixel.
 
-    With v^2 and w^2 two means of a pixel and d = (w - v)/v, D_alpha = (w - v)^2 g(d) where
+    `exact_bound` compares all patterns of mirrors, which is too slow for many classes. With v^2 and w^2 two means of a
+    pixel and d = (w - v)/v, the divergence is D_alpha = (w - v)^2 g(d) where
 
         g(d) = ((1 + d)^(2 alpha) - alpha (1 + d)^2 + alpha - 1)/((alpha - 1) d^2)
 

@@ -174,7 +174,12 @@ def poisson_of(stated: StatedEvent) -> tuple[float, float] | None:
 
 @lru_cache(maxsize=4096)
 def stated_value(event: StatedEvent, delta: float, accountant: str) -> float:
-    """Return epsilon at delta by one of the event's accountants."""
+    """Return epsilon at delta by one of the event's accountants.
+
+    Args:
+        event: a whole run.
+        accountant: `pld` (privacy-loss distribution), or `rdp/improved` (Renyi divergence).
+    """
     if accountant != "pld":
         return improved_conversion(ORDERS, event.renyi(), delta)[0]
     made = PLDAccountant(event.neighbours).compose(event.event, event.steps)

@@ -154,11 +154,12 @@ def _standing(config: TrialConfig, epsilons: list[Epsilon]) -> list[str]:
 
 def _audit(config: TrialConfig) -> str:
     """Return a clause on the canaries that audit the trial, and the largest epsilon that they can show."""
-    k, r = config.canaries, guesses(config.canaries)
-    most = one_run(k, r, r, config.delta)
-    return (f"audited by {k} canaries, training records with wrong labels, each left out with probability 1/2, while N "
-            f"stays the public {config.split_sizes[0]}; {r} of them are guessed, which allows a lower bound (95% "
-            f"confidence, relation {config.parts.sampler.relation}, delta {config.delta:g}) of at most {most:.3g}")
+    canaries, guessed = config.canaries, guesses(config.canaries)
+    largest_bound = one_run(canaries, guessed, guessed, config.delta)  # all guesses are right
+    return (f"audited by {canaries} canaries, training records with wrong labels, each left out with probability 1/2, "
+            f"while N stays the public {config.split_sizes[0]}; {guessed} of them are guessed, which allows a lower "
+            f"bound (95% confidence, relation {config.parts.sampler.relation}, delta {config.delta:g}) of at most "
+            f"{largest_bound:.3g}")
 
 
 def _tags(config: TrialConfig) -> dict[str, str]:

@@ -204,21 +204,23 @@ def _of_step(name: str, trial: TrialConfig, data: Dataset) -> Finding:
 
 
 def _of_low_order_bits(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
-    """Yield the findings of the attack on the last bits of the released sum, one for each view of the attacker.
+    """Yield the findings of the low-order-bit attack, one for each view of the attacker: the update, or the weights.
 
-    Rounding of floating-point sums can betray a record through these bits, although the real numbers would not.
+    Noise from too few random bits lies on a lattice, and this betrays the sum beneath it. Findings compare the measured
+    lower bound on mu, the parameter of Gaussian DP, with the certified one.
     """
     training = prepare(Pack((trial,)), data, data.train_x.device)
     try:
         found = low_order_bit_audit(training, BIT_RUNS)
     finally:
         training.close()
-    for seen in found:
-        audited = dataclasses.replace(certified_step(trial), value=seen.epsilon_lower, kind="audited",
+    for result in found:
+        audited = dataclasses.replace(certified_step(trial), value=result.epsilon_lower, kind="audited",
                                       variant="low_order_bits", note="lower bound with 95% confidence")
-        yield Finding((name, f"low-order bits, {seen.view}", f"{seen.auc:.3f}", "-", f">= {seen.mu_lower:.3f}",
-                       f"{seen.mu:.3f}", "EXCEEDS certified" if seen.exceeds else "below certified"),
-                      {f"audit/low_order_bits_auc/{seen.view}": seen.auc}, (audited,), seen.exceeds)
+        verdict = "EXCEEDS certified" if result.exceeds else "below certified"
+        yield Finding((name, f"low-order bits, {result.view}", f"{result.auc:.3f}", "-", f">= {result.mu_lower:.3f}",
+                       f"{result.mu:.3f}", verdict),
+                      {f"audit/low_order_bits_auc/{result.view}": result.auc}, (audited,), result.exceeds)
 
 
 def _verdict(found: RowSpaceAudit) -> str:
@@ -249,7 +251,7 @@ def tracked(found: Sequence[Finding]) -> tuple[dict[str, float], dict[str, str]]
 
 
 def table(found: Sequence[Finding]) -> str:
-    """Return findings as text: a table, followed by every epsilon with everything needed to read it."""
+    """Return findings as text: a table with one row each, followed by all epsilons with kind, relation and delta."""
     rows = [HEADER, *(f.row for f in found)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -81,19 +81,26 @@ class LowOrderBitAudit:
 def lattice_score(residual: np.ndarray, sigma: float, lattice: Lattice) -> float:
     """Return the evidence that noise lies on a lattice blurred by rounding: log(1 + likelihood ratio), near 0 for none.
 
+    Gaussian numbers x and y from one Box-Muller transform of b random bits have 2^b exp(-(x^2 + y^2)/2) + offset whole.
+    Only pairs in the tail count, where float32 resolves the lattice. The ratio compares the density of distances from
+    it with the uniform density of numbers that lie on no lattice.
+
     Args:
         residual: noise, or noise plus a record [n]; nan for unseen numbers.
         sigma: standard deviation of the noise.
+        lattice: b (`bits`), offset, and the distance between x and y in `residual` (`gap`).
     """
     gap = lattice.gap or len(residual) // 2
     pairs = residual[: len(residual) // (2 * gap) * 2 * gap].reshape(-1, 2, gap)
     with np.errstate(invalid="ignore", under="ignore"):
-        square = np.square(pairs / sigma).sum(axis=1)
-        point = 2.0**lattice.bits * np.exp(-square / 2) + lattice.offset
-    seen = (point < RESOLVED) & (point > 0.5)
-    point, square = point[seen], square[seen]
-    off, blur = point - np.round(point), point * square * BLUR
-    density = sum(np.exp(-np.square((off + k) / blur) / 2) for k in (-1, 0, 1)) / (blur * math.sqrt(2 * math.pi))
+        squared_radius = np.square(pairs / sigma).sum(axis=1)
+        point = 2.0**lattice.bits * np.exp(-squared_radius / 2) + lattice.offset  # whole on the lattice
+    in_tail = (point < RESOLVED) & (point > 0.5)
+    point, squared_radius = point[in_tail], squared_radius[in_tail]
+    distance = point - np.round(point)
+    blur = point * squared_radius * BLUR  # standard deviation of the distance by rounding
+    # Gaussian density of the distance, from the nearest whole number and its two neighbours
+    density = sum(np.exp(-np.square((distance + k) / blur) / 2) for k in (-1, 0, 1)) / (blur * math.sqrt(2 * math.pi))
     return float(np.logaddexp(0.0, np.log(DOUBT + (1 - DOUBT) * density).sum()))
 
 

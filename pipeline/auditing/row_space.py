@@ -104,8 +104,7 @@ def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: i
 
     Raises:
         ValueError: for a layer or a number of steps that the trial does not have, or a trial without held-out records;
-            for
-            a convolution, because its update is no sum of outer products of activations.
+            for a convolution, because its update is no sum of outer products of activations.
     """
     n_layers = len(config.layer_sizes) - 1
     if not 1 <= layer <= n_layers:

@@ -50,8 +50,7 @@ def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int
 
     Args:
         step: runs the mechanism with fresh noise on neighbouring input 0 or 1 and returns a statistic of its output,
-            larger
-            for input 1 (`gaussian_log_ratio` for Gaussian output); it may be infinite.
+            larger for input 1 (`gaussian_log_ratio` for Gaussian output); it may be infinite.
         delta: of the epsilon to bound.
         trials: runs on each of the inputs; even.
         conf: probability that the bound holds.
@@ -67,9 +66,11 @@ def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int
     zeros, ones = (np.nan_to_num(checked("step", np.array([step(j) for _ in range(trials)]))) for j in (0, 1))
     bound = {"epsilon": partial(two_point, delta=delta, conf=conf), "mu": partial(gdp_mu_lower, conf=conf)}[of]
     threshold = _best_threshold(np.sort(zeros[:half]), np.sort(ones[:half]), bound)
-    fp, fn = int((zeros[half:] > threshold).sum()), int((ones[half:] <= threshold).sum())
-    return TwoPointAudit(float(two_point(fp, half, fn, half, delta, conf)),
-                         float(gdp_mu_lower(fp, half, fn, half, conf)), threshold, fp, fn, half)
+    false_positives = int((zeros[half:] > threshold).sum())
+    false_negatives = int((ones[half:] <= threshold).sum())
+    counts = false_positives, half, false_negatives, half
+    return TwoPointAudit(float(two_point(*counts, delta, conf)), float(gdp_mu_lower(*counts, conf)), threshold,
+                         false_positives, false_negatives, half)
 
 
 def _best_threshold(zeros: np.ndarray, ones: np.ndarray, bound: Callable[..., np.ndarray | float]) -> float:

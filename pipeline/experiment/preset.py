@@ -97,8 +97,8 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
 
     Settings were tuned at some epsilons. Between two of them, numbers are interpolated on logarithmic scales; other
     values, and those beyond the ends, are taken from the nearest epsilon. A row for any data set was tuned for a number
-    of records:
-    the batch size scales with the square root of this number, learning rate and number of steps with the fourth root.
+    of records: the batch size scales with the square root of this number, learning rate and number of steps with the
+    fourth root.
 
     Args:
         given: settings of the trial; those of `DEPENDS` and the target epsilon decide.
@@ -155,14 +155,17 @@ def _nothing_for(version: str, name: str, trial: Mapping[str, Any]) -> str:
 def _at(value: Any, epsilon: float | None) -> Any:
     """Return a setting's value at an epsilon.
 
+    Numbers between two tuned epsilons are interpolated on logarithmic scales; other values are those of the nearest.
+
     Args:
         value: the same at every epsilon, or a mapping from tuned epsilons to values.
     """
     if not isinstance(value, Mapping):
         return value
     tuned = sorted(value)
-    nearest = min(tuned, key=lambda known: abs(math.log(known / epsilon)))
-    below, above = ([known for known in tuned if known <= epsilon], [known for known in tuned if known >= epsilon])
+    nearest = min(tuned, key=lambda other: abs(math.log(other / epsilon)))
+    below = [other for other in tuned if other <= epsilon]
+    above = [other for other in tuned if other >= epsilon]
     if nearest == epsilon or not below or not above or not isinstance(value[nearest], float):
         return value[nearest]
     low, high = below[-1], above[0]  # the tuned epsilons on either side

@@ -61,7 +61,7 @@ class Domain:
         return self.values
 
     def tidy(self, value: float) -> float:
-        """Return a number of the range, whole or rounded to `DIGITS` digits."""
+        """Return a suggested number as the range takes it: whole for randint, else rounded to `DIGITS` digits."""
         if self.kind == "randint":
             return int(value)
         low, high = self.values

@@ -79,7 +79,7 @@ class Selection:
 
     @property
     def distribution(self) -> tuple[float, float]:
-        """Return (mean, shape) of K under random stopping.
+        """Return (mean, shape) of the distribution of K, the random number of trials under random stopping.
 
         Raises:
             ValueError: with rule `composition`, which draws no number.
@@ -189,10 +189,10 @@ def gamma_of(mean: float, shape: float) -> float:
         return 1 / mean
     from scipy import optimize  # imported here: it takes half a second
 
-    def excess(t: float) -> float:
-        """Return log(E[K]/mean) at gamma = e^t; it decreases in t to log(1/mean) at 0."""
-        truncation = -math.expm1(shape * t) / shape if shape else -t
-        return math.log(math.expm1(-t) / truncation / mean)
+    def excess(log_gamma: float) -> float:
+        """Return log(E[K]/mean), which decreases in log gamma to log(1/mean) at 0."""
+        truncation = -math.expm1(shape * log_gamma) / shape if shape else -log_gamma
+        return math.log(math.expm1(-log_gamma) / truncation / mean)
 
     low, high = -1.0, -1e-12
     if excess(high) >= 0:

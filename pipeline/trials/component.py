@@ -159,23 +159,28 @@ def conv_bounds(c: TrialConfig) -> tuple[float, ...]:
 
 
 def activation_bounds(c: TrialConfig) -> tuple[float, ...]:
-    """Return tau_h, the norm to which activations are clipped, for each fully connected layer.
+    """Return the bound tau_h on the norm of the activations that enter each fully connected layer.
 
-    With a target norm C for L layers, it follows from ||delta^l|| sqrt(1 + tau_h^2) <= C/sqrt(L) at ||e|| = tau_e. It
-    is solved for each layer (`per_layer`), or for the hidden layers and taken for all (`published`). In the latter case
-    no bound above the largest possible activation is returned for the output layer.
+    Without a target norm it is the setting `tau_h`. With a target norm C for L layers, it solves ||delta^l|| sqrt(1 +
+    tau_h^2) = C/sqrt(L), with delta^l the learning signal at ||e|| = tau_e. `per_layer` solves it for every layer.
+    `published` solves it for the first and takes it for all; the output layer's inputs may be shorter by nature.
     """
-    of_delta = delta_bounds(c, c.tau_e)
+    bounds_on_delta = delta_bounds(c, c.tau_e)
     if not c.target_norm:
-        return (c.tau_h,) * len(of_delta)
+        return (c.tau_h,) * len(bounds_on_delta)
     if c.tau_h_rule == "per_layer":
-        return tuple(_longest_activation(c, bound) for bound in of_delta)
-    tau_h = _longest_activation(c, of_delta[0])
-    widest = ACTIVATION_SUPREMA[c.activation] * math.sqrt(c.hidden[-1]) if c.hidden else math.inf
-    return (*[tau_h] * len(c.hidden), min(tau_h, widest))
+        return tuple(_longest_activation(c, bound) for bound in bounds_on_delta)
+    tau_h = _longest_activation(c, bounds_on_delta[0])
+    largest_norm = ACTIVATION_SUPREMA[c.activation] * math.sqrt(c.hidden[-1]) if c.hidden else math.inf
+    return (*[tau_h] * len(c.hidden), min(tau_h, largest_norm))
 
 
 def _longest_activation(c: TrialConfig, of_delta: float) -> float:
+    """Return the tau_h with which a layer's part has the norm C/sqrt(L), its share of the target norm C.
+
+    Args:
+        of_delta: bound on the layer's learning signal.
+    """
     return math.sqrt((layer_bound(c) / of_delta) ** 2 - 1)
 
 

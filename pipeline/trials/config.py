@@ -120,7 +120,10 @@ class TrialConfig:
                              unused=tuple(sorted(unused.items())), _flat=flat)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the value of a setting."""
+        """Return the value of a setting: the trial's, or the default if no part has it.
+
+        After unpickling in another process, the parts are composed first.
+        """
         if name in ("parts", "unused", "_flat") and "given" in self.__dict__:  # unpickled in another process
             self._compose(dict(self.given))
             return self.__dict__[name]

@@ -96,6 +96,11 @@ class Data(Part):
 def enter(name: str, spec: DatasetSpec, reader: Any, label: str = "") -> None:
     """Register a data set: `dataset: <name>` is accepted from then on.
 
+    Args:
+        spec: its public facts.
+        reader: function that reads it, or its `module:attribute`.
+        label: in tables and figures; by default the name.
+
     Raises:
         ConfigError: if the name is taken.
     """

@@ -38,10 +38,14 @@ ARTIFACTS = {
 
 
 def check_metrics(names: Iterable[str], known: Collection[str] = METRICS) -> None:
-    """Refuse metrics that may not be logged for such a trial or, with `SWEEP_METRICS`, for any sweep.
+    """Refuse metrics that may not be logged for a trial whose `private_metrics` are not plain.
+
+    Args:
+        names: of the metrics.
+        known: beginnings of allowed names; `SWEEP_METRICS` has those of a whole sweep.
 
     Raises:
-        ValueError: naming the first metric on no list.
+        ValueError: naming the first metric that is not allowed.
     """
     for name in names:
         if not any(name.startswith(beginning) for beginning in known):

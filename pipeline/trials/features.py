@@ -104,10 +104,14 @@ class Features(Part):
 
     def key(self, trial: TrialConfig) -> tuple[Any, ...]:
         """Return a key that differs for different features of the same records: the name, and the settings in use."""
-        own = [(f, getattr(self, f.name)) for f in fields(self) if f.metadata["identity"] and uses(self, f, trial)]
-        # An optional number comes with its name, or it could be taken for another optional number.
-        return self.name, *((f.name, value) if f.metadata["elide"] and isinstance(value, float) else value
-                            for f, value in own)
+        found: list[Any] = [self.name]
+        for f in fields(self):
+            if f.metadata["identity"] and uses(self, f, trial):
+                value = getattr(self, f.name)
+                # An optional number comes with its name, or it could be taken for another optional number.
+                is_optional_number = f.metadata["elide"] and isinstance(value, float)
+                found.append((f.name, value) if is_optional_number else value)
+        return tuple(found)
 
     @property
     def standardised(self) -> bool:

@@ -181,8 +181,9 @@ def uses(part: Part, f: Field[Any], trial: TrialConfig) -> bool:
     It does if all its conditions hold, except at the default of a setting that is left out of the identity there.
     """
     meta = f.metadata
-    return (not (meta["elide"] and getattr(part, f.name) == f.default) and meta["applies"](trial)
-            and all(need.holds(trial) for need in meta["needs"]))
+    if meta["elide"] and getattr(part, f.name) == f.default:
+        return False
+    return bool(meta["applies"](trial)) and all(need.holds(trial) for need in meta["needs"])
 
 
 def part(slot: str, name: str, held: bool = False) -> Callable[[type[Part]], type[Part]]:
@@ -221,8 +222,7 @@ def extension(slot: str, name: str, base: type[Part], settings: Sequence[str] | 
     Args:
         base: the class with the settings and attributes of all such parts.
         settings: names of existing settings that it uses; or, by name, the result of `setting` for a new one and None
-            for
-            an existing one.
+            for an existing one.
         attributes: of the class.
 
     Raises:

@@ -40,12 +40,14 @@ def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | N
 def check_noise(c: TrialConfig, place: str = "") -> None:
     """Refuse a mechanism that bounds contributions unless its noise is given; an explicit 0 is accepted.
 
+    A user's trainer is also refused in another version than the trial's.
+
     Args:
         c: a `TrialConfig`; a trial from a store always gives its noise, because its params name every setting.
         place: of the mechanism in a file.
 
     Raises:
-        ConfigError: for such a mechanism with neither a target nor a noise multiplier.
+        ConfigError: for such a mechanism with neither a target nor a noise multiplier, and for another version.
     """
     mechanism, trainer = c.parts.mechanism, c.parts.trainer
     if not trainer.own and c.trainer_version != trainer.version:

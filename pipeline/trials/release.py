@@ -107,10 +107,10 @@ class Release(Part):
                               "others, on which a guarantee to the last bit rests, got 'hardware' with noise 'secure'; "
                               "use 'simulated'")
         weights = n_parameters(trial.layers)
-        grid = 2.0**30 / math.sqrt(weights)
-        if trial.noise_multiplier / trial.parts.mechanism.excess(trial) > grid:
-            raise ConfigError(f"noise_multiplier: must be at most {grid:.3g} with noise 'secure', whose grid would be "
-                              f"too coarse for {weights} weights, got {trial.noise_multiplier}")
+        largest_noise = 2.0**30 / math.sqrt(weights)  # over C, with rounding below C/1024
+        if trial.noise_multiplier / trial.parts.mechanism.excess(trial) > largest_noise:
+            raise ConfigError(f"noise_multiplier: must be at most {largest_noise:.3g} with noise 'secure', whose grid "
+                              f"would be too coarse for {weights} weights, got {trial.noise_multiplier}")
 
 
 @part("noise", "research")

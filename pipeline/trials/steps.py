@@ -44,7 +44,7 @@ def power_of_two(x: float) -> float:
 
 
 def most_terms() -> int:
-    """Return the most terms of a product of 8-bit factors with a 32-bit sum."""
+    """Return how many products of two 8-bit factors fit into a 32-bit sum."""
     return (2**31 - 1) // (LARGEST_FIRST * LARGEST_SECOND)
 
 
@@ -100,14 +100,18 @@ def steps(trial: TrialConfig, bound: float, deviation: float) -> list[Steps]:
 
 
 def grid_exponent(step: Steps, deviation: float) -> int:
-    """Return j with a b = 2^j sigma/2^40.
+    """Return j such that a layer's step of weight contributions, a b, is 2^j steps of the noise grid, sigma/2^40.
 
-    A 1 in a sum of K H is 2^j steps of the noise grid; a 1 in a sum of K is 2^j/b steps.
+    a and b are the real values of an integer 1 in the layer's bounded signals and in its inputs. So a 1 in a sum of
+    their products is 2^j grid steps. A 1 in a sum of signals, for the bias, is 2^j/b grid steps.
+
+    Args:
+        deviation: sigma, standard deviation of the noise on the sum.
     """
     return round(math.log2(step.contribution * step.input / deviation)) + GRID_BITS
 
 
 def largest_noise(trial: TrialConfig) -> float:
-    """Return the largest noise over C for which the noise grid divides a b and a in every layer."""
+    """Return the largest noise, over the bound C on contributions, whose grid divides a b and a in every layer."""
     return 2.0 ** min(grid_exponent(step, 1.0) - max(0, round(math.log2(step.input)))
                       for step in steps(trial, 1.0, 1.0))

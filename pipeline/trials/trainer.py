@@ -297,9 +297,10 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
         raise ConfigError(f"per_record: must say why row i is computed from record i alone, got nothing for trainer "
                           f"'{name}' with `parameters`")
     if step and (not event or per != STEP):
-        raise ConfigError(f"step: is audited against the event of a step, got it for trainer '{name}' "
-                          + ("whose event is of an epoch" if event else "without event"
-                             + (", whose releases are audited without it" if per_record else "")))
+        fault = "whose event is of an epoch" if event else "without event"
+        if per_record and not event:
+            fault += ", whose releases are audited without it"
+        raise ConfigError(f"step: is audited against the event of a step, got it for trainer '{name}' {fault}")
     if calibrates and not event:
         raise ConfigError(f"event: must be given with calibrates, got only that, '{calibrates}'")
     entries = dict(settings or {})
