@@ -99,6 +99,11 @@ def load_history(store: Reader, runs: pd.DataFrame, key: str) -> pd.DataFrame:
     """Load the metric `key` by epoch: columns trial_key, epoch, value, algorithm, setting, seed, status.
 
     Trials without the metric have no rows.
+
+    Args:
+        store: the store with the sweep open.
+        runs: trials, from `load_runs`.
+        key: MLflow's name of the metric, such as `validation/accuracy`.
     """
     columns = ["trial_key", "epoch", "value", "algorithm", "setting", "seed", "status"]
     rows = [(run.trial_key, epoch, value, run.algorithm, run.setting, run.seed, run.status)
@@ -130,6 +135,10 @@ def by_noise(settings: Sequence[str]) -> list[str]:
 
 def require_accuracy(runs: pd.DataFrame, name: str = "test/accuracy") -> None:
     """Check that every trial has this accuracy.
+
+    Args:
+        runs: the trials, from `load_runs`.
+        name: name of the accuracy's column.
 
     Raises:
         ReportError: with the first trial that has none.

@@ -116,7 +116,13 @@ def caption(table: pd.DataFrame) -> str:
 
 
 def _notes(table: pd.DataFrame, runs: pd.DataFrame, noiseless: pd.DataFrame) -> list[str]:
-    """Return notes on the camera, the light for the target epsilon, and the assumptions of epsilon."""
+    """Return notes on the camera, the light for the target epsilon, and the assumptions of epsilon.
+
+    Args:
+        table: rows of `tabulate`.
+        runs: the trials behind them.
+        noiseless: trials without a mechanism; may be empty.
+    """
     level = METRICS["accuracy"].of(noiseless).mean() if len(noiseless) else np.nan
     epsilon = epsilon_text("label", table["relation"], table["sampler"], table["delta"],
                            standing(noise_sources(runs[tightest(runs, "label").notna()])))
@@ -210,7 +216,12 @@ def plot(table: pd.DataFrame, noiseless: pd.DataFrame) -> Figure:
 
 
 def _mark(upper: Axes, lower: Axes, table: pd.DataFrame) -> None:
-    """Mark the label epsilon `TARGET` and its light in both panels."""
+    """Mark the label epsilon `TARGET` and its light in both panels.
+
+    Args:
+        upper, lower: the panels of accuracy and of label epsilon.
+        table: rows of `tabulate`.
+    """
     dotted: dict[str, Any] = {"color": "0.3", "linewidth": 0.8, "linestyle": ":", "zorder": 1}
     for photons, *_ in (lights := _lights(table)):
         for ax in (upper, lower):

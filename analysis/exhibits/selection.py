@@ -121,6 +121,11 @@ def stands(trials: Sequence[TrialConfig]) -> str:
 def _price(experiment: Experiment, looked_at: Sequence[TrialConfig], earlier: Mapping[str, int]) -> Epsilon:
     """Return the epsilon that covers the choice, by the rule of the file.
 
+    Args:
+        experiment: the experiment, with its selection rule and its search, if it has one.
+        looked_at: the trials that the choice compared.
+        earlier: trial_key -> epochs that earlier draws of its secret noise released.
+
     Raises:
         UnsupportedAccounting: if no rule applies. An adaptive search needs noisy scores and trials of equal cost:
             composition requires costs that do not depend on results.

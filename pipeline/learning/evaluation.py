@@ -76,6 +76,10 @@ class Evaluation:
         """Return the number of records and of correct records per class: [R, 2, n_classes], int64, on the CPU.
 
         A record with an output that is not finite, as after divergence, is not correct. Neither is an unusable record.
+
+        Args:
+            net: the networks.
+            part: `validation`, or `test` for all test records.
         """
         classes, replicas = self.data.spec.n_classes, len(self.validation)
         counts = torch.zeros(replicas, 2, classes, dtype=torch.int64, device=self.validation.device)

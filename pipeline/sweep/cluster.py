@@ -277,6 +277,10 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
 def start(init: Callable[[], object], say: Callable[[str], None]) -> None:
     """Start Ray, with a second try if it does not start in time, as on a busy machine.
 
+    Args:
+        init: starts Ray.
+        say: receives a message before the second try.
+
     Raises:
         ResourceError: both tries failed.
     """

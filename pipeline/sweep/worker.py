@@ -36,6 +36,10 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
     """Yield per epoch `{"records": one for each trial that had not ended}`; after an exception also its text.
 
     A result with `draw` is a question; asking for the next result answers it.
+
+    Args:
+        pack: the pack.
+        trainer: trains a pack, epoch by epoch.
     """
     live = {trial.trial_key for trial in pack.trials}
     try:
@@ -175,7 +179,12 @@ class CheckpointKeeper:
         yield from [*before, _noted(last, f"resumed from epoch {training.epoch}")]
 
     def keep(self, training: Run, records: list[EpochRecord]) -> list[list[EpochRecord]]:
-        """Save a checkpoint if one is due; return the epochs that need not wait for a checkpoint."""
+        """Save a checkpoint if one is due; return the epochs that need not wait for a checkpoint.
+
+        Args:
+            training: the training after this epoch.
+            records: the epoch's records.
+        """
         secure = self._pack.shared.draws_fresh_noise and training.resumable  # else there is no checkpoint to wait for
         self._history += records
         due = secure if training.ended else time.monotonic() - self._saved_at >= self._checkpoints.seconds

@@ -125,6 +125,13 @@ class Store(Reader):
         MLflow never changes a logged param. If a later sweep has another value, the param keeps the first value and the
         tag `latest.<param>` has the new one.
 
+        Args:
+            name: name of the sweep.
+            description: Markdown for MLflow's page.
+            params: params of the parent run.
+            tags: tags of the parent run.
+            contents: tags of the experiment.
+
         Raises:
             TrackingError: as all methods; also if an experiment with that name is in MLflow's trash.
         """

@@ -66,7 +66,12 @@ def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accurac
 
 
 def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
-    """Return the points of `frontier`, from runs of `shown`."""
+    """Return the points of `frontier`, from runs of `shown`.
+
+    Args:
+        runs: runs with epsilon, value and chosen setting.
+        kind, metric, formula: as in `frontier`.
+    """
     rows = []
     for (algorithm, setting, _), cell in runs.groupby(["algorithm", "setting", "point"]):
         first = cell.iloc[0]
@@ -147,6 +152,10 @@ def on_axis(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
 
     The axis `certified` includes stated epsilons with the same relation and delta. Other stated epsilons have their own
     axis.
+
+    Args:
+        runs: trials, from `load_runs`.
+        kind, formula: kind of epsilon of the axis, as in `frontier`.
     """
     if kind not in ("certified", "stated"):
         return tightest(runs, kind, formula)
@@ -165,6 +174,10 @@ def hypervolumes(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> pd.DataF
 
     The axes are ln epsilon and the metric (accuracies in percent). All algorithms of a kind share the reference point:
     the least power of ten above every epsilon, and chance for accuracy, 0 for the worst class and alignment.
+
+    Args:
+        points: points of each kind of epsilon, from `frontiers`.
+        runs: the trials, for their data set: chance depends on it.
     """
     rows = []
     for frame in points:

@@ -42,7 +42,14 @@ def ternarize(error: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
 
 def back_propagate(deltas: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
                    derivative: Derivative) -> list[torch.Tensor]:
-    """Return delta^1, ..., delta^L from the deltas of the top layers: delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l)."""
+    """Return delta^1, ..., delta^L from the deltas of the top layers: delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l).
+
+    Args:
+        deltas: delta of the top layers, in order, each [R, m, n_l].
+        net: the networks.
+        activations: h^0, ..., h^{L-1}, each [R, m, n_{l-1}].
+        derivative: (h^l, l) -> phi'(z^l).
+    """
     deltas = deltas[::-1]
     for layer in range(len(net.layers) - len(deltas), 0, -1):  # counted from 1; as a list index, the layer above
         signal = net.layers[layer].back(deltas[-1], net.parameters.weights[layer])
@@ -137,7 +144,13 @@ class DirectFeedback(Feedback):
 
 
 def direct_feedback(pack: Pack, net: Network, device: torch.device) -> DirectFeedback:
-    """Make DFA with each trial's own matrix B."""
+    """Make DFA with each trial's own matrix B.
+
+    Args:
+        pack: the trials, with the projector, its matrices' seeds and the threshold.
+        net: the networks, for the widths of hidden layers.
+        device: device of errors and projections.
+    """
     c = pack.shared
     widths = c.hidden if c.parts.feedback.convolutional else net.sizes[1:-1]
     projector = make_projector(pack.trials, sum(widths), device)

@@ -87,6 +87,11 @@ class IntegerSum:
         """Return K of every layer's weights, int16 [R, m, n_l], and of its biases, the same tensor or int32.
 
         `steps` has the real number that 1 represents. Factors depend only on a record's integers.
+
+        Args:
+            factors: maps norms of deltas and activations to the factors that bound a record.
+            deltas: delta^1..delta^L, each [R, m, n_l].
+            activations: h^0..h^{L-1}, as integers.
         """
         whole = self.signals(deltas)
         lengths = [exact_norm(d).mul_(step) for d, step in zip(whole, self.signal_steps, strict=True)]
@@ -169,7 +174,14 @@ class RowSum:
 
     def release(self, factor: Factor, rows: Sequence[torch.Tensor], activations: Sequence[torch.Tensor],
                 out: Parameters) -> None:
-        """Write the mean of the rows [1, n, d], with noise, to `out`; a row that is not finite contributes nothing."""
+        """Write the mean of the rows [1, n, d], with noise, to `out`; a row that is not finite contributes nothing.
+
+        Args:
+            factor: maps norms [1, n, 1] to factors that bound the rows.
+            rows: one tensor of contributions [1, n, d].
+            activations: not used: rows are whole contributions.
+            out: the result.
+        """
         row = torch.where(rows[0].isfinite().all(dim=-1, keepdim=True), rows[0], 0.0).double()
         step = power_of_two_above(row.abs().amax(dim=-1, keepdim=True)) / 2**15
         whole = (row / step).round_()

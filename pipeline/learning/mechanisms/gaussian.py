@@ -324,7 +324,12 @@ class Component(GaussianMechanism):
 
     def layer_factors(self, lengths: Sequence[torch.Tensor],
                       squares: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return each layer's factors. Feedback is linear in e, so clipping e scales the deltas."""
+        """Return each layer's factors. Feedback is linear in e, so clipping e scales the deltas.
+
+        Args:
+            lengths: ||delta^l|| of every layer, each [R, m, 1].
+            squares: ||h^{l-1}||^2 of every layer, each [R, m, 1].
+        """
         clipped = self.error_clip and not self.ternary
         of_error = (self.tau_e / lengths[-1]).clamp_(max=1.0) if clipped else torch.ones_like(lengths[-1])
         found = []

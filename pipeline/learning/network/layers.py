@@ -163,7 +163,13 @@ class Conv:
         return factor if self.precision is None or factor.dtype == torch.float64 else factor.to(self.precision)
 
     def _forward(self, image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return z after the pool, and the places of the maxima; the replicas are groups of one convolution."""
+        """Return z after the pool, and the places of the maxima; the replicas are groups of one convolution.
+
+        Args:
+            image: inputs [R, m, C_in, height, width].
+            weight: filters [R, C_out, C_in k^2].
+            bias: [R, C_out].
+        """
         replicas = image.shape[0]
         z = F.conv2d(_side_by_side(self._rounded(image)), self._filters(weight), padding=self.shape.kernel // 2,
                      groups=replicas)
