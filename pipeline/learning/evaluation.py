@@ -77,6 +77,8 @@ class Evaluation:
 
         A record with an output that is not finite, as after divergence, is not correct. Neither is an unusable record.
 
+        Shapes: R trials.
+
         Args:
             net: the networks.
             part: `validation`, or `test` for all test records.
@@ -103,6 +105,8 @@ class Evaluation:
         """Return each trial's share of correct records from counts [R, 2, n_classes].
 
         If validation accuracy is released with noise, a call for `validation` is one release.
+
+        Shapes: R trials.
         """
         right, records = counts[:, 1].sum(dim=1, keepdim=True), counts[:, 0].sum(dim=1, keepdim=True)
         if part == "validation" and self._release:

@@ -254,6 +254,8 @@ class Run(ABC):
     def _outcome(self, r: int, status: str, counts: dict[str, torch.Tensor]) -> Outcome:
         """Return the outcome of trial r: its status, weights, and accuracies by class of published parts.
 
+        Shapes: R trials.
+
         Args:
             r: place of the trial in the pack.
             status: `finished`, `stopped` or `diverged`.

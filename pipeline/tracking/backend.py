@@ -250,7 +250,15 @@ class Listing:
         self._runs: dict[str, list[str]] = {}
 
     def runs_of(self, key: str, experiment: str, list_all: Callable[[], Sequence[TrackedRun]]) -> list[str]:
-        """Return the run ids of the trial `key`; the caller adds a run that it creates."""
+        """Return the run ids of a trial, from the listing; the caller adds a run that it creates.
+
+        If another process has listed the sweep since, the runs are listed again.
+
+        Args:
+            key: the trial's trial_key.
+            experiment: MLflow's id of the sweep's experiment.
+            list_all: returns all runs of the sweep.
+        """
         marked = self._marked(experiment)
         if not marked.exists() or marked.read_text() != self._mark:
             self.read(experiment, list_all)

@@ -59,7 +59,11 @@ class IntegerSum:
 
     def __init__(self, trials: Sequence[TrialConfig], bounds: Sequence[float], deviations: Sequence[float],
                  shape: tuple[int, ...], bases: Sequence[torch.Tensor | None], device: torch.device) -> None:
-        """Compute the steps of every layer and trial, in float64, and make the source of noise on their grid."""
+        """Compute the grids of every layer and trial, in float64, and make the source of noise.
+
+        Learning signals are rounded to `first`, projected if there is a basis, rounded again to `signal_steps`,
+        bounded, and rounded to the grid of contributions. The class describes the arguments and these steps.
+        """
         self.bases, self.batch_size, self.device = list(bases), trials[0].batch_size, device
         self.steps = [steps(*of_trial) for of_trial in zip(trials, bounds, deviations, strict=True)]
         by_layer = list(zip(*self.steps, strict=True))
@@ -87,6 +91,9 @@ class IntegerSum:
         """Return K of every layer's weights, int16 [R, m, n_l], and of its biases, the same tensor or int32.
 
         `steps` has the real number that 1 represents. Factors depend only on a record's integers.
+
+        Shapes: R trials, m records, n_l units of layer l. delta^l is the learning signal at layer l's pre-activation;
+        h^l is the layer's output.
 
         Args:
             factors: maps norms of deltas and activations to the factors that bound a record.

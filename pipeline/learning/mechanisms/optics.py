@@ -27,6 +27,8 @@ def column(trials: Sequence[TrialConfig], field: str, device: torch.device) -> t
 def scale(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
     """Return scale_s(v) = min(s, ||v||) v/||v||: rows with norm above s are scaled to s.
 
+    Shapes: R trials, m records.
+
     Args:
         v: [R, m, n].
         s: [R, 1, 1].
@@ -71,7 +73,10 @@ class OpticalNoise:
             self.noise = GaussianNoise([t.seed for t in trials], [t.sigma for t in trials], shape, device)
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the signals [R, m, n_l] with the device's scaling and noise."""
+        """Return the signals [R, m, n_l] with the device's scaling and noise.
+
+        Shapes: R trials, m records, n_l units of layer l.
+        """
         perturbed = signals[: len(self.widths)]
         if self.noise is None:
             released = [scale(v, self.tau_f).to(v.dtype) for v in perturbed]
@@ -92,7 +97,10 @@ class OpticalNoise:
         return [] if self.noise is None else [self.noise]
 
     def _noise(self, source: GaussianNoise | RoundedNoise, rows: int) -> torch.Tensor:
-        """Return noise [R, rows, sum n_l]; a batch of random size takes part of a block, or several blocks."""
+        """Return noise [R, rows, sum n_l]; a batch of random size takes part of a block, or several blocks.
+
+        Shapes: R trials, n_l units of layer l.
+        """
         blocks = [self._next(source)]
         while len(blocks) * self.rows < rows:
             blocks[-1] = blocks[-1].clone()
@@ -142,7 +150,10 @@ class DecodedNoise:
         self.optics = OpticalNoise(trials, widths, rows, matrices.device)
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the perturbed signals [R, m, n_l], the output layer's error last."""
+        """Return the perturbed signals [R, m, n_l], the output layer's error last.
+
+        Shapes: R trials, m records, n_l units of layer l.
+        """
         sent = [torch.cat(signals[:-1], dim=-1)] if self.joint else signals
         known = len(self.bases)
         inside = [matmul(v, basis) for v, basis in zip(sent, self.bases, strict=False)]

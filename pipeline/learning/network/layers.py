@@ -90,6 +90,8 @@ class Dense:
         """Return the squared norm of every record's gradient, ||delta_i||^2 (||h_i||^2 + 1) [R, m, 1].
 
         It covers weights and bias, and is never too small, even if squares underflow.
+
+        Shapes: R trials, m records.
         """
         return _squared_lengths(delta) * (_squared_lengths(h) + 1)
 
@@ -139,6 +141,8 @@ class Conv:
         """Return squared norms of every record's gradient by weights and by bias, each [R, m, 1].
 
         The largest loss from rounding, when positions cancel or squares underflow, is added: no norm is too small.
+
+        Shapes: R trials, m records.
         """
         pooled = self._pooled(delta)
         if_aligned = squared_norm(pooled.flatten(3).abs().sum(dim=-1), -1, keepdim=True)
@@ -201,7 +205,10 @@ class Conv:
         return unpool(delta, places, self.shape.height, self.shape.width)
 
     def _weight_norms(self, delta: torch.Tensor, image: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
-        """Return the squared norm of every record's gradient by the filters [R, m, 1], in chunks of records."""
+        """Return the squared norm of every record's gradient by the filters [R, m, 1], in chunks of records.
+
+        Shapes: R trials, m records.
+        """
         norms = self._norms_by_gram if self.by_gram else self._norms_by_gradient
         records = [x.flatten(0, 1) for x in (delta, image, places)]
         parts = [norms(self._unpool(d, p), h) for d, h, p in
@@ -226,9 +233,15 @@ class Conv:
         return squares.add_(if_aligned.mul_(GRADIENT_ROUNDING * torch.finfo(squares.dtype).eps).square_())
 
     def _norms_by_gram(self, delta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-        """Return the same squared norms as sum_{p,q} <delta_p, delta_q> <x_p, x_q>, with patches x_p.
+        """Return the squared norms of records' gradients by the filters, from Gram matrices of positions.
 
-        Patches overlap, so their products are sums of products of pixels over all shifts within the kernel.
+        For one record it is sum_{p,q} <delta_p, delta_q> <x_p, x_q> over positions p and q: delta_p is the learning
+        signal there, and x_p the patch under the filter. Patches overlap, so their products are sums of products of
+        pixels over all shifts within the kernel. Bounds on rounding errors are added, so that no norm is too small.
+
+        Args:
+            delta: signals before the pool, [records, C_out, height, width].
+            image: inputs [records, C_in, height, width].
         """
         height, width = image.shape[2:]
         pixels = _gram(image).unflatten(2, (height, width)).unflatten(1, (height, width))
