@@ -129,16 +129,18 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
         planned = (store.planned() or 0) if found_it else 0
         later, unknown = planned - len(decisions), max(0, planned - _passed_over(decisions) - len(trials))
     left = unknown or any(trial.status not in DONE for trial in trials)
-    go_on = shlex.join(["photonic", "sweep", *(words or [str(experiment.source)])] if experiment else GO_ON)
+    command = ["photonic", "sweep", *(words or [str(experiment.source)])] if experiment else GO_ON
+    go_on = shlex.join(command)
     stopped = experiment is not None and any(
         sums_in_floating_point(t) for t in experiment.trials
         if t.trial_key not in runs or runs[t.trial_key].status not in DONE)
     refused = tuple(_refusal(f) for f in found if f.problem)
     nodes = store.nodes(driver) if driver and found_it else None
-    goes_on = left and not driver and not stopped
-    return SweepState(name, bool(driver), tuple(trials), unknown, refused, go_on if goes_on else "", elsewhere, beat,
-                      _search(decisions, max(0, later)) if decisions else "",
-                      _budget(store) if found_it else None, nodes, stopped)
+    can_resume = left and not driver and not stopped
+    return SweepState(name=name, running=bool(driver), trials=tuple(trials), unknown=unknown, refused=refused,
+                      go_on=go_on if can_resume else "", elsewhere=elsewhere, beat=beat,
+                      search=_search(decisions, max(0, later)) if decisions else "",
+                      budget=_budget(store) if found_it else None, nodes=nodes, stopped=stopped)
 
 
 def _search(decisions: Sequence[tuple[str, bool]], later: int) -> str:
