@@ -160,8 +160,10 @@ class Rounds:
 
         It was refused if it needed another draw of its noise, which did not fit the budget.
         """
-        return (trial.trial_key in self._refused
-                or self._before[len(self.suggestions):][:1] == [(trial.trial_key, False)])
+        if trial.trial_key in self._refused:
+            return True
+        number = len(self.suggestions)  # place of the next suggestion
+        return number < len(self._before) and self._before[number] == (trial.trial_key, False)
 
 
 def _apart(released: Iterable[Release]) -> tuple[dict[str, Release], list[Release]]:

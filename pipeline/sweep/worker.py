@@ -197,10 +197,7 @@ class CheckpointKeeper:
         # Epochs with secret noise wait for a checkpoint, if there can be one.
         must_wait = self._pack.shared.draws_fresh_noise and training.resumable
         self._history += records
-        if training.ended:
-            due = must_wait
-        else:
-            due = time.monotonic() - self._saved_at >= self._checkpoints.seconds
+        due = must_wait if training.ended else time.monotonic() - self._saved_at >= self._checkpoints.seconds
         saved = due and training.resumable and self._save(training)
         self._held.append(_noted(records, self._note))
         self._note = ""

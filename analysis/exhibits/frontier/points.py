@@ -66,10 +66,10 @@ def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accurac
 
 
 def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
-    """Return the points of `frontier`, from runs of `shown`.
+    """Return the points of a frontier: a row per algorithm and setting, with mean and intervals over seeds (`COLUMNS`).
 
     Args:
-        runs: runs with epsilon, value and chosen setting.
+        runs: the runs of the points, from `shown`: with `epsilon`, `value` of the metric and the chosen setting.
         kind, metric, formula: as in `frontier`.
     """
     rows = []
@@ -83,10 +83,10 @@ def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula:
     order = {algorithm: place for place, algorithm in enumerate(ALGORITHM_LABELS)}
     points = points.sort_values(["algorithm", "epsilon"], ignore_index=True,
                                 key=lambda column: column.map(order) if column.name == "algorithm" else column)
-    compared = points.assign(by=asked(points))
-    own = [pareto_front(group["by"], group["mean"]) for _, group in compared.groupby("algorithm", sort=False)]
-    return points.assign(on_front=np.concatenate(own),
-                         on_overall_front=pareto_front(compared["by"], compared["mean"]))[COLUMNS]
+    compared = points.assign(asked=asked(points))  # a target, if the point has one: epsilons just below it are equal
+    fronts = [pareto_front(curve["asked"], curve["mean"]) for _, curve in compared.groupby("algorithm", sort=False)]
+    overall_front = pareto_front(compared["asked"], compared["mean"])
+    return points.assign(on_front=np.concatenate(fronts), on_overall_front=overall_front)[COLUMNS]
 
 
 def shown(runs: pd.DataFrame, kind: str = "certified", metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
@@ -148,10 +148,10 @@ def tightest(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
 
 
 def on_axis(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
-    """Return `tightest` for the trials on one axis.
+    """Return each trial's epsilon on the axis of one kind; empty for trials that are not on it.
 
-    The axis `certified` includes stated epsilons with the same relation and delta. Other stated epsilons have their own
-    axis.
+    It is the least logged epsilon (`tightest`). The axis `certified` includes stated epsilons with the same relation
+    and delta. Other stated epsilons have their own axis.
 
     Args:
         runs: trials, from `load_runs`.
