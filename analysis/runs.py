@@ -212,11 +212,14 @@ def _row(run: TrackedRun) -> dict[str, Any]:
 
     A field that does not apply is None, or NaN if it is a number.
     """
-    config = {name: param_value(name, run.params[name]) if name in run.params else None for name in FIELDS}
-    config = {name: float("nan") if value is None and FIELDS[name] in (int, float) else value
-              for name, value in config.items()}
-    setting = noise_setting(config | _instead_of_targets(run)).removeprefix("sigma=")
+    fields: dict[str, Any] = {}
+    for name in FIELDS:
+        if name in run.params:
+            fields[name] = param_value(name, run.params[name])
+        else:
+            fields[name] = float("nan") if FIELDS[name] in (int, float) else None
+    setting = noise_setting(fields | _instead_of_targets(run)).removeprefix("sigma=")
     tags = {name: text for name, text in run.tags.items()
             if name.startswith(("privacy.", "optics.")) or name == "git_commit"}
     identity = {"trial_key": run.trial_key, "status": run.status, "run_id": run.run_id}
-    return {**identity, **config, "setting": setting, **run.metrics, **tags}
+    return {**identity, **fields, "setting": setting, **run.metrics, **tags}

@@ -152,7 +152,7 @@ def _targets(table: pd.DataFrame) -> list[str]:
 
 
 def _lights(table: pd.DataFrame) -> dict[tuple[float, float, float], list[pd.DataFrame]]:
-    """Return `light_for` the target -> the points of cameras with this result."""
+    """Return the light for label epsilon `TARGET`, from `light_for` -> points of each camera with this result."""
     found: dict[tuple[float, float, float], list[pd.DataFrame]] = {}
     for *_, points in _cameras(table):
         found.setdefault(light_for(points, TARGET), []).append(points)
@@ -271,7 +271,10 @@ def _cameras(table: pd.DataFrame) -> Iterator[tuple[dict[str, Any], np.ndarray, 
 
 
 def _parts(points: pd.DataFrame, photons: np.ndarray) -> dict[str, np.ndarray]:
-    """Return `PARTS` of effective sigma: `shot_sigma` falls as 1/sqrt(photons), `floor_sigma` as 1/photons."""
+    """Return the two parts of effective sigma at these photons, scaled from a camera's first point.
+
+    `shot_sigma`, of counted light, falls as 1/sqrt(photons), and `floor_sigma`, of the camera, as 1/photons.
+    """
     row = points.iloc[0]
     ratio = row["photons"] / photons
     return {"shot_sigma": row["shot_sigma"] * np.sqrt(ratio), "floor_sigma": row["floor_sigma"] * ratio}

@@ -119,9 +119,13 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
               for key in checkpoint.trial_keys}
     if experiment:
         names = {trial.trial_key: run_name(trial, experiment.varied) for trial in experiment.trials}
-        trials = [_state(runs[t.trial_key], names[t.trial_key], driver, epochs) if t.trial_key in runs else
-                  TrialState(t.trial_key, names[t.trial_key], "missing", 0, t.epochs, epochs.get(t.trial_key, 0))
-                  for t in experiment.trials]
+        trials = []
+        for trial in experiment.trials:
+            key, shown_name = trial.trial_key, names[trial.trial_key]
+            if key in runs:
+                trials.append(_state(runs[key], shown_name, driver, epochs))
+            else:
+                trials.append(TrialState(key, shown_name, "missing", 0, trial.epochs, epochs.get(key, 0)))
         later = unknown = experiment.search.trials - len(decisions) if experiment.search else 0
     else:
         trials = [_state(run, run.tags.get("mlflow.runName", run.trial_key), driver, epochs)
@@ -188,8 +192,8 @@ def _state(run: TrackedRun, name: str, driver: str, checkpoints: dict[str, int])
 
 
 def _taken(node: Mapping[str, Any]) -> str:
-    amounts = (f"{name} {taken:g} of {has:g} in use" for name, (taken, has) in
-               ((name, value) for name, value in node.items() if name != "node"))
+    """Return the resources of a node in use as text: `CPU 2 of 4 in use`."""
+    amounts = [f"{name} {amount[0]:g} of {amount[1]:g} in use" for name, amount in node.items() if name != "node"]
     return ", ".join(amounts) or "nothing that packs take"
 
 

@@ -121,7 +121,9 @@ def target_of(row: Any) -> str:  # Any: of `DataFrame.itertuples`
 
 
 def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str] = GUARANTEED) -> list[pd.DataFrame]:
-    """Return `frontier` of every kind that the runs have, in the order of `kinds`; for `claimed`, one per formula.
+    """Return the points of every kind of epsilon that the runs have, in the order of `kinds`, each as `frontier` does.
+
+    For `claimed` epsilons there is one frame per formula.
 
     Envelopes have their `choice.price`.
 

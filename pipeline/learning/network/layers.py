@@ -269,7 +269,7 @@ def squared_norm(x: torch.Tensor, dim: int, keepdim: bool = False) -> torch.Tens
 
 
 def _squared_lengths(x: torch.Tensor) -> torch.Tensor:
-    """Return `squared_norm` of rows [R, m, n] -> [R, m, 1], in chunks of records."""
+    """Return the squared norm of every row, [R, m, n] -> [R, m, 1], computed in chunks of records."""
     records = max(1, CHUNK_ELEMENTS[x.device.type] // max(1, x.shape[0] * x.shape[2]))
     return torch.cat([squared_norm(part, -1, keepdim=True) for part in x.split(records, dim=1)], dim=1)
 
