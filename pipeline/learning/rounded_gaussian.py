@@ -71,8 +71,9 @@ def keyed_bits(key: bytes) -> Bits:
     def bits(n: int) -> bytearray:
         """Return at least n fresh bytes; those of a whole chunk reuse one buffer, as chunks are drawn most often."""
         nonlocal of_chunk
-        out = of_chunk if n == 16 * CHUNK and of_chunk else bytearray(n + 15)
-        if n == 16 * CHUNK:
+        whole_chunk = n == 16 * CHUNK  # a draw takes 16 bytes
+        out = of_chunk if whole_chunk and of_chunk else bytearray(n + 15)  # a block of the cipher has 16 bytes
+        if whole_chunk:
             of_chunk = out
         encryptor.update_into(memoryview(_zeros((n - 1).bit_length()))[:n], out)
         return out

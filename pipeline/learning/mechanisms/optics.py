@@ -152,17 +152,21 @@ class DecodedNoise:
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return the perturbed signals [R, m, n_l], the output layer's error last.
 
-        Shapes: R trials, m records, n_l units of layer l.
+        Shapes: R trials, m records, n_l units of layer l. With a joint release, the hidden layers' signals are one
+        vector, and the error is decoded from it.
+
+        Args:
+            signals: feedback signals of the hidden layers and, last, the output error.
         """
-        sent = [torch.cat(signals[:-1], dim=-1)] if self.joint else signals
-        known = len(self.bases)
-        inside = [matmul(v, basis) for v, basis in zip(sent, self.bases, strict=False)]
-        released = self.optics.perturb([*inside, *sent[known:]])
-        outside = [matmul(v, basis.mT) for v, basis in zip(released, self.bases, strict=False)]
-        released = [*outside, *released[known:]]
+        vectors = [torch.cat(signals[:-1], dim=-1)] if self.joint else signals
+        n_projected = len(self.bases)  # the first vectors have a basis Q: their coordinates Q^T v get the noise
+        coordinates = [matmul(v, basis) for v, basis in zip(vectors, self.bases, strict=False)]
+        released = self.optics.perturb([*coordinates, *vectors[n_projected:]])
+        projected = [matmul(v, basis.mT) for v, basis in zip(released, self.bases, strict=False)]
+        released = [*projected, *released[n_projected:]]
         if not self.joint:
             return released
-        return [*released[0].split(self.hidden, dim=-1), matmul(released[0], self.decoder)]
+        return [*released[0].split(self.hidden, dim=-1), matmul(released[0], self.decoder)]  # the decoded error last
 
     def noise_sources(self) -> list[Noise]:
         """Return the noise source, if any."""

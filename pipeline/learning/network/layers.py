@@ -226,7 +226,15 @@ class Conv:
         return F.unfold(image, self.shape.kernel, padding=self.shape.kernel // 2)
 
     def _norms_by_gradient(self, delta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-        """Return ||sum_p delta_p x_p^T||^2 [c] from the formed gradients of c records; x_p is position p's patch."""
+        """Return the squared norms of records' gradients by the filters, from the formed gradients, [records].
+
+        A gradient is sum_p delta_p x_p^T over positions p: delta_p is the learning signal there, and x_p the patch
+        under the filter. A bound on the rounding error is added, so that no norm is too small.
+
+        Args:
+            delta: signals before the pool, [records, C_out, height, width].
+            image: inputs [records, C_in, height, width].
+        """
         patches, of_delta = self._patches(image), delta.flatten(2)
         squares = squared_norm(torch.bmm(of_delta, patches.transpose(1, 2)).flatten(1), 1)
         if_aligned = ((squared_norm(patches, 1) + 1) * squared_norm(of_delta, 1)).sqrt_().sum(dim=1)
