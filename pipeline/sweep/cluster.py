@@ -45,7 +45,7 @@ HEAD = {"node:__internal_head__": 0.001}
 
 
 def code() -> dict[str, Any]:
-    """Return a runtime environment that copies this package, without the working directory, to every node.
+    """Return a Ray runtime environment that copies this package, without the working directory, to every node.
 
     A package installed there under the same name is not used.
     """
