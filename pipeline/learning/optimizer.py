@@ -13,7 +13,6 @@ from torch.optim.sgd import sgd
 
 from pipeline.trials.config import TrialConfig
 
-
 # Adam's decay of the moments, and the number added to the root of the second (Kingma & Ba 2015, Algorithm 1).
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 

@@ -135,14 +135,14 @@ class IntegerSum:
         weights, biases = out.views(drawn)
         for r, (of_trial, deviation) in enumerate(zip(self.steps, self.deviations, strict=True)):
             for layer, step in enumerate(of_trial):
-                k, k_of_biases = (k[r] for k in contributions[layer])
-                h = activations[layer].values[r]
+                to_weights, to_biases = (k[r] for k in contributions[layer])  # integers K of trial r
+                inputs = activations[layer].values[r]
                 # 1 in a sum is 2^j steps of the noise's grid; without noise, one step.
                 scale = 2.0 ** grid_exponent(step, deviation) if deviation else 1.0
                 unit = step.contribution * step.input / scale / divisor
-                of_biases = k_of_biases.sum(dim=0, dtype=torch.int64).double().mul_(scale / step.input)
+                of_biases = to_biases.sum(dim=0, dtype=torch.int64).double().mul_(scale / step.input)
                 out.biases[layer][r].copy_(of_biases.add_(biases[layer][r]).mul_(unit))
-                sums = product(h.t(), split_digits(k))
+                sums = product(inputs.t(), split_digits(to_weights))
                 self._write(sums, weights[layer][r].t(), scale, unit, out.weights[layer][r].t())
 
     def _write(self, sums: torch.Tensor, noise: torch.Tensor, scale: float, unit: float, out: torch.Tensor) -> None:
