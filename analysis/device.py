@@ -59,7 +59,11 @@ def _cell(value: float) -> str:
 
 
 def figure(found: Characterisation) -> Figure:
-    """Plot the mean projection against B e, the noise (if any) with a normal density, and the gain of every batch."""
+    """Plot the mean projection, the noise and the gain of a projector, side by side, 2.6 x 2.4 inches each.
+
+    The mean is plotted against B e, the exact projection of an error e by the feedback matrix B. The noise, if there is
+    any, has a normal density beside it. The gain has a point per batch.
+    """
     with theme():
         noisy = len(found.residuals) > 0
         drawn, axes = panels(3 if noisy else 2, 3, 2.6, 2.4)

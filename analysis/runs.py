@@ -99,6 +99,11 @@ def load_history(store: Reader, runs: pd.DataFrame, key: str) -> pd.DataFrame:
     """Load the metric `key` by epoch: columns trial_key, epoch, value, algorithm, setting, seed, status.
 
     Trials without the metric have no rows.
+
+    Args:
+        store: the store with the sweep open.
+        runs: trials, from `load_runs`.
+        key: MLflow's name of the metric, such as `validation/accuracy`.
     """
     columns = ["trial_key", "epoch", "value", "algorithm", "setting", "seed", "status"]
     rows = [(run.trial_key, epoch, value, run.algorithm, run.setting, run.seed, run.status)
@@ -130,6 +135,10 @@ def by_noise(settings: Sequence[str]) -> list[str]:
 
 def require_accuracy(runs: pd.DataFrame, name: str = "test/accuracy") -> None:
     """Check that every trial has this accuracy.
+
+    Args:
+        runs: the trials, from `load_runs`.
+        name: name of the accuracy's column.
 
     Raises:
         ReportError: with the first trial that has none.
@@ -203,11 +212,14 @@ def _row(run: TrackedRun) -> dict[str, Any]:
 
     A field that does not apply is None, or NaN if it is a number.
     """
-    config = {name: param_value(name, run.params[name]) if name in run.params else None for name in FIELDS}
-    config = {name: float("nan") if value is None and FIELDS[name] in (int, float) else value
-              for name, value in config.items()}
-    setting = noise_setting(config | _instead_of_targets(run)).removeprefix("sigma=")
+    fields: dict[str, Any] = {}
+    for name in FIELDS:
+        if name in run.params:
+            fields[name] = param_value(name, run.params[name])
+        else:
+            fields[name] = float("nan") if FIELDS[name] in (int, float) else None
+    setting = noise_setting(fields | _instead_of_targets(run)).removeprefix("sigma=")
     tags = {name: text for name, text in run.tags.items()
             if name.startswith(("privacy.", "optics.")) or name == "git_commit"}
     identity = {"trial_key": run.trial_key, "status": run.status, "run_id": run.run_id}
-    return {**identity, **config, "setting": setting, **run.metrics, **tags}
+    return {**identity, **fields, "setting": setting, **run.metrics, **tags}

@@ -61,6 +61,9 @@ def compare(a: Side, b: Side) -> Comparison:
     settings. If both sides have the same seeds, the interval is Student's for the differences by seed, otherwise
     Welch's. It covers only the variation between seeds.
 
+    Args:
+        a, b: the two experiments with their trials; differences are of b from a.
+
     Raises:
         ReportError: if no trials match.
         MixedTrials: if trials of one side that match the same trial differ in more than their seed.
@@ -193,7 +196,11 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def _rows(a: pd.DataFrame, b: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return one row per metric that all trials of both groups have."""
+    """Return one row per metric that all trials of both groups have.
+
+    Args:
+        a, b: trials of one setting of each experiment, a row per seed.
+    """
     first = {name: a[name].iloc[0] for name in FIELDS if name != "seed"}
     for side, group in (("a", a), ("b", b)):
         first |= {f"algorithm_{side}": group["algorithm"].iloc[0], f"setting_{side}": group["setting"].iloc[0]}

@@ -92,7 +92,12 @@ def plot(found: Comparison) -> Figure:
 
 
 def plot_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> Figure:
-    """Plot both frontiers, a panel per kind of epsilon, 6 x 3.8 inches each: A solid, B dashed with open markers."""
+    """Plot both frontiers, a panel per kind of epsilon, 6 x 3.8 inches each: A solid, B dashed with open markers.
+
+    Args:
+        found: the comparison, for the names of both sides.
+        pairs: points of A's and B's frontier per kind of epsilon, from `match.overlay`.
+    """
     with style.theme():
         figure = Figure(figsize=(6 * len(pairs), 3.8), layout="constrained")
         for (a, b), ax in zip(pairs, figure.subplots(1, len(pairs), squeeze=False)[0], strict=True):
@@ -151,7 +156,12 @@ def _page(found: Comparison, exhibits: Sequence[Exhibit], headline: Sequence[str
 
 
 def _labels(a: Experiment, b: Experiment, runs: Sequence[pd.DataFrame]) -> tuple[str, str]:
-    """Return names of the two sides: experiment names; if equal, with commits; if these are equal too, with A and B."""
+    """Return names of the two sides: experiment names; if equal, with commits; if these are equal too, with A and B.
+
+    Args:
+        a, b: the experiments.
+        runs: their trials, with the tag git_commit.
+    """
     if a.name != b.name:
         return a.name, b.name
     commits = [_commits(frame) for frame in runs]

@@ -162,7 +162,14 @@ def by_epoch(cell: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
 def _curve(ax: Axes, cell: pd.DataFrame, metric: Metric, *, color: Any, linestyle: LineStyleType, marker: str,
            label: str) -> None:
-    """Plot the mean over seeds with the band of its bootstrap interval; a cross marks the end of a diverged trial."""
+    """Plot the mean over seeds with the band of its bootstrap interval; a cross marks the end of a diverged trial.
+
+    Args:
+        ax: the axes.
+        cell: history of one algorithm and noise setting: a row per trial and epoch; may be empty.
+        metric: the metric, with its unit.
+        color, linestyle, marker, label: properties of the line.
+    """
     if cell.empty:
         return
     table = by_epoch(cell, metric)

@@ -207,7 +207,8 @@ def cell_differing(trials: Sequence[TrialConfig], cell: Callable[[Mapping[str, A
 def update_sigma(fields: Mapping[str, Any]) -> float:
     """Return sigma of Lee & Kifer 2020, Algorithm 1, from a trial's canonical fields; 0 without privacy.
 
-    It is the standard deviation of the noise on each coordinate of the mean update, z C/m.
+    It is the standard deviation of the noise on each coordinate of the mean update, z C/m: noise multiplier z, bound C
+    on a record's contribution, batch size m.
     """
     bound = parts_of("mechanism", Mechanism)[fields["mechanism"]].update_norm(fields)
     return fields["noise_multiplier"] * bound / fields["batch_size"] if bound else 0.0

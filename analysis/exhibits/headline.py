@@ -119,6 +119,13 @@ def _lead(group: pd.DataFrame, epsilon: float, behind: pd.DataFrame, runs: pd.Da
 
     Example: `At certified ε ≤ 3 (nothing was chosen): BP 85.69 ± 0.26%, ahead of DFA by 0.49 points (95% interval −0.10
     to +1.10, n = 3 seeds, paired by seed; within what seeds explain).`
+
+    Args:
+        group: points at this epsilon, the best mean first.
+        epsilon: the target, or the epsilon of the points.
+        behind: runs of the points, with `value` in percent.
+        runs: all runs of the data set.
+        evidence: the runs of the report, for doubts about the comparison.
     """
     best = group.drop_duplicates("algorithm")[:2]
     first, second = best.to_dict("records")
@@ -150,7 +157,13 @@ def _by_seed(point: Mapping[str, Any], runs: pd.DataFrame) -> pd.Series:
 
 
 def _cost(points: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
-    """Return the cost of choosing settings: ` (selected ε 7.15, which covers the choice)`, ` (nothing was chosen)`."""
+    """Return the cost of choosing settings: ` (selected ε 7.15, which covers the choice)`, ` (nothing was chosen)`.
+
+    Args:
+        points: the compared points, of one kind of epsilon.
+        runs: all runs of the data set.
+        evidence: the runs of the report, with the candidates of every choice.
+    """
     if points["choices"].max() == 1:
         return " (no ε covers the search)" if evidence.experiment.search else " (nothing was chosen)"
     kind, search, costs = points["kind"].iloc[0], evidence.experiment.search, []

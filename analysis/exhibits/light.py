@@ -116,7 +116,13 @@ def caption(table: pd.DataFrame) -> str:
 
 
 def _notes(table: pd.DataFrame, runs: pd.DataFrame, noiseless: pd.DataFrame) -> list[str]:
-    """Return notes on the camera, the light for the target epsilon, and the assumptions of epsilon."""
+    """Return notes on the camera, the light for the target epsilon, and the assumptions of epsilon.
+
+    Args:
+        table: rows of `tabulate`.
+        runs: the trials behind them.
+        noiseless: trials without a mechanism; may be empty.
+    """
     level = METRICS["accuracy"].of(noiseless).mean() if len(noiseless) else np.nan
     epsilon = epsilon_text("label", table["relation"], table["sampler"], table["delta"],
                            standing(noise_sources(runs[tightest(runs, "label").notna()])))
@@ -146,7 +152,7 @@ def _targets(table: pd.DataFrame) -> list[str]:
 
 
 def _lights(table: pd.DataFrame) -> dict[tuple[float, float, float], list[pd.DataFrame]]:
-    """Return `light_for` the target -> the points of cameras with this result."""
+    """Return the light for label epsilon `TARGET`, from `light_for` -> points of each camera with this result."""
     found: dict[tuple[float, float, float], list[pd.DataFrame]] = {}
     for *_, points in _cameras(table):
         found.setdefault(light_for(points, TARGET), []).append(points)
@@ -210,7 +216,12 @@ def plot(table: pd.DataFrame, noiseless: pd.DataFrame) -> Figure:
 
 
 def _mark(upper: Axes, lower: Axes, table: pd.DataFrame) -> None:
-    """Mark the label epsilon `TARGET` and its light in both panels."""
+    """Mark the label epsilon `TARGET` and its light in both panels.
+
+    Args:
+        upper, lower: the panels of accuracy and of label epsilon.
+        table: rows of `tabulate`.
+    """
     dotted: dict[str, Any] = {"color": "0.3", "linewidth": 0.8, "linestyle": ":", "zorder": 1}
     for photons, *_ in (lights := _lights(table)):
         for ax in (upper, lower):
@@ -260,7 +271,10 @@ def _cameras(table: pd.DataFrame) -> Iterator[tuple[dict[str, Any], np.ndarray, 
 
 
 def _parts(points: pd.DataFrame, photons: np.ndarray) -> dict[str, np.ndarray]:
-    """Return `PARTS` of effective sigma: `shot_sigma` falls as 1/sqrt(photons), `floor_sigma` as 1/photons."""
+    """Return the two parts of effective sigma at these photons, scaled from a camera's first point.
+
+    `shot_sigma`, of counted light, falls as 1/sqrt(photons), and `floor_sigma`, of the camera, as 1/photons.
+    """
     row = points.iloc[0]
     ratio = row["photons"] / photons
     return {"shot_sigma": row["shot_sigma"] * np.sqrt(ratio), "floor_sigma": row["floor_sigma"] * ratio}

@@ -23,7 +23,9 @@ ZERO = 1e-7  # place of residuals 0 on a logarithmic axis; the attack reports 0 
 
 
 def plot(panels: dict[str, Residuals]) -> Figure:
-    """Plot one panel for each title -> (members, non_members), side by side; two panels are 9 x 3 inches.
+    """Plot a histogram of residuals for each title -> (members, non_members), side by side, 4.5 x 3 inches each.
+
+    Members are training records. Residuals are as in `residual_histogram`.
 
     Raises:
         ValueError: without panels, and as `residual_histogram`.

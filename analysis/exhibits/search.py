@@ -63,6 +63,12 @@ def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, filter: Fil
     Columns: number, trial, trial_key, algorithm, status (`passed over` if it was not trained, or trained before),
     released epochs, validation in %, and epsilon spent. Epsilon is of this and all earlier suggestions, as if there
     were no later ones.
+
+    Args:
+        experiment: the experiment with its search.
+        runs: the trained trials, from `load_runs`.
+        store: the store with its sweep open.
+        filter: privacy filter of the budget; without one, there is no column of epsilon spent.
     """
     of_run = runs.set_index("trial_key")
     released, rows = store.released(), []

@@ -92,21 +92,21 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
         require_accuracy(scored, name)
     best = scored.loc[scored[SCORE].idxmax()]
     trial = trials[best["trial_key"]]
-    earlier = earlier_epochs(runs)
-    paid_for = trial.epochs + earlier.get(trial.trial_key, 0)
-    alone = next(e for e in account(trial, paid_for) if e.kind in COMPOSABLE)
-    looked_at = experiment.candidates or experiment.trials
-    scores = SCORES_COVERED if scores_are_covered(looked_at) else SCORES
+    earlier = earlier_epochs(runs)  # an earlier draw of secret noise is a release too
+    released_epochs = trial.epochs + earlier.get(trial.trial_key, 0)
+    own_epsilon = next(e for e in account(trial, released_epochs) if e.kind in COMPOSABLE)
+    compared = experiment.candidates or experiment.trials
     try:
-        epsilon, reason = paid or _price(experiment, looked_at, earlier), ""
-        noise = choice_statement(looked_at, experiment.selection)
+        epsilon, reason = paid or _price(experiment, compared, earlier), ""
+        noise = choice_statement(compared, experiment.selection)
     except UnsupportedAccounting as error:
         epsilon, reason = None, str(error)
         noise = sentence(noise_statement([other.noise for other in trials.values()]))
-    return Choice(run_name(trial, experiment.varied), trial.trial_key, float(best[SCORE]),
-                  float(best["test/accuracy"]), alone, epsilon, reason,
-                  None if experiment.candidates else len(trials), len(experiment.trials) - len(trials), noise,
-                  stands(looked_at), scores)
+    return Choice(name=run_name(trial, experiment.varied), trial_key=trial.trial_key, validation=float(best[SCORE]),
+                  test=float(best["test/accuracy"]), alone=own_epsilon, selected=epsilon, reason=reason,
+                  trials=None if experiment.candidates else len(trials),  # random stopping keeps the number secret
+                  others=len(experiment.trials) - len(trials), noise=noise, standing=stands(compared),
+                  scores=SCORES_COVERED if scores_are_covered(compared) else SCORES)
 
 
 def stands(trials: Sequence[TrialConfig]) -> str:
@@ -120,6 +120,11 @@ def stands(trials: Sequence[TrialConfig]) -> str:
 
 def _price(experiment: Experiment, looked_at: Sequence[TrialConfig], earlier: Mapping[str, int]) -> Epsilon:
     """Return the epsilon that covers the choice, by the rule of the file.
+
+    Args:
+        experiment: the experiment, with its selection rule and its search, if it has one.
+        looked_at: the trials that the choice compared.
+        earlier: trial_key -> epochs that earlier draws of its secret noise released.
 
     Raises:
         UnsupportedAccounting: if no rule applies. An adaptive search needs noisy scores and trials of equal cost:

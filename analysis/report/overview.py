@@ -262,7 +262,13 @@ def _trials_note(runs: pd.DataFrame, links: Sequence[str]) -> str:
 
 
 def _problems(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> list[str]:
-    """Return a sentence per diverged trial, with its last epoch; without any, one sentence that tells this."""
+    """Return a sentence per diverged trial, with its last epoch; without any, one sentence that tells this.
+
+    Args:
+        experiment: the experiment, for the fields that name a trial.
+        runs: the trials, from `load_runs`.
+        store: the store, with their last epochs.
+    """
     diverged, stopped = runs[runs["status"] == "diverged"], int((runs["status"] == "stopped").sum())
     if diverged.empty:
         early = f" or were stopped early ({stopped})" if stopped else ""

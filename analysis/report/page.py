@@ -190,6 +190,11 @@ def inline_svg(text: str, prefix: str, label: str) -> Markup:
     """Return a stand-alone SVG for use inside HTML: columns (`analysis.svg.columns`) wrap on a narrow page.
 
     Its ids and references get `prefix`, and its style sheet applies only to itself.
+
+    Args:
+        text: the SVG.
+        prefix: makes ids unique on the page.
+        label: description for screen readers.
     """
     root = ElementTree.fromstring(text)
     for metadata in root.findall(f"{{{SVG}}}metadata"):

@@ -123,6 +123,10 @@ def _exhibits(experiment: Experiment, runs: pd.DataFrame, store: Reader,
               progress: Progress | None) -> tuple[list[Exhibit], list[tuple[str, str]]]:
     """Return the exhibits, and (exhibit, reason) of those that are not drawn.
 
+    Args:
+        experiment, runs, store: the experiment, its trials and their store.
+        progress: progress of an unfinished sweep; None for a finished one.
+
     Raises:
         ReportError: if an exhibit lacks data; in an unfinished sweep the exhibit is left out instead.
     """

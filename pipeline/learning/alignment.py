@@ -19,6 +19,8 @@ def true_gradient(net: Network, error: torch.Tensor, activations: list[torch.Ten
 def cosines(update: Parameters, gradient: Parameters) -> torch.Tensor:
     """Return the cosine between update and gradient per layer, over its weights and biases together.
 
+    Shapes: R trials, L layers.
+
     Returns:
         [R, L]; nan if update or gradient is zero.
     """

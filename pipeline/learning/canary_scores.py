@@ -48,9 +48,14 @@ class CanaryScores:
     def _ridge(self, chosen: torch.Tensor) -> torch.Tensor:
         """Return predictions of ridge regression on test records for these training records [k, classes], float64."""
         y = self._data.test_y[:REFERENCE]
-        x, canaries = (torch.nn.functional.pad(inputs.batch(places).double(), (0, 1), value=1.0) for inputs, places in (
-            (self._test, torch.arange(len(y), device=y.device)), (self._train, chosen)))
+        x = _with_intercept(self._test.batch(torch.arange(len(y), device=y.device)))
+        canaries = _with_intercept(self._train.batch(chosen))
         kernel = x @ x.T
         kernel.diagonal().add_(RIDGE * kernel.diagonal().mean())
         targets = torch.nn.functional.one_hot(y, self._data.spec.n_classes).double()
         return canaries @ (x.T @ torch.linalg.solve(kernel, targets))
+
+
+def _with_intercept(inputs: torch.Tensor) -> torch.Tensor:
+    """Return inputs [n, n_0] as float64 with a further column of ones [n, n_0 + 1]."""
+    return torch.nn.functional.pad(inputs.double(), (0, 1), value=1.0)

@@ -76,6 +76,12 @@ class Evaluation:
         """Return the number of records and of correct records per class: [R, 2, n_classes], int64, on the CPU.
 
         A record with an output that is not finite, as after divergence, is not correct. Neither is an unusable record.
+
+        Shapes: R trials.
+
+        Args:
+            net: the networks.
+            part: `validation`, or `test` for all test records.
         """
         classes, replicas = self.data.spec.n_classes, len(self.validation)
         counts = torch.zeros(replicas, 2, classes, dtype=torch.int64, device=self.validation.device)
@@ -99,6 +105,8 @@ class Evaluation:
         """Return each trial's share of correct records from counts [R, 2, n_classes].
 
         If validation accuracy is released with noise, a call for `validation` is one release.
+
+        Shapes: R trials.
         """
         right, records = counts[:, 1].sum(dim=1, keepdim=True), counts[:, 0].sum(dim=1, keepdim=True)
         if part == "validation" and self._release:

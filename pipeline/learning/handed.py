@@ -182,7 +182,16 @@ class Contributions:
             yield records, labels
 
     def release(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the noisy mean of a batch's contributions (`TrialContext.release`)."""
+        """Return the noisy mean [d] of a batch's contributions: their bounded sum over the public batch size m.
+
+        It is called once per batch.
+
+        Args:
+            rows: [n, d], a contribution of each of the batch's n records, bounded here; n may be 0.
+
+        Raises:
+            TrainerError: without an open batch, or for rows of another shape or type.
+        """
         d, n = self._out.biases[0].shape[1], self._open
         if n is None:
             raise TrainerError("release: once for each batch, got it without one")

@@ -195,6 +195,9 @@ class Harness(Run):
     def released(self, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return one release [d] of the trainer's `step` on a batch: fresh noise, same weights from stream `init`.
 
+        Args:
+            records, labels: the batch, [n, *shape] and [n].
+
         Raises:
             TrainerError: if the trainer has no `step`, or the result is not a finite vector of floats.
         """

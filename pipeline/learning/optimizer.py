@@ -13,6 +13,9 @@ from torch.optim.sgd import sgd
 
 from pipeline.trials.config import TrialConfig
 
+# Adam's decay of the moments, and the number added to the root of the second (Kingma & Ba 2015, Algorithm 1).
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
+
 
 class Optimizer(ABC):
     """Moves the weights with torch's fused optimizers: element-wise, so that stacked trials are independent.
@@ -60,7 +63,10 @@ class Sgd(Optimizer):
             self.state["momentum_buffer"] = buffers[0]
 
     def _step_bit_exact(self) -> None:
-        """Do the same, operation by operation: the rounding of fused operations depends on the processor."""
+        """Move the parameters by one step of SGD with momentum, with the same bits on every processor.
+
+        Each operation rounds by itself: the rounding of fused operations depends on the processor.
+        """
         direction = self.update
         if momentum := self.config.momentum:
             buffer = self.state.get("momentum_buffer")
@@ -92,20 +98,23 @@ class Adam(Optimizer):
             return self._step_bit_exact()
         mean, mean_square, steps = ([self.state[name]] for name in ("exp_avg", "exp_avg_sq", "step"))
         adam([self.parameters], [self.update], mean, mean_square, [], steps, fused=True, lr=self.learning_rate,
-             beta1=0.9, beta2=0.999, eps=1e-8, amsgrad=False, weight_decay=self.weight_decay, maximize=False,
+             beta1=BETA_1, beta2=BETA_2, eps=EPSILON, amsgrad=False, weight_decay=self.weight_decay, maximize=False,
              decoupled_weight_decay=self.decoupled)
 
 
     def _step_bit_exact(self) -> None:
-        """Do the same, operation by operation."""
+        """Move the parameters by one step of Adam, with the same bits on every processor.
+
+        Each operation rounds by itself: the rounding of fused operations depends on the processor.
+        """
         mean, square, steps = (self.state[name] for name in ("exp_avg", "exp_avg_sq", "step"))
         done = int(steps.add_(1))
-        mean.mul_(0.9).add_(self.update.mul(1 - 0.9))
-        square.mul_(0.999).add_(self.update.square().mul_(1 - 0.999))
-        length = square.div(1 - 0.999**done).sqrt_().add_(1e-8)
+        mean.mul_(BETA_1).add_(self.update.mul(1 - BETA_1))
+        square.mul_(BETA_2).add_(self.update.square().mul_(1 - BETA_2))
+        length = square.div(1 - BETA_2**done).sqrt_().add_(EPSILON)
         if self.decoupled:
             self.parameters.mul_(1 - self.learning_rate * self.weight_decay)
-        self.parameters.sub_(mean.div(1 - 0.9**done).div_(length).mul_(self.learning_rate))
+        self.parameters.sub_(mean.div(1 - BETA_1**done).div_(length).mul_(self.learning_rate))
 
 
 class AdamW(Adam):

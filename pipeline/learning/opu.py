@@ -52,7 +52,12 @@ def check_opu() -> None:
 
 
 def open_host_opu(n_components: int) -> Any:
-    """Open the host's OPU, with methods `fit1d`, `transform`, `linear_transform` and `close`.
+    """Return the host's opened OPU (optical processing unit), an object of lightonml.
+
+    Its methods are `fit1d`, `transform`, `linear_transform` and `close`.
+
+    Args:
+        n_components: number of random projections, the length of a result.
 
     Raises:
         OpuUnavailable: if the host has none.

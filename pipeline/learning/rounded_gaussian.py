@@ -71,8 +71,9 @@ def keyed_bits(key: bytes) -> Bits:
     def bits(n: int) -> bytearray:
         """Return at least n fresh bytes; those of a whole chunk reuse one buffer, as chunks are drawn most often."""
         nonlocal of_chunk
-        out = of_chunk if n == 16 * CHUNK and of_chunk else bytearray(n + 15)
-        if n == 16 * CHUNK:
+        whole_chunk = n == 16 * CHUNK  # a draw takes 16 bytes
+        out = of_chunk if whole_chunk and of_chunk else bytearray(n + 15)  # a block of the cipher has 16 bytes
+        if whole_chunk:
             of_chunk = out
         encryptor.update_into(memoryview(_zeros((n - 1).bit_length()))[:n], out)
         return out
@@ -145,7 +146,14 @@ def _fill_cells(out: np.ndarray, words: np.ndarray, bits: Bits, below: np.ndarra
 
 
 def _accepted(cells: np.ndarray, offsets: np.ndarray, coins: np.ndarray, bits: Bits) -> np.ndarray:
-    """Whether coin < exp(-a), bool [n]; the coin is in [coins, coins + 1)/2^28, v in [offsets, offsets + 1)/2^35."""
+    """Whether coin < exp(-a), bool [n]; the coin is in [coins, coins + 1)/2^28, v in [offsets, offsets + 1)/2^35.
+
+    Args:
+        cells: j of every draw [n].
+        offsets: first 35 bits of v.
+        coins: first 28 bits of the coin.
+        bits: source of further bits, for draws that these do not decide.
+    """
     margin = 2.0**-40  # rounding and the series remainder are below 2^-44
     least, most = (_acceptance(cells, (offsets + k) * 2.0**-OFFSET_BITS) for k in (1, 0))
     accepted = (coins + 1) * 2.0**-COIN_BITS <= least - margin
@@ -168,6 +176,10 @@ def _accepted_exactly(cell: int, offset: int, coin: int, bits: Bits) -> bool:
     """Decide as `_accepted`, with `MORE_BITS` more bits of v and of the coin.
 
     A case that is still open is refused; its probability is below 2^-280.
+
+    Args:
+        cell, offset, coin: j, and the first bits of v and of the coin.
+        bits: source of further bits.
     """
     v = _EXACT.divide(Decimal((offset << MORE_BITS) + _more(bits)), Decimal(2 ** (OFFSET_BITS + MORE_BITS)))
     u = _EXACT.divide(Decimal((coin << MORE_BITS) + _more(bits) + 1), Decimal(2 ** (COIN_BITS + MORE_BITS)))

@@ -229,7 +229,15 @@ class Run(ABC):
 
     def _record(self, r: int, measured: Mapping[str, float], paid: int, outcome: Outcome | None = None,
                 scores: np.ndarray | None = None) -> EpochRecord:
-        """Make the record of trial r: its measured metrics and the privacy cost of `paid` epochs."""
+        """Make the record of trial r: its measured metrics and the privacy cost of `paid` epochs.
+
+        Args:
+            r: place of the trial in the pack.
+            measured: its metrics of this epoch.
+            paid: epochs that its epsilon covers.
+            outcome: weights and status, if the trial ends here.
+            scores: scores of all trials' canaries, if they are audited here.
+        """
         trial, tags = self.pack.trials[r], {}
         if self.epoch == 1:
             tags = {**privacy_tags(trial), **calibrated(trial), **_optical_tags(trial), **self._tags(r),
@@ -245,6 +253,8 @@ class Run(ABC):
 
     def _outcome(self, r: int, status: str, counts: dict[str, torch.Tensor]) -> Outcome:
         """Return the outcome of trial r: its status, weights, and accuracies by class of published parts.
+
+        Shapes: R trials.
 
         Args:
             r: place of the trial in the pack.

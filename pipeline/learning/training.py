@@ -92,7 +92,10 @@ class Training(Run):
         return metrics
 
     def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return mean training loss [R] and mean alignment [R, L] on the CPU; alignment is nan if not measured."""
+        """Return mean training loss [R] and mean alignment [R, L] on the CPU; alignment is nan if not measured.
+
+        Shapes: R trials, L layers.
+        """
         shared = self.pack.shared
         self._measured = self.epoch * shared.alignment_batches
         batches = self.sampler.epoch()
@@ -113,6 +116,8 @@ class Training(Run):
 
     def step(self, indices: torch.Tensor, measure_alignment: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Train on one batch of every trial.
+
+        Shapes: R trials, m records, L layers.
 
         Args:
             indices: training records [R, m]; `ABSENT` marks padding.
@@ -158,6 +163,9 @@ class Training(Run):
                present: torch.Tensor | None = None) -> list[torch.Tensor]:
         """Return delta^1..delta^L [R, m, n_l] of a batch, the input of the mechanism's `update`.
 
+        Shapes: R trials, m records, n_l units of layer l, n_L classes. delta^l is the learning signal at layer l's
+        pre-activation; h^l is the layer's output.
+
         Args:
             error: output errors [R, m, n_L].
             activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
@@ -169,7 +177,10 @@ class Training(Run):
         return self.feedback.deltas(signals, self.net, activations, self.mechanism.derivative)
 
     def _canary_losses(self) -> torch.Tensor:
-        """Return the losses of the canaries' wrong labels at the current weights [R, k]; k = 0 without canaries."""
+        """Return the losses of the canaries' wrong labels at the current weights [R, k]; k = 0 without canaries.
+
+        Shapes: R trials, k canaries.
+        """
         if not self.canaries:
             return torch.empty(len(self.pack.trials), 0)
         logits = [self.net.forward(self.train_inputs.batch(chunk))[1]

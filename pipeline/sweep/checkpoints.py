@@ -259,6 +259,10 @@ def _checksum(text: str, arrays: Mapping[str, np.ndarray]) -> str:
 def _read(path: Path, with_arrays: bool) -> tuple[str, str, dict[str, np.ndarray]]:
     """Return (JSON text, its checksum, arrays by name) of a checkpoint file.
 
+    Args:
+        path: the file.
+        with_arrays: whether to read the arrays; the header alone is enough for a listing.
+
     Raises:
         CheckpointError: if it is damaged.
     """

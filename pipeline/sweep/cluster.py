@@ -45,7 +45,7 @@ HEAD = {"node:__internal_head__": 0.001}
 
 
 def code() -> dict[str, Any]:
-    """Return a runtime environment that copies this package, without the working directory, to every node.
+    """Return a Ray runtime environment that copies this package, without the working directory, to every node.
 
     A package installed there under the same name is not used.
     """
@@ -179,10 +179,14 @@ def node_resources() -> list[dict[str, float]]:
 
 def in_use() -> list[dict[str, Any]]:
     """Return name and resources of at most `MOST_NODES` nodes: per resource [used, total], as Ray counts them."""
-    free = state.available_resources_per_node()
-    return [{"node": node["NodeName"], **{name: [round(has - free.get(node["NodeID"], {}).get(name, 0.0), 3), has]
-                                          for name in reversed(ADVICE) if (has := node["Resources"].get(name, 0.0))}}
-            for node in alive()[:MOST_NODES]]
+    free_by_node = state.available_resources_per_node()
+    found = []
+    for node in alive()[:MOST_NODES]:
+        totals, free = node["Resources"], free_by_node.get(node["NodeID"], {})
+        amounts = {name: [round(totals[name] - free.get(name, 0.0), 3), totals[name]]
+                   for name in reversed(ADVICE) if totals.get(name, 0.0)}
+        found.append({"node": node["NodeName"], **amounts})
+    return found
 
 
 @contextlib.contextmanager
@@ -276,6 +280,10 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
 
 def start(init: Callable[[], object], say: Callable[[str], None]) -> None:
     """Start Ray, with a second try if it does not start in time, as on a busy machine.
+
+    Args:
+        init: starts Ray.
+        say: receives a message before the second try.
 
     Raises:
         ResourceError: both tries failed.

@@ -51,7 +51,10 @@ class Draws:
                    for release in self._store.released(trial.trial_key))
 
     def lost(self, trial: TrialConfig) -> int:
-        """Return `Release.lost` of a trial after its draw failed: the failure may depend on all of its epochs."""
+        """Return the epochs that a trial's failed draw counts as released without having published them.
+
+        The failure may depend on the noise of all of its epochs, so the draw counts to its end.
+        """
         live = [release for release in self._store.released(trial.trial_key) if not release.deleted][-1]
         return live.lost + trial.epochs - live.published
 

@@ -156,6 +156,11 @@ def fitting(path: Path, answers: Answers, seconds_of: Callable[[Experiment], flo
 
     If none fits, it is the experiment with the fewest algorithms.
 
+    Args:
+        path: path of the new file.
+        answers: the user's answers; `minutes` is the available time.
+        seconds_of: estimates the seconds of an experiment; by default with a dry run.
+
     Raises:
         ConfigError: if the preset has no settings for an algorithm.
     """

@@ -110,7 +110,13 @@ class Watch:
                 self._over.wait(ASK_SECONDS)
 
     def _take(self, node: str, its: Node, answers: bool) -> None:
-        """Note the result of a probe, and report a silent or returned node."""
+        """Note the result of a probe, and report a silent or returned node.
+
+        Args:
+            node: id of the node.
+            its: name and address of the node.
+            answers: whether it answered the probe.
+        """
         now = time.monotonic()
         silence = now - self._answered[node]
         if answers:

@@ -25,7 +25,13 @@ def contents(experiment: Experiment) -> dict[str, str]:
 
 
 def closed(store: Store, experiment: Experiment, status: str) -> None:
-    """Close the sweep with its summary; with random stopping it gets none, not even the number of trials."""
+    """Close the sweep with its summary; with random stopping it gets none, not even the number of trials.
+
+    Args:
+        store: the store with the sweep open.
+        experiment: the experiment with its trials.
+        status: MLflow's status of the sweep: FINISHED, FAILED or KILLED.
+    """
     runs = {run.trial_key: run for run in store.close_sweep(status)}
     if experiment.candidates:
         return

@@ -193,7 +193,13 @@ class Recorder:
         return True
 
     def record(self, pack: Pack, records: Iterable[EpochRecord], seconds: float) -> None:
-        """Record epochs of a pack; some may be repeated."""
+        """Record epochs of a pack; some may be repeated.
+
+        Args:
+            pack: the pack.
+            records: records of its trials, from one or more epochs.
+            seconds: training time of these epochs.
+        """
         self._result.compute_seconds += seconds
         configs = {config.trial_key: config for config in pack.trials}
         records = [self._composed(configs[r.trial_key], r) for r in records if r.trial_key not in self._ended]

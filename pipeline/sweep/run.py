@@ -258,7 +258,19 @@ def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:
 def _prepared(experiment: Experiment, plugins: Plugins, possible: Sequence[TrialConfig], checkpoints: Checkpoints,
               digests: Mapping[str, str], data_folder: Path | None, trainer: Trainer | None,
               local: bool, watch: Watch) -> tuple[int, Trainer]:
-    """Prepare all nodes; return the number of packs that train at the same time, and their trainer."""
+    """Prepare all nodes; return the number of packs that train at the same time, and their trainer.
+
+    Args:
+        experiment: the experiment, with the resources of a pack.
+        plugins: names of modules that every worker imports, and their folder.
+        possible: all trials that may be trained.
+        checkpoints: the sweep's checkpoints.
+        digests: digests of feature files, by their public names.
+        data_folder: folder of the data sets on every node.
+        trainer: trains a pack; None for `train_pack`.
+        local: whether Ray runs on this machine only.
+        watch: watch of the cluster's nodes.
+    """
     resources = experiment.resources
     if trainer is None:
         prepare_nodes(possible, resources, data_folder, checkpoints, local, watch, digests, plugins)
@@ -270,7 +282,15 @@ def _prepared(experiment: Experiment, plugins: Plugins, possible: Sequence[Trial
 
 def _next(rounds: Rounds, store: Store, result: SweepResult, progress: SweepProgress,
           done: Mapping[str, str]) -> list[TrialConfig]:
-    """Return the trials of the next round; none if trials failed, as the next suggestions depend on their scores."""
+    """Return the trials of the next round; none if trials failed, as the next suggestions depend on their scores.
+
+    Args:
+        rounds: the rounds of the sweep.
+        store: the store with the sweep open.
+        result: the result so far.
+        progress: the progress line.
+        done: trial_key -> status of trials that need no more training.
+    """
     if result.failed:
         result.held_back = rounds.later
         return []
@@ -287,7 +307,15 @@ def _next(rounds: Rounds, store: Store, result: SweepResult, progress: SweepProg
 
 @contextlib.contextmanager
 def recorded(store: Store, lease: Lease, rounds: Rounds, result: SweepResult, commit: str) -> Iterator[None]:
-    """Open the sweep's parent run for the context, and close it with the sweep's status."""
+    """Open the sweep's parent run for the context, and close it with the sweep's status.
+
+    Args:
+        store: the store, where the sweep is opened.
+        lease: shows whether this driver holds the sweep.
+        rounds: the rounds, for the trials and suggestions so far.
+        result: the result, which decides the status.
+        commit: commit of this code.
+    """
     status, experiment = "FAILED", rounds.experiment
     tags = {**contents(experiment), **shared_view(experiment), **rounds.tags}
     store.open_sweep(experiment.name, experiment.description, params={"trials": experiment.planned},

@@ -137,7 +137,13 @@ class Rounds:
                             for rung in stop.rungs(trial.epochs) if rung in scores and rung < decided)
 
     def _ask(self, search: Search, searcher: Searcher, done: Mapping[str, str]) -> None:
-        """Make the next round: a trial may start if all epochs of all trials so far fit the budget."""
+        """Make the next round: a trial may start if all epochs of all trials so far fit the budget.
+
+        Args:
+            search: the search.
+            searcher: suggests its trials.
+            done: trial_key -> status; trials that are done cost nothing more.
+        """
         together = search.max_concurrent if search.adaptive or self.filter else search.trials
         planned, others = _apart(released_by(self._store)) if self.filter else ({}, [])
         for _ in range(min(together, self.later)):
@@ -154,8 +160,10 @@ class Rounds:
 
         It was refused if it needed another draw of its noise, which did not fit the budget.
         """
-        return (trial.trial_key in self._refused
-                or self._before[len(self.suggestions):][:1] == [(trial.trial_key, False)])
+        if trial.trial_key in self._refused:
+            return True
+        number = len(self.suggestions)  # place of the next suggestion
+        return number < len(self._before) and self._before[number] == (trial.trial_key, False)
 
 
 def _apart(released: Iterable[Release]) -> tuple[dict[str, Release], list[Release]]:

@@ -119,9 +119,13 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
               for key in checkpoint.trial_keys}
     if experiment:
         names = {trial.trial_key: run_name(trial, experiment.varied) for trial in experiment.trials}
-        trials = [_state(runs[t.trial_key], names[t.trial_key], driver, epochs) if t.trial_key in runs else
-                  TrialState(t.trial_key, names[t.trial_key], "missing", 0, t.epochs, epochs.get(t.trial_key, 0))
-                  for t in experiment.trials]
+        trials = []
+        for trial in experiment.trials:
+            key, shown_name = trial.trial_key, names[trial.trial_key]
+            if key in runs:
+                trials.append(_state(runs[key], shown_name, driver, epochs))
+            else:
+                trials.append(TrialState(key, shown_name, "missing", 0, trial.epochs, epochs.get(key, 0)))
         later = unknown = experiment.search.trials - len(decisions) if experiment.search else 0
     else:
         trials = [_state(run, run.tags.get("mlflow.runName", run.trial_key), driver, epochs)
@@ -129,16 +133,18 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
         planned = (store.planned() or 0) if found_it else 0
         later, unknown = planned - len(decisions), max(0, planned - _passed_over(decisions) - len(trials))
     left = unknown or any(trial.status not in DONE for trial in trials)
-    go_on = shlex.join(["photonic", "sweep", *(words or [str(experiment.source)])] if experiment else GO_ON)
+    command = ["photonic", "sweep", *(words or [str(experiment.source)])] if experiment else GO_ON
+    go_on = shlex.join(command)
     stopped = experiment is not None and any(
         sums_in_floating_point(t) for t in experiment.trials
         if t.trial_key not in runs or runs[t.trial_key].status not in DONE)
     refused = tuple(_refusal(f) for f in found if f.problem)
     nodes = store.nodes(driver) if driver and found_it else None
-    goes_on = left and not driver and not stopped
-    return SweepState(name, bool(driver), tuple(trials), unknown, refused, go_on if goes_on else "", elsewhere, beat,
-                      _search(decisions, max(0, later)) if decisions else "",
-                      _budget(store) if found_it else None, nodes, stopped)
+    can_resume = left and not driver and not stopped
+    return SweepState(name=name, running=bool(driver), trials=tuple(trials), unknown=unknown, refused=refused,
+                      go_on=go_on if can_resume else "", elsewhere=elsewhere, beat=beat,
+                      search=_search(decisions, max(0, later)) if decisions else "",
+                      budget=_budget(store) if found_it else None, nodes=nodes, stopped=stopped)
 
 
 def _search(decisions: Sequence[tuple[str, bool]], later: int) -> str:
@@ -186,8 +192,8 @@ def _state(run: TrackedRun, name: str, driver: str, checkpoints: dict[str, int])
 
 
 def _taken(node: Mapping[str, Any]) -> str:
-    amounts = (f"{name} {taken:g} of {has:g} in use" for name, (taken, has) in
-               ((name, value) for name, value in node.items() if name != "node"))
+    """Return the resources of a node in use as text: `CPU 2 of 4 in use`."""
+    amounts = [f"{name} {amount[0]:g} of {amount[1]:g} in use" for name, amount in node.items() if name != "node"]
     return ", ".join(amounts) or "nothing that packs take"
 
 

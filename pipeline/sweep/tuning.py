@@ -39,6 +39,8 @@ def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trai
         plugins: Plugins, driver: Driver, folder: Path, rungs: Rungs | None = None) -> None:
     """Train all packs with Ray Tune; `driver` gets their records.
 
+    A pack is a set of trials that train together in one worker. For Tune it is one trial, and an epoch is one step.
+
     Args:
         packs: the packs.
         at_once: packs that may train at the same time.

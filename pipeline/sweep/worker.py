@@ -36,6 +36,10 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
     """Yield per epoch `{"records": one for each trial that had not ended}`; after an exception also its text.
 
     A result with `draw` is a question; asking for the next result answers it.
+
+    Args:
+        pack: the pack.
+        trainer: trains a pack, epoch by epoch.
     """
     live = {trial.trial_key for trial in pack.trials}
     try:
@@ -155,7 +159,14 @@ class CheckpointKeeper:
         self._draw = ""  # name of the draw of a secure pack
 
     def resume(self, training: Run) -> Iterator[list[EpochRecord] | Draw]:
-        """Restore the pack's checkpoint and yield its epochs; a secure pack first yields a `Draw`."""
+        """Restore the pack's checkpoint, if it can be used, and yield the records of its epochs.
+
+        If trials have secret noise, a `Draw` comes first: a request to draw noise, new or from the checkpoint's epoch
+        on. The driver charges it before it asks for the next item.
+
+        Args:
+            training: a new training of the pack.
+        """
         saved, refused = None, ""
         try:
             saved = self._checkpoints.load(self._pack, self._device)
@@ -171,21 +182,29 @@ class CheckpointKeeper:
             return
         training.restore(saved.arrays, saved.values)
         self._history = list(saved.records)
-        *before, last = (list(epoch) for _, epoch in itertools.groupby(self._history, key=lambda record: record.epoch))
-        yield from [*before, _noted(last, f"resumed from epoch {training.epoch}")]
+        *earlier, last = (list(records) for _, records in
+                          itertools.groupby(self._history, key=lambda record: record.epoch))
+        yield from earlier
+        yield _noted(last, f"resumed from epoch {training.epoch}")
 
     def keep(self, training: Run, records: list[EpochRecord]) -> list[list[EpochRecord]]:
-        """Save a checkpoint if one is due; return the epochs that need not wait for a checkpoint."""
-        secure = self._pack.shared.draws_fresh_noise and training.resumable  # else there is no checkpoint to wait for
+        """Save a checkpoint if one is due; return the epochs that need not wait for a checkpoint.
+
+        Args:
+            training: the training after this epoch.
+            records: the epoch's records.
+        """
+        # Epochs with secret noise wait for a checkpoint, if there can be one.
+        must_wait = self._pack.shared.draws_fresh_noise and training.resumable
         self._history += records
-        due = secure if training.ended else time.monotonic() - self._saved_at >= self._checkpoints.seconds
+        due = must_wait if training.ended else time.monotonic() - self._saved_at >= self._checkpoints.seconds
         saved = due and training.resumable and self._save(training)
         self._held.append(_noted(records, self._note))
         self._note = ""
-        if secure and not saved and not training.ended:
+        if must_wait and not saved and not training.ended:
             return []
-        free, self._held = self._held, []
-        return free
+        released, self._held = self._held, []
+        return released
 
     def end(self) -> None:
         """Remove the pack's checkpoint: it is no longer needed."""

@@ -169,7 +169,14 @@ def is_set_up(path: Path) -> bool:
 
 
 def search(client: Any, experiments: Sequence[str], condition: str = "", deleted: bool = False) -> Iterator[Any]:
-    """Yield all matching runs, oldest first, page by page; with `deleted` also runs in the trash."""
+    """Yield all matching runs, oldest first, page by page; with `deleted` also runs in the trash.
+
+    Args:
+        client: MLflow's client.
+        experiments: ids of experiments.
+        condition: filter in MLflow's language; empty for all runs.
+        deleted: whether runs in the trash are included.
+    """
     from mlflow.entities import ViewType
 
     view, token = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY, None
@@ -243,14 +250,27 @@ class Listing:
         self._runs: dict[str, list[str]] = {}
 
     def runs_of(self, key: str, experiment: str, list_all: Callable[[], Sequence[TrackedRun]]) -> list[str]:
-        """Return the run ids of the trial `key`; the caller adds a run that it creates."""
+        """Return the run ids of a trial, from the listing; the caller adds a run that it creates.
+
+        If another process has listed the sweep since, the runs are listed again.
+
+        Args:
+            key: the trial's trial_key.
+            experiment: MLflow's id of the sweep's experiment.
+            list_all: returns all runs of the sweep.
+        """
         marked = self._marked(experiment)
         if not marked.exists() or marked.read_text() != self._mark:
             self.read(experiment, list_all)
         return self._runs.setdefault(key, [])
 
     def read(self, experiment: str, list_all: Callable[[], Sequence[TrackedRun]]) -> Sequence[TrackedRun]:
-        """List all runs now, and return them; the caller holds the lock."""
+        """List all runs now, and return them; the caller holds the lock.
+
+        Args:
+            experiment: MLflow's id of the sweep's experiment.
+            list_all: returns all runs of the sweep.
+        """
         runs, self._runs = list_all(), {}
         for run in runs:
             self._runs.setdefault(run.trial_key, []).append(run.run_id)
@@ -268,7 +288,14 @@ class Listing:
 
 def write(client: Any, run_id: str, points: Sequence[tuple[str, float, int]] = (),
           params: Mapping[str, str] | None = None, tags: Mapping[str, str] | None = None) -> None:
-    """Write metrics (name, value, step), params and tags, in as few calls as MLflow's limits allow."""
+    """Write metrics (name, value, step), params and tags, in as few calls as MLflow's limits allow.
+
+    Args:
+        client: MLflow's client.
+        run_id: the run.
+        points: metrics.
+        params, tags: texts by name.
+    """
     from mlflow.entities import Metric, Param, RunTag
 
     now = int(time.time() * 1000)
@@ -298,6 +325,10 @@ def log_files(client: Any, info: Any, write_to: Callable[[Path], None]) -> None:
 
 def require_finite(name: str, value: float, place: str) -> None:
     """Check that a metric is finite.
+
+    Args:
+        name, value: the metric.
+        place: what has the metric, for the message.
 
     Raises:
         ValueError: if it is not: MLflow would store infinity as 1.8e308.

@@ -86,7 +86,15 @@ def read_results(path: Path) -> tuple[list[Result], str]:
 
 def _result(where: str, place: int, names: Sequence[str], row: Sequence[str],
             seen: dict[tuple[object, ...], dict[int | None, int]]) -> Result:
-    """Return the result of a row, and note it in `seen`: point -> seed -> row."""
+    """Return the result of a row, and note it in `seen`: point -> seed -> row.
+
+    Args:
+        where: place of the row in the file, for messages.
+        place: number of the row.
+        names: names of the columns.
+        row: cells of the row.
+        seen: seeds of earlier rows.
+    """
     if len(row) != len(names):
         raise UserError(f"{where}: must have {len(names)} cells, one for each column, has {len(row)}")
     values = {}
@@ -219,7 +227,15 @@ def save(client: Any, number: str, results: Sequence[Result], text: str, replace
 
 
 def _write(client: Any, number: str, parent: str, name: str, result: Result) -> None:
-    """Write a nested run; it counts once it is closed."""
+    """Write a nested run; it counts once it is closed.
+
+    Args:
+        client: MLflow's client.
+        number: id of the experiment.
+        parent: id of the parent run.
+        name: name of the import.
+        result: the result.
+    """
     params = asdict(result)
     metrics = [(ACCURACY, params.pop("accuracy"), 0), (EPSILON, params.pop("epsilon"), 0)]
     seed = "" if result.seed is None else f" s{result.seed}"

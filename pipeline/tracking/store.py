@@ -125,6 +125,13 @@ class Store(Reader):
         MLflow never changes a logged param. If a later sweep has another value, the param keeps the first value and the
         tag `latest.<param>` has the new one.
 
+        Args:
+            name: name of the sweep.
+            description: Markdown for MLflow's page.
+            params: params of the parent run.
+            tags: tags of the parent run.
+            contents: tags of the experiment.
+
         Raises:
             TrackingError: as all methods; also if an experiment with that name is in MLflow's trash.
         """
@@ -197,7 +204,10 @@ class Store(Reader):
         self._client.set_tag(self._parent(), "driver.nodes", json.dumps({"driver": self.driver, "nodes": nodes}))
 
     def done(self) -> dict[str, str]:
-        """Return `Reader.done`; the listing is kept, for trials that start next."""
+        """Return trial_key -> status of trials that need no more training, as `Reader.done`.
+
+        For a database the runs are listed on the way: trials that start next then need no search each.
+        """
         if self._database is None:
             return super().done()
         with self._lock:

@@ -82,7 +82,7 @@ class Evidence:
 
     @property
     def curves(self) -> dict[Key, list[dict[str, Any]]]:
-        """The rows by data set, kind and algorithm."""
+        """The rows by curve: data set, kind of epsilon and algorithm."""
         found: dict[Key, list[dict[str, Any]]] = {}
         for row in self.rows:
             found.setdefault(row["key"][:3], []).append(row)

@@ -100,7 +100,10 @@ def _composed(trials: tuple[TrialConfig, ...], earlier: tuple[tuple[str, int], .
 
 
 def letters(points: pd.DataFrame) -> dict[str, str]:
-    """Return a letter for every text in `chosen`, in order of appearance; {} if there was no choice."""
+    """Return chosen settings as text -> the letter that marks them in a figure, in order of appearance.
+
+    After z come the numbers from 1 on. It is empty if there was no choice.
+    """
     if points["choices"].max() == 1:
         return {}
     return {text: ascii_lowercase[place] if place < 26 else str(place - 25)

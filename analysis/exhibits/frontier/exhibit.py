@@ -88,6 +88,12 @@ def texts(points: Sequence[pd.DataFrame], runs: pd.DataFrame, references: Sequen
     """Return a caption and a table of means per kind, then tables of chosen settings and dominated areas, and notes.
 
     The tables of means have algorithms as rows and epsilons as columns.
+
+    Args:
+        points: points of each kind of epsilon, from `frontiers`.
+        runs: the trials behind them.
+        references: published results that a note names if they are comparable.
+        budget: the sweep's budget, if it has one.
     """
     volumes, letters = hypervolumes(points, runs), choice.letters(pd.concat(points))
     body: list[str | Table] = []
@@ -108,7 +114,12 @@ def texts(points: Sequence[pd.DataFrame], runs: pd.DataFrame, references: Sequen
 
 
 def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
-    """Return the caption of one kind, with the assumptions of its epsilon."""
+    """Return the caption of one kind, with the assumptions of its epsilon.
+
+    Args:
+        points: points of one kind of epsilon.
+        runs: all trials of the report.
+    """
     first, kept = points.iloc[0], _kept(points, runs)
     phrase = METRICS[first["metric"]].phrase
     stands = standing(noise_sources(kept).dropna()) if first["kind"] in GUARANTEED else ""
@@ -134,7 +145,13 @@ def _formula(points: pd.DataFrame) -> str:
 
 def _notes(points: pd.DataFrame, runs: pd.DataFrame, references: Sequence[Reference],
            budget: Budget | None) -> list[str]:
-    """Return notes on the points of one kind."""
+    """Return notes on the points of one kind.
+
+    Args:
+        points: points of one kind of epsilon.
+        runs: all trials of the report.
+        references, budget: as in `texts`.
+    """
     kind, kept = points["kind"].iloc[0], _kept(points, runs)
     epochs = counted(" or ".join(f"{value:g}" for value in sorted(set(kept["epochs"]))), "epoch")
     return [f"Trained for {epochs}.", *_stated(points), _front(points), *_covered(kind, budget), *_cut(points),

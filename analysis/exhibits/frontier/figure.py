@@ -88,7 +88,13 @@ def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def draw_curves(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str] | None = None) -> None:
-    """Draw curves and intervals of the points of one kind; the axis gets its ticks later."""
+    """Draw curves and intervals of the points of one kind; the axis gets its ticks later.
+
+    Args:
+        points: means and intervals over seeds, by algorithm and epsilon.
+        ax: the axes.
+        letters: chosen settings as text -> the letter beside their points.
+    """
     for algorithm, shift in style.shifts(points).items():
         own = points[points["algorithm"] == algorithm]
         style.curve(ax, own, "epsilon", algorithm, shift, hollow=~own["on_front"])
@@ -102,7 +108,16 @@ def draw_curves(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str] | Non
 
 def legend(figure: Figure, points: pd.DataFrame, head: str = "", letters: Mapping[str, str] | None = None,
            marks: Mapping[Reference, str] = NO_MARKS, others: pd.DataFrame = imported.NONE) -> None:
-    """Add the legend of a figure, to the right of its panels."""
+    """Add the legend of a figure, to the right of its panels.
+
+    Args:
+        figure: the figure.
+        points: the points of all panels.
+        head: first line of the title.
+        letters: chosen settings as text -> letter.
+        marks: published results -> marker.
+        others: imported results, marked too.
+    """
     text = "\n".join(filter(None, (head, style.seeds(points["n"]))))
     published = [Line2D([], [], marker=mark, **PUBLISHED,
                         label=f"{fill(r.source, LEGEND_WIDTH)}:\n{r.accuracy:g}% at ε = {r.epsilon:g}")

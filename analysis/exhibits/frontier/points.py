@@ -66,7 +66,12 @@ def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accurac
 
 
 def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
-    """Return the points of `frontier`, from runs of `shown`."""
+    """Return the points of a frontier: a row per algorithm and setting, with mean and intervals over seeds (`COLUMNS`).
+
+    Args:
+        runs: the runs of the points, from `shown`: with `epsilon`, `value` of the metric and the chosen setting.
+        kind, metric, formula: as in `frontier`.
+    """
     rows = []
     for (algorithm, setting, _), cell in runs.groupby(["algorithm", "setting", "point"]):
         first = cell.iloc[0]
@@ -78,10 +83,10 @@ def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula:
     order = {algorithm: place for place, algorithm in enumerate(ALGORITHM_LABELS)}
     points = points.sort_values(["algorithm", "epsilon"], ignore_index=True,
                                 key=lambda column: column.map(order) if column.name == "algorithm" else column)
-    compared = points.assign(by=asked(points))
-    own = [pareto_front(group["by"], group["mean"]) for _, group in compared.groupby("algorithm", sort=False)]
-    return points.assign(on_front=np.concatenate(own),
-                         on_overall_front=pareto_front(compared["by"], compared["mean"]))[COLUMNS]
+    compared = points.assign(asked=asked(points))  # a target, if the point has one: epsilons just below it are equal
+    fronts = [pareto_front(curve["asked"], curve["mean"]) for _, curve in compared.groupby("algorithm", sort=False)]
+    overall_front = pareto_front(compared["asked"], compared["mean"])
+    return points.assign(on_front=np.concatenate(fronts), on_overall_front=overall_front)[COLUMNS]
 
 
 def shown(runs: pd.DataFrame, kind: str = "certified", metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
@@ -116,7 +121,9 @@ def target_of(row: Any) -> str:  # Any: of `DataFrame.itertuples`
 
 
 def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str] = GUARANTEED) -> list[pd.DataFrame]:
-    """Return `frontier` of every kind that the runs have, in the order of `kinds`; for `claimed`, one per formula.
+    """Return the points of every kind of epsilon that the runs have, in the order of `kinds`, each as `frontier` does.
+
+    For `claimed` epsilons there is one frame per formula.
 
     Envelopes have their `choice.price`.
 
@@ -143,10 +150,14 @@ def tightest(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
 
 
 def on_axis(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
-    """Return `tightest` for the trials on one axis.
+    """Return each trial's epsilon on the axis of one kind; empty for trials that are not on it.
 
-    The axis `certified` includes stated epsilons with the same relation and delta. Other stated epsilons have their own
-    axis.
+    It is the least logged epsilon (`tightest`). The axis `certified` includes stated epsilons with the same relation
+    and delta. Other stated epsilons have their own axis.
+
+    Args:
+        runs: trials, from `load_runs`.
+        kind, formula: kind of epsilon of the axis, as in `frontier`.
     """
     if kind not in ("certified", "stated"):
         return tightest(runs, kind, formula)
@@ -165,6 +176,10 @@ def hypervolumes(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> pd.DataF
 
     The axes are ln epsilon and the metric (accuracies in percent). All algorithms of a kind share the reference point:
     the least power of ten above every epsilon, and chance for accuracy, 0 for the worst class and alignment.
+
+    Args:
+        points: points of each kind of epsilon, from `frontiers`.
+        runs: the trials, for their data set: chance depends on it.
     """
     rows = []
     for frame in points:

@@ -30,9 +30,10 @@ def dead_leaves(n: int, channels: int, size: int) -> torch.Tensor:
     side = FINER * size
     places = torch.arange(side)
     images, free = torch.full((n, channels, side, side), 0.5), torch.ones(n, side, side, dtype=torch.bool)
-    low, high = (FINER * SMALLEST) ** -2, side**-2
+    low, high = (FINER * SMALLEST) ** -2, side**-2  # of 1/r^2, which is uniform where radii r have density r^-3
     for _ in range(DISKS):
         radii = (low + (high - low) * torch.rand(n, 1, 1, generator=generator)) ** -0.5
+        # Centres lie up to a quarter of the side outside the image.
         rows, columns = (1.5 * torch.rand(2, n, 1, 1, generator=generator) - 0.25) * side
         lightness, differing = torch.rand(n, 1, generator=generator), torch.randn(n, channels, generator=generator)
         colours = (lightness + COLOUR * differing).clamp(0, 1)[:, :, None, None]

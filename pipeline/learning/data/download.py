@@ -124,7 +124,15 @@ def _size(path: Path) -> int:
 
 @contextmanager
 def _progress(url: str, start: int, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, otherwise one line; both on stderr."""
+    """Yield a function that receives the number of new bytes, and shows the progress of a download on stderr.
+
+    On a terminal it is a bar, elsewhere one line at the start.
+
+    Args:
+        url: address of the file.
+        start: number of bytes that are here already.
+        total: size of the file in bytes; None if the server does not tell it.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 

@@ -28,6 +28,10 @@ AT_A_TIME = 64  # images, whose maps stay in a processor's cache
 def encoder_weights(seed: int = 0, steps: int = STEPS) -> dict[str, torch.Tensor]:
     """Train on synthetic objects, by classes.
 
+    Args:
+        seed: seed of the objects, the weights and the batches.
+        steps: number of training steps.
+
     Returns:
         `weight1` [out, in, side, side], `bias1` [out], and so on, of the layers that are kept, float16; batch
         normalisation is folded into them.

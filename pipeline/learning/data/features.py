@@ -41,6 +41,10 @@ def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Te
 
     Features come from memory, from the cache, or are computed now.
 
+    Args:
+        data: the data set; it keeps the features in memory.
+        config: a trial with the settings of the map.
+
     Raises:
         DataError: for a cache that cannot be written; for a file of features that is missing or has other content; for
             features of a shape other than stated; or, if `private_metrics` is plain, for features that are not finite.

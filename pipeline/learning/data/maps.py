@@ -65,7 +65,13 @@ def _scattering(spec: DatasetSpec, config: TrialConfig, device: torch.device) ->
 
 @contextlib.contextmanager
 def _patches(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
-    """Yield the map of records to the responses of patch filters, followed by the encoder's features if asked for."""
+    """Yield the map of records to the responses of patch filters, followed by the encoder's features if asked for.
+
+    Args:
+        spec: facts of the data set.
+        config: a trial, with the filters' settings.
+        device: device of the records.
+    """
     channels, size, *_ = spec.shape
     maps = Patches(channels, size, config.patch_filters, config.patch_size, config.patch_threshold, config.patch_pools,
                    device)
@@ -126,7 +132,12 @@ def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig],
 
 def _extension(function: Callable[[torch.Tensor, TrialConfig], torch.Tensor]
                ) -> Callable[[DatasetSpec, TrialConfig, torch.device], AbstractContextManager[Apply]]:
-    """Return the `Map.opened` of an extension, from its function of images and a trial."""
+    """Return the function that opens an extension's feature map (`Map.opened`).
+
+    Args:
+        function: the extension: maps images [n, *shape] on [0, 1] and a trial to features. It holds nothing open, so
+            the context ends without any work.
+    """
 
     @contextlib.contextmanager
     def opened(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:

@@ -78,6 +78,7 @@ class Objects:
 
         An object is moved, turned, zoomed, stretched and perhaps mirrored.
         """
+        # Zoom 0.75 to 1.35, turn up to 0.25 rad, shift up to a quarter of the half side, stretch up to 15%.
         zoom, turn = 0.75 + 0.6 * self._uniform(size, 1, 1), 0.5 * self._centred(size, 1, 1)
         right, lower = 0.5 * self._centred(2, size, 1, 1)
         wider = 1 + 0.3 * self._centred(size, 1, 1)

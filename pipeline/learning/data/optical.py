@@ -93,6 +93,11 @@ def optical(spec: DatasetSpec, config: TrialConfig, device: torch.device
     """Yield the map of uint8 records [n, n_features] to intensities [n, optical_width], float32.
 
     A real OPU (optical processing unit) is held within the context.
+
+    Args:
+        spec: facts of the data set.
+        config: a trial, with the device (`simulated` or `hardware`), its thresholds and its width.
+        device: device of the records.
     """
     n_bits = config.optical_thresholds * spec.n_features
     with contextlib.ExitStack() as held:

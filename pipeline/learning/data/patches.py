@@ -44,7 +44,7 @@ def filters(channels: int, size: int, n: int, side: int) -> tuple[torch.Tensor, 
     drawn = found[torch.arange(IMAGES).unsqueeze(1), places].flatten(0, 1).unique(dim=0).double()
     drawn -= drawn.mean(1, keepdim=True)
     drawn /= (drawn.var(1, keepdim=True) + LEAST_CONTRAST).sqrt()
-    seen = drawn[drawn.square().sum(1) > 1]  # and not flat
+    seen = drawn[drawn.square().sum(1) > 1]  # without flat patches
     if n > len(seen):
         raise DataError(f"patch_filters: must be at most the {len(seen)} different patches of size {side} that are "
                         f"drawn from synthetic images of size {size}, got {n}")

@@ -164,6 +164,10 @@ def cifar10(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
     """Return training and test records of CIFAR-10, from its binary version.
 
     An archive takes seconds to decompress, so its content is kept unpacked in the cache.
+
+    Args:
+        spec: public facts of the data set.
+        folder: the folder that the user gave; None downloads the archive into the cache.
     """
     unpacked = cache_folder() / CIFAR_FOLDER / CIFAR_UNPACKED
     source = None if folder is None else _locate(folder, CIFAR_PATHS)
@@ -263,6 +267,10 @@ def svhn(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
     """Return training and test records of SVHN's cropped digits (Netzer et al. 2011).
 
     No digest of the files is known, so only sizes, types and labels are checked.
+
+    Args:
+        spec: public facts of the data set.
+        folder: the folder that the user gave; None downloads the files into the cache.
     """
 
     def split(part: str, n: int) -> Arrays:
@@ -280,6 +288,11 @@ def _read_svhn(path: Path, spec: DatasetSpec, n: int) -> Arrays:
     """Return (x, y) of a MATLAB 5 file of SVHN.
 
     It has X uint8 [rows, columns, channels, n] and y [n, 1] with labels 1..10, where 10 is the digit 0.
+
+    Args:
+        path: the file.
+        spec: public facts of the data set.
+        n: number of records.
 
     Raises:
         DataError: for a file that cannot be read, or has other shapes, types or labels.

@@ -33,6 +33,8 @@ Derivative = Callable[[torch.Tensor, int], torch.Tensor]  # (h^l, l) -> phi'(z^l
 def ternarize(error: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
     """Return +1 above the threshold, -1 below its negative, else 0 (Ohana et al., section 4).
 
+    Shapes: R trials, m records, n_L classes.
+
     Args:
         error: [R, m, n_L].
         threshold: t, [R, 1, 1].
@@ -42,7 +44,17 @@ def ternarize(error: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
 
 def back_propagate(deltas: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
                    derivative: Derivative) -> list[torch.Tensor]:
-    """Return delta^1, ..., delta^L from the deltas of the top layers: delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l)."""
+    """Return delta^1, ..., delta^L from the deltas of the top layers: delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l).
+
+    Shapes: R trials, m records, n_l units of layer l. delta^l is the learning signal at layer l's pre-activation; h^l
+    is the layer's output.
+
+    Args:
+        deltas: delta of the top layers, in order, each [R, m, n_l].
+        net: the networks.
+        activations: h^0, ..., h^{L-1}, each [R, m, n_{l-1}].
+        derivative: (h^l, l) -> phi'(z^l).
+    """
     deltas = deltas[::-1]
     for layer in range(len(net.layers) - len(deltas), 0, -1):  # counted from 1; as a list index, the layer above
         signal = net.layers[layer].back(deltas[-1], net.parameters.weights[layer])
@@ -70,6 +82,9 @@ class Feedback(ABC):
     def deltas(self, signals: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
                derivative: Derivative) -> list[torch.Tensor]:
         """Return delta^1, ..., delta^L, each [R, m, n_l].
+
+        Shapes: R trials, m records, n_l units of layer l. delta^l is the learning signal at layer l's pre-activation;
+        h^l is the layer's output.
 
         Args:
             signals: the result of `signals`, after the mechanism's `perturb`.
@@ -123,7 +138,10 @@ class DirectFeedback(Feedback):
 
     def deltas(self, signals: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
                derivative: Derivative) -> list[torch.Tensor]:
-        """Return delta^1, ..., delta^L, each [R, m, n_l]."""
+        """Return delta^1, ..., delta^L, each [R, m, n_l].
+
+        Shapes: R trials, m records, n_l units of layer l. delta^l is the learning signal at layer l's pre-activation.
+        """
         first = len(net.layers) - len(self.widths)
         hidden = [derivative(activations[k], k).mul_(s) for k, s in enumerate(signals[:-1], start=first)]
         return back_propagate([*hidden, signals[-1]], net, activations, derivative)
@@ -137,7 +155,13 @@ class DirectFeedback(Feedback):
 
 
 def direct_feedback(pack: Pack, net: Network, device: torch.device) -> DirectFeedback:
-    """Make DFA with each trial's own matrix B."""
+    """Make DFA with each trial's own matrix B.
+
+    Args:
+        pack: the trials, with the projector, its matrices' seeds and the threshold.
+        net: the networks, for the widths of hidden layers.
+        device: device of errors and projections.
+    """
     c = pack.shared
     widths = c.hidden if c.parts.feedback.convolutional else net.sizes[1:-1]
     projector = make_projector(pack.trials, sum(widths), device)

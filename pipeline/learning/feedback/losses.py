@@ -23,6 +23,8 @@ class Loss(ABC):
     def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return error and loss of every record.
 
+        Shapes: R trials, m records, n_L classes.
+
         Args:
             logits: z^L [R, m, n_L].
             labels: [R, m, 1], int64.
@@ -39,6 +41,8 @@ class Loss(ABC):
     def __call__(self, logits: torch.Tensor, labels: torch.Tensor,
                  present: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the error of every record and the mean loss of a batch.
+
+        Shapes: R trials, m records, n_L classes.
 
         Args:
             logits: z^L [R, m, n_L].

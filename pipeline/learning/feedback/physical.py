@@ -72,7 +72,10 @@ class PhysicalOpuProjector(Projector):
         return self.retrieve(self.expose(self.expected_counts(e)))
 
     def expected_counts(self, e: Tensor) -> Tensor:
-        """Return lambda, the mean photo-electrons of each exposure [R, m, 4, n_out_total].
+        """Return the mean number of photo-electrons of each exposure [R, m, 4, n_out_total].
+
+        Shapes: R trials, m records. The four exposures are those of +1 with the reference beam in phase and against it,
+        then those of -1. The intensity is |reference + B e|^2 for a complex B; its mean count adds dark counts.
 
         Args:
             e: ternary errors [R, m, n_classes].
@@ -87,7 +90,14 @@ class PhysicalOpuProjector(Projector):
         return self._phi * intensity + self._dark
 
     def expose(self, expected: Tensor) -> Tensor:
-        """Return the electrons that the camera reads [R, m, 4, n_out_total], from their means in the same shape."""
+        """Return the electrons that the camera reads [R, m, 4, n_out_total].
+
+        Counts of photons are Poisson. They saturate at the full well, get Gaussian read noise, and are rounded by the
+        ADC (the analog-to-digital converter). Shapes: R trials, m records, four exposures.
+
+        Args:
+            expected: their means, from `expected_counts`.
+        """
         of_light, of_electronics = self._noise.next(), self._noise.next()  # separate, because padding draws too
         counts = torch.stack([torch.poisson(means, generator=generator)
                               for means, generator in zip(expected, of_light, strict=True)])

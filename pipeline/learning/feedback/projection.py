@@ -62,6 +62,8 @@ class Projector(ABC):
     def project(self, e: Tensor) -> Tensor:
         """Project the output errors e [R, m, n_classes] to [R, m, n_out_total], float32, on the projector's device.
 
+        Shapes: R trials, m records.
+
         Raises:
             ValueError: for a wrong shape; in an OPU projector also for values other than -1, 0 and 1.
         """
@@ -232,6 +234,8 @@ class HardwareOpuProjector(Projector):
         """Return the measured projections B e [R, m, n_out_total] of ternary errors e [R, m, n_classes].
 
         The device takes bits only. So the +1 and the -1 of an error are projected one after the other, and subtracted.
+
+        Shapes: R trials, m records.
         """
         if not self._finalizer.alive:
             raise RuntimeError("opu_hardware: the projector is closed; open another one to project")

@@ -59,7 +59,11 @@ class IntegerSum:
 
     def __init__(self, trials: Sequence[TrialConfig], bounds: Sequence[float], deviations: Sequence[float],
                  shape: tuple[int, ...], bases: Sequence[torch.Tensor | None], device: torch.device) -> None:
-        """Compute the steps of every layer and trial, in float64, and make the source of noise on their grid."""
+        """Compute the grids of every layer and trial, in float64, and make the source of noise.
+
+        Learning signals are rounded to `first`, projected if there is a basis, rounded again to `signal_steps`,
+        bounded, and rounded to the grid of contributions. The class describes the arguments and these steps.
+        """
         self.bases, self.batch_size, self.device = list(bases), trials[0].batch_size, device
         self.steps = [steps(*of_trial) for of_trial in zip(trials, bounds, deviations, strict=True)]
         by_layer = list(zip(*self.steps, strict=True))
@@ -87,6 +91,14 @@ class IntegerSum:
         """Return K of every layer's weights, int16 [R, m, n_l], and of its biases, the same tensor or int32.
 
         `steps` has the real number that 1 represents. Factors depend only on a record's integers.
+
+        Shapes: R trials, m records, n_l units of layer l. delta^l is the learning signal at layer l's pre-activation;
+        h^l is the layer's output.
+
+        Args:
+            factors: maps norms of deltas and activations to the factors that bound a record.
+            deltas: delta^1..delta^L, each [R, m, n_l].
+            activations: h^0..h^{L-1}, as integers.
         """
         whole = self.signals(deltas)
         lengths = [exact_norm(d).mul_(step) for d, step in zip(whole, self.signal_steps, strict=True)]
@@ -123,14 +135,14 @@ class IntegerSum:
         weights, biases = out.views(drawn)
         for r, (of_trial, deviation) in enumerate(zip(self.steps, self.deviations, strict=True)):
             for layer, step in enumerate(of_trial):
-                k, k_of_biases = (k[r] for k in contributions[layer])
-                h = activations[layer].values[r]
+                to_weights, to_biases = (k[r] for k in contributions[layer])  # integers K of trial r
+                inputs = activations[layer].values[r]
                 # 1 in a sum is 2^j steps of the noise's grid; without noise, one step.
                 scale = 2.0 ** grid_exponent(step, deviation) if deviation else 1.0
                 unit = step.contribution * step.input / scale / divisor
-                of_biases = k_of_biases.sum(dim=0, dtype=torch.int64).double().mul_(scale / step.input)
+                of_biases = to_biases.sum(dim=0, dtype=torch.int64).double().mul_(scale / step.input)
                 out.biases[layer][r].copy_(of_biases.add_(biases[layer][r]).mul_(unit))
-                sums = product(h.t(), split_digits(k))
+                sums = product(inputs.t(), split_digits(to_weights))
                 self._write(sums, weights[layer][r].t(), scale, unit, out.weights[layer][r].t())
 
     def _write(self, sums: torch.Tensor, noise: torch.Tensor, scale: float, unit: float, out: torch.Tensor) -> None:
@@ -169,7 +181,14 @@ class RowSum:
 
     def release(self, factor: Factor, rows: Sequence[torch.Tensor], activations: Sequence[torch.Tensor],
                 out: Parameters) -> None:
-        """Write the mean of the rows [1, n, d], with noise, to `out`; a row that is not finite contributes nothing."""
+        """Write the mean of the rows [1, n, d], with noise, to `out`; a row that is not finite contributes nothing.
+
+        Args:
+            factor: maps norms [1, n, 1] to factors that bound the rows.
+            rows: one tensor of contributions [1, n, d].
+            activations: not used: rows are whole contributions.
+            out: the result.
+        """
         row = torch.where(rows[0].isfinite().all(dim=-1, keepdim=True), rows[0], 0.0).double()
         step = power_of_two_above(row.abs().amax(dim=-1, keepdim=True)) / 2**15
         whole = (row / step).round_()

@@ -51,7 +51,10 @@ class IntegerInputs(Inputs):
             squares.copy_(exact_norm(x).square_().round_())
 
     def batch(self, indices: torch.Tensor, passing: bool = False) -> Rows:
-        """Return the records at `indices` [R, m]."""
+        """Return the records at `indices` [R, m].
+
+        Shapes: R trials, m records.
+        """
         places = indices.flatten()
         values = torch.index_select(self.values, 0, places, out=self._place(len(places), passing))
         squares = self.squares.index_select(0, places).view(*indices.shape, 1)

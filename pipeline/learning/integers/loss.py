@@ -30,7 +30,15 @@ class IntegerLoss(Loss):
         self.table = function_table(exponentials, device)
 
     def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return e [R, m, n_L] and losses -sum q log p [R, m, 1], float32."""
+        """Return the error e = p - q [R, m, n_L] and the loss -sum q log p [R, m, 1] of every record, float32.
+
+        Shapes: R trials, m records, n_L classes. p is softmax(logits), with exponentials from a table, so that no bit
+        depends on the processor. q is the target distribution of the label. e is rounded to `ERROR_BITS` bits.
+
+        Args:
+            logits: [R, m, n_L].
+            labels: [R, m, 1], int64.
+        """
         below = logits.amax(dim=-1, keepdim=True) - logits
         places = below.mul_(PER_UNIT).nan_to_num_(0.0).round_().clamp_(0, len(self.table) - 1).to(torch.int32)
         exponentials = self.table.index_select(0, places.flatten()).view(logits.shape)

@@ -39,7 +39,15 @@ class IntegerDense(Dense):
         self.fine = fine
 
     def forward(self, h: Rows, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        """Return z [R, m, n_l], float32."""
+        """Return z = W h + b [R, m, n_l], float32, with exact products of integers.
+
+        Shapes: R trials, m records, n_l units of layer l. Weights are rounded to integers; with `fine` to two digits
+        each.
+
+        Args:
+            h: inputs, as integers [R, m, n_{l-1}].
+            weight, bias: W [R, n_l, n_{l-1}] and b [R, n_l].
+        """
         found = torch.empty(*h.values.shape[:2], self.shape.n_out, device=bias.device)
         for z, values, w, b in zip(found, h.values, weight, bias, strict=True):
             whole, step = quantised(w, LARGEST if self.fine else LARGEST_SECOND)
@@ -51,7 +59,14 @@ class IntegerDense(Dense):
         return found
 
     def back(self, delta: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """Return W^T delta [R, m, n_{l-1}], float32; deltas are rounded to multiples of `BACK_STEP`."""
+        """Return W^T delta [R, m, n_{l-1}], float32, with exact products of integers.
+
+        Shapes: R trials, m records, n_l units of layer l.
+
+        Args:
+            delta: learning signals [R, m, n_l], which are rounded to multiples of `BACK_STEP`.
+            weight: W [R, n_l, n_{l-1}].
+        """
         found = torch.empty(*delta.shape[:2], self.shape.n_in, device=delta.device)
         for out, d, w in zip(found, delta, weight, strict=True):
             whole, step = quantised(w, LARGEST_SECOND)
@@ -107,7 +122,10 @@ class IntegerNetwork(Network):
         return torch.rand(shape, generator=generator).mul_(2).sub_(1).mul_(bound)  # the first two are exact
 
     def forward(self, x: Rows) -> tuple[list[Rows], torch.Tensor]:
-        """Return (h^0, ..., h^{L-1}), and logits [R, m, n_L], float32."""
+        """Return (h^0, ..., h^{L-1}), and logits [R, m, n_L], float32.
+
+        Shapes: R trials, m records, n_L classes. h^l is the output of layer l.
+        """
         activations = [x]
         *hidden, output = zip(self.layers, self.parameters.weights, self.parameters.biases, strict=True)
         for layer, weight, bias in hidden:
@@ -117,7 +135,11 @@ class IntegerNetwork(Network):
         return activations, layer.forward(activations[-1], weight, bias)
 
     def _activated(self, z: torch.Tensor) -> torch.Tensor:
-        """Return H [R, m, n], int8, from z, which is overwritten."""
+        """Return the hidden outputs H [R, m, n], int8, for pre-activations z, which are overwritten.
+
+        R trials, m records, n units. ReLU is rounded to steps. Other activation functions are looked up in a table,
+        which has `PLACES` values from -`REACH` to `REACH`.
+        """
         if self.table is None:
             return z.div_(self.hidden_step).round_().nan_to_num_(0.0).clamp_(0, LARGEST_FIRST).to(torch.int8)
         places = z.mul_(PLACES / (2 * REACH)).add_(PLACES / 2 + 0.5).nan_to_num_(0.0).clamp_(0, PLACES - 1)

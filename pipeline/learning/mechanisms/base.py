@@ -50,6 +50,9 @@ class Mechanism(ABC):
     def update(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
         """Write the applied update, a mean over the batch, to `out`.
 
+        Shapes: R trials, m records, n_l units of layer l. delta^l is the learning signal at layer l's pre-activation;
+        h^l is the layer's output.
+
         Args:
             deltas: delta^1..delta^L, each [R, m, n_l].
             activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
@@ -61,6 +64,9 @@ def sum_outer_products(net: Network, deltas: Sequence[torch.Tensor], activations
     """Write sum_i delta_i^l (h_i^{l-1})^T and sum_i delta_i^l of every layer to `out`.
 
     A convolution also sums such products over its positions.
+
+    Shapes: R trials, m records, n_l units of layer l. delta^l is the learning signal at layer l's pre-activation; h^l
+    is the layer's output.
 
     Args:
         net: the networks.

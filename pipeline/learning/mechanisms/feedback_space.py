@@ -58,7 +58,12 @@ class FeedbackSpace:
         self.bases = [*[None] * (len(net.layers) - 1 - len(bases)), *bases, None]  # convolutions come first
 
     def blank_parameters(self, replicas: int, device: torch.device | str, dtype: torch.dtype) -> Parameters:
-        """Return zeros in the shapes of sums and noise: r_l rows instead of n_l."""
+        """Return zeros in the shapes of sums and noise: a layer with a basis has r_l rows instead of its n_l units.
+
+        Args:
+            replicas: number of trials.
+            device, dtype: device and type of the tensor.
+        """
         whole = self.net.blank_parameters(replicas, "meta").weights
         shapes = [(w.shape[1] if basis is None else basis.shape[2], w.shape[2])
                   for w, basis in zip(whole, self.bases, strict=True)]

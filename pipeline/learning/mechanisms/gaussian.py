@@ -136,6 +136,8 @@ class GaussianMechanism(Mechanism):
         """Return the factors [R, m, 1] >= 0 that scale contributions of these norms [R, m, 1] to ||u_i|| <= C.
 
         Norms and factors are float64 in integer arithmetic.
+
+        Shapes: R trials, m records.
         """
         raise NotImplementedError
 
@@ -143,9 +145,12 @@ class GaussianMechanism(Mechanism):
                       squares: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return each layer's factors for the weights and the biases of a contribution, in integer arithmetic.
 
+        Here all layers have the same factor, which bounds the norm of the whole contribution. Shapes: R trials, m
+        records.
+
         Args:
-            lengths: ||delta_i^l|| [R, m, 1] of every layer, float64.
-            squares: ||h_i^{l-1}||^2 [R, m, 1] of every layer.
+            lengths: ||delta_i^l|| [R, m, 1] of every layer, float64: the norm of record i's learning signal.
+            squares: ||h_i^{l-1}||^2 [R, m, 1] of every layer: the squared norm of its input.
         """
         total = torch.zeros_like(lengths[0])
         for delta, h in zip(lengths, squares, strict=True):
@@ -155,12 +160,26 @@ class GaussianMechanism(Mechanism):
 
     def bounded(self, deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return the factors delta_i^l, h_i^{l-1} of contributions, scaled to ||u_i|| <= C."""
+        """Return the factors of every record's contribution, scaled so that the contribution has at most norm C.
+
+        The contribution of record i to layer l is the outer product of delta_i^l (learning signal) and h_i^{l-1}
+        (input).
+
+        Args:
+            deltas: delta^1..delta^L, each [R, m, n_l].
+            activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
+        """
         factor = self.factor(contribution_norms(self.net, deltas, activations))
         return [d * factor for d in deltas], activations
 
     def update(self, deltas: list[torch.Tensor], activations: list[Activation], out: Parameters) -> None:
-        """Write the released update to `out`: the noisy sum of bounded contributions, divided by the public m."""
+        """Write the released update to `out`: the noisy sum of bounded contributions, divided by the public m.
+
+        Args:
+            deltas: learning signals delta^1..delta^L, each [R, m, n_l].
+            activations: inputs h^0..h^{L-1} of the layers, each [R, m, n_{l-1}].
+            out: the result.
+        """
         released = self.inside or out
         if isinstance(self.integers, IntegerSum):
             self.integers.release(self.layer_factors, deltas, activations, released)
@@ -189,9 +208,12 @@ def _blocks(parameters: Parameters) -> list[torch.Tensor]:
 
 def only_finite(deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the factors, with zeros for records with a factor or clipping norm that is not finite.
+    """Return the factors of contributions, with zeros for records that have a factor or norm that is not finite.
 
     Such a record contributes nothing. Otherwise it would turn the whole sum into nan and so reveal its membership.
+
+    Args:
+        deltas, activations: learning signals and inputs of every layer, each [R, m, n].
     """
     finite = torch.stack([torch.isfinite(x.sum(dim=-1)) for x in (*deltas, *activations)]).all(dim=0).unsqueeze(-1)
     if finite.device.type == "cpu" and bool(finite.all()):  # on a GPU the check would wait for the device
@@ -295,6 +317,9 @@ class Component(GaussianMechanism):
         Convolutions come first, since a record's gradient there is bounded as a whole. Fully connected layers follow:
         their gradient is the outer product of delta and h, so both factors are bounded.
 
+        Shapes: R trials, m records, n_l units of layer l. delta^l is the learning signal at layer l's pre-activation;
+        h^l is the layer's output.
+
         Args:
             deltas: delta^1..delta^L, each [R, m, n_l].
             activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
@@ -324,7 +349,15 @@ class Component(GaussianMechanism):
 
     def layer_factors(self, lengths: Sequence[torch.Tensor],
                       squares: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return each layer's factors. Feedback is linear in e, so clipping e scales the deltas."""
+        """Return each layer's factors. Feedback is linear in e, so clipping e scales the deltas.
+
+        Shapes: R trials, m records. delta^l is the learning signal at layer l's pre-activation; h^l is the layer's
+        output.
+
+        Args:
+            lengths: ||delta^l|| of every layer, each [R, m, 1].
+            squares: ||h^{l-1}||^2 of every layer, each [R, m, 1].
+        """
         clipped = self.error_clip and not self.ternary
         of_error = (self.tau_e / lengths[-1]).clamp_(max=1.0) if clipped else torch.ones_like(lengths[-1])
         found = []

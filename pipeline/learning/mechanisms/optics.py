@@ -27,6 +27,8 @@ def column(trials: Sequence[TrialConfig], field: str, device: torch.device) -> t
 def scale(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
     """Return scale_s(v) = min(s, ||v||) v/||v||: rows with norm above s are scaled to s.
 
+    Shapes: R trials, m records.
+
     Args:
         v: [R, m, n].
         s: [R, 1, 1].
@@ -71,7 +73,10 @@ class OpticalNoise:
             self.noise = GaussianNoise([t.seed for t in trials], [t.sigma for t in trials], shape, device)
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the signals [R, m, n_l] with the device's scaling and noise."""
+        """Return the signals [R, m, n_l] with the device's scaling and noise.
+
+        Shapes: R trials, m records, n_l units of layer l.
+        """
         perturbed = signals[: len(self.widths)]
         if self.noise is None:
             released = [scale(v, self.tau_f).to(v.dtype) for v in perturbed]
@@ -92,7 +97,10 @@ class OpticalNoise:
         return [] if self.noise is None else [self.noise]
 
     def _noise(self, source: GaussianNoise | RoundedNoise, rows: int) -> torch.Tensor:
-        """Return noise [R, rows, sum n_l]; a batch of random size takes part of a block, or several blocks."""
+        """Return noise [R, rows, sum n_l]; a batch of random size takes part of a block, or several blocks.
+
+        Shapes: R trials, n_l units of layer l.
+        """
         blocks = [self._next(source)]
         while len(blocks) * self.rows < rows:
             blocks[-1] = blocks[-1].clone()
@@ -142,16 +150,23 @@ class DecodedNoise:
         self.optics = OpticalNoise(trials, widths, rows, matrices.device)
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the perturbed signals [R, m, n_l], the output layer's error last."""
-        sent = [torch.cat(signals[:-1], dim=-1)] if self.joint else signals
-        known = len(self.bases)
-        inside = [matmul(v, basis) for v, basis in zip(sent, self.bases, strict=False)]
-        released = self.optics.perturb([*inside, *sent[known:]])
-        outside = [matmul(v, basis.mT) for v, basis in zip(released, self.bases, strict=False)]
-        released = [*outside, *released[known:]]
+        """Return the perturbed signals [R, m, n_l], the output layer's error last.
+
+        Shapes: R trials, m records, n_l units of layer l. With a joint release, the hidden layers' signals are one
+        vector, and the error is decoded from it.
+
+        Args:
+            signals: feedback signals of the hidden layers and, last, the output error.
+        """
+        vectors = [torch.cat(signals[:-1], dim=-1)] if self.joint else signals
+        n_projected = len(self.bases)  # the first vectors have a basis Q: their coordinates Q^T v get the noise
+        coordinates = [matmul(v, basis) for v, basis in zip(vectors, self.bases, strict=False)]
+        released = self.optics.perturb([*coordinates, *vectors[n_projected:]])
+        projected = [matmul(v, basis.mT) for v, basis in zip(released, self.bases, strict=False)]
+        released = [*projected, *released[n_projected:]]
         if not self.joint:
             return released
-        return [*released[0].split(self.hidden, dim=-1), matmul(released[0], self.decoder)]
+        return [*released[0].split(self.hidden, dim=-1), matmul(released[0], self.decoder)]  # the decoded error last
 
     def noise_sources(self) -> list[Noise]:
         """Return the noise source, if any."""

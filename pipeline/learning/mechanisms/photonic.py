@@ -39,6 +39,8 @@ def offset_and_clip(h: torch.Tensor, nu: Bound, c: Bound, floor: bool = False) -
 
     Only the second guarantees |h_k| >= nu: an offset moves h = -nu to 0.
 
+    Shapes: R trials, m records.
+
     Args:
         h: [R, m, n].
         nu, c: [R, 1, 1], or one number for all trials.

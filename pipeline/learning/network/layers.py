@@ -90,6 +90,8 @@ class Dense:
         """Return the squared norm of every record's gradient, ||delta_i||^2 (||h_i||^2 + 1) [R, m, 1].
 
         It covers weights and bias, and is never too small, even if squares underflow.
+
+        Shapes: R trials, m records.
         """
         return _squared_lengths(delta) * (_squared_lengths(h) + 1)
 
@@ -139,6 +141,8 @@ class Conv:
         """Return squared norms of every record's gradient by weights and by bias, each [R, m, 1].
 
         The largest loss from rounding, when positions cancel or squares underflow, is added: no norm is too small.
+
+        Shapes: R trials, m records.
         """
         pooled = self._pooled(delta)
         if_aligned = squared_norm(pooled.flatten(3).abs().sum(dim=-1), -1, keepdim=True)
@@ -163,7 +167,13 @@ class Conv:
         return factor if self.precision is None or factor.dtype == torch.float64 else factor.to(self.precision)
 
     def _forward(self, image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return z after the pool, and the places of the maxima; the replicas are groups of one convolution."""
+        """Return z after the pool, and the places of the maxima; the replicas are groups of one convolution.
+
+        Args:
+            image: inputs [R, m, C_in, height, width].
+            weight: filters [R, C_out, C_in k^2].
+            bias: [R, C_out].
+        """
         replicas = image.shape[0]
         z = F.conv2d(_side_by_side(self._rounded(image)), self._filters(weight), padding=self.shape.kernel // 2,
                      groups=replicas)
@@ -195,7 +205,10 @@ class Conv:
         return unpool(delta, places, self.shape.height, self.shape.width)
 
     def _weight_norms(self, delta: torch.Tensor, image: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
-        """Return the squared norm of every record's gradient by the filters [R, m, 1], in chunks of records."""
+        """Return the squared norm of every record's gradient by the filters [R, m, 1], in chunks of records.
+
+        Shapes: R trials, m records.
+        """
         norms = self._norms_by_gram if self.by_gram else self._norms_by_gradient
         records = [x.flatten(0, 1) for x in (delta, image, places)]
         parts = [norms(self._unpool(d, p), h) for d, h, p in
@@ -213,16 +226,30 @@ class Conv:
         return F.unfold(image, self.shape.kernel, padding=self.shape.kernel // 2)
 
     def _norms_by_gradient(self, delta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-        """Return ||sum_p delta_p x_p^T||^2 [c] from the formed gradients of c records; x_p is position p's patch."""
+        """Return the squared norms of records' gradients by the filters, from the formed gradients, [records].
+
+        A gradient is sum_p delta_p x_p^T over positions p: delta_p is the learning signal there, and x_p the patch
+        under the filter. A bound on the rounding error is added, so that no norm is too small.
+
+        Args:
+            delta: signals before the pool, [records, C_out, height, width].
+            image: inputs [records, C_in, height, width].
+        """
         patches, of_delta = self._patches(image), delta.flatten(2)
         squares = squared_norm(torch.bmm(of_delta, patches.transpose(1, 2)).flatten(1), 1)
         if_aligned = ((squared_norm(patches, 1) + 1) * squared_norm(of_delta, 1)).sqrt_().sum(dim=1)
         return squares.add_(if_aligned.mul_(GRADIENT_ROUNDING * torch.finfo(squares.dtype).eps).square_())
 
     def _norms_by_gram(self, delta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-        """Return the same squared norms as sum_{p,q} <delta_p, delta_q> <x_p, x_q>, with patches x_p.
+        """Return the squared norms of records' gradients by the filters, from Gram matrices of positions.
 
-        Patches overlap, so their products are sums of products of pixels over all shifts within the kernel.
+        For one record it is sum_{p,q} <delta_p, delta_q> <x_p, x_q> over positions p and q: delta_p is the learning
+        signal there, and x_p the patch under the filter. Patches overlap, so their products are sums of products of
+        pixels over all shifts within the kernel. Bounds on rounding errors are added, so that no norm is too small.
+
+        Args:
+            delta: signals before the pool, [records, C_out, height, width].
+            image: inputs [records, C_in, height, width].
         """
         height, width = image.shape[2:]
         pixels = _gram(image).unflatten(2, (height, width)).unflatten(1, (height, width))
@@ -250,7 +277,7 @@ def squared_norm(x: torch.Tensor, dim: int, keepdim: bool = False) -> torch.Tens
 
 
 def _squared_lengths(x: torch.Tensor) -> torch.Tensor:
-    """Return `squared_norm` of rows [R, m, n] -> [R, m, 1], in chunks of records."""
+    """Return the squared norm of every row, [R, m, n] -> [R, m, 1], computed in chunks of records."""
     records = max(1, CHUNK_ELEMENTS[x.device.type] // max(1, x.shape[0] * x.shape[2]))
     return torch.cat([squared_norm(part, -1, keepdim=True) for part in x.split(records, dim=1)], dim=1)
 
