@@ -159,6 +159,7 @@ class _Version(argparse.Action):
 
 
 def _port(text: str) -> int:
+    """Return the port number of a text; refuse any other text."""
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 65535, got '{text}'")
     return int(text)

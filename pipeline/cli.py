@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _init(options: Namespace) -> int:
+    """Write a first experiment file from options and answers; return exit code 0."""
     from pipeline.sweep import first_file
 
     answers = first_file.asked(vars(options), input if sys.stdin.isatty() else lambda question: "")

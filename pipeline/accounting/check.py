@@ -61,6 +61,7 @@ def as_text(results: Sequence[CheckResult]) -> str:
 
 
 def _shown(value: Value) -> str:
+    """Return a value of a case as text with ten digits."""
     if isinstance(value, Mapping):
         return " ".join(f"{key}={_shown(item)}" for key, item in value.items())
     return "none" if value is None else f"{value:.10g}"
@@ -159,6 +160,7 @@ def _leekifer(sensitivity: float, sigma: float, epochs: int, N: int, m: int, noi
 
 
 def _component_norm(**inputs: Any) -> Value:
+    """Return C under component clipping, and the sensitivities of sum and mean that follow from it."""
     C = event.certified_component_norm(*(inputs[name] for name in ("tau_B", "gamma", "tau_h_prev", "bias")))
     sums = [event.sensitivity(C, relation) for relation in RELATIONS]
     return {"C": C, "sens_addremove_sum": sums[0], "sens_replace_sum": sums[1], "sens_replace_mean_m256": sums[1] / 256}
@@ -170,6 +172,7 @@ def _poisson(q: float, noise_multiplier: float, T: int, delta: float, discretiza
 
 
 def _without_replacement(N: int, m: int, noise_multiplier_2C: float, T: int, delta: float, orders: str) -> Value:
+    """Return epsilon of batches without replacement by three accountants: two Renyi conversions, and losses."""
     curve = leekifer.leekifer_epsilon(N, m, noise_multiplier_2C, T, delta, _orders(orders))
     pld = _certified("without_replacement", "replace-one", noise_multiplier_2C, T, 1, delta, "pld", N=N, m=m)
     return {"rdp_classic": curve["epsilon_classic"], "order": curve["order"],

@@ -311,6 +311,7 @@ def abridged(items: Sequence[str], most: int = 20) -> str:
 
 
 def _rho(config: TrialConfig) -> Assumption:
+    """Return whether m + 1 > rho^2 in every layer, without which Prop. 3 is infinite; m is the batch size."""
     rho2 = max(_rho2(layer.gamma_min, layer.gamma_max, layer.tau_h_min, layer.tau_h_max)
                for layer in layers_of(config))
     return Assumption(RHO, config.batch_size + 1 > rho2, f"m = {config.batch_size}, rho^2 = {rho2:.4g}")

@@ -232,6 +232,7 @@ def _checked(event: PrivacyEvent, accountant: str | None) -> str:
 
 
 def _note(event: PrivacyEvent) -> str:
+    """Return a certified epsilon's note: noise multiplier, and how often a record takes part."""
     if event.noise_multiplier == 0:
         return "no noise, no guarantee"
     return (f"noise multiplier {event.noise_multiplier:.4g}; {event.drawn.part_in_step}; holds for every released "

@@ -131,6 +131,7 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 
 
 def _photon_epsilon(config: TrialConfig, draws: int, q: float, note: str) -> Epsilon:
+    """Return the label epsilon of projector `opu_physical`; infinite unless `joint_release` covers the output layer."""
     value = photon_eps(config, draws, q, config.delta) if config.joint_release else math.inf
     note += ("; of the device's matrix of this seed" if config.joint_release else
              "; infinite: the output layer's error is used without noise")

@@ -263,6 +263,7 @@ def _tags_of_stated(config: TrialConfig) -> dict[str, str]:
 
 
 def _notes(config: TrialConfig) -> list[str]:
+    """Return the notes on a trial with the photonic mechanism: why it is not certified, and what covers the labels."""
     noisy = config.sigma or config.physical
     source = [_source(config), _numbers(config), _disclosed(config)] if noisy else []
     return [_why_not_certified(config), *_why_infinite(config), *source]

@@ -90,6 +90,7 @@ def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int 
 
 
 def _check_steps(steps: int, trials: Sequence[TrialConfig]) -> None:
+    """Refuse more steps to attack than the shortest epoch of the trials has."""
     fewest = min((t.steps_per_epoch for t in trials if t.parts.trainer.own), default=1)
     if not 1 <= steps <= fewest:
         raise ConfigError(f"--steps: must be at least 1 and at most the {fewest} of an epoch, got {steps}")

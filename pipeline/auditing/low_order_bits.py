@@ -159,6 +159,7 @@ def _scores(training: Training, config: TrialConfig, runs: int) -> dict[str, lis
         sums.append(_numbers(total))
 
     def score(update: np.ndarray) -> float:
+        """Return the evidence for the second neighbour minus the evidence for the first, over all lattices."""
         left = [update * config.batch_size - total for total in sums]
         return sum(lattice_score(left[1], sigma, lattice) - lattice_score(left[0], sigma, lattice)
                    for lattice in LATTICES)

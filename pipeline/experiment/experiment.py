@@ -313,6 +313,7 @@ def _no_difference(f: dataclasses.Field[Any], one: TrialConfig, other: TrialConf
 
 
 def _plugins(top: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the file's plugins."""
     names = top.get("plugins", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"plugins: must be a list of names of modules, got {names!r}")
@@ -366,6 +367,7 @@ def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: S
 
 
 def _describe(config: TrialConfig) -> str:
+    """Return the settings of a trial that differ from their defaults, and algorithm and seed, as text."""
     defaults = {f.name: plain(f.default) for f in settings()}
     changed = {k: v for k, v in config.canonical().items() if k in ("algorithm", "seed") or v != defaults[k]}
     return ", ".join(f"{k}={v}" for k, v in changed.items())

@@ -252,6 +252,7 @@ def _settings(part: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, 
 
 
 def _grid(part: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, list[Any]]:
+    """Return the lists of values of a `grid`, by setting; empty if the entry is missing."""
     grid = _settings(part, key, prefix)
     if key in part and not grid:
         raise ConfigError(f"{prefix}{key}: is empty; give at least one field with a list of values, or leave it out")

@@ -101,6 +101,7 @@ def short_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
 
 
 def _parts(config: TrialConfig, also: Sequence[str]) -> list[str]:
+    """Return the parts of a trial's name: algorithm, noise, the fields in `also`, and seed."""
     own = config.canonical()
     return [config.algorithm, noise_setting(own), *(f"{name}={own[name]}" for name in also if name in own),
             f"seed={config.seed}"]

@@ -60,6 +60,7 @@ class Network(Part):
                               f"'{trial.algorithm}' and projector '{trial.projector}'; use 'uniform' or 'zero'")
 
     def _check_hidden(self, trial: TrialConfig) -> None:
+        """Refuse a network without hidden layers, for algorithms that need them."""
         raise ConfigError("hidden: without hidden layers there is nothing to project an error to, and all algorithms "
                           "are the softmax regression that 'bp' with network 'mlp' trains, got [] with algorithm "
                           f"'{trial.algorithm}' and network '{trial.network}'")
