@@ -187,7 +187,7 @@ def _budget(store: Reader) -> dict[str, Any] | None:
             "standing": standing(release.trial.noise for release in released)}
 
 
-def _state(run: TrackedRun, name: str, driver: str, checkpoints: dict[str, int]) -> TrialState:
+def _state(run: TrackedRun, name: str, driver: str, checkpoints: Mapping[str, int]) -> TrialState:
     """Return the state of a run. Only trials of `driver`, which runs the sweep now (empty for none), are running."""
     epochs = int(run.params["epochs"]) if "epochs" in run.params else 0
     seen, state, reason = run.epoch, run.status, ""
