@@ -118,14 +118,7 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
     epochs = {key: checkpoint.epoch for checkpoint in found if not checkpoint.problem
               for key in checkpoint.trial_keys}
     if experiment:
-        names = {trial.trial_key: run_name(trial, experiment.varied) for trial in experiment.trials}
-        trials = []
-        for trial in experiment.trials:
-            key, shown_name = trial.trial_key, names[trial.trial_key]
-            if key in runs:
-                trials.append(_state(runs[key], shown_name, driver, epochs))
-            else:
-                trials.append(TrialState(key, shown_name, "missing", 0, trial.epochs, epochs.get(key, 0)))
+        trials = _planned(experiment, runs, driver, epochs)
         later = unknown = experiment.search.trials - len(decisions) if experiment.search else 0
     else:
         trials = [_state(run, run.tags.get("mlflow.runName", run.trial_key), driver, epochs)
@@ -145,6 +138,26 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
                       go_on=go_on if can_resume else "", elsewhere=elsewhere, beat=beat,
                       search=_search(decisions, max(0, later)) if decisions else "",
                       budget=_budget(store) if found_it else None, nodes=nodes, stopped=stopped)
+
+
+def _planned(experiment: Experiment, runs: Mapping[str, TrackedRun], driver: str,
+             checkpoints: Mapping[str, int]) -> list[TrialState]:
+    """Return the state of every trial of the experiment; trials without a run are `missing`.
+
+    Args:
+        experiment: the experiment.
+        runs: the sweep's runs, by trial_key.
+        driver: the driver that runs the sweep now; empty for none.
+        checkpoints: trial_key -> epoch of its checkpoint.
+    """
+    states = []
+    for trial in experiment.trials:
+        key, name = trial.trial_key, run_name(trial, experiment.varied)
+        if key in runs:
+            states.append(_state(runs[key], name, driver, checkpoints))
+        else:
+            states.append(TrialState(key, name, "missing", 0, trial.epochs, checkpoints.get(key, 0)))
+    return states
 
 
 def _search(decisions: Sequence[tuple[str, bool]], later: int) -> str:
@@ -174,7 +187,7 @@ def _budget(store: Reader) -> dict[str, Any] | None:
             "standing": standing(release.trial.noise for release in released)}
 
 
-def _state(run: TrackedRun, name: str, driver: str, checkpoints: dict[str, int]) -> TrialState:
+def _state(run: TrackedRun, name: str, driver: str, checkpoints: Mapping[str, int]) -> TrialState:
     """Return the state of a run. Only trials of `driver`, which runs the sweep now (empty for none), are running."""
     epochs = int(run.params["epochs"]) if "epochs" in run.params else 0
     seen, state, reason = run.epoch, run.status, ""

@@ -50,6 +50,12 @@ def _poisson(rng: np.random.Generator, n: int, steps: int, m: int) -> np.ndarray
 
     The capacity is six standard deviations above m. A larger batch, about once in 10^9 steps, enlarges it: no record is
     ever left out.
+
+    Args:
+        rng: generator of the trial's batches.
+        n: number of records.
+        steps: number of steps.
+        m: expected size of a batch.
     """
     sizes = rng.binomial(n, m / n, steps)
     return _filled_up(n, m, [rng.choice(n, size, replace=False, shuffle=False) for size in sizes])
