@@ -87,12 +87,13 @@ def _as_stated(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEv
 
 @lru_cache(maxsize=1024)
 def with_noise(config: TrialConfig) -> TrialConfig:
-    """Return the trial with calibrated noise.
+    """Return the trial with the noise that its target epsilon needs, for the whole run.
 
-    `target_epsilon` sets the noise multiplier and `target_label_epsilon` sets sigma; other trials are unchanged.
+    `target_epsilon` sets the noise multiplier, or the setting that calibrates a user's trainer. `target_label_epsilon`
+    sets sigma. A trial without a target is returned unchanged.
 
     Raises:
-        ValueError: if no noise multiplier attains the target.
+        ValueError: if no noise attains the target.
     """
     mechanism, trainer = config.parts.mechanism, config.parts.trainer
     if not mechanism.composed or not config.target_epsilon:

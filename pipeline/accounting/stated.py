@@ -187,7 +187,7 @@ def stated_value(event: StatedEvent, delta: float, accountant: str) -> float:
 
 
 def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
-    """Return the stated event of the first `epochs_done` epochs of a trial.
+    """Return the privacy event that a trial's trainer states, repeated for the first `epochs_done` epochs.
 
     Raises:
         ConfigError: if the trainer gives no event, or one that no accountant supports; with the trainer's file and

@@ -60,8 +60,10 @@ def pinned(text: str, version: str) -> str:
     So the stored text has the same meaning when newer versions exist. An empty version changes nothing.
     """
     top = yaml.compose(text, yaml.SafeLoader) if version else None
-    value = next((value for key, value in top.value if key.value == "preset"), None) if top else None
-    return text[:value.start_mark.index] + version + text[value.end_mark.index:] if value else text
+    for key, value in top.value if top else ():
+        if key.value == "preset":
+            return text[:value.start_mark.index] + version + text[value.end_mark.index:]
+    return text
 
 
 def recommended(**settings: Any) -> TrialConfig:
@@ -145,7 +147,12 @@ def by_preset(preset: str | None, field: str) -> str:
 
 
 def _nothing_for(version: str, name: str, trial: Mapping[str, Any]) -> str:
-    """Return a message: a version has no settings for this method and trial, and which it has."""
+    """Return a message that a preset version has no settings for a trial, with those it has.
+
+    Args:
+        name: of the trial's method.
+        trial: its values of `DEPENDS`.
+    """
     asked = ", ".join(f"{field} {trial[field]}" for field in ("dataset", "features", "mechanism", "network"))
     known = "; ".join(f"{row['mechanism']} on {row['features']} of {row['dataset']} ({', '.join(row['methods'])})"
                       for row in _rows(version))

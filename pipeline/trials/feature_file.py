@@ -54,11 +54,12 @@ def located(values: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def described(path: Path) -> FeatureFile:
-    """Return the description of a file; an unchanged file is not read again.
+    """Return shapes and digest of a file with features; `DESCRIBED` keeps them, so an unchanged file is not read again.
 
     Raises:
         ConfigError: for a missing file, another format, or a file without floating-point matrices `train` and `test` of
-            one width.
+            one
+            width.
     """
     try:
         status = path.stat()
