@@ -26,7 +26,7 @@ PRIVATE = {"records": "per_example", "labels": "photonic", "nothing": "none"}  #
 # Sets of algorithms by private part, the most informative first. The first set that fits the time is used.
 SETS = {"records": (("bp", "dfa", "tdfa", "pdfa"), ("bp", "dfa"), ("dfa",)), "labels": (("pdfa",),)}
 MEANING = {
-    "records": "all of a record is private: each contribution is clipped, and their sum gets noise",
+    "records": "features and label are private: contributions are clipped, their sum gets noise",
     "labels": "labels are private, features public: the noise of the optical projection hides labels",
     "nothing": "nothing is private",
 }
