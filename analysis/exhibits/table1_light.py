@@ -34,7 +34,11 @@ def draw(runs: pd.DataFrame) -> Exhibit:
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for Gaussian noise and a row for light at every sigma, from trials with the photonic mechanism.
+    """Return accuracies under Gaussian noise and under counted light, a row per projector and sigma.
+
+    Gaussian noise is of `opu_simulated`, light of `opu_physical`. A trial with light goes to the sigma of Gaussian
+    noise that is within 1% of its effective sigma. If several settings share a cell, the best in validation is taken:
+    `chosen` names it, out of `choices`.
 
     Columns: test accuracy at the last epoch over seeds (`SUMMARY`, percent), `epsilon` (label; the largest over seeds),
     `photons` and `effective_sigma` of light, and `paper` if trials have its data set, network, batch size and epochs.

@@ -204,7 +204,10 @@ def _numbers(config: TrialConfig) -> str:
 
 
 def _disclosed(config: TrialConfig) -> str:
-    """Return a clause: which values of private records are logged besides the release."""
+    """Return a clause for the tag `privacy.notes`: whether the guarantee covers all that is logged.
+
+    Logged values of private records, beside the released weights, are training loss, validation accuracy and alignment.
+    """
     if config.disclosure == "plain":
         return "not covered: training loss, validation accuracy and alignment on training batches, logged as they are"
     if is_noisy(config):

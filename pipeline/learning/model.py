@@ -77,6 +77,7 @@ class TrainedModel(torch.nn.Module):
         if self._network.parameters.flat.device != records.device:
             self._network = _network(self.config, records.device)
         net, places = self._network, torch.arange(len(records), device=records.device)
+        # The module's weights may have changed since the last call: copy them into a network of one trial.
         net.parameters = net.blank_parameters(1, records.device)
         blocks = zip(net.parameters.weights, net.parameters.biases, strict=True)
         for number, (weight, bias) in enumerate(blocks, start=1):

@@ -69,7 +69,11 @@ def keyed_bits(key: bytes) -> Bits:
     of_chunk = bytearray()
 
     def bits(n: int) -> bytearray:
-        """Return at least n fresh bytes; those of a whole chunk reuse one buffer, as chunks are drawn most often."""
+        """Return at least n fresh bytes of the cipher's key stream, which is what it makes of zeros.
+
+        The next call for a whole chunk overwrites the bytes of the last one: they share a buffer, which saves the time
+        of new memory.
+        """
         nonlocal of_chunk
         whole_chunk = n == 16 * CHUNK  # a draw takes 16 bytes
         out = of_chunk if whole_chunk and of_chunk else bytearray(n + 15)  # a block of the cipher has 16 bytes

@@ -142,7 +142,10 @@ class Lease:
                                    "began; run the same command again")
 
     def confirm(self) -> None:
-        """Check that this driver won, just after it opened the sweep: one of several concurrent drivers wins.
+        """Check that this driver holds the sweep, just after it opened it: one of several concurrent drivers wins.
+
+        On a store that hosts share, it waits until the writes of other drivers are visible, and reads the sweep again.
+        Elsewhere the lock file of the host has decided already.
 
         Raises:
             SweepRunning: if another driver won.

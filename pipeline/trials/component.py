@@ -110,11 +110,16 @@ class Component(Gaussian):
                               "device's own, got projector 'opu_physical'; use 'per_example'")
 
     def _check_excess(self, trial: TrialConfig) -> None:
-        """Refuse too little noise for the accountants, if a record may contribute more than the norm that scales it."""
-        least = trial.parts.sampler.least_noise * (longer := excess(trial))
-        if longer > 1 and 0 < self.noise_multiplier < least:
+        """Refuse noise too small for the accountants, where a record may contribute more than the norm C of the noise.
+
+        Accountants divide the noise multiplier by the excess, largest contribution over C, and need a least value after
+        that. Zero noise is accepted: such a trial has no epsilon.
+        """
+        ratio = excess(trial)
+        least = trial.parts.sampler.least_noise * ratio
+        if ratio > 1 and 0 < self.noise_multiplier < least:
             raise ConfigError(f"noise_multiplier: must be at least {least:.3g} with sampler '{trial.sampler}' where a "
-                              f"record contributes up to {longer:.4g} times the norm that noise is measured by "
+                              f"record contributes up to {ratio:.4g} times the norm that noise is measured by "
                               "(error_clip, tau_h_rule), or nothing is accounted for, got "
                               f"{self.noise_multiplier}")
 

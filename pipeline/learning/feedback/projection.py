@@ -220,7 +220,12 @@ class HardwareOpuProjector(Projector):
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu", *, open_opu: Callable[[int], Any] | None = None) -> None:
-        """Open the device; close it again if it cannot be prepared, or when the projector is garbage-collected."""
+        """Open the optical processing unit (OPU); close it if it cannot be prepared, or with the projector.
+
+        Args:
+            n_classes, n_out_total, seeds, std, device: as of `Projector`.
+            open_opu: opens a device with that many outputs; by default the host's.
+        """
         super().__init__(n_classes, n_out_total, seeds, std, device)
         self._opu = (open_opu or open_host_opu)(n_out_total)
         self._finalizer = weakref.finalize(self, self._opu.close)
