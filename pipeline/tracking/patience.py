@@ -13,7 +13,7 @@ PAUSE_SECONDS = 1.0  # time between two tries
 TELL_SECONDS = 25.0  # time between two messages while waiting
 LOOK_SECONDS = 1.0  # time between two checks of a call's duration
 UNREACHABLE = (ConnectionError, TimeoutError, requests.ConnectionError, requests.Timeout,
-               requests.exceptions.RetryError)
+               requests.exceptions.RetryError, requests.exceptions.ChunkedEncodingError)
 
 
 class PatientClient:

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ import numpy as np
 import pytest
 import requests
 from fault_tools import impatient_sqlite, locked
+from mlflow.entities import RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, PERMISSION_DENIED, TEMPORARILY_UNAVAILABLE
 from mlflow.tracking import MlflowClient
@@ -424,6 +426,31 @@ def test_only_what_may_pass_is_tried_again(error, temporary, monkeypatch):
     with pytest.raises(type(error)):
         patient.get()
     assert client.get.call_count == 1 and not said
+
+
+@pytest.mark.parametrize("cut", [
+    "", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n",
+    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"])
+def test_a_call_is_repeated_whose_server_died_within_its_answer(cut, monkeypatch):
+    monkeypatch.setattr(patience, "PAUSE_SECONDS", 0)
+    answers, requested = [cut, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"], []
+
+    def serve():
+        for answer in answers:
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rb") as request:
+                head = list(iter(request.readline, b"\r\n"))
+                length = next(int(line.split()[1]) for line in head if line.lower().startswith(b"content-length"))
+                requested.append(request.read(length))
+                connection.sendall(answer.encode())
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        client = MlflowClient(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        patience.PatientClient(client, 60, lambda _: None).log_batch("0" * 32, tags=[RunTag("a", "b")])
+        thread.join(60)
+    assert len(requested) == 2 and requested[0] == requested[1]
 
 
 def test_of_drivers_that_begin_at_the_same_time_on_two_hosts_one_goes_on(root, tmp_path, request, monkeypatch):
