@@ -43,11 +43,12 @@ class Budget:
 
 
 def read_budget(top: Mapping[str, Any], search: Search | None, corners: Sequence[TrialConfig]) -> Budget | None:
-    """Return the `budget` of an experiment file, if it has one.
+    """Return the privacy budget of an experiment file's search; None if the file has no entry `budget`.
 
     Args:
-        search: of the file.
-        corners: of the search.
+        top: content of the file.
+        search: the file's search; None for a grid.
+        corners: trials at the corners of the search space.
 
     Raises:
         ConfigError: also for trials that log a private value without noise, or whose epsilons do not compose.

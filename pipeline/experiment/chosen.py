@@ -69,7 +69,7 @@ class Chosen:
 
 
 def read_chosen(top: Mapping[str, Any]) -> Chosen | None:
-    """Return the `chosen` of an experiment file, if it has one.
+    """Return the statement of how settings were found, an experiment file's entry `chosen`; None without the entry.
 
     Raises:
         ConfigError: naming the entry, its value and what is accepted.

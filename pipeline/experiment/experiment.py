@@ -44,14 +44,14 @@ from pipeline.experiment.budget import Budget, read_budget
 from pipeline.experiment.chosen import Chosen, read_chosen
 from pipeline.experiment.factors import varied_fields
 from pipeline.experiment.grid import (
-    by_names_in_keys,
     changed,
     combine,
     entries,
-    in_words_of,
     line_of,
     parse_yaml,
     read_mapping,
+    replace_synonyms,
+    restore_synonyms,
 )
 from pipeline.experiment.halving import Halving, read_halving
 from pipeline.experiment.plugins import LOADED, load_plugins
@@ -85,7 +85,7 @@ class Experiment:
         plugins: modules of extensions, which every worker imports (`pipeline.experiment.plugins`).
         references: published results of others, marked in a frontier.
         ignored: which trials do not use which entries of the file, for people; empty if all entries are used.
-        search: how trials are chosen; `trials` then has those asked for so far (see `asked_for`), none for a file.
+        search: how trials are chosen; `trials` then has the suggestions so far (see `with_trials`), none for a file.
         stop: when trials of the search are stopped early.
         budget: the joint budget of all trials of the search.
         corners: of the space of the search.
@@ -168,28 +168,34 @@ def load_experiment(path: str | Path, changes: Mapping[str, Any] = MappingProxyT
 
 def parse_experiment(text: str, path: Path, stored: bool = False,
                      changes: Mapping[str, Any] = MappingProxyType({})) -> Experiment:
-    """Return the experiment of an experiment file's text, as `load_experiment`; the file may be absent.
+    """Return the experiment that an experiment file's text describes; the file itself need not exist.
 
     Args:
-        path: of the file; for messages, and base of relative paths.
-        stored: the text comes from a tracking store, so its plugins are not imported.
+        text: the text, YAML.
+        path: path of the file; for messages, and base of relative paths.
+        stored: whether the text comes from a tracking store; its plugins are then not imported.
+        changes: settings that replace those of `base`, by field.
+
+    Raises:
+        ConfigError: as `load_experiment`.
     """
     content = parse_yaml(text, path)
     try:
         if changes:
             content, text = changed(read_mapping(content, "the file", ENTRIES), changes, path)
-        experiment = _experiment(by_names_in_keys(content), path, stored)
+        experiment = _experiment(replace_synonyms(content), path, stored)
         return dataclasses.replace(experiment, text=pinned(text, experiment.preset))
     except ConfigError as error:
         line = "" if changes else line_of(text, str(error))  # a changed text has no lines in the file
-        raise ConfigError(f"{in_words_of(text, str(error))} ({path}{line})") from None
+        raise ConfigError(f"{restore_synonyms(str(error), text)} ({path}{line})") from None
 
 
 def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
-    """Return an experiment with only the trials that have given values, and the exhibits that fit them.
+    """Return an experiment with only the trials whose settings match, and the exhibits that fit them.
 
     Args:
-        where: by field the value, or a list of accepted values.
+        experiment: the experiment.
+        where: field -> its value, or a list of accepted values.
 
     Raises:
         ConfigError: for a field that no trial has, a value that none has, or random stopping.
@@ -198,29 +204,30 @@ def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
         raise ConfigError("where: a slice shows several trials, but of random stopping only the best may be "
                           f"published, got {', '.join(where)}")
     trials = experiment.trials
-    for name, wanted in where.items():
-        values = wanted if isinstance(wanted, list) else [wanted]
-        found = dict.fromkeys(_frozen(trial.canonical().get(name)) for trial in trials)
-        known = [value for value in found if value is not None]
+    for name, condition in where.items():
+        values = condition if isinstance(condition, list) else [condition]
+        present = dict.fromkeys(_frozen(trial.canonical().get(name)) for trial in trials)
+        known = [value for value in present if value is not None]
         if not known:
             raise ConfigError(f"where: must be a field that its trials have, got '{name}'")
         for value in values:
             if _frozen(value) not in known:
                 raise ConfigError(f"where: {name} must be one of {', '.join(map(str, known))}, got {value!r}")
-        trials = tuple(t for t in trials if _frozen(t.canonical().get(name)) in [_frozen(value) for value in values])
+        accepted = [_frozen(value) for value in values]
+        trials = tuple(trial for trial in trials if _frozen(trial.canonical().get(name)) in accepted)
     if not trials:
-        wanted = ", ".join(f"{name} {value}" for name, value in where.items())
-        raise ConfigError(f"where: must leave a trial, but none has all of {wanted}")
-    return dataclasses.replace(experiment, trials=trials, report=_catalogue().fitting(trials))
+        conditions = ", ".join(f"{name} {value}" for name, value in where.items())
+        raise ConfigError(f"where: must leave a trial, but none has all of {conditions}")
+    return with_trials(experiment, trials)
 
 
-def asked_for(experiment: Experiment, trials: Sequence[TrialConfig]) -> Experiment:
-    """Return a search with the trials that it has asked for so far, and the exhibits that fit them."""
+def with_trials(experiment: Experiment, trials: Sequence[TrialConfig]) -> Experiment:
+    """Return an experiment with these trials, and the exhibits that fit them; of a search, its trials so far."""
     return dataclasses.replace(experiment, trials=tuple(trials), report=_catalogue().fitting(trials))
 
 
 def _catalogue() -> ModuleType:
-    """Import the exhibits by name, because `analysis` is above this package."""
+    """Import and return the module of exhibits; by name, because `analysis` is a layer above this package."""
     return importlib.import_module("analysis.exhibits.catalogue")
 
 
@@ -229,11 +236,11 @@ def _frozen(value: Any) -> Any:
 
 
 def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
-    """Return the experiment of a parsed file.
+    """Return the experiment that a parsed experiment file describes, after all checks.
 
     Args:
-        content: of the file.
-        path: of the file; base of relative paths, and the default name.
+        content: content of the file.
+        path: path of the file; base of relative paths, and origin of the default name.
         stored: whether the text comes from a tracking store. Its plugins are not imported, and its trials were checked
             when they were swept.
 
@@ -244,42 +251,54 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
     name = top.get("name", path.stem)
     check_name("name", name)
     plugins = _plugins(top)
-    if stored and (absent := set(plugins) - set(LOADED)):
+    not_loaded = set(plugins) - set(LOADED)
+    if stored and not_loaded:
         raise ConfigError(f"plugins: must be none, as nothing that a store names is imported, got "
-                          f"{', '.join(sorted(absent))}; name the experiment file itself")
+                          f"{', '.join(sorted(not_loaded))}; name the experiment file itself")
     load_plugins(plugins, path.parent)
-    resources = read_mapping(top.get("resources") or {}, "resources", [f.name for f in dataclasses.fields(Resources)])
-    given = Resources(**resources)
+    entry = read_mapping(top.get("resources") or {}, "resources", [f.name for f in dataclasses.fields(Resources)])
+    resources = Resources(**entry)
     preset = read_preset(top)
     search = read_search(top, path.parent, preset)
     combined = [] if search else list(combine(top, path.parent, preset))
-    trials = list(search.corners()) if search else [(config, places) for _, config, places in combined]
-    configs = list(dict.fromkeys(config.pruned() for config, _ in trials))
-    if given.opu < 1 and any(c.on_hardware for c in configs):
+    written = list(search.corners()) if search else [(config, places) for _, config, places in combined]
+    configs = tuple(dict.fromkeys(config.pruned() for config, _ in written))  # without repetitions, in order
+    if resources.opu < 1 and any(c.on_hardware for c in configs):
         raise ConfigError(f"resources.opu: must be at least 1 for trials on a real OPU, which one process holds, got "
-                          f"{given.opu}")
+                          f"{resources.opu}")
     selection = _selection(top, configs)
-    if not stored:  # stored text: already swept
-        check_written(entries(top), trials)
-        for config, places in trials:
+    if not stored:
+        check_written(entries(top), written)
+        for config, places in written:
             check_noise(config, places.get("mechanism", ""))
     _check_distinct(combined)
-    if stop := read_halving(top, search, configs, given.pack_size):
-        given = dataclasses.replace(given, pack_size=1)
+    stop = read_halving(top, search, configs, resources.pack_size)
+    if stop:
+        resources = dataclasses.replace(resources, pack_size=1)
     budget = read_budget(top, search, configs)
-    drawn = draw(configs, selection) if selection.is_random else ()
-    return Experiment(name, str(top.get("description", "")).strip(), () if search else drawn or tuple(configs), given,
-                      _report(top, configs, selection), path, selection, tuple(configs) if drawn else (),
-                      plugins=plugins, references=read_references(top), ignored=ignored(trials), search=search,
-                      stop=stop, budget=budget, corners=tuple(configs) if search else (), preset=preset,
-                      advice=advice(preset, trials), chosen=read_chosen(top))
+    candidates: tuple[TrialConfig, ...] = ()
+    corners: tuple[TrialConfig, ...] = ()
+    trials = configs
+    if search:
+        trials, corners = (), configs
+    elif selection.is_random:
+        trials, candidates = draw(configs, selection), configs
+    return Experiment(name, str(top.get("description", "")).strip(), trials, resources,
+                      _report(top, configs, selection), path, selection, candidates,
+                      plugins=plugins, references=read_references(top), ignored=ignored(written), search=search,
+                      stop=stop, budget=budget, corners=corners, preset=preset,
+                      advice=advice(preset, written), chosen=read_chosen(top))
 
 
 def check_name(place: str, name: Any) -> None:
-    """Refuse an invalid name of an experiment; `place` is its place in the file.
+    """Check the name of an experiment.
+
+    Args:
+        place: place of the name in the file, for the message.
+        name: the name.
 
     Raises:
-        ConfigError: naming the place and the value.
+        ConfigError: for an invalid name; the message has the place and the name.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
         raise ConfigError(f"{place}: must be letters, digits, '_', '-' and '.', and begin with a letter or digit, "
@@ -287,33 +306,36 @@ def check_name(place: str, name: Any) -> None:
 
 
 def _check_distinct(trials: Sequence[tuple[str, TrialConfig, Mapping[str, str]]]) -> None:
-    """Refuse an experiment that has the same trial twice.
+    """Check that no two combinations of an experiment file make the same trial.
 
     Args:
-        trials: (place in the file, trial, place of each given field).
+        trials: (place in the file, trial, place of each given field) of every combination.
 
     Raises:
         ConfigError: naming both places and the settings that differ without an effect.
     """
-    seen: dict[str, tuple[str, TrialConfig]] = {}
+    seen: dict[str, tuple[str, TrialConfig]] = {}  # trial_key -> (place, trial) of its first combination
     for place, config, _ in trials:
-        first, same = seen.setdefault(config.trial_key, (place, config))
-        if same is not config:
-            reasons = "".join(f"; {_no_difference(f, same, config)}" for f in settings()
-                              if getattr(same, f.name) != getattr(config, f.name))
-            raise ConfigError(f"{place}: the same trial as {first}: {_describe(config)}{reasons}")
+        if config.trial_key not in seen:
+            seen[config.trial_key] = (place, config)
+            continue
+        first_place, first = seen[config.trial_key]
+        different = [f for f in settings() if getattr(first, f.name) != getattr(config, f.name)]
+        reasons = "".join(f"; {_no_difference(f, first, config)}" for f in different)
+        raise ConfigError(f"{place}: the same trial as {first_place}: {_describe(config)}{reasons}")
 
 
-def _no_difference(f: dataclasses.Field[Any], one: TrialConfig, other: TrialConfig) -> str:
-    """Return a clause: why two values of a setting make the same trial, and what to do about it."""
-    if f.name in one.used():  # for example two files with the same content
-        return f"{f.name}: {getattr(one, f.name)!r} and {getattr(other, f.name)!r} make no difference; give one of them"
-    written = [trial for trial in (one, other) if getattr(trial, f.name) != f.default]
-    return f"{why_unused(f.name, written)}, or give it to some trials alone, by `cases`"
+def _no_difference(field: dataclasses.Field[Any], one: TrialConfig, other: TrialConfig) -> str:
+    """Return a clause for an error message: why two values of a setting make the same trial, and how to correct it."""
+    name = field.name
+    if name in one.used():  # for example two files with the same content
+        return f"{name}: {getattr(one, name)!r} and {getattr(other, name)!r} make no difference; give one of them"
+    not_default = [trial for trial in (one, other) if getattr(trial, name) != field.default]
+    return f"{why_unused(name, not_default)}, or give it to some trials alone, by `cases`"
 
 
 def _plugins(top: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the file's plugins."""
+    """Return the names of the plugins in an experiment file's content; a plugin is a module with extensions."""
     names = top.get("plugins", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"plugins: must be a list of names of modules, got {names!r}")
@@ -321,7 +343,11 @@ def _plugins(top: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _selection(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> Selection:
-    """Return how the best trial is chosen; without an entry `selection`, from a fixed grid.
+    """Return how an experiment's best trial is chosen; without an entry `selection`, from a fixed grid.
+
+    Args:
+        top: content of the experiment file.
+        configs: its trials; with random stopping, the candidates.
 
     Raises:
         ConfigError: for malformed entries, a given seed under random stopping, or trials whose choice has no price.
@@ -330,18 +356,24 @@ def _selection(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> Select
         return Selection()
     names = [f.name for f in dataclasses.fields(Selection)]
     selection = Selection(**read_mapping(top["selection"], "selection", names))
-    for number, part in enumerate((top, *top.get("cases", ())) if selection.is_random else ()):
-        for key in ("base", "grid"):
-            if "seed" in part.get(key, {}):
-                raise ConfigError(f"{f'cases[{number - 1}].' if number else ''}{key}.seed: every trial of random "
-                                  f"stopping gets a seed of its own, got {part[key]['seed']!r}; leave it out "
-                                  "(selection.seed fixes them all)")
+    if selection.is_random:
+        for place, value in entries(top).items():
+            if place.endswith(".seed"):
+                raise ConfigError(f"{place}: every trial of random stopping gets a seed of its own, got {value!r}; "
+                                  "leave it out (selection.seed fixes them all)")
     check_candidates(configs, selection)
     return selection
 
 
 def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: Selection) -> tuple[str, ...]:
-    """Return the exhibits of the file or, without an entry `report`, those that fit its trials; none for a search.
+    """Return the names of the exhibits that an experiment's report draws; none for a search.
+
+    They are the file's entry `report` or, without it, all exhibits that fit the trials.
+
+    Args:
+        top: content of the experiment file.
+        configs: its trials.
+        selection: how the best trial is chosen.
 
     Raises:
         ConfigError: for an unknown exhibit, one that the trials do not fit, or one that would publish unselected
@@ -367,7 +399,10 @@ def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: S
 
 
 def _describe(config: TrialConfig) -> str:
-    """Return the settings of a trial that differ from their defaults, and algorithm and seed, as text."""
+    """Return a trial's algorithm, seed and changed settings as text: `algorithm=bp, epochs=5, seed=0`."""
     defaults = {f.name: plain(f.default) for f in settings()}
-    changed = {k: v for k, v in config.canonical().items() if k in ("algorithm", "seed") or v != defaults[k]}
-    return ", ".join(f"{k}={v}" for k, v in changed.items())
+    parts = []
+    for name, value in config.canonical().items():
+        if name in ("algorithm", "seed") or value != defaults[name]:
+            parts.append(f"{name}={value}")
+    return ", ".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,18 +16,19 @@ Fields = Mapping[str, Any]
 
 
 def differing(trials: Sequence[Fields], cell: Callable[[Fields], Any], ignored: Sequence[str]) -> tuple[str, ...]:
-    """Return the fields, except the ignored ones, in which trials of one cell differ.
+    """Return the sorted names of fields in which trials of one cell, a group of comparable trials, differ.
 
     Args:
-        trials: canonical fields of each (`TrialConfig.canonical`).
-        cell: function from a trial's fields to its cell, a group of comparable trials.
+        trials: canonical fields of each trial (`TrialConfig.canonical`).
+        cell: function from a trial's fields to a key of its cell.
+        ignored: fields that are left out.
     """
-    cells: dict[Any, list[Fields]] = {}
+    first_of_cell: dict[Any, Fields] = {}
+    names: set[str] = set()
     for fields in trials:
-        cells.setdefault(cell(fields), []).append(fields)
-    return tuple(sorted({name for first, *rest in cells.values() for other in rest
-                         for name in other.keys() | first.keys()
-                         if name not in ignored and other.get(name) != first.get(name)}))
+        first = first_of_cell.setdefault(cell(fields), fields)
+        names |= {name for name in fields.keys() | first.keys() if fields.get(name) != first.get(name)}
+    return tuple(sorted(names - set(ignored)))
 
 
 def varied_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
@@ -49,11 +51,12 @@ def find_factors(trials: Sequence[Fields]) -> list[dict[str, str | float]]:
         extra.add("mechanism")
     if len({f["dataset"] for f in trials}) > 1:
         extra.add("dataset")
-    names = sorted(extra)
-    rows = [{"algorithm": f["algorithm"], "noise": noise_setting(f), **{name: _level(f.get(name)) for name in names}}
-            for f in trials]
-    kept = [name for name in ("algorithm", "noise", *names) if len({row[name] for row in rows}) > 1]
-    return [{name: row[name] for name in kept} for row in rows]
+    rows = []
+    for f in trials:
+        levels = {name: _level(f.get(name)) for name in sorted(extra)}
+        rows.append({"algorithm": f["algorithm"], "noise": noise_setting(f), **levels})
+    varied = [name for name in ("algorithm", "noise", *sorted(extra)) if len({row[name] for row in rows}) > 1]
+    return [{name: row[name] for name in varied} for row in rows]
 
 
 def balanced(trials: Sequence[Fields]) -> list[int]:
@@ -62,27 +65,31 @@ def balanced(trials: Sequence[Fields]) -> list[int]:
     All trials are tried first, then those with a mechanism. The list is empty if neither is balanced, or if fewer than
     two factors vary.
     """
-    private = [place for place, f in enumerate(trials) if parts_of("mechanism", Mechanism)[f["mechanism"]].private]
-    for places in (list(range(len(trials))), private):
-        rows = find_factors([trials[place] for place in places])
+    mechanisms = parts_of("mechanism", Mechanism)
+    every_index = list(range(len(trials)))
+    with_mechanism = [index for index in every_index if mechanisms[trials[index]["mechanism"]].private]
+    for indices in (every_index, with_mechanism):
+        rows = find_factors([trials[index] for index in indices])
         if rows and len(rows[0]) > 1 and _is_balanced(rows):
-            return places
+            return indices
     return []
 
 
 def _is_balanced(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether every combination of values occurs, and all occur equally often."""
-    combinations = Counter(tuple(row.values()) for row in rows)
-    count = 1
-    for name in rows[0]:
-        count *= len({row[name] for row in rows})
-    return len(combinations) == count and len(set(combinations.values())) == 1
+    """Whether every combination of the columns' values occurs in the rows, and all occur equally often."""
+    occurrences = Counter(tuple(row.values()) for row in rows)
+    possible = math.prod(len({row[name] for row in rows}) for name in rows[0])
+    return len(occurrences) == possible and len(set(occurrences.values())) == 1
 
 
 def _level(value: Any) -> str | float:
-    """Return a field's value as a level: numbers stay numbers, and `-` means that a field does not apply."""
+    """Return a setting's value as a level of a factor: a number, or text.
+
+    `-` means that the setting does not apply. A list becomes `256×128`, an empty one `none`.
+    """
     if value is None:
         return "-"
     if isinstance(value, list | tuple):
-        return "×".join(map(str, value)) or "none"
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+        return "×".join(map(str, value)) if value else "none"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number else str(value)

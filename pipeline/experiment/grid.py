@@ -26,13 +26,15 @@ class ExperimentLoader(yaml.SafeLoader):
         """Return a YAML mapping as a dict.
 
         Raises:
-            ConstructorError: for a key that stands twice, of which plain YAML would keep the last.
+            ConstructorError: for a repeated key; plain YAML would silently use its last value.
         """
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for number, (key, _) in enumerate(node.value):
-            if keys[number] in keys[:number]:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {keys[number]!r} stands twice",
-                                                        key.start_mark)
+        seen = []
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice",
+                                                        key_node.start_mark)
+            seen.append(key)
         return super().construct_mapping(node, deep)
 
 
@@ -51,85 +53,143 @@ def parse_yaml(text: str, path: Path | str) -> Any:
     try:
         return yaml.load(text, ExperimentLoader)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
-        raise ConfigError(f"{path}:{where} not valid YAML: {getattr(error, 'problem', error)}") from None
+        mark = getattr(error, "problem_mark", None)  # its line and column count from 0
+        location = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
+        problem = getattr(error, "problem", error)
+        raise ConfigError(f"{path}:{location} not valid YAML: {problem}") from None
 
 
-def by_names_in_keys(content: Any) -> Any:
-    """Return a file's content with synonyms of settings replaced by the names that keys of trials have.
+def replace_synonyms(content: Any) -> Any:
+    """Return an experiment file's content with every synonym of a setting replaced by the setting's official name.
 
     Raises:
         ConfigError: for a setting that is given under both names.
     """
     if not isinstance(content, Mapping):
         return content
-    found = {key: renamed(value) if key in ("base", "grid", "space") and isinstance(value, Mapping) else value
-             for key, value in content.items()}
-    if isinstance(cases := found.get("cases"), list):
-        found["cases"] = [by_names_in_keys(case) for case in cases]
-    return {**found, "search": by_names_in_keys(found["search"])} if "search" in found else found
+    result = dict(content)
+    for part in ("base", "grid", "space"):
+        if isinstance(result.get(part), Mapping):
+            result[part] = renamed(result[part])
+    if isinstance(result.get("cases"), list):
+        result["cases"] = [replace_synonyms(case) for case in result["cases"]]
+    if "search" in result:
+        result["search"] = replace_synonyms(result["search"])
+    return result
 
 
-def in_words_of(text: str, message: str) -> str:
-    """Return a message that calls settings as the file's text does, where the file has a synonym (`SYNONYMS`)."""
-    for name, known in SYNONYMS.items():
-        if re.search(rf"\b{name}\b", text) and not re.search(rf"\b{known}\b", text):
-            message = re.sub(rf"\b{known}\b", name, message)
+def restore_synonyms(message: str, text: str) -> str:
+    """Return an error message in which settings have the synonyms that an experiment file's text uses for them."""
+    for synonym, official in SYNONYMS.items():
+        uses_synonym = re.search(rf"\b{synonym}\b", text)
+        uses_official = re.search(rf"\b{official}\b", text)
+        if uses_synonym and not uses_official:
+            message = re.sub(rf"\b{official}\b", synonym, message)
     return message
 
 
 def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, str]:
-    """Return (content, text) of an experiment file after `--set`: changed settings in its base, and the matching text.
+    """Return (content, text) of an experiment file after the option `--set` has changed settings of its base.
 
     Args:
-        changes: by field; `name` is the experiment's name, and `search.seed` or `budget.epsilon` an entry of these
-            parts.
+        content: the parsed file.
+        changes: new values by field. `name` is the experiment's name. A field with a dot, such as `search.seed` or
+            `budget.epsilon`, is an entry of that part of the file.
+        path: path of the file; the new text names it.
 
     Raises:
         ConfigError: for an unknown field, or one that a grid, a case or a space sets, because these override the base.
     """
-    of_file = {field: value for field, value in changes.items() if field == "name" or "." in field}
-    said = " ".join(f"--set {field}={value}" for field, value in changes.items())
-    for field, value in of_file.items():
-        keys = field.split(".")
-        if keys[0] not in ("name", *PARTS) or (put := _placed(content, keys, value)) is None:
-            lacks = keys[0] in PARTS and not (isinstance(content, Mapping) and keys[0] in content)
-            raise ConfigError(f"--set {field}: must be an entry of its {', '.join(PARTS)}, got {value!r}"
-                              + (f"; the file has no {keys[0]}, add it there" if lacks else ""))
-        content = put
-    changes, known = renamed({k: v for k, v in changes.items() if k not in of_file}), by_names_in_keys(content)
-    base, grid, cases = _settings(known, "base"), _settings(known, "grid"), known.get("cases") or []
-    parts = {"grid": grid} | {f"cases[{number}].{key}": case.get(key) for number, case in enumerate(cases)
-                              if isinstance(case, Mapping) for key in ("base", "grid")}
-    if isinstance(known.get("search"), Mapping):
-        parts["search.space"] = known["search"].get("space")
-    for place, part in parts.items():
-        if both := [field for field in changes if isinstance(part, Mapping) and field in part]:
-            raise ConfigError(f"--set {both[0]}: must be a field that no grid, case or space sets, got one of "
-                              f"{place}; edit the file")
+    entry_changes = {field: value for field, value in changes.items() if field == "name" or "." in field}
+    for field, value in entry_changes.items():
+        content = _set_entry(content, field, value)
+    base_changes = renamed({field: value for field, value in changes.items() if field not in entry_changes})
+    official = replace_synonyms(content)
+    base = _settings(official, "base")
+    for place, part in _overriding_parts(official).items():
+        for field in base_changes:
+            if isinstance(part, Mapping) and field in part:
+                raise ConfigError(f"--set {field}: must be a field that no grid, case or space sets, got one of "
+                                  f"{place}; edit the file")
     names = [f.name for f in settings()]
-    for field, value in changes.items():
-        if field not in names and not content.get("plugins"):
+    for field, value in base_changes.items():
+        if field not in names and not content.get("plugins"):  # a plugin may define further fields
             raise ConfigError(f"--set {field}: unknown field, got {value!r}; {known_fields(field, names)}")
-    content = {**content, "base": {**base, **changes}}
-    return content, f"# {path.name} with {said}\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}"
+    content = {**content, "base": {**base, **base_changes}}
+    options = " ".join(f"--set {field}={value}" for field, value in changes.items())
+    return content, f"# {path.name} with {options}\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}"
 
 
-def _placed(content: Any, keys: Sequence[str], value: Any) -> dict[str, Any] | None:
-    """Return a mapping with a new value at these keys; None if a key other than the last is missing."""
-    first, *rest = keys
-    if not isinstance(content, Mapping) or (rest and (value := _placed(content.get(first), rest, value)) is None):
+def _set_entry(content: Any, field: str, value: Any) -> dict[str, Any]:
+    """Return an experiment file's content with a new value of `name`, or of an entry such as `search.seed`.
+
+    Raises:
+        ConfigError: if the field is no such entry, or the file lacks the part.
+    """
+    keys = field.split(".")
+    part = keys[0]
+    replaced = _replaced(content, keys, value) if part in ("name", *PARTS) else None
+    if replaced is None:
+        hint = ""
+        if part in PARTS and not (isinstance(content, Mapping) and part in content):
+            hint = f"; the file has no {part}, add it there"
+        raise ConfigError(f"--set {field}: must be an entry of its {', '.join(PARTS)}, got {value!r}{hint}")
+    return replaced
+
+
+def _replaced(content: Any, keys: Sequence[str], value: Any) -> dict[str, Any] | None:
+    """Return a nested mapping with a new value at the path `keys`; None if a key other than the last is missing."""
+    if not isinstance(content, Mapping):
         return None
+    first, *rest = keys
+    if rest:
+        value = _replaced(content.get(first), rest, value)
+        if value is None:
+            return None
     return {**content, first: value}
 
 
+def _overriding_parts(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return place -> settings of the parts of an experiment file that override its base: grid, cases and space."""
+    parts: dict[str, Any] = {"grid": _settings(content, "grid")}
+    for number, case in enumerate(content.get("cases") or []):
+        if isinstance(case, Mapping):
+            parts[f"cases[{number}].base"] = case.get("base")
+            parts[f"cases[{number}].grid"] = case.get("grid")
+    if isinstance(content.get("search"), Mapping):
+        parts["search.space"] = content["search"].get("space")
+    return parts
+
+
 def line_of(text: str, message: str) -> str:
-    """Return `, line 3`: the line of a valid YAML file that a message refers to; empty if it refers to none."""
+    """Return the line of a YAML file that an error message refers to, as `, line 3`; empty if it refers to none.
+
+    Args:
+        text: content of the file, valid YAML.
+        message: the error message; it names a place in the file, such as `cases[0].base.sigma`.
+    """
+    lines = _lines_by_place(text)
+    first = message.partition(":")[0].removeprefix("the file")
+    first = SYNONYMS.get(first, first)
+    candidates = [*re.findall(r", at ([\w.\[\]]+)", message), first]
+    unknown = re.search(r"unknown entry '(\w+)'", message)
+    if unknown:
+        candidates.insert(0, f"{first}.{unknown[1]}".lstrip("."))  # the most precise place
+    for place in candidates:
+        if place in lines:
+            return f", line {lines[place]}"
+    return ""
+
+
+def _lines_by_place(text: str) -> dict[str, int]:
+    """Return the line number, from 1, of every key and list item of a YAML text, by its place: `cases[0].base.sigma`.
+
+    Places have the official names of settings, also where the text has a synonym.
+    """
     lines: dict[str, int] = {}
 
     def walk(node: yaml.Node | None, place: str) -> None:
-        """Enter the line of every key and list item below `node`, whose place in the file is `place`, into `lines`."""
+        """Add the lines of all keys and list items below `node`, which has this place in the file, to `lines`."""
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 name = SYNONYMS.get(key.value, str(key.value))
@@ -142,20 +202,21 @@ def line_of(text: str, message: str) -> str:
                 walk(value, f"{place}[{number}]")
 
     walk(yaml.compose(text, ExperimentLoader), "")
-    first = message.partition(":")[0].removeprefix("the file")
-    first = SYNONYMS.get(first, first)
-    unknown = re.search(r"unknown entry '(\w+)'", message)
-    named = [f"{first}.{unknown[1]}".lstrip(".")] if unknown else []
-    named += [*re.findall(r", at ([\w.\[\]]+)", message), first]
-    return next((f", line {lines[place]}" for place in named if place in lines), "")
+    return lines
 
 
-def entries(top: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings that the file gives, by place, for example `cases[0].base.sigma`."""
-    parts = [("", top), *((f"cases[{number}].", case) for number, case in enumerate(top.get("cases") or ()))]
-    found = {f"{prefix}{key}.{field}": value for prefix, part in parts for key in ("base", "grid")
-             for field, value in part.get(key, {}).items()}
-    return found | {f"search.space.{field}": value for field, value in top.get("search", {}).get("space", {}).items()}
+def entries(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all settings in an experiment file's content, by place, for example `cases[0].base.sigma`."""
+    parts = [("", content)]
+    parts += [(f"cases[{number}].", case) for number, case in enumerate(content.get("cases") or ())]
+    values = {}
+    for prefix, part in parts:
+        for key in ("base", "grid"):
+            for field, value in part.get(key, {}).items():
+                values[f"{prefix}{key}.{field}"] = value
+    for field, value in content.get("search", {}).get("space", {}).items():
+        values[f"search.space.{field}"] = value
+    return values
 
 
 def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple[str, TrialConfig, dict[str, str]]]:
@@ -164,8 +225,9 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple
     A case's settings replace those of the whole file. A fixed value of a case replaces a grid of the whole file.
 
     Args:
+        top: content of the experiment file.
         folder: base of relative paths in settings.
-        preset: the version that sets a trial's open settings; empty for none.
+        preset: the preset version that sets a trial's open settings; empty for none.
 
     Raises:
         ConfigError: naming the place in the file.
@@ -173,7 +235,7 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple
     base, grid = _settings(top, "base"), _grid(top, "grid")
     cases = top.get("cases")
     if cases is None:
-        cases = [{}]
+        cases = [{}]  # the whole file is one case without settings of its own
     if not isinstance(cases, list) or not cases:
         raise ConfigError(f"cases: must be a list of at least one case, got {cases!r}")
     for number, case in enumerate(cases):
@@ -188,25 +250,29 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple
             case_grid.pop(fixed, None)
         places = {field: f"{where}{key}.{field}" for where, part in (("", top), (prefix, case))
                   for key in ("base", "grid") for field in part.get(key, {})}
+        # A choice has an (index, value) pair for each field of the grid; a message names the index.
         for choice in itertools.product(*(list(enumerate(values)) for values in case_grid.values())):
             values = dict(zip(case_grid, (value for _, value in choice), strict=True))
             indices = dict(zip(case_grid, (index for index, _ in choice), strict=True))
-            place = prefix + "grid[" + ", ".join(f"{k}={v}" for k, v in values.items()) + "]"
+            assignments = ", ".join(f"{field}={value}" for field, value in values.items())
+            place = f"{prefix}grid[{assignments}]" if values else f"{prefix}base"
             try:
                 config = TrialConfig.from_mapping(located(filled(preset, {**case_base, **values}), folder))
             except ConfigError as error:
                 raise ConfigError(_locate(str(error), prefix, case, top, indices)) from None
-            yield place if values else prefix + "base", config, places
+            yield place, config, places
 
 
 def _locate(message: str, prefix: str, case: Mapping[str, Any], top: Mapping[str, Any],
             indices: Mapping[str, int]) -> str:
-    """Return an error message with the place in the file, or the preset, that set the named field.
+    """Return an error message on a setting with the place in the experiment file, or the preset, that set it.
 
     Args:
-        message: begins with the field.
-        prefix: place of the case, for example `cases[0].`.
-        indices: by grid field, the index of the combination's value.
+        message: an error message that begins with the field's name and a colon.
+        prefix: place of the case in the file, for example `cases[0].`.
+        case: content of the case; its settings replace those of the whole file.
+        top: content of the whole file.
+        indices: grid field -> index of the value in its list.
     """
     field = message.split(":", 1)[0]
     field = SYNONYMS.get(field, field)
@@ -219,26 +285,35 @@ def _locate(message: str, prefix: str, case: Mapping[str, Any], top: Mapping[str
 
 
 def read_mapping(value: Any, place: str, names: Collection[str], needed: Collection[str] = ()) -> Mapping[str, Any]:
-    """Return `value` if it is a mapping with only these names, and with all needed ones.
+    """Return `value` after checking that it is a mapping with accepted keys only, and with all needed keys.
+
+    Args:
+        value: part of an experiment file.
+        place: its place in the file, for messages.
+        names: the accepted keys.
+        needed: keys that must be present.
 
     Raises:
-        ConfigError: otherwise; `place` is its place in the file.
+        ConfigError: if a check fails.
     """
     if not isinstance(value, Mapping):
         raise ConfigError(f"{place}: must be a mapping with {', '.join(names)}, got {value!r}")
     for key in value:
         if key not in names:
             raise ConfigError(f"{place}: unknown entry {key!r}; {accepted(key, names, 'accepted')}")
-    if missing := [name for name in needed if name not in value]:
+    missing = [name for name in needed if name not in value]
+    if missing:
         raise ConfigError(f"{place}: needs {', '.join(missing)}, got {dict(value)!r}")
     return value
 
 
 def _settings(part: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
-    """Return a mapping from settings to values, the entry `key` of a part of the file; empty if the entry is missing.
+    """Return the settings (field -> value) under `key`, `base` or `grid`, of an experiment file; empty if missing.
 
     Args:
-        prefix: place of the part, for messages.
+        part: content of the file, or of one of its cases.
+        key: the entry.
+        prefix: place of the part in the file, for messages.
 
     Raises:
         ConfigError: for an entry that is blank or no mapping.
@@ -252,7 +327,13 @@ def _settings(part: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, 
 
 
 def _grid(part: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, list[Any]]:
-    """Return the lists of values of a `grid`, by setting; empty if the entry is missing."""
+    """Return the lists of values of an experiment file's grid, by setting; empty if the entry is missing.
+
+    Args:
+        part: content of the file, or of one of its cases.
+        key: the entry with the grid.
+        prefix: place of the part in the file, for messages.
+    """
     grid = _settings(part, key, prefix)
     if key in part and not grid:
         raise ConfigError(f"{prefix}{key}: is empty; give at least one field with a list of values, or leave it out")
@@ -260,7 +341,7 @@ def _grid(part: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, list
 
 
 def _values(place: str, values: Any) -> list[Any]:
-    """Return the list of values of one grid field."""
+    """Return the list of values of one grid field, which the file gives as a list or as a range (a mapping)."""
     if isinstance(values, Mapping):
         values = _range(place, values)
     if not isinstance(values, list):
@@ -271,13 +352,14 @@ def _values(place: str, values: Any) -> list[Any]:
 
 
 def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
-    """Return the values of a range `{range|linspace|logspace: [...]}` of an experiment file.
+    """Return the values of a range in an experiment file, such as `{linspace: [0, 1, 5]}`.
 
     `range` has whole numbers, without the stop. `linspace` and `logspace` have n numbers from low to high, rounded to
     12 digits so that they read as they were written.
 
     Args:
-        place: in the file, for messages.
+        place: place of the range in the file, for messages.
+        spec: the range: its kind -> its arguments.
 
     Raises:
         ConfigError: for an unknown kind, or arguments that it does not take.
@@ -285,13 +367,13 @@ def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
     if len(spec) != 1 or not spec.keys() <= {"range", "linspace", "logspace"}:
         raise ConfigError(f"{place}: a range is one of range, linspace, logspace, got {dict(spec)!r}")
     ((kind, arguments),) = spec.items()
-    numbers = isinstance(arguments, list) and all(
-        isinstance(a, int | float) and not isinstance(a, bool) and math.isfinite(a) for a in arguments)
+    are_numbers = isinstance(arguments, list) and all(map(_is_finite_number, arguments))
     if kind == "range":
-        if not numbers or len(arguments) not in (2, 3) or any(int(a) != a for a in arguments) or 0 in arguments[2:]:
+        if (not are_numbers or len(arguments) not in (2, 3) or any(int(a) != a for a in arguments)
+                or 0 in arguments[2:]):  # a step of 0
             raise ConfigError(f"{place}.range: must be [start, stop] or [start, stop, step], whole, got {arguments!r}")
         return list(range(*(int(a) for a in arguments)))
-    if not numbers or len(arguments) != 3 or int(arguments[2]) != arguments[2] or arguments[2] < 1:
+    if not are_numbers or len(arguments) != 3 or int(arguments[2]) != arguments[2] or arguments[2] < 1:
         raise ConfigError(f"{place}.{kind}: must be [low, high, n] with n >= 1, got {arguments!r}")
     low, high, n = arguments
     if kind == "logspace" and min(low, high) <= 0:
@@ -300,3 +382,7 @@ def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
 
     points = np.linspace(low, high, int(n)) if kind == "linspace" else np.geomspace(low, high, int(n))
     return [float(f"{point:.12g}") for point in points]
+
+
+def _is_finite_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -45,26 +45,27 @@ class Halving:
         check_whole("stop.factor", self.factor, 2)
 
     def rungs(self, epochs: int) -> tuple[int, ...]:
-        """Return the epochs after which a trial may be stopped.
+        """Return the rungs of successive halving: the epochs after which a trial may be stopped.
 
-        Args:
-            epochs: of the trial.
+        They are grace, grace factor, grace factor^2, ... below `epochs`, the trial's number of epochs.
         """
-        found, rung = [], self.grace
+        rungs = []
+        rung = self.grace
         while rung < epochs:
-            found.append(rung)
+            rungs.append(rung)
             rung *= self.factor
-        return tuple(found)
+        return tuple(rungs)
 
 
 def read_halving(top: Mapping[str, Any], search: Search | None, corners: Sequence[TrialConfig],
                  pack_size: int) -> Halving | None:
-    """Return the `stop` of an experiment file, if it has one.
+    """Return the early stopping of an experiment file's search; None if the file has no entry `stop`.
 
     Args:
-        search: of the file.
-        corners: of the search.
-        pack_size: of the file's resources.
+        top: content of the file.
+        search: the file's search; None for a grid.
+        corners: trials at the corners of the search space.
+        pack_size: number of trials that train together, from the file's resources.
 
     Raises:
         ConfigError: naming the entry, its value and what is accepted.
@@ -75,9 +76,10 @@ def read_halving(top: Mapping[str, Any], search: Search | None, corners: Sequenc
         raise ConfigError(f"stop: stops trials of a search, whose accuracies are compared as they come, got "
                           f"{top['stop']!r} without one")
     stop = Halving(**read_mapping(top["stop"], "stop", ("rule", "grace", "factor"), needed=("rule", "grace")))
-    if stop.grace >= (most := max(trial.epochs for trial in corners)):
-        raise ConfigError(f"stop.grace: must be less than the {most} epochs of a trial, or none is ever stopped, got "
-                          f"{stop.grace}")
+    longest = max(trial.epochs for trial in corners)
+    if stop.grace >= longest:
+        raise ConfigError(f"stop.grace: must be less than the {longest} epochs of a trial, or none is ever stopped, "
+                          f"got {stop.grace}")
     if pack_size > 1:
         raise ConfigError(f"resources.pack_size: must be 1 with `stop`, as trials of a pack cannot end one by one, got "
                           f"{pack_size}; leave it out")

@@ -17,12 +17,12 @@ LOADED: dict[str, str] = {}  # of loaded plugins: name -> 16 hexadecimal digits 
 
 
 def load_plugins(names: Sequence[str], folder: Path) -> None:
-    """Import modules, each once in a process.
+    """Import plugins, modules with extensions, each once in a process; record their digests in `LOADED`.
 
     Args:
-        names: of modules, without `.py`; a dot separates folders.
-        folder: of the experiment file; modules that are not installed must be here. Other hosts of a cluster need them
-            at the same path, or installed.
+        names: names of modules, without `.py`; a dot separates folders.
+        folder: folder of the experiment file; modules that are not installed must be here. Other hosts of a cluster
+            need them at the same path, or installed.
 
     Raises:
         ConfigError: for a module that is not found, or that fails when it is imported.
@@ -30,7 +30,9 @@ def load_plugins(names: Sequence[str], folder: Path) -> None:
     if names and str(folder.absolute()) not in sys.path:
         sys.path.append(str(folder.absolute()))
     importlib.invalidate_caches()  # a file may have just been written
-    for name in (name for name in names if name not in LOADED):  # a reload could record a newer digest
+    for name in names:
+        if name in LOADED:  # a reload could record a newer digest than that of the code that runs
+            continue
         try:
             source = importlib.import_module(name).__file__
             LOADED[name] = hashlib.sha256(Path(source or "").read_bytes()).hexdigest()[:16]

@@ -59,15 +59,17 @@ def pinned(text: str, version: str) -> str:
 
     So the stored text has the same meaning when newer versions exist. An empty version changes nothing.
     """
-    top = yaml.compose(text, yaml.SafeLoader) if version else None
-    for key, value in top.value if top else ():
+    if not version:
+        return text
+    root = yaml.compose(text, yaml.SafeLoader)
+    for key, value in root.value if root else ():
         if key.value == "preset":
             return text[:value.start_mark.index] + version + text[value.end_mark.index:]
     return text
 
 
 def recommended(**settings: Any) -> TrialConfig:
-    """Return a trial with these settings and, for settings that are left open, those of `preset: recommended`.
+    """Return a trial with these settings; the newest preset, `preset: recommended`, sets all others.
 
     Raises:
         ConfigError: as `recommend`, and for settings that cannot be run.
@@ -81,15 +83,17 @@ def recommended(**settings: Any) -> TrialConfig:
 
 
 def filled(version: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given settings and, for settings that are left open, those of a preset version.
+    """Return a trial's given settings together with those that a preset version recommends for all others.
 
-    The given settings alone are returned for an empty version, for a user's trainer, and if a name is no setting;
-    whoever makes the trial refuses such a name.
+    Nothing is added for an empty version, for a user's trainer, or if a name is no setting: making the trial then
+    raises an error about the name.
 
     Raises:
         ConfigError: as `recommend`.
     """
-    if not version or given.keys() - SETTINGS.keys() or given.get("trainer", OWN) != OWN:
+    has_unknown_name = bool(given.keys() - SETTINGS.keys())
+    has_own_trainer = given.get("trainer", OWN) != OWN
+    if not version or has_unknown_name or has_own_trainer:
         return dict(given)
     return {**recommend(version, given).settings, **given}
 
@@ -97,75 +101,98 @@ def filled(version: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
     """Return the settings that a preset version recommends for a trial, whatever else is given.
 
-    Settings were tuned at some epsilons. Between two of them, numbers are interpolated on logarithmic scales; other
-    values, and those beyond the ends, are taken from the nearest epsilon. A row for any data set was tuned for a number
-    of records: the batch size scales with the square root of this number, learning rate and number of steps with the
-    fourth root.
+    Settings were tuned at some epsilons; `_at` interpolates between these. A row for any data set was tuned for one
+    number of records, and `_scaled` adapts it to the trial's number.
 
     Args:
+        version: version of the preset.
         given: settings of the trial; those of `DEPENDS` and the target epsilon decide.
 
     Raises:
         ConfigError: if nothing is recommended, naming the available rows; for a value of `DEPENDS` that is not
             accepted.
     """
-    of_rows = [SETTINGS[name] for name in DEPENDS]
-    trial = {f.name: coerce(f, given.get(f.name, f.default)) for f in of_rows}
-    for f in (f for f in of_rows if f.name in given):
-        check(f, trial[f.name])
-    name = method(trial)
-    rows = [row for row in _rows(version) if row["mechanism"] == trial["mechanism"] and name in row["methods"]
-            and all(row[field] in (ANY, trial[field]) for field in ("dataset", "features"))]
+    trial = {}
+    for field in (SETTINGS[name] for name in DEPENDS):
+        trial[field.name] = coerce(field, given.get(field.name, field.default))
+    for name in DEPENDS:
+        if name in given:
+            check(SETTINGS[name], trial[name])
+    method_name = method(trial)
+    rows = [row for row in _rows(version)
+            if row["mechanism"] == trial["mechanism"] and method_name in row["methods"]
+            and row["dataset"] in (ANY, trial["dataset"]) and row["features"] in (ANY, trial["features"])]
     if not rows or parts_of("network", Network)[trial["network"]].convolutional:
-        raise ConfigError(_nothing_for(version, name, trial))
-    row, target = rows[0], parts_of("mechanism", Mechanism)[trial["mechanism"]].target
+        raise ConfigError(_nothing_for(version, method_name, trial))
+    row = rows[0]
+    target = parts_of("mechanism", Mechanism)[trial["mechanism"]].target  # name of the setting with the target epsilon
     epsilon = given.get(target) if target else None
     if target and (isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not epsilon > 0):
         raise ConfigError(f"{target}: must be > 0 with a preset, which chooses settings by it, got {epsilon!r}")
-    values = {field: _at(value, epsilon) for field, value in {**row["shared"], **row["methods"][name]}.items()}
+    tuned = {**row["shared"], **row["methods"][method_name]}
+    values = {name: _at(value, epsilon) for name, value in tuned.items()}
     if "records" in row:
         records, _ = DATASETS[trial["dataset"]].split_sizes(trial["validation_fraction"], trial["train_records"])
-        tuned_steps = values["epochs"] * row["records"] / values["batch_size"]
-        scale = (records / row["records"]) ** 0.25
-        exponent = round(math.log2(max(1.0, values["batch_size"] * scale**2)))
-        largest_exponent = math.floor(math.log2(max(1, records)))  # a batch has at most all records
-        values["batch_size"] = 2 ** min(exponent, largest_exponent)
-        values["epochs"] = max(1, round(tuned_steps * scale * values["batch_size"] / max(1, records)))
-        values["learning_rate"] = _rounded(values["learning_rate"] * scale)
+        values |= _scaled(values, row["records"], records)
     return Recommendation(values, row["source"])
 
 
-def by_preset(preset: str | None, field: str) -> str:
-    """Return the end of a message on a faulty setting that a preset may have set: how to override it; else empty.
+def _scaled(values: Mapping[str, Any], tuned_records: int, records: int) -> dict[str, Any]:
+    """Return batch size, epochs and learning rate for a number of training records other than the tuned one.
+
+    The batch size, a power of 2, scales with the square root of the number of records; learning rate and number of
+    steps scale with the fourth root.
 
     Args:
-        preset: version of the file's preset, if it has one.
+        values: the tuned settings.
+        tuned_records: number of records for which they were tuned.
+        records: the new number of records.
+    """
+    tuned_steps = values["epochs"] * tuned_records / values["batch_size"]
+    scale = (records / tuned_records) ** 0.25
+    exponent = round(math.log2(max(1.0, values["batch_size"] * scale**2)))
+    largest_exponent = math.floor(math.log2(max(1, records)))  # a batch has at most all records
+    batch_size = 2 ** min(exponent, largest_exponent)
+    epochs = max(1, round(tuned_steps * scale * batch_size / max(1, records)))
+    return {"batch_size": batch_size, "epochs": epochs, "learning_rate": _rounded(values["learning_rate"] * scale)}
+
+
+def by_preset(preset: str | None, field: str) -> str:
+    """Return the end of an error message on a setting that a preset may have set: how to override it; else empty.
+
+    Args:
+        preset: version of the file's preset; empty or None for none.
         field: the setting, which is not in the file.
     """
-    sets = preset and field in SETTINGS.keys() - {cls.target for cls in parts_of("mechanism", Mechanism).values()}
-    return f"; give {field} in the file, in place of what the preset has" if sets else ""
+    targets = {cls.target for cls in parts_of("mechanism", Mechanism).values()}  # a preset sets no target epsilon
+    if not preset or field not in SETTINGS or field in targets:
+        return ""
+    return f"; give {field} in the file, in place of what the preset has"
 
 
-def _nothing_for(version: str, name: str, trial: Mapping[str, Any]) -> str:
-    """Return a message that a preset version has no settings for a trial, with those it has.
+def _nothing_for(version: str, method_name: str, trial: Mapping[str, Any]) -> str:
+    """Return the error message that a preset version has no settings for a trial; it lists those that it has.
 
     Args:
-        name: of the trial's method.
-        trial: its values of `DEPENDS`.
+        version: version of the preset.
+        method_name: name of the trial's method.
+        trial: settings of the trial, of all names in `DEPENDS`.
     """
-    asked = ", ".join(f"{field} {trial[field]}" for field in ("dataset", "features", "mechanism", "network"))
+    settings = ", ".join(f"{name} {trial[name]}" for name in ("dataset", "features", "mechanism", "network"))
     known = "; ".join(f"{row['mechanism']} on {row['features']} of {row['dataset']} ({', '.join(row['methods'])})"
                       for row in _rows(version))
-    return f"preset: {version} has no settings for {name} with {asked}; it has settings for {known}"
+    return f"preset: {version} has no settings for {method_name} with {settings}; it has settings for {known}"
 
 
 def _at(value: Any, epsilon: float | None) -> Any:
-    """Return a setting's value at an epsilon.
+    """Return a setting's recommended value at an epsilon.
 
-    Numbers between two tuned epsilons are interpolated on logarithmic scales; other values are those of the nearest.
+    Numbers between two tuned epsilons are interpolated on logarithmic scales. Other values, and those beyond the ends,
+    are taken from the nearest tuned epsilon.
 
     Args:
-        value: the same at every epsilon, or a mapping from tuned epsilons to values.
+        value: the same value for every epsilon, or a mapping from tuned epsilons to values.
+        epsilon: the epsilon; None if the value is no mapping.
     """
     if not isinstance(value, Mapping):
         return value
@@ -176,8 +203,8 @@ def _at(value: Any, epsilon: float | None) -> Any:
     if nearest == epsilon or not below or not above or not isinstance(value[nearest], float):
         return value[nearest]
     low, high = below[-1], above[0]  # the tuned epsilons on either side
-    share = math.log(epsilon / low) / math.log(high / low)
-    return _rounded(value[low] * (value[high] / value[low]) ** share)
+    fraction = math.log(epsilon / low) / math.log(high / low)  # of the way from low to high
+    return _rounded(value[low] * (value[high] / value[low]) ** fraction)
 
 
 def _rounded(number: float) -> float:
@@ -186,10 +213,10 @@ def _rounded(number: float) -> float:
 
 @functools.cache
 def _rows(version: str) -> list[dict[str, Any]]:
-    """Return the rows of a version's file, followed by those of all earlier versions."""
-    own = yaml.safe_load(Path(__file__).with_name(f"{version}.yaml").read_text(encoding="utf-8"))
-    place = VERSIONS.index(version)
-    return own + _rows(VERSIONS[place - 1]) if place else own
+    """Return the rows of a preset version's file, followed by those of all earlier versions."""
+    rows = yaml.safe_load(Path(__file__).with_name(f"{version}.yaml").read_text(encoding="utf-8"))
+    index = VERSIONS.index(version)
+    return rows + _rows(VERSIONS[index - 1]) if index else rows
 
 
 def advice(version: str, trials: Sequence[tuple[TrialConfig, Mapping[str, Any]]]) -> tuple[str, ...]:
@@ -198,46 +225,62 @@ def advice(version: str, trials: Sequence[tuple[TrialConfig, Mapping[str, Any]]]
     Without a preset (empty `version`), the lines name settings at general defaults that the newest preset would change.
 
     Args:
-        trials: each with its written settings, by name.
+        version: version of the file's preset; empty for none.
+        trials: (trial, its settings in the file by name).
     """
-    groups: dict[tuple[str, ...], list[tuple[TrialConfig, Mapping[str, Any], Recommendation]]] = {}
-    for trial, written in ((trial, written) for trial, written in trials if trial.parts.trainer.own):
+    groups: dict[tuple[str, str, str], list[tuple[TrialConfig, Mapping[str, Any], Recommendation]]] = {}
+    for trial, written in trials:
+        if not trial.parts.trainer.own:
+            continue
         with contextlib.suppress(ConfigError):  # nothing is recommended for it
-            found = recommend(version or VERSIONS[-1], {name: getattr(trial, name) for name in written})
-            own = method({"network": trial.network, "hidden": trial.hidden, "algorithm": trial.algorithm})
+            recommendation = recommend(version or VERSIONS[-1], {name: getattr(trial, name) for name in written})
+            name = method({"network": trial.network, "hidden": trial.hidden, "algorithm": trial.algorithm})
             where = f"{trial.features} of {trial.dataset}, mechanism {trial.mechanism}"
-            groups.setdefault((own, where, found.source), []).append((trial, written, found))
-    alike: dict[tuple[str, ...], list[str]] = {}  # methods by what is said of them
-    for (own, where, source), group in groups.items():
-        open_ones = [(trial, name, value) for trial, written, found in group for name, value in found.settings.items()
-                     if name not in written]
-        given = [(trial, name, value) for trial, written, found in group for name, value in found.settings.items()
-                 if name in written]
-        sets = _listed((name, value) for trial, name, value in open_ones if version or _differs(trial, name, value))
-        kept = _listed((name, getattr(trial, name)) for trial, name, value in (given if version else open_ones)
-                       if _differs(trial, name, value))
-        alike.setdefault((where, sets, kept, source), []).append(own)
+            groups.setdefault((name, where, recommendation.source), []).append((trial, written, recommendation))
+    methods: dict[tuple[str, str, str, str], list[str]] = {}  # text on a method -> all methods with the same text
+    for (name, where, source), group in groups.items():
+        preset_values, trial_values = _compared(group, has_preset=bool(version))
+        methods.setdefault((where, preset_values, trial_values, source), []).append(name)
     lines = []
-    for (where, sets, kept, source), names in alike.items():
+    for (where, preset_values, trial_values, source), names in methods.items():
         who = f"{', '.join(names)} on {where}"
         if version:
-            lines.append(f"{version} sets, for {who}: {sets} ({source})")
-            lines += [f"  the file has, in place of what is recommended: {kept}"] if kept else []
-        elif kept:
-            lines.append(f"left at general defaults, by {who}: {kept}")
-            lines.append(f"  `preset: {NEWEST}` in the file would set: {sets} ({source})")
+            lines.append(f"{version} sets, for {who}: {preset_values} ({source})")
+            if trial_values:
+                lines.append(f"  the file has, in place of what is recommended: {trial_values}")
+        elif trial_values:
+            lines.append(f"left at general defaults, by {who}: {trial_values}")
+            lines.append(f"  `preset: {NEWEST}` in the file would set: {preset_values} ({source})")
     return tuple(lines)
 
 
-def _differs(trial: TrialConfig, name: str, value: Any) -> bool:
-    """Whether a trial's value differs from the recommended one."""
-    return plain(getattr(trial, name)) != value
+def _compared(group: Iterable[tuple[TrialConfig, Mapping[str, Any], Recommendation]], has_preset: bool
+              ) -> tuple[str, str]:
+    """Return two texts: the values that a preset sets in these trials, and the trials' values that differ from it.
+
+    With a preset, the second text has settings that are written in the file. Without one, it has settings at general
+    defaults, and the first text has the values that a preset would set in their place.
+
+    Args:
+        group: (trial, its settings in the file by name, the recommendation for it).
+        has_preset: whether the file has a preset.
+    """
+    preset_values, trial_values = [], []
+    for trial, written, recommendation in group:
+        for name, value in recommendation.settings.items():
+            differs = plain(getattr(trial, name)) != value
+            if name not in written and (has_preset or differs):
+                preset_values.append((name, value))
+            if differs and (name in written) == has_preset:
+                trial_values.append((name, getattr(trial, name)))
+    return _listed(preset_values), _listed(trial_values)
 
 
 def _listed(settings: Iterable[tuple[str, Any]]) -> str:
-    """Return `epochs=20 learning_rate=1.2,2.5`: all values of each setting, sorted by name."""
-    values: dict[str, dict[str, None]] = {}
+    """Return all values of each setting as text, sorted by name: `epochs=20 learning_rate=1.2,2.5`."""
+    values: dict[str, dict[str, None]] = {}  # name -> its distinct values in order, as keys
     for name, value in settings:
-        text = f"{value:g}" if isinstance(value, float) else json.dumps(plain(value)).strip('"').replace(" ", "")
+        as_json = json.dumps(plain(value)).strip('"').replace(" ", "")
+        text = f"{value:g}" if isinstance(value, float) else as_json
         values.setdefault(name, {})[text] = None
     return " ".join(f"{name}={','.join(values[name])}" for name in sorted(values))

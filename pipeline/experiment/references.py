@@ -39,16 +39,16 @@ class Reference:
 
 
 def read_references(top: Mapping[str, Any]) -> tuple[Reference, ...]:
-    """Return the `references` of an experiment file.
+    """Return the published results that an experiment file lists under `references`.
 
     Raises:
-        ConfigError: unless it is a list of references; naming the entry.
+        ConfigError: unless the entry is a list of references; the message names the faulty one.
     """
-    found = top.get("references", [])
-    if not isinstance(found, list):
-        raise ConfigError(f"references: must be a list of published results, got {found!r}")
+    entries = top.get("references", [])
+    if not isinstance(entries, list):
+        raise ConfigError(f"references: must be a list of published results, got {entries!r}")
     names = [f.name for f in dataclasses.fields(Reference)]
     references = []
-    for number, entry in enumerate(found):
+    for number, entry in enumerate(entries):
         references.append(Reference(**read_mapping(entry, f"references[{number}]", names, needed=names)))
     return tuple(references)

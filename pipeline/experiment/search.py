@@ -61,11 +61,12 @@ class Domain:
         return self.values
 
     def tidy(self, value: float) -> float:
-        """Return a suggested number as the range takes it: whole for randint, else rounded to `DIGITS` digits."""
+        """Return a suggested number as the range takes it: whole for randint, else with `DIGITS` significant digits."""
         if self.kind == "randint":
             return int(value)
         low, high = self.values
-        return min(max(float(f"{value:.{DIGITS}g}"), low), high)
+        rounded = float(f"{value:.{DIGITS}g}")
+        return min(max(rounded, low), high)  # rounding may have left the range
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,9 @@ class Search:
         return TrialConfig.from_mapping(filled(self.preset, {**self.base, **values}))
 
     def corners(self) -> Iterator[tuple[TrialConfig, dict[str, str]]]:
-        """Yield (trial, place of each given field) for every corner of the space, which stand for the unknown trials.
+        """Yield (trial, place of each given field in the file) for every corner of the search space.
 
-        A corner combines one choice, or one end of its range, of every setting.
+        A corner combines one choice, or one end of the range, of every setting. Corners stand for the unknown trials.
 
         Raises:
             ConfigError: for a corner that cannot be run, with the place of the named field.
@@ -123,20 +124,21 @@ class Search:
                 trial = self._trial(dict(zip(self.space, values, strict=True)))
             except ConfigError as error:
                 field = str(error).partition(":")[0]
-                place = places.get(field)
-                raise ConfigError(f"{error}{f', at {place}' if place else by_preset(self.preset, field)}") from None
-            for name, value in (("validation_fraction", trial.validation_fraction), ("private_metrics",
-                                                                                     trial.disclosure)):
+                origin = f", at {places[field]}" if field in places else by_preset(self.preset, field)
+                raise ConfigError(f"{error}{origin}") from None
+            scores = {"validation_fraction": trial.validation_fraction, "private_metrics": trial.disclosure}
+            for name, value in scores.items():
                 if value in (0, "withheld"):
-                    raise ConfigError(f"{name}: must leave a validation accuracy, which a search asks by, got {value}, "
-                                      f"at {places.get(name, 'base')}")
+                    raise ConfigError(f"{name}: must leave a validation accuracy, which a search maximizes, got "
+                                      f"{value}, at {places.get(name, 'base')}")
             yield trial, places
 
 
 def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | None:
-    """Return the `search` of an experiment file, if it has one.
+    """Return the search of an experiment file; None if the file has no entry `search`.
 
     Args:
+        top: content of the file.
         folder: base of relative paths in settings.
         preset: version of the file's preset; empty for none.
 
@@ -182,17 +184,19 @@ def _space(given: Any, base: Mapping[str, Any]) -> dict[str, Domain]:
         if name in base:
             raise ConfigError(f"search.space.{name}: also stands in base; give it once")
     space = {name: _domain(f"search.space.{name}", given[name]) for name in sorted(given)}
-    if (many := math.prod(len(domain.ends) for domain in space.values())) > MOST_CORNERS:
+    corners = math.prod(len(domain.ends) for domain in space.values())
+    if corners > MOST_CORNERS:
         raise ConfigError(f"search.space: must have at most {MOST_CORNERS} combinations of choices and ends of ranges, "
-                          f"all of which are checked, got {many}")
+                          f"all of which are checked, got {corners}")
     return space
 
 
 def _domain(place: str, given: Any) -> Domain:
-    """Return the domain of one setting, from `{kind: values}`.
+    """Return the possible values of one setting of a search space, from `{kind: values}` in an experiment file.
 
     Args:
-        place: in the file, for messages.
+        place: place of the setting in the file, for messages.
+        given: the file's mapping, for example `{loguniform: [0.05, 5]}`.
 
     Raises:
         ConfigError: for an unknown kind, or values that are not ascending numbers (whole for randint, > 0 for
@@ -206,11 +210,12 @@ def _domain(place: str, given: Any) -> Domain:
         if not isinstance(values, list) or not values:
             raise ConfigError(f"{place}.choice: must be a list of at least one value, got {values!r}")
         return Domain(kind, tuple(values))
-    whole = kind == "randint"
-    numbers = isinstance(values, list) and len(values) == 2 and all(
-        isinstance(v, int if whole else int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
-    if not numbers or not values[0] < values[1] or (kind == "loguniform" and values[0] <= 0):
-        wanted = ("[start, stop], whole, stop excluded" if whole else "[low, high]") + ", the first below the second"
-        raise ConfigError(f"{place}.{kind}: must be {wanted}{' and above 0' if kind == 'loguniform' else ''}, got "
-                          f"{values!r}")
-    return Domain(kind, tuple(values) if whole else tuple(map(float, values)))
+    must_be_whole = kind == "randint"
+    number = int if must_be_whole else int | float
+    are_two_numbers = isinstance(values, list) and len(values) == 2 and all(
+        isinstance(v, number) and not isinstance(v, bool) and math.isfinite(v) for v in values)
+    if not are_two_numbers or not values[0] < values[1] or (kind == "loguniform" and values[0] <= 0):
+        form = "[start, stop], whole, stop excluded" if must_be_whole else "[low, high]"
+        positive = " and above 0" if kind == "loguniform" else ""
+        raise ConfigError(f"{place}.{kind}: must be {form}, the first below the second{positive}, got {values!r}")
+    return Domain(kind, tuple(values) if must_be_whole else tuple(map(float, values)))

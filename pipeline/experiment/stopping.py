@@ -94,7 +94,11 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def check_candidates(candidates: Sequence[TrialConfig], selection: Selection) -> None:
-    """Refuse trials if the choice among them has no price by the selection's rule.
+    """Check that the choice of the best of these trials has a privacy cost that can be computed.
+
+    Args:
+        candidates: the trials.
+        selection: the rule of the choice.
 
     Raises:
         ConfigError: naming the incompatible field.
@@ -117,9 +121,10 @@ def check_candidates(candidates: Sequence[TrialConfig], selection: Selection) ->
 
 
 def check_alike(trials: Sequence[TrialConfig], noun: str, of: str) -> None:
-    """Refuse trials unless all have a certified epsilon for one data set, neighbouring relation and delta.
+    """Check that all trials have a certified epsilon, for one data set, neighbouring relation and delta.
 
     Args:
+        trials: the trials.
         noun, of: words for messages, for example `candidate` and `of random stopping`.
 
     Raises:
@@ -161,7 +166,7 @@ def draw(candidates: Sequence[TrialConfig], selection: Selection) -> tuple[Trial
 
 
 def draw_number(generator: np.random.Generator, mean: float, shape: float) -> int:
-    """Return K, a random number of trials; at least 1 for a finite shape.
+    """Return K, the random number of trials under random stopping; at least 1 for a finite shape.
 
     Args:
         mean: expected K.
@@ -169,20 +174,24 @@ def draw_number(generator: np.random.Generator, mean: float, shape: float) -> in
     """
     if shape == POISSON:
         return int(generator.poisson(mean))
-    gamma, k = gamma_of(mean, shape), 0
+    gamma = gamma_of(mean, shape)
     if gamma == 1:
         return 1
     if shape == LOGARITHMIC:
         return int(generator.logseries(1 - gamma))
-    while not k:
+    k = 0
+    while not k:  # rejecting 0 truncates the distribution
         k = int(generator.negative_binomial(shape, gamma))
     return k
 
 
 def gamma_of(mean: float, shape: float) -> float:
-    """Return the parameter gamma at which K has this mean >= 1, under the distribution of random stopping.
+    """Return the gamma at which K, the number of trials under random stopping, has this mean.
+
+    It solves E[K] = eta (1/gamma - 1)/(1 - gamma^eta) = mean, where eta is the shape.
 
     Args:
+        mean: expected K, >= 1.
         shape: finite, >= 0: 1 is geometric, 0 logarithmic, else truncated negative binomial.
     """
     if shape == GEOMETRIC or mean == 1:
@@ -194,7 +203,7 @@ def gamma_of(mean: float, shape: float) -> float:
         truncation = -math.expm1(shape * log_gamma) / shape if shape else -log_gamma
         return math.log(math.expm1(-log_gamma) / truncation / mean)
 
-    low, high = -1.0, -1e-12
+    low, high = -1.0, -1e-12  # of log gamma; the root lies between them
     if excess(high) >= 0:
         return 1.0
     while excess(low) < 0:

@@ -14,7 +14,7 @@ import torch
 from pipeline.accounting.budget import budget_lines, make_filter
 from pipeline.accounting.overview import aligned
 from pipeline.accounting.statement import bound_lines, price_lines
-from pipeline.experiment.experiment import Experiment, asked_for
+from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.learning.opu import check_opu
 from pipeline.sweep.estimate import estimate_seconds
 from pipeline.sweep.resources import bundle, check_resources, local_offer, slots
@@ -100,7 +100,7 @@ def _drawn(experiment: Experiment) -> Experiment:
     for trial in (search.trial(searcher.ask()) for _ in range(search.trials)):
         if not filter or filter.admits(Release(t, t.epochs) for t in (*trials, trial)):
             trials.append(trial)
-    return asked_for(experiment, list(dict.fromkeys(trials)))
+    return with_trials(experiment, list(dict.fromkeys(trials)))
 
 
 def as_json(plan: DryRun) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from pipeline.accounting.budget import Filter, make_filter, require_unchanged
-from pipeline.experiment.experiment import Experiment, asked_for
+from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.experiment.halving import Halving
 from pipeline.experiment.search import Search
 from pipeline.tracking.artifacts import BUDGET, DONE, REFUSED, Suggestion, TrackedRun, started
@@ -85,7 +85,7 @@ class Rounds:
     @property
     def experiment(self) -> Experiment:
         """The experiment with the trials so far."""
-        return asked_for(self._experiment, self.trials) if self._asking else self._experiment
+        return with_trials(self._experiment, self.trials) if self._asking else self._experiment
 
     @property
     def tags(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.accounting.noise import standing
-from pipeline.experiment.experiment import Experiment, asked_for
+from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.sweep.checkpoints import Checkpoints, Found
 from pipeline.sweep.lock import BEAT_SECONDS, MISSED_BEATS, local_driver, place, remote_lease
 from pipeline.sweep.private import PrivateFolder
@@ -113,7 +113,7 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
     runs = {run.trial_key: run for run in store.runs()} if found_it else {}
     decisions = store.decisions() if found_it else []
     if experiment and experiment.search:
-        experiment = store.as_swept(experiment) if found_it else asked_for(experiment, ())
+        experiment = store.as_swept(experiment) if found_it else with_trials(experiment, ())
     found = Checkpoints(PrivateFolder(store.root, private).checkpoints(name), 0.0).found()
     epochs = {key: checkpoint.epoch for checkpoint in found if not checkpoint.problem
               for key in checkpoint.trial_keys}

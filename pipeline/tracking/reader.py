@@ -19,7 +19,7 @@ from urllib.request import url2pathname
 import numpy as np
 from safetensors.numpy import load
 
-from pipeline.experiment.experiment import Experiment, asked_for
+from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.tracking.artifacts import (
     BUDGET,
     DONE,
@@ -192,7 +192,7 @@ class Reader:
 
     def as_swept(self, experiment: Experiment) -> Experiment:
         """Return the open sweep's experiment; a search with its trials so far."""
-        return asked_for(experiment, started(self.suggestions())) if experiment.search else experiment
+        return with_trials(experiment, started(self.suggestions())) if experiment.search else experiment
 
     @reports_errors
     def tags(self) -> dict[str, str]:
