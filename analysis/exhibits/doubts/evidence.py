@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.exhibits.envelope import setting_keys
 from analysis.exhibits.frontier.choice import candidates
-from analysis.exhibits.frontier.points import GUARANTEED, asked, shown, tightest
+from analysis.exhibits.frontier.points import GUARANTEED, chosen_runs, compared_epsilon, tightest
 from analysis.runs import MixedTrials, ReportError
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.naming import method
@@ -28,7 +28,7 @@ class Evidence:
 
     Attributes:
         shown: the runs of the points, with the columns `KEY`, `epsilon`, `value` (test accuracy in percent), `chosen`
-            and `choices` of `frontier.points.shown`. `algorithm` is the method of a curve (`naming.method`).
+            and `choices` of `frontier.points.chosen_runs`. `algorithm` is the method of a curve (`naming.method`).
         tried: all candidate runs of guaranteed kinds, with the columns `KEY` and `epsilon`.
         experiment: the experiment.
         refused: (data set, kind) -> why there is no frontier.
@@ -41,39 +41,45 @@ class Evidence:
 
     @classmethod
     def of(cls, runs: pd.DataFrame, experiment: Experiment) -> Evidence:
-        """Make the evidence of runs from `load_runs`.
+        """Return the shown and tried runs of a report on an experiment, for its checks.
 
         Runs without a guaranteed epsilon, or of a kind without a frontier, are points on no frontier.
+
+        Args:
+            runs: from `load_runs`.
+            experiment: the experiment.
         """
-        points, tried, refused = [], [], {}
+        shown, tried, refused = [], [], {}
         for dataset, part in runs.groupby("dataset", sort=False):
-            rest = pd.Series(True, part.index)
+            on_no_frontier = pd.Series(True, part.index)
             for kind in GUARANTEED:
-                has = tightest(part, kind)
-                if has.isna().all():
+                epsilon = tightest(part, kind)
+                if epsilon.isna().all():
                     continue
                 try:
-                    points.append(shown(part, kind).assign(kind=kind))
+                    shown.append(chosen_runs(part, kind).assign(kind=kind))
                 except (MixedTrials, ReportError) as error:
                     refused[dataset, kind] = str(error)
                     continue
-                tried.append(candidates(part.assign(epsilon=has).dropna(subset="epsilon"), kind).assign(kind=kind))
-                rest &= has.isna()
-            points.append(_bare(part[rest]))
-        return cls(pd.concat(points), pd.concat(tried) if tried else runs[:0].assign(kind="", point="", epsilon=0.0),
-                   experiment, refused)
+                of_kind = part.assign(epsilon=epsilon).dropna(subset="epsilon")
+                tried.append(candidates(of_kind, kind).assign(kind=kind))
+                on_no_frontier &= epsilon.isna()
+            shown.append(_without_frontier(part[on_no_frontier]))
+        none_tried = runs[:0].assign(kind="", point="", epsilon=0.0)
+        return cls(pd.concat(shown), pd.concat(tried) if tried else none_tried, experiment, refused)
 
     @cached_property
     def points(self) -> pd.DataFrame:
-        """A row per point: `KEY`, `asked`, `values` of its seeds and their `mean` in percent, `n` seeds, `settings`.
+        """A row per point of the report.
 
-        `asked` is its target, else its epsilon (NaN on no frontier). `settings` is the number of candidate settings.
+        Columns: `KEY`, test accuracies of its seeds in percent (`values`), their `mean` and number `n`, `asked` (its
+        target, else its epsilon; NaN on no frontier), and `settings` (the number of candidate settings).
         """
         rows = self.shown.groupby(KEY, sort=False, as_index=False).agg(
             epsilon=("epsilon", "max"), values=("value", list), mean=("value", "mean"), n=("value", "size"))
         tried = self.tried.groupby(self._cell, as_index=False).agg(settings=("point", "nunique"))
         rows = rows.merge(tried, how="left", on=self._cell)
-        return rows.assign(asked=asked(rows), settings=rows["settings"].fillna(1).astype(int))
+        return rows.assign(asked=compared_epsilon(rows), settings=rows["settings"].fillna(1).astype(int))
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -82,11 +88,12 @@ class Evidence:
 
     @property
     def curves(self) -> dict[Key, list[dict[str, Any]]]:
-        """The rows by curve: data set, kind of epsilon and algorithm."""
-        found: dict[Key, list[dict[str, Any]]] = {}
+        """The points of each curve, as dictionaries, by (data set, kind of epsilon, algorithm)."""
+        curves: dict[Key, list[dict[str, Any]]] = {}
         for row in self.rows:
-            found.setdefault(row["key"][:3], []).append(row)
-        return found
+            curve = row["key"][:3]  # the first columns of `KEY`
+            curves.setdefault(curve, []).append(row)
+        return curves
 
     @property
     def _cell(self) -> list[str]:
@@ -98,24 +105,35 @@ class Evidence:
         return dict(list(self.tried.groupby(self._cell)))
 
     def rivals(self, point: Key) -> pd.DataFrame:
-        """Return the candidate runs of a point, given by its key.
+        """Return the runs of all settings among which a point's setting was chosen.
 
-        They have its noise and, to within 1%, its epsilon; in a search all runs of the algorithm are candidates.
+        They have the point's noise and, to within 1%, its epsilon. In a search they are all runs of the algorithm.
+
+        Args:
+            point: key of the point, values of `KEY`.
         """
-        same = self._tried_at[point[:len(self._cell)]]
+        same_cell = self._tried_at[point[:len(self._cell)]]
         if self.experiment.search:
-            return same
-        own = same.loc[same["point"] == point[4], "epsilon"].max()
-        return same[(same["epsilon"] / own - 1).abs() < 0.01]
+            return same_cell
+        epsilon = same_cell.loc[same_cell["point"] == point[4], "epsilon"].max()
+        return same_cell[(same_cell["epsilon"] / epsilon - 1).abs() < 0.01]
 
     def only(self, dataset: str, kind: str, algorithms: Collection[str]) -> Evidence:
-        """Return the evidence for a comparison: curves of these algorithms, and their runs on no frontier."""
-        shown, tried = (runs[(runs["dataset"] == dataset) & runs["algorithm"].isin(algorithms)
-                             & runs["kind"].isin((kind, NO_FRONTIER))] for runs in (self.shown, self.tried))
-        return dataclasses.replace(self, shown=shown, tried=tried)
+        """Return the evidence for a comparison of algorithms: their curves, and their runs on no frontier.
+
+        Args:
+            dataset, kind: data set and kind of epsilon of the curves.
+            algorithms: the compared algorithms.
+        """
+        def matching(runs: pd.DataFrame) -> pd.DataFrame:
+            return runs[(runs["dataset"] == dataset) & runs["algorithm"].isin(algorithms)
+                        & runs["kind"].isin((kind, NO_FRONTIER))]
+
+        return dataclasses.replace(self, shown=matching(self.shown), tried=matching(self.tried))
 
 
-def _bare(runs: pd.DataFrame) -> pd.DataFrame:
+def _without_frontier(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs that have a test accuracy, with the columns of `Evidence.shown`, as points on no frontier."""
     runs = runs[runs.reindex(columns=["test/accuracy"])["test/accuracy"].notna()]
     return runs.assign(algorithm=[method(row) for row in runs.to_dict("records")], point=setting_keys(runs),
                        kind=NO_FRONTIER, epsilon=float("nan"), value=100 * runs.get("test/accuracy", 0.0), chosen="",

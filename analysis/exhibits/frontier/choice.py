@@ -28,48 +28,61 @@ def is_target(setting: str) -> bool:
 
 
 def candidates(runs: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """Add columns on the settings of every algorithm, before any choice, to the runs.
+    """Return the runs with columns that tell among which settings a frontier's points are chosen.
 
-    `point` identifies a setting, with all its seeds. `chosen` has the fields that differ along a curve, as text.
-    `choice` identifies a set of candidates: the settings of one target, or all settings of an algorithm without a
-    target if several have the same noise level; empty if there is no choice. `algorithm` becomes the method of a curve
-    (`naming.method`).
+    Columns:
+        algorithm: the method of a curve (`naming.method`), in place of the algorithm.
+        point: identifies a setting, with all its seeds.
+        chosen: the fields that differ along a curve, as text.
+        choice: identifies a set of candidates; empty if there is no choice. The candidates are the settings of one
+            target epsilon, or all settings of an algorithm without a target if several have the same noise level.
+
+    Args:
+        runs: from `load_runs`.
+        kind: kind of epsilon of the frontier.
     """
     runs = runs.assign(algorithm=[method(row) for row in runs.to_dict("records")])
     fields = varied(runs, ["algorithm"], ("seed", *noise_fields(kind)))
     runs = runs.assign(point=setting_keys(runs), chosen=[settings_text(row, fields) for row in runs.to_dict("records")])
-    crowded = runs.groupby(["algorithm", "setting"])["point"].transform("nunique") > 1
-    targets = runs["setting"].map(is_target) & (kind != "claimed")
-    open_to_choice = crowded.where(targets, (crowded & ~targets).groupby(runs["algorithm"]).transform("any"))
-    choice = runs["algorithm"] + " " + runs["setting"].where(targets, "")
-    return runs.assign(choice=choice.where(open_to_choice, ""))
+    has_rivals = runs.groupby(["algorithm", "setting"])["point"].transform("nunique") > 1
+    has_target = runs["setting"].map(is_target) & (kind != "claimed")
+    # Without a target, rivals at one noise level open the choice among all settings of the algorithm.
+    curve_has_rivals = (has_rivals & ~has_target).groupby(runs["algorithm"]).transform("any")
+    is_candidate = has_rivals.where(has_target, curve_has_rivals)
+    choice = runs["algorithm"] + " " + runs["setting"].where(has_target, "")
+    return runs.assign(choice=choice.where(is_candidate, ""))
 
 
 def choose(runs: pd.DataFrame) -> pd.DataFrame:
-    """Choose among `candidates` with a column `epsilon`, by mean validation accuracy at the last epoch.
+    """Return the runs of the chosen settings, with a column `choices`: the number of compared settings.
 
-    For a target it is the best setting; without a target, the Pareto front of epsilon and validation accuracy. Test
-    accuracy is not used. The column `choices` has the number of compared settings.
+    Settings are compared by mean validation accuracy at the last epoch; test accuracy is not used. For a target epsilon
+    the best setting is chosen; without a target, the Pareto front of epsilon and validation accuracy.
+
+    Args:
+        runs: result of `candidates`, with a column `epsilon`.
 
     Raises:
         ReportError: if there is a choice, and a run lacks validation accuracy.
     """
-    choices = runs.groupby("choice")["point"].transform("nunique").where(runs["choice"] != "", 1)
+    has_choice = runs["choice"] != ""
+    choices = runs.groupby("choice")["point"].transform("nunique").where(has_choice, 1)
     runs = runs.assign(choices=choices)
-    kept = [runs[runs["choice"] == ""]]
-    for name, group in runs[runs["choice"] != ""].groupby("choice", sort=False):
+    parts = [runs[~has_choice]]
+    for name, group in runs[has_choice].groupby("choice", sort=False):
         require_accuracy(group, SCORE)
         settings = group.groupby("point", sort=False).agg(epsilon=("epsilon", "max"), score=(SCORE, "mean"))
-        if name.endswith(" "):
-            front = settings.index[pareto_front(settings["epsilon"], settings["score"])]
+        without_target = name.endswith(" ")  # a choice is named `<algorithm> <target>`
+        if without_target:
+            best = settings.index[pareto_front(settings["epsilon"], settings["score"])]
         else:
-            front = [settings["score"].idxmax()]
-        kept.append(group[group["point"].isin(front)])
-    return pd.concat(kept)
+            best = [settings["score"].idxmax()]
+        parts.append(group[group["point"].isin(best)])
+    return pd.concat(parts)
 
 
 def price(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Add the column `selected_epsilon` to points of a frontier.
+    """Return points of a frontier with a column `selected_epsilon`: the privacy cost of a point and its choice.
 
     It is the certified epsilon of all trials compared for a point, seeds included, by composition. Without a choice it
     is the point's own epsilon. It is empty if no price is proved.
@@ -95,36 +108,50 @@ def price(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 @lru_cache(maxsize=1024)
 def _composed(trials: tuple[TrialConfig, ...], earlier: tuple[tuple[str, int], ...]) -> float:
-    """Return the epsilon of compared trials, cached for all exhibits of a report: it takes seconds."""
+    """Return the epsilon of all compared trials together, cached for all exhibits of a report: it takes seconds.
+
+    Args:
+        trials: the trials.
+        earlier: (trial_key, epochs released by earlier draws of the trial's secret noise).
+    """
     return selected_epsilon(trials, Selection(), dict(earlier)).value
 
 
 def letters(points: pd.DataFrame) -> dict[str, str]:
-    """Return chosen settings as text -> the letter that marks them in a figure, in order of appearance.
+    """Return settings (as text) -> the letter that marks points with these settings in a figure.
 
-    After z come the numbers from 1 on. It is empty if there was no choice.
+    After z come the numbers from 1 on. The result is empty if no settings were chosen.
     """
     if points["choices"].max() == 1:
         return {}
-    return {text: ascii_lowercase[place] if place < 26 else str(place - 25)
-            for place, text in enumerate(dict.fromkeys(points["chosen"])) if text}
+    marks = {}
+    for index, text in enumerate(dict.fromkeys(points["chosen"])):
+        if text:
+            marks[text] = ascii_lowercase[index] if index < 26 else str(index - 25)
+    return marks
 
 
 def table(points: pd.DataFrame, columns: Sequence[str], letters: Mapping[str, str]) -> Table:
     """Return a table of the settings of every point; after a choice, also the number of settings and its price.
 
     Args:
-        points: points, with `selected_epsilon` from `price` if known.
-        columns: name of each point's epsilon.
-        letters: letters of settings in the figure.
+        points: points of a frontier, with `selected_epsilon` from `price` if known.
+        columns: each point's epsilon as text.
+        letters: settings as text -> their letter in the figure.
     """
-    compared, priced = points["choices"].max() > 1, "selected_epsilon" in points
-    header = ["algorithm", "ε", *(["chosen", "of settings"] if compared else ["settings"]),
-              *(["selected ε"] if priced else [])]
+    has_choice = points["choices"].max() > 1
+    has_price = "selected_epsilon" in points
+    header = ["algorithm", "ε"]
+    header += ["chosen", "of settings"] if has_choice else ["settings"]
+    header += ["selected ε"] if has_price else []
     rows = []
-    for name, row in zip(columns, points.itertuples(), strict=True):
-        cost = [f"{row.selected_epsilon:.3g}" if np.isfinite(row.selected_epsilon) else NO_VALUE] if priced else []
-        mark = f"{letters[row.chosen]}: " if row.chosen in letters else ""
-        rows.append([ALGORITHM_LABELS[row.algorithm], name, f"{mark}{row.chosen}" or NO_VALUE,
-                     *([f"{row.choices}"] if compared else []), *cost])
+    for epsilon, point in zip(columns, points.itertuples(), strict=True):
+        letter = f"{letters[point.chosen]}: " if point.chosen in letters else ""
+        cells = [ALGORITHM_LABELS[point.algorithm], epsilon, f"{letter}{point.chosen}" or NO_VALUE]
+        if has_choice:
+            cells.append(f"{point.choices}")
+        if has_price:
+            is_known = np.isfinite(point.selected_epsilon)
+            cells.append(f"{point.selected_epsilon:.3g}" if is_known else NO_VALUE)
+        rows.append(cells)
     return Table.of(header, rows, texts=(0, 1, 2))

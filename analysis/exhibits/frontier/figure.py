@@ -19,7 +19,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from analysis import style, svg
 from analysis.exhibits.frontier import choice, imported
-from analysis.exhibits.frontier.points import asked, title
+from analysis.exhibits.frontier.points import compared_epsilon, title
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, ReportError
 from pipeline.experiment.references import Reference
@@ -45,17 +45,18 @@ def plot(points: Sequence[pd.DataFrame], references: Sequence[Reference] = (),
         others: imported results (`imported.comparable`), marked in the panel of certified epsilons.
     """
     together = pd.concat(points, ignore_index=True)
+    letters = choice.letters(together)
+    marks_of_figure: dict[Reference, str] = {}
+    certified = imported.certified_points(points)
     with style.theme():
         figure, axes = style.panels(len(points), 2, 4.2, 3.8, beside=(1.8, 0.0))
         style.apart(figure)
-        letters = choice.letters(together)
-        marked: dict[Reference, str] = {}
-        beside = imported.beside(points)
         for frame, ax in zip(points, axes, strict=True):
-            own = others if frame is beside else imported.NONE
-            _panel(frame, ax, letters, marks := _marks(frame, references), own)
-            marked |= marks
-        legend(figure, together, letters=letters, marks=marked, others=others)
+            marks = _marks(frame, references)
+            imported_points = others if frame is certified else imported.NONE
+            _panel(frame, ax, letters, marks, imported_points)
+            marks_of_figure |= marks
+        legend(figure, together, letters=letters, marks=marks_of_figure, others=others)
     return figure
 
 
@@ -95,13 +96,13 @@ def draw_curves(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str] | Non
         ax: the axes.
         letters: chosen settings as text -> the letter beside their points.
     """
+    letters = letters or {}
     for algorithm, shift in style.shifts(points).items():
-        own = points[points["algorithm"] == algorithm]
-        style.curve(ax, own, "epsilon", algorithm, shift, hollow=~own["on_front"])
-        known = letters or {}
-        for row in own[own["chosen"].isin(known)].itertuples():
-            above = ax.transData + ScaledTranslation(shift / 72, 4 / 72, ax.figure.dpi_scale_trans)
-            letter = ax.text(row.epsilon, row.mean, known[row.chosen], color=style.PALETTE[algorithm],
+        curve = points[points["algorithm"] == algorithm]
+        style.curve(ax, curve, "epsilon", algorithm, shift, hollow=~curve["on_front"])
+        above = ax.transData + ScaledTranslation(shift / 72, 4 / 72, ax.figure.dpi_scale_trans)  # 4 points higher
+        for point in curve[curve["chosen"].isin(letters)].itertuples():
+            letter = ax.text(point.epsilon, point.mean, letters[point.chosen], color=style.PALETTE[algorithm],
                              fontsize="x-small", ha="center", va="bottom", zorder=5, transform=above)
             svg.tag(letter, algorithm)
 
@@ -118,13 +119,14 @@ def legend(figure: Figure, points: pd.DataFrame, head: str = "", letters: Mappin
         marks: published results -> marker.
         others: imported results, marked too.
     """
-    text = "\n".join(filter(None, (head, style.seeds(points["n"]))))
-    published = [Line2D([], [], marker=mark, **PUBLISHED,
-                        label=f"{fill(r.source, LEGEND_WIDTH)}:\n{r.accuracy:g}% at ε = {r.epsilon:g}")
-                 for r, mark in marks.items()]
-    published += imported.handles(others, LEGEND_WIDTH)
-    figure.legend(handles=[*_handles(points, letters), *published], title=text, loc="outside right center",
-                  alignment="left")
+    seeds = style.seeds(points["n"])
+    title = f"{head}\n{seeds}" if head else seeds
+    handles = _handles(points, letters)
+    for reference, mark in marks.items():
+        label = f"{fill(reference.source, LEGEND_WIDTH)}:\n{reference.accuracy:g}% at ε = {reference.epsilon:g}"
+        handles.append(Line2D([], [], marker=mark, **PUBLISHED, label=label))
+    handles += imported.handles(others, LEGEND_WIDTH)
+    figure.legend(handles=handles, title=title, loc="outside right center", alignment="left")
 
 
 def comparable(points: pd.DataFrame, references: Sequence[Reference]) -> list[Reference]:
@@ -155,7 +157,8 @@ def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
     """
     if points.empty or not (points["epsilon"] > 0).all():
         raise ReportError(f"frontier: needs points with epsilon > 0, got {points['epsilon'].tolist()}")
-    if unknown := [name for name in points["algorithm"].unique() if name not in ALGORITHM_LABELS]:
+    unknown = [name for name in points["algorithm"].unique() if name not in ALGORITHM_LABELS]
+    if unknown:
         raise ReportError(f"algorithm: must be one of {', '.join(ALGORITHM_LABELS)}, got {', '.join(unknown)}; import "
                           "the module that registers an extension's")
     for name in ("kind", "formula", "relation", "delta", "metric"):
@@ -166,7 +169,7 @@ def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
     for reference, mark in marks.items():
         ax.plot(reference.epsilon, reference.accuracy, marker=mark, zorder=6, **PUBLISHED)
     imported.draw(others, ax, max(style.shifts(points).values()) + style.SHIFT)
-    ticks = asked(points)
+    ticks = compared_epsilon(points)
     beyond = others["epsilon"][~others["epsilon"].between(ticks.min(), ticks.max())]
     style.log_axis(ax, [*ticks, *(reference.epsilon for reference in marks), *beyond])
     style.within(ax, metric.low, metric.high)
@@ -177,26 +180,35 @@ def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
 
 
 def front(points: pd.DataFrame, ax: Axes) -> None:
-    """Fill the area below the Pareto front of all algorithms, within the limits of the axis."""
+    """Fill the area below the Pareto front of all algorithms, within the present limits of the axes."""
     best = points[points["on_overall_front"]].sort_values("epsilon")
-    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-    ax.fill_between([*best["epsilon"], right], [*best["mean"], best["mean"].iloc[-1]], bottom, step="post", zorder=0,
-                    **FRONT)
-    ax.set(xlim=(left, right), ylim=(bottom, top))
+    left, right = ax.get_xlim()
+    bottom, top = ax.get_ylim()
+    # Steps: each mean holds up to the next epsilon, the last one up to the right end of the axis.
+    epsilons = [*best["epsilon"], right]
+    means = [*best["mean"], best["mean"].iloc[-1]]
+    ax.fill_between(epsilons, means, bottom, step="post", zorder=0, **FRONT)
+    ax.set(xlim=(left, right), ylim=(bottom, top))  # filling would have changed them
 
 
 def _handles(points: pd.DataFrame, letters: Mapping[str, str] | None) -> list[Artist]:
-    """Return the legend entries: algorithms, Pareto front, beaten points, and the letters of chosen settings.
+    """Return a frontier's legend entries: algorithms, Pareto front, beaten points, and letters of chosen settings.
 
     Many letters get one entry that refers to the table.
+
+    Args:
+        points: the points of all panels.
+        letters: chosen settings as text -> letter.
     """
+    letters = letters or {}
     handles: list[Artist] = [*style.handles(points), Patch(label="below the Pareto\nfront of all", **FRONT)]
     if not points["on_front"].all():
         handles.append(Line2D([], [], color="black", linestyle="none", marker="o", markersize=4.5,
                               markerfacecolor="white", label="beaten by its own\nat a smaller ε"))
-    if len(letters or ()) > MOST_LETTERS:
+    if len(letters) > MOST_LETTERS:
         handles.append(Patch(alpha=0, label="letters: settings,\nsee the table"))
         return handles
-    handles += [Line2D([], [], color="black", linestyle="none", marker=rf"$\mathrm{{{letter}}}$", markersize=4.5,
-                       markeredgewidth=0, label=text.replace(", ", ",\n")) for text, letter in (letters or {}).items()]
+    for settings, letter in letters.items():
+        handles.append(Line2D([], [], color="black", linestyle="none", marker=rf"$\mathrm{{{letter}}}$",
+                              markersize=4.5, markeredgewidth=0, label=settings.replace(", ", ",\n")))
     return handles

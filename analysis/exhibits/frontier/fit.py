@@ -35,15 +35,15 @@ def frontier(configs: Sequence[TrialConfig], metric: str) -> str:
         configs: the trials; those without an epsilon that guarantees anything are left out.
         metric: the metric on the y axis, a value of `FRONTIERS`.
     """
-    kinds = {name: [c for c in configs if epsilon_kind(c) == name] for name in ("certified", "stated", "label")}
-    if not any(kinds.values()):
+    by_kind = {kind: [c for c in configs if epsilon_kind(c) == kind] for kind in ("certified", "stated", "label")}
+    if not any(by_kind.values()):
         return ("needs trials with a certified epsilon (a mechanism such as per_example, and noise) or a label "
                 "epsilon (mechanism photonic with target_label_epsilon, or sigma > 0 and noise on every layer), but "
                 "there are none")
-    reasons = [_curves(kind, shown) for kind, shown in kinds.items() if shown]
+    reasons = [_curves(kind, trials) for kind, trials in by_kind.items() if trials]
     if metric == "alignment":
-        reasons += [without_alignment(shown) for shown in kinds.values()]
-    return next(filter(None, reasons), "")
+        reasons += [without_alignment(trials) for trials in by_kind.values()]
+    return next(filter(None, reasons), "")  # the first reason that is not empty
 
 
 def claimed(configs: Sequence[TrialConfig]) -> str:
@@ -56,14 +56,19 @@ def claimed(configs: Sequence[TrialConfig]) -> str:
 
 
 def _curves(kind: str, shown: Sequence[TrialConfig]) -> str:
-    """Return why trials of one kind of epsilon make no curves on one axis; empty if they do."""
+    """Return why trials of one kind of epsilon make no curves on one axis; empty if they do.
+
+    Args:
+        kind: the kind of epsilon.
+        shown: the trials with such an epsilon.
+    """
     if len({c.delta for c in shown}) > 1:
         return "needs one delta, but the trials have several"
     relations = {c.sampler: c.parts.sampler.relation for c in sorted(shown, key=lambda c: c.sampler)}
-    if kind != "label" and len({c.parts.sampler.relation for c in shown}) > 1:
-        return "needs one neighbouring relation, but " + " and ".join(
-            f"sampler {sampler} is of {relation}" for sampler, relation in relations.items())
-    return without_choice(shown, lambda f: (method(f), noise_setting(f)), "algorithm and noise")
+    if kind != "label" and len(set(relations.values())) > 1:
+        texts = [f"sampler {sampler} is of {relation}" for sampler, relation in relations.items()]
+        return f"needs one neighbouring relation, but {' and '.join(texts)}"
+    return without_choice(shown, lambda fields: (method(fields), noise_setting(fields)), "algorithm and noise")
 
 
 def slices(configs: Sequence[TrialConfig]) -> str:
@@ -78,25 +83,32 @@ def slices(configs: Sequence[TrialConfig]) -> str:
     if not fields:
         return ("has a panel for each value of one or two settings besides algorithm and noise, at most "
                 f"{MOST_PANELS}, but none varies, or each has more values")
-    panels: dict[tuple[str, ...], list[TrialConfig]] = {}
+    panels: dict[tuple[str, ...], list[TrialConfig]] = {}  # values of the fields -> trials
     for c in shown:
-        panels.setdefault(tuple(str(c.canonical().get(name)) for name in fields), []).append(c)
-    return next(filter(None, (frontier(panel, "accuracy") for panel in panels.values())), "")
+        values = tuple(str(c.canonical().get(name)) for name in fields)
+        panels.setdefault(values, []).append(c)
+    reasons = (frontier(panel, "accuracy") for panel in panels.values())
+    return next(filter(None, reasons), "")  # the first reason that is not empty
 
 
 def panel_fields(trials: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the one or two fields that separate the panels of small multiples, from canonical fields.
+    """Return the one or two fields that separate the panels of small multiples; empty if none can.
 
     The data set comes first, then fields by name, as long as there are at most `MOST_PANELS` panels.
+
+    Args:
+        trials: canonical fields of each trial.
     """
     rows = find_factors(trials)
     levels = {name: len({row[name] for row in rows}) for name in rows[0] if name not in ("algorithm", "noise")}
-    chosen: tuple[str, ...] = ()
-    for name in sorted(levels, key=lambda name: (name != "dataset", name)):
-        panels = levels[name] * (levels[chosen[0]] if chosen else 1)
-        if len(chosen) < 2 and panels <= MOST_PANELS:
-            chosen += (name,)
-    return chosen
+    by_priority = sorted(levels, key=lambda name: (name != "dataset", name))
+    fields: tuple[str, ...] = ()
+    panels = 1
+    for name in by_priority:
+        if len(fields) < 2 and panels * levels[name] <= MOST_PANELS:
+            fields += (name,)
+            panels *= levels[name]
+    return fields
 
 
 def is_claimed(config: TrialConfig) -> bool:

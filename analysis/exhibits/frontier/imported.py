@@ -51,23 +51,30 @@ def against(results: pd.DataFrame, points: Sequence[pd.DataFrame], dataset: str)
     """Return the points of imported results, by method and epsilon, with the columns of `frontier`.
 
     There are three more columns: `imported`, `source` (all sources of a point), and `reason`, why the point is not
-    comparable with the certified points in `points`; empty if it is comparable.
+    comparable with the certified points; empty if it is comparable.
+
+    Args:
+        results: from `load`.
+        points: points of each kind of epsilon, from `frontiers`.
+        dataset: the sweep's data set.
     """
-    frame = beside(points)
+    frame = certified_points(points)
     if results.empty or frame is None:
         return NONE
     certified = frame.iloc[0]
-    metric, rows = METRICS["accuracy"], []
+    metric = METRICS["accuracy"]
+    rows = []
     for key, cell in results.groupby(BY, sort=False):
-        first = dict(zip(BY, key, strict=True))
-        rows.append({"algorithm": first["method"], "metric": metric.name, "kind": KIND, "choices": 1, **first,
+        identity = dict(zip(BY, key, strict=True))
+        rows.append({"algorithm": identity["method"], "metric": metric.name, "kind": KIND, "choices": 1, **identity,
                      **metric.summarize(cell["accuracy"] * metric.factor), "seeds": cell["seed"].notna().all(),
-                     "source": "; ".join(dict.fromkeys(cell["source"])), "reason": _reason(first, certified, dataset)})
+                     "source": "; ".join(dict.fromkeys(cell["source"])),
+                     "reason": _reason(identity, certified, dataset)})
     return pd.DataFrame(rows).sort_values(["imported", "algorithm", "epsilon"], ignore_index=True)
 
 
-def beside(points: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
-    """Return the points that are compared with imported ones, if there are any."""
+def certified_points(points: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
+    """Return the frame with certified points, which imported results are compared with; None if there is none."""
     return next((frame for frame in points if frame["kind"].iloc[0] in COMPOSABLE), None)
 
 
@@ -101,26 +108,34 @@ def draw(points: pd.DataFrame, ax: Axes, shift: float) -> None:
         ax: the axes.
         shift: shift to the right, in points (1/72 inch).
     """
-    for (method, mark), own in _marked(points):
-        style.curve(ax, own, "epsilon", "", shift, marker=mark, label=f"imported: {method}", **LOOK)
+    for method, marker, group in _by_method(points):
+        style.curve(ax, group, "epsilon", "", shift, marker=marker, label=f"imported: {method}", **LOOK)
 
 
 def handles(points: pd.DataFrame, width: int) -> list[Line2D]:
-    """Return legend entries, one per method, in lines of `width` characters."""
-    return [Line2D([], [], marker=mark, **LOOK,
-                   label="\n".join([fill(f"imported: {method}", width).replace("$", r"\$"), f"({_seeds(own)})"]))
-            for (method, mark), own in _marked(points)]
+    """Return legend entries for imported results, one per method, in lines of `width` characters."""
+    entries = []
+    for method, marker, group in _by_method(points):
+        name = fill(f"imported: {method}", width).replace("$", r"\$")  # a dollar would begin a formula
+        entries.append(Line2D([], [], marker=marker, **LOOK, label=f"{name}\n({_seeds(group)})"))
+    return entries
 
 
-def _marked(points: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]:
+def _by_method(points: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
+    """Return (method, its marker in figures, its points) for every method of imported results."""
     methods = points.groupby(["imported", "algorithm"], sort=False)
-    return [((method, MARKS[place % len(MARKS)]), own) for place, ((_, method), own) in enumerate(methods)]
+    return [(method, MARKS[index % len(MARKS)], group) for index, ((_, method), group) in enumerate(methods)]
 
 
 def _seeds(points: pd.DataFrame) -> str:
-    """Return `n = 3 seeds`, `as published` for results without seeds, or both."""
-    own = points[points["seeds"]]
-    return " or ".join(([n_seeds(own["n"])] if len(own) else []) + ["as published"] * (len(own) < len(points)))
+    """Return the number of seeds of imported points: `n = 3 seeds`, `as published` for points without, or both."""
+    with_seeds = points[points["seeds"]]
+    texts = []
+    if len(with_seeds):
+        texts.append(n_seeds(with_seeds["n"]))
+    if len(with_seeds) < len(points):
+        texts.append("as published")
+    return " or ".join(texts)
 
 
 def table(points: pd.DataFrame) -> list[str | Table]:
@@ -137,15 +152,16 @@ def table(points: pd.DataFrame) -> list[str | Table]:
 
 
 def notes(points: pd.DataFrame) -> list[str]:
-    """Return sentences on imported results that are marked, and on those left out."""
-    shown, absent = comparable(points), points[points["reason"] != ""]
-    found = []
-    if len(shown):
-        named = "; ".join(f"{row.algorithm} at ε = {row.epsilon:g} ({row.source})" for row in shown.itertuples())
-        found.append(f"Imported, and marked in black: {named}. Others trained and accounted for these, and they have "
-                     "no part in the Pareto front, the areas or any choice.")
-    if len(absent):
-        named = "; ".join(f"{row.algorithm} at ε = {row.epsilon:g} ({row.reason})" for row in absent.itertuples())
-        found.append("Imported and left out, as data set, relation and δ must be those of the certified points: "
-                     f"{named}.")
-    return found
+    """Return sentences on imported results that are marked, and on imported results that are left out."""
+    marked = comparable(points)
+    left_out = points[points["reason"] != ""]
+    sentences = []
+    if len(marked):
+        names = "; ".join(f"{row.algorithm} at ε = {row.epsilon:g} ({row.source})" for row in marked.itertuples())
+        sentences.append(f"Imported, and marked in black: {names}. Others trained and accounted for these, and they "
+                         "have no part in the Pareto front, the areas or any choice.")
+    if len(left_out):
+        names = "; ".join(f"{row.algorithm} at ε = {row.epsilon:g} ({row.reason})" for row in left_out.itertuples())
+        sentences.append("Imported and left out, as data set, relation and δ must be those of the certified points: "
+                         f"{names}.")
+    return sentences

@@ -62,14 +62,14 @@ def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accurac
         2       dfa      1.0  70.0  1             False
         3       dfa      8.0  80.0  1             False
     """
-    return summarized(shown(runs, kind, metric, formula), kind, metric, formula)
+    return summarized(chosen_runs(runs, kind, metric, formula), kind, metric, formula)
 
 
 def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
     """Return the points of a frontier: a row per algorithm and setting, with mean and intervals over seeds (`COLUMNS`).
 
     Args:
-        runs: the runs of the points, from `shown`: with `epsilon`, `value` of the metric and the chosen setting.
+        runs: the runs of the points, from `chosen_runs`: with `epsilon`, `value` of the metric and the chosen setting.
         kind, metric, formula: as in `frontier`.
     """
     rows = []
@@ -80,20 +80,21 @@ def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula:
                      "relation": first["relation"], "sampler": first["sampler"], "delta": first["delta"],
                      "setting": setting, "chosen": first["chosen"], "choices": first["choices"]})
     points = pd.DataFrame(rows)
-    order = {algorithm: place for place, algorithm in enumerate(ALGORITHM_LABELS)}
+    order = {algorithm: index for index, algorithm in enumerate(ALGORITHM_LABELS)}
     points = points.sort_values(["algorithm", "epsilon"], ignore_index=True,
                                 key=lambda column: column.map(order) if column.name == "algorithm" else column)
-    compared = points.assign(asked=asked(points))  # a target, if the point has one: epsilons just below it are equal
-    fronts = [pareto_front(curve["asked"], curve["mean"]) for _, curve in compared.groupby("algorithm", sort=False)]
-    overall_front = pareto_front(compared["asked"], compared["mean"])
+    compared = points.assign(epsilon=compared_epsilon(points))
+    fronts = [pareto_front(curve["epsilon"], curve["mean"]) for _, curve in compared.groupby("algorithm", sort=False)]
+    overall_front = pareto_front(compared["epsilon"], compared["mean"])
     return points.assign(on_front=np.concatenate(fronts), on_overall_front=overall_front)[COLUMNS]
 
 
-def shown(runs: pd.DataFrame, kind: str = "certified", metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
-    """Return the runs of the points of `frontier`: the runs of chosen settings; arguments and errors as in `frontier`.
+def chosen_runs(runs: pd.DataFrame, kind: str = "certified", metric: str = "accuracy", formula: str = ""
+                ) -> pd.DataFrame:
+    """Return the runs behind the points of a frontier, those of the chosen settings.
 
     Further columns: `epsilon`, `relation`, `value` (of the metric), `point` (equal for one setting), `chosen`,
-    `choices`.
+    `choices`. Arguments and errors are those of `frontier`.
     """
     if kind not in KINDS:
         raise ReportError(f"kind: must be one of {', '.join(KINDS)}, got {kind!r}")
@@ -107,8 +108,8 @@ def shown(runs: pd.DataFrame, kind: str = "certified", metric: str = "accuracy",
     return chosen.assign(value=METRICS[metric].of(chosen)).dropna(subset="value")
 
 
-def asked(points: pd.DataFrame) -> pd.Series:
-    """Return each point's target, else its epsilon.
+def compared_epsilon(points: pd.DataFrame) -> pd.Series:
+    """Return the epsilon at which each point of a frontier is compared: its target if it has one, else its epsilon.
 
     Targets are met to within 1% from below; the remaining difference is no property of an algorithm.
     """
@@ -121,22 +122,30 @@ def target_of(row: Any) -> str:  # Any: of `DataFrame.itertuples`
 
 
 def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str] = GUARANTEED) -> list[pd.DataFrame]:
-    """Return the points of every kind of epsilon that the runs have, in the order of `kinds`, each as `frontier` does.
+    """Return the points of a frontier (see `frontier`) for every kind of epsilon that the runs have.
 
-    For `claimed` epsilons there is one frame per formula.
+    For `claimed` epsilons there is one frame per formula. If settings were chosen, the points have a column with the
+    price of the choice (`choice.price`).
 
-    Envelopes have their `choice.price`.
+    Args:
+        runs: from `load_runs`.
+        metric: one of `METRICS`.
+        kinds: kinds of epsilon, in the order of the result.
 
     Raises:
         ReportError: if there is no frontier, and as `frontier`.
     """
-    found = [frontier(runs, kind, metric, formula) for kind in kinds for formula in _formulas(runs, kind)]
-    found = [choice.price(points, runs[on_axis(runs, points["kind"].iloc[0]).notna()])
-             if points["choices"].max() > 1 else points for points in found]
-    if not found:
-        raise ReportError(f"frontier: needs trials with a finite {' or '.join(f'epsilon/{k}' for k in kinds)}, "
-                          "found none")
-    return found
+    frames = []
+    for kind in kinds:
+        for formula in _formulas(runs, kind):
+            points = frontier(runs, kind, metric, formula)
+            if points["choices"].max() > 1:
+                points = choice.price(points, runs[on_axis(runs, kind).notna()])
+            frames.append(points)
+    if not frames:
+        names = " or ".join(f"epsilon/{kind}" for kind in kinds)
+        raise ReportError(f"frontier: needs trials with a finite {names}, found none")
+    return frames
 
 
 def tightest(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
@@ -162,13 +171,14 @@ def on_axis(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
     if kind not in ("certified", "stated"):
         return tightest(runs, kind, formula)
     certified, stated = tightest(runs, "certified"), tightest(runs, "stated")
-    tracked = runs.reindex(columns=["privacy.relation", "delta"])
-    terms = pd.Series([f"{relation} {delta}" for relation, delta in tracked.itertuples(index=False)], runs.index)
+    columns = runs.reindex(columns=["privacy.relation", "delta"])
+    terms = pd.Series([f"{relation} {delta}" for relation, delta in columns.itertuples(index=False)], runs.index)
     certified_terms = set(terms[certified.notna()])
-    on_certified = terms.isin(certified_terms) if len(certified_terms) == 1 else pd.Series(False, runs.index)
+    # With several relations or deltas there is no certified axis that stated epsilons could join.
+    has_certified_terms = terms.isin(certified_terms) if len(certified_terms) == 1 else pd.Series(False, runs.index)
     if kind == "stated":
-        return stated.where(~on_certified)
-    return certified.where(certified.notna(), stated.where(on_certified))
+        return stated.where(~has_certified_terms)
+    return certified.where(certified.notna(), stated.where(has_certified_terms))
 
 
 def hypervolumes(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> pd.DataFrame:
@@ -186,10 +196,11 @@ def hypervolumes(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> pd.DataF
         first = frame.iloc[0]
         reference = (reference_epsilon(frame["epsilon"]), METRICS[first["metric"]].floor(runs["dataset"].iloc[0]))
         curves = {ALL: frame, **dict(list(frame.groupby("algorithm", sort=False)))}
-        volumes = [(hypervolume(part["epsilon"], part["mean"], *reference), algorithm, len(part))
-                   for algorithm, part in curves.items()]
-        rows += [(first["kind"], first["formula"], first["metric"], algorithm, volume, count, *reference)
-                 for volume, algorithm, count in sorted(volumes, key=lambda v: -v[0])]
+        volumes = {algorithm: hypervolume(curve["epsilon"], curve["mean"], *reference)
+                   for algorithm, curve in curves.items()}
+        for algorithm in sorted(volumes, key=lambda algorithm: -volumes[algorithm]):
+            rows.append((first["kind"], first["formula"], first["metric"], algorithm, volumes[algorithm],
+                         len(curves[algorithm]), *reference))
     return pd.DataFrame(rows, columns=VOLUME_COLUMNS)
 
 
@@ -212,11 +223,15 @@ def _key(kind: str, formula: str) -> str:
 
 
 def _formulas(runs: pd.DataFrame, kind: str) -> list[str]:
-    """Return the formulas of claimed epsilons in the runs; [""] for another kind, and [] if no run has it."""
+    """Return the formulas of epsilons of one kind that the runs have; [] if no run has such an epsilon.
+
+    Only claimed epsilons have formulas; for another kind the result is [""].
+    """
     if kind != "claimed":
         return [""] if on_axis(runs, kind).notna().any() else []
-    logged = [name for name in sorted(runs.columns) if name.startswith(_key(kind, "")) and runs[name].notna().any()]
-    return [name.removeprefix(_key(kind, "")) for name in logged]
+    prefix = _key(kind, "")
+    logged = [name for name in sorted(runs.columns) if name.startswith(prefix) and runs[name].notna().any()]
+    return [name.removeprefix(prefix) for name in logged]
 
 
 def _require_one(runs: pd.DataFrame, name: str) -> None:

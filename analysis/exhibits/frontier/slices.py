@@ -14,7 +14,7 @@ from analysis.exhibits.envelope import fields_of
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier.figure import draw_curves, front, legend
 from analysis.exhibits.frontier.fit import panel_fields
-from analysis.exhibits.frontier.points import GUARANTEED, asked, frontier, on_axis, title
+from analysis.exhibits.frontier.points import GUARANTEED, compared_epsilon, frontier, on_axis, title
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import DATASET_LABELS, ReportError, noise_sources
 from analysis.text import epsilon_text, level_order, level_text, means_text
@@ -60,7 +60,13 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def plot(points: pd.DataFrame) -> Figure:
-    """Plot a panel per value of the first field; if there are two fields, values of the second are the rows."""
+    """Plot small multiples of a frontier, a panel per value of the first field.
+
+    If there are two fields, values of the second are the rows.
+
+    Args:
+        points: from `tabulate`; the columns before `algorithm` are the fields.
+    """
     fields = list(points.columns[:points.columns.get_loc("algorithm")])
     levels = [sorted(points[name].unique(), key=level_order) for name in fields]
     if len(fields) == 2:
@@ -80,7 +86,7 @@ def plot(points: pd.DataFrame) -> Figure:
             if not own.empty:
                 draw_curves(own, ax)
                 drawn.append((own, ax))
-        style.log_axis(axes[0], asked(points))
+        style.log_axis(axes[0], compared_epsilon(points))
         axes[0].set_xlim(points["epsilon"].min() / MARGIN, points["epsilon"].max() * MARGIN)
         style.within(axes[0], metric.low, metric.high)
         for own, ax in drawn:  # panels share their limits, which are known only now
