@@ -60,7 +60,7 @@ def _init(options: Namespace) -> int:
     """Write a first experiment file from options and answers; return exit code 0."""
     from pipeline.sweep import first_file
 
-    answers = first_file.asked(vars(options), input if sys.stdin.isatty() else lambda question: "")
+    answers = first_file.read_answers(vars(options), input if sys.stdin.isatty() else lambda question: "")
     return _print_lines(first_file.write(options.file, answers))
 
 

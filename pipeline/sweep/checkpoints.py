@@ -106,19 +106,11 @@ class Checkpoints:
         return self.folder / (digest({"trials": _keys(pack)}) + SUFFIX)
 
     def save(self, pack: Pack, checkpoint: Checkpoint) -> None:
-        """Write the pack's checkpoint in place of its last one: a reader finds the old file or the new one, whole."""
-        arrays, records = dict(checkpoint.arrays), []
-        for number, record in enumerate(checkpoint.records):
-            entry = dataclasses.asdict(dataclasses.replace(record, outcome=None, if_stopped=None))
-            if record.outcome:
-                arrays |= {f"outcome_{number}.{name}": array for name, array in record.outcome.weights.items()}
-                entry["outcome"] = {"status": record.outcome.status,
-                                    "per_class": [dataclasses.asdict(c) for c in record.outcome.per_class]}
-            records.append(entry)
-        text = json.dumps({"software": SOFTWARE, "device": checkpoint.device, "trials": _keys(pack),
-                           "values": checkpoint.values, "records": records, "plugins": LOADED, "draw": checkpoint.draw})
-        content = save({name: np.array(array, order="C") for name, array in arrays.items()},
-                       {"training": text, "sha256": _checksum(text, arrays)})
+        """Write a pack's checkpoint in place of its last one.
+
+        The new file is moved into its place when it is whole, so a reader finds the old file or the new one.
+        """
+        content = _content(pack, checkpoint)
         make_private(self.folder)
         with tempfile.NamedTemporaryFile(dir=self.folder, suffix=UNFINISHED, delete=False) as file:
             try:
@@ -151,22 +143,25 @@ class Checkpoints:
             raise CheckpointError(f"it was trained on '{content['device']}', and this is '{device}'")
         self._require_latest(content)
         records = [_record(entry, arrays, f"outcome_{number}.") for number, entry in enumerate(content["records"])]
-        own = {name: array for name, array in arrays.items() if not name.startswith("outcome_")}
-        return Checkpoint(device, own, content["values"], records, content.get("draw", ""))
+        state = {name: array for name, array in arrays.items() if not name.startswith("outcome_")}
+        return Checkpoint(device, state, content["values"], records, content.get("draw", ""))
 
     def remove(self, pack: Pack) -> None:
         """Remove the pack's checkpoint, if there is one."""
         self.path(pack).unlink(missing_ok=True)
 
     def _require_latest(self, content: Mapping[str, Any]) -> None:
-        """Check that a checkpoint has the store's latest secret noise.
+        """Check that the tracking store has no later draw of secret noise, and no later epochs, than a checkpoint.
+
+        Args:
+            content: content of the checkpoint's header.
 
         Raises:
             Superseded: if the store has another draw, or later epochs.
         """
         for known in (self.known[key] for key in content["trials"] if key in self.known):
             if content.get("draw", "") != known.latest:
-                raise Superseded("another draw has taken the place of the one that it is of")
+                raise Superseded("another draw of its secret noise has replaced its own")
             if content["values"]["epoch"] < known.published:
                 raise Superseded("later epochs of its trials were published, and would be drawn anew")
 
@@ -175,7 +170,7 @@ class Checkpoints:
         return [self._found(path) for path in sorted(self.folder.glob(f"*{SUFFIX}"))]
 
     def _found(self, path: Path) -> Found:
-        """Return what the header of a checkpoint file tells, with the problem if the file cannot be used.
+        """Return the trials and the epoch of a checkpoint file, from its header, or the reason why it cannot be used.
 
         Arrays are not read, as a sweep may have many checkpoints.
         """
@@ -202,25 +197,29 @@ class Checkpoints:
             say: receives one line per checkpoint that is given up.
             ended: whether nothing is left to train.
         """
-        waiting = {} if ended else {t.trial_key: t for t in trials if t.draws_fresh_noise and t.trial_key not in done}
-        configs, packs = {trial.trial_key: trial for trial in trials}, []
-        taken: set[str] = set()
-        for found in self.found():
-            keys, problem = set(found.trial_keys), found.problem
+        configs = {trial.trial_key: trial for trial in trials}
+        secret = {key for key, trial in configs.items() if trial.draws_fresh_noise and key not in done}
+        if ended:
+            secret = set()
+        packs = []
+        packed: set[str] = set()  # trial_keys in `packs`
+        for checkpoint in self.found():
+            keys, problem = set(checkpoint.trial_keys), checkpoint.problem
             if not problem and not keys <= configs.keys():
                 problem = "trials of its pack are no longer in the experiment"
-            if not problem and keys & taken:
+            if not problem and keys & packed:
                 problem = "another one has trials of its pack"
-            if problem and not found.superseded and waiting and (not keys or keys & waiting.keys()):
-                say(f"checkpoint {found.path.name} cannot be used: {problem}")
+            may_have_secret_noise = bool(keys & secret) or (not keys and bool(secret))  # no keys: unreadable
+            if problem and may_have_secret_noise and not checkpoint.superseded:
+                say(f"checkpoint {checkpoint.path.name} cannot be used: {problem}")
                 continue
             if problem:
-                say(f"checkpoint {found.path.name} given up, its trials start again: {problem}")
+                say(f"checkpoint {checkpoint.path.name} given up, its trials start again: {problem}")
             elif not keys <= set(done):
-                packs.append(Pack(tuple(configs[key] for key in found.trial_keys)))
-                taken |= keys
+                packs.append(Pack(tuple(configs[key] for key in checkpoint.trial_keys)))
+                packed |= keys
                 continue
-            found.path.unlink(missing_ok=True)
+            checkpoint.path.unlink(missing_ok=True)
         for path in self.folder.glob(f"*{UNFINISHED}"):
             path.unlink(missing_ok=True)
         return packs
@@ -231,9 +230,13 @@ COMPUTING = ("accounting", "learning", "trials")  # packages that determine a tr
 
 def _code(packages: Sequence[str] = ("",)) -> str:
     """Return a digest of the source of these packages; by default of the whole package."""
+    files: list[Path] = []
+    for package in packages:
+        files += (ROOT / package).rglob("*.py")
     code = hashlib.sha256()
-    for path in sorted(path for package in packages for path in (ROOT / package).rglob("*.py")):
-        code.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    for path in sorted(files):
+        name = path.relative_to(ROOT).as_posix()
+        code.update(name.encode() + b"\0" + path.read_bytes())
     return code.hexdigest()[:16]
 
 
@@ -248,12 +251,30 @@ def _keys(pack: Pack) -> list[str]:
     return [trial.trial_key for trial in pack.trials]
 
 
+def _content(pack: Pack, checkpoint: Checkpoint) -> bytes:
+    """Return a pack's checkpoint as the bytes of a safetensors file; records are in its header, as JSON."""
+    arrays = dict(checkpoint.arrays)
+    records = []
+    for number, record in enumerate(checkpoint.records):
+        entry = dataclasses.asdict(dataclasses.replace(record, outcome=None, if_stopped=None))
+        if record.outcome:
+            arrays |= {f"outcome_{number}.{name}": array for name, array in record.outcome.weights.items()}
+            entry["outcome"] = {"status": record.outcome.status,
+                                "per_class": [dataclasses.asdict(c) for c in record.outcome.per_class]}
+        records.append(entry)
+    text = json.dumps({"software": SOFTWARE, "device": checkpoint.device, "trials": _keys(pack),
+                       "values": checkpoint.values, "records": records, "plugins": LOADED, "draw": checkpoint.draw})
+    return save({name: np.array(array, order="C") for name, array in arrays.items()},
+                {"training": text, "sha256": _checksum(text, arrays)})
+
+
 def _checksum(text: str, arrays: Mapping[str, np.ndarray]) -> str:
-    """Return a digest of the header's text and of all arrays, with their names, types and shapes."""
-    total = hashlib.sha256(text.encode())
+    """Return the SHA-256 digest of a header's text and of all arrays, with their names, types and shapes."""
+    digest = hashlib.sha256(text.encode())
     for name in sorted(arrays):
-        total.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode() + arrays[name].tobytes())
-    return total.hexdigest()
+        array = arrays[name]
+        digest.update(f"{name} {array.dtype} {array.shape} ".encode() + array.tobytes())
+    return digest.hexdigest()
 
 
 def _read(path: Path, with_arrays: bool) -> tuple[str, str, dict[str, np.ndarray]]:
@@ -295,28 +316,28 @@ def require_same_software(content: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: if other software wrote it.
     """
-    written = dict(content["software"])
     plugins = content.get("plugins", {}).keys() & LOADED  # a training process has loaded all; a reader may have none
-    written |= {f"plugin {name}": content["plugins"][name] for name in plugins}
-    here = {**SOFTWARE, **{f"plugin {name}": LOADED[name] for name in plugins}}
-    if written != here:
-        other = ", ".join(f"{name} {written.get(name)} and not {value}" for name, value in here.items()
-                          if written.get(name) != value)
-        raise CheckpointError(f"other software wrote it ({other})")
+    writer = {**content["software"], **{f"plugin {name}": content["plugins"][name] for name in plugins}}
+    present = {**SOFTWARE, **{f"plugin {name}": LOADED[name] for name in plugins}}
+    if writer != present:
+        differences = [f"{name} {writer.get(name)} and not {version}" for name, version in present.items()
+                       if writer.get(name) != version]
+        raise CheckpointError(f"other software wrote it ({', '.join(differences)})")
 
 
 def _record(entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray], prefix: str) -> EpochRecord:
-    """Return an epoch's record from its entry in the header; the outcome's weights are arrays of the file.
+    """Return the record of an epoch from a checkpoint's header and arrays.
 
     Args:
-        entry: fields of the record.
-        arrays: all arrays of the file.
-        prefix: prefix of the names of this outcome's weights.
+        entry: fields of the record, from the header.
+        arrays: all arrays of the checkpoint; those of the record's outcome are the final weights.
+        prefix: prefix of the names of these weights.
     """
-    outcome = entry["outcome"]
-    if outcome:
-        weights = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
-        outcome = Outcome(outcome["status"], weights, tuple(ClassAccuracy(**c) for c in outcome["per_class"]))
+    if not entry["outcome"]:
+        return EpochRecord(**entry)
+    weights = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    per_class = tuple(ClassAccuracy(**fields) for fields in entry["outcome"]["per_class"])
+    outcome = Outcome(entry["outcome"]["status"], weights, per_class)
     return EpochRecord(**{**entry, "outcome": outcome})
 
 

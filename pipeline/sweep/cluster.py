@@ -74,27 +74,31 @@ def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_fold
         ResourceError: a node lacks a library, a data set, a feature file or a writable folder; the message names the
             node. Or the nodes that are left cannot train the trials.
     """
-    here, names, tasks = ray.get_runtime_context().get_node_id() if local else "", {}, {}
+    own_node = ray.get_runtime_context().get_node_id() if local else ""
+    names: dict[str, str] = {}  # by node id
+    tasks: dict[str, Any] = {}
     for node in alive():
-        its = [trial for trial in trials if fits(node["Resources"], bundle(resources, trial.needs_opu))]
-        if its and node["NodeID"] == here:
-            prepare(its, data_folder, checkpoints, digests)
-        elif its:
-            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            task = ray.remote(num_cpus=0, max_retries=0)(prepare_elsewhere).options(scheduling_strategy=there)
-            names[node["NodeID"]] = called(node)
-            tasks[node["NodeID"]] = task.remote(plugins, its, data_folder, checkpoints, digests)
-    for key, task in ended(tasks, watch):
+        node_id = node["NodeID"]
+        fitting = [trial for trial in trials if fits(node["Resources"], bundle(resources, trial.needs_opu))]
+        if fitting and node_id == own_node:
+            prepare(fitting, data_folder, checkpoints, digests)
+        elif fitting:
+            on_node = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            task = ray.remote(num_cpus=0, max_retries=0)(prepare_elsewhere).options(scheduling_strategy=on_node)
+            names[node_id] = called(node)
+            tasks[node_id] = task.remote(plugins, fitting, data_folder, checkpoints, digests)
+    for node_id, task in ended(tasks, watch):
         try:
             if task:
                 ray.get(task)
                 continue
         except RayError as error:
-            if key in {other["NodeID"] for other in alive()}:
-                raise ResourceError(f"node {names[key]}: {_reason(error)}; every node needs this project's "
+            is_alive = node_id in {node["NodeID"] for node in alive()}
+            if is_alive:  # preparation failed, not the node
+                raise ResourceError(f"node {names[node_id]}: {_reason(error)}; every node needs this project's "
                                     "dependencies, and its data sets by PHOTONIC_DATA of the node, --data or a "
                                     "download") from None
-        watch.say(f"node {names[key]} was lost while it was prepared; going on without it")
+        watch.say(f"node {names[node_id]} was lost while it was prepared; going on without it")
         check_resources(trials, resources, node_resources())
 
 
@@ -167,9 +171,10 @@ def _at_home(function: Callable[..., Result], environment: dict[str, str], argum
 
 
 def _reason(error: RayError) -> str:
-    """Return a task's error in one line; if the function could not be loaded, Ray has only a traceback."""
+    """Return the error of a Ray task in one line, `ImportError: no module named ...`."""
     cause = getattr(error, "cause", None) or error
-    return f"{type(cause).__name__}: {str(cause).strip().splitlines()[-1]}"
+    last_line = str(cause).strip().splitlines()[-1]  # without a cause, Ray's text is a traceback
+    return f"{type(cause).__name__}: {last_line}"
 
 
 def node_resources() -> list[dict[str, float]]:
@@ -178,15 +183,18 @@ def node_resources() -> list[dict[str, float]]:
 
 
 def in_use() -> list[dict[str, Any]]:
-    """Return name and resources of at most `MOST_NODES` nodes: per resource [used, total], as Ray counts them."""
+    """Return name (`node`) and resources of at most `MOST_NODES` nodes: resource -> [used, total], as Ray counts."""
     free_by_node = state.available_resources_per_node()
-    found = []
+    nodes = []
     for node in alive()[:MOST_NODES]:
-        totals, free = node["Resources"], free_by_node.get(node["NodeID"], {})
-        amounts = {name: [round(totals[name] - free.get(name, 0.0), 3), totals[name]]
-                   for name in reversed(ADVICE) if totals.get(name, 0.0)}
-        found.append({"node": node["NodeName"], **amounts})
-    return found
+        totals = node["Resources"]
+        free = free_by_node.get(node["NodeID"], {})
+        amounts = {}
+        for name in reversed(ADVICE):  # the names of resources
+            if totals.get(name, 0.0):
+                amounts[name] = [round(totals[name] - free.get(name, 0.0), 3), totals[name]]
+        nodes.append({"node": node["NodeName"], **amounts})
+    return nodes
 
 
 @contextlib.contextmanager
@@ -195,32 +203,35 @@ def on_loopback() -> Iterator[None]:
 
     Ray reads an environment variable for this at import, so the variable and Ray's constant are both set.
     """
-    variable, usual = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, ray_constants.ENABLE_RAY_CLUSTER
-    given = os.environ.get(variable)
-    if given is None:
-        os.environ[variable], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    variable = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+    if variable in os.environ:  # the user's own choice stays
+        yield
+        return
+    default = ray_constants.ENABLE_RAY_CLUSTER
+    os.environ[variable] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False
     try:
         yield
     finally:
-        if given is None:
-            del os.environ[variable]
-            ray_constants.ENABLE_RAY_CLUSTER = usual
+        del os.environ[variable]
+        ray_constants.ENABLE_RAY_CLUSTER = default
 
 
 @contextlib.contextmanager
 def lost_nodes_told_once() -> Iterator[None]:
-    """Suppress Ray's output about lost nodes (stack traces on stdout); `Watch` prints a line for each."""
-    usual = ray_worker.print_to_stdstream
+    """Suppress Ray's stack traces about lost nodes within the context; `Watch` prints a line for each node."""
+    original = ray_worker.print_to_stdstream
 
-    def of_other_things(data: Mapping[str, Any], *options: Any, **named: Any) -> None:
-        if not any(text in line for line in data["lines"] for text in NODE_LOST):
-            usual(data, *options, **named)
+    def print_unless_node_lost(data: Mapping[str, Any], *options: Any, **named: Any) -> None:
+        is_about_lost_node = any(text in line for line in data["lines"] for text in NODE_LOST)
+        if not is_about_lost_node:
+            original(data, *options, **named)
 
-    ray_worker.print_to_stdstream = of_other_things
+    ray_worker.print_to_stdstream = print_unless_node_lost
     try:
         yield
     finally:
-        ray_worker.print_to_stdstream = usual
+        ray_worker.print_to_stdstream = original
 
 
 @contextlib.contextmanager
@@ -288,13 +299,13 @@ def start(init: Callable[[], object], say: Callable[[str], None]) -> None:
     Raises:
         ResourceError: both tries failed.
     """
-    for again in (True, False):
+    for is_last_try in (False, True):
         try:
             init()
             return
         except Exception as error:  # Ray has no narrower type for this
             ray.shutdown()
-            if not again:
+            if is_last_try:
                 raise ResourceError(f"Ray does not start on this machine ({one_line(error)}); when the machine is less "
                                     "busy, run the same command again") from None
             say(f"Ray did not start ({one_line(error)}); trying once more")

@@ -74,18 +74,20 @@ class Answers:
             if value not in known:
                 raise ConfigError(f"--{name}: must be one of {', '.join(known)}, got {value!r}")
         if self.private == "nothing" and self.epsilons != DEFAULT_EPSILONS:
-            raise ConfigError(f"--epsilon: must be left out where nothing is private, got {shown(self.epsilons)}")
-        least, most = EPSILONS
-        if not self.epsilons or any(not least <= epsilon <= most for epsilon in self.epsilons):
-            raise ConfigError(f"--epsilon: must be numbers from {least:g} to {most:g}, got {list(self.epsilons)}")
+            raise ConfigError(f"--epsilon: must be left out where nothing is private, got {as_option(self.epsilons)}")
+        low, high = EPSILONS
+        if not self.epsilons or any(not low <= epsilon <= high for epsilon in self.epsilons):
+            raise ConfigError(f"--epsilon: must be numbers from {low:g} to {high:g}, got {list(self.epsilons)}")
         if len(set(self.epsilons)) < len(self.epsilons):
             raise ConfigError(f"--epsilon: must be different numbers, got {list(self.epsilons)}")
         if not self.minutes > 0:
             raise ConfigError(f"--minutes: must be > 0, got {self.minutes:g}")
 
 
-def asked(given: Mapping[str, Any], ask: Callable[[str], str]) -> Answers:
-    """Return answers from options, and ask a question for each missing option; an empty answer is the default.
+def read_answers(given: Mapping[str, Any], ask: Callable[[str], str]) -> Answers:
+    """Return the answers for a first sweep, from options and, for each missing option, from a question to the user.
+
+    An empty answer is the default.
 
     Args:
         given: option values by name of the answer; None if not given.
@@ -99,28 +101,36 @@ def asked(given: Mapping[str, Any], ask: Callable[[str], str]) -> Answers:
                  "minutes": "Minutes of training at most"}
     for name, question in questions.items():
         value = given.get(name)
-        if value is None and not (name == "epsilons" and found["private"] == "nothing"):
-            text = shown(getattr(default, name))
-            value = ask(f"{question} [{text}]: ").strip() or text
-        found[name] = _read(name, shown(getattr(default, name)) if value is None else value)
+        default_text = as_option(getattr(default, name))
+        is_needed = name != "epsilons" or found["private"] != "nothing"
+        if value is None and is_needed:
+            value = ask(f"{question} [{default_text}]: ").strip() or default_text
+        found[name] = _read(name, default_text if value is None else value)
     return Answers(**found)
 
 
 def _read(name: str, value: Any) -> Any:
-    """Return an answer as a value of its field's type."""
+    """Return an answer of the user as a value of its field's type.
+
+    Args:
+        name: the field of `Answers`.
+        value: the answer, text or already of the right type.
+
+    Raises:
+        ConfigError: for text that must be numbers, and is not.
+    """
     if name not in ("epsilons", "minutes") or not isinstance(value, str):
         return value
+    option, form = ("epsilon", "numbers") if name == "epsilons" else (name, "a number")
     try:
         numbers = tuple(float(part) for part in value.replace(",", " ").split())
         return numbers if name == "epsilons" else numbers[0]
     except (ValueError, IndexError):
-        option = {"epsilons": "epsilon"}.get(name, name)
-        wanted = "numbers" if name == "epsilons" else "a number"
-        raise ConfigError(f"--{option}: must be {wanted}, got {value!r}") from None
+        raise ConfigError(f"--{option}: must be {form}, got {value!r}") from None
 
 
-def shown(value: Any) -> str:
-    """Return an answer as the text of an option."""
+def as_option(value: Any) -> str:
+    """Return an answer as the value of a command line option: `1,3,8` for several numbers."""
     if isinstance(value, tuple):
         return ",".join(f"{number:.12g}" for number in value)
     return value if isinstance(value, str) else f"{value:g}"
@@ -168,7 +178,8 @@ def fitting(path: Path, answers: Answers, seconds_of: Callable[[Experiment], flo
     *more, fewest = SETS.get(answers.private, SETS["records"])
     for algorithms in more:
         experiment = _parsed(path, answers, algorithms)
-        if (seconds := seconds_of(experiment)) <= 60 * answers.minutes:
+        seconds = seconds_of(experiment)
+        if seconds <= 60 * answers.minutes:
             return experiment, seconds
     experiment = _parsed(path, answers, fewest)
     return experiment, seconds_of(experiment)
@@ -182,11 +193,20 @@ def _parsed(path: Path, answers: Answers, algorithms: Sequence[str]) -> Experime
 
 
 def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
-    """Return the experiment file with comments."""
-    default, options = Answers(), {"epsilons": "epsilon"}
-    said = [word for name, value in dataclasses.asdict(answers).items() if value != getattr(default, name)
-            for word in (f"--{options.get(name, name)}", shown(value))]
-    command = shlex.join(["photonic", "init", str(path), *said])
+    """Return the text of an experiment file with comments.
+
+    Args:
+        path: path of the file.
+        answers: the user's answers.
+        algorithms: algorithms of the grid.
+    """
+    default = Answers()
+    words = ["photonic", "init", str(path)]
+    for name, value in dataclasses.asdict(answers).items():
+        if value != getattr(default, name):
+            option = "epsilon" if name == "epsilons" else name
+            words += [f"--{option}", as_option(value)]
+    command = shlex.join(words)
     target = parts_of("mechanism", Mechanism)[PRIVATE[answers.private]].target
     lines = [
         f"# Written by `{command}`.",
@@ -211,6 +231,9 @@ def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
         f"  {target}": COMMENTS.get(target, ""),
         "  seed": "three seeds, so that every mean has an interval",
     }
-    width = max(len(line) for line in lines if line.partition(":")[0] in comments) + 2
-    return "".join(f"{line:<{width}}# {comment}\n" if (comment := comments.get(line.partition(":")[0])) else f"{line}\n"
-                   for line in lines)
+    width = max(len(line) for line in lines if line.partition(":")[0] in comments) + 2  # comments begin in one column
+    content = ""
+    for line in lines:
+        comment = comments.get(line.partition(":")[0])
+        content += f"{line:<{width}}# {comment}\n" if comment else f"{line}\n"
+    return content

@@ -95,39 +95,40 @@ class Watch:
                 answers = list(pool.map(lambda node: node.answers(), known.values()))
                 if not self._over.is_set():  # probes may take a while
                     for (key, node), answer in zip(known.items(), answers, strict=True):
-                        self._take(key, node, answer)
+                        self._note_probe(key, node, answer)
                 try:
-                    there = self._nodes()
+                    present = self._nodes()
                 except Exception:  # the head does not answer; code that needs it raises its own error
-                    there = known
-                for key in known.keys() - there.keys():
+                    present = known
+                for key in known.keys() - present.keys():
                     self.say(f"node {known[key].name} is no longer part of the cluster")
                     self._told.pop(key, None)
                     del self._answered[key]
-                known = dict(there)
+                known = dict(present)
                 for key in known:
                     self._answered.setdefault(key, time.monotonic())
                 self._over.wait(ASK_SECONDS)
 
-    def _take(self, node: str, its: Node, answers: bool) -> None:
+    def _note_probe(self, node_id: str, node: Node, answers: bool) -> None:
         """Note the result of a probe, and report a silent or returned node.
 
         Args:
-            node: id of the node.
-            its: name and address of the node.
+            node_id: Ray's id of the node.
+            node: name and address of the node.
             answers: whether it answered the probe.
         """
         now = time.monotonic()
-        silence = now - self._answered[node]
+        silence = now - self._answered[node_id]
+        since_report = now - self._told.get(node_id, -math.inf)
         if answers:
-            self._answered[node] = now
-            if self._told.pop(node, None):
+            self._answered[node_id] = now
+            if self._told.pop(node_id, None):
                 self.returned = now
-                self.say(f"node {its.name} answers again, after {silence:.0f} s")
-        elif silence > TELL_SECONDS and now - self._told.get(node, -math.inf) > REPEAT_SECONDS:
-            again = f"; {self._then}" if node not in self._told else ""
-            self._told[node] = now
-            self.say(f"node {its.name} has not answered for {silence:.0f} s{again}")
+                self.say(f"node {node.name} answers again, after {silence:.0f} s")
+        elif silence > TELL_SECONDS and since_report > REPEAT_SECONDS:
+            effect = "" if node_id in self._told else f"; {self._then}"  # in the first report only
+            self._told[node_id] = now
+            self.say(f"node {node.name} has not answered for {silence:.0f} s{effect}")
 
 
 class Overdue:
@@ -152,13 +153,17 @@ class Overdue:
         Enough is three times the slowest result, and at least `ANSWER_SECONDS`. Call this often: after a pause, for
         example to wait for the tracking store, the driver may have missed results, and the time starts again.
         """
-        now, back = time.monotonic(), self._returned()
+        now = time.monotonic()
+        returned = self._returned()
         if now - self._asked > DEAF_SECONDS:
             self._listens = now
         self._asked = now
-        if not back or now - max(back, self._listens) < max(ANSWER_SECONDS, 3 * self._slowest):
+        if not returned:  # no node was silent
             return []
-        return [worker for worker in working if self._heard.get(worker, back) < back]
+        waited = now - max(returned, self._listens)
+        if waited < max(ANSWER_SECONDS, 3 * self._slowest):
+            return []
+        return [worker for worker in working if self._heard.get(worker, returned) < returned]
 
 
 def others() -> dict[str, Node]:
@@ -188,16 +193,17 @@ def ended(tasks: Mapping[str, Any], watch: Watch) -> Iterator[tuple[str, Any]]:
     Yields:
         (node, its task) when the task ends; (node, None) if the node was lost.
     """
-    waiting, said = dict(tasks), time.monotonic()
+    waiting = dict(tasks)
+    reported = time.monotonic()
     while waiting:
         done, _ = ray.wait(list(waiting.values()), timeout=1.0)
-        there = {node["NodeID"]: called(node) for node in alive()}
-        for node, task in list(waiting.items()):
+        names = {node["NodeID"]: called(node) for node in alive()}
+        for node_id, task in list(waiting.items()):
             if task in done:
-                yield node, waiting.pop(node)
-            elif node not in there or watch.lost(node):
-                del waiting[node]
-                yield node, None
-        if waiting and time.monotonic() - said > REPEAT_SECONDS:
-            said = time.monotonic()
-            watch.say(f"waiting for {', '.join(there[node] for node in waiting)}")
+                yield node_id, waiting.pop(node_id)
+            elif node_id not in names or watch.lost(node_id):
+                del waiting[node_id]
+                yield node_id, None
+        if waiting and time.monotonic() - reported > REPEAT_SECONDS:
+            reported = time.monotonic()
+            watch.say(f"waiting for {', '.join(names[node_id] for node_id in waiting)}")

@@ -69,7 +69,11 @@ class SweepResult:
         return self.finished + self.diverged + self.stopped
 
     def summary(self, failure_log: Path) -> str:
-        """Return the result as a line for people."""
+        """Return the result of a sweep as a line for people.
+
+        Args:
+            failure_log: file with the tracebacks of failed trials.
+        """
         if self.skipped + self.passed_over == self.planned:
             if not self.skipped:
                 return f"nothing to do: none of {counted(self.planned, 'suggestion')} fits the budget"
@@ -77,7 +81,8 @@ class SweepResult:
             return f"nothing to do: {done} done"
         counts = {"done before": self.skipped, "finished": self.finished, "diverged": self.diverged,
                   "stopped early": self.stopped, "failed": len(self.failed), "passed over": self.passed_over}
-        ended = ", ".join(f"{n} {what}" for what, n in counts.items() if n) or "none ended"
+        parts = [f"{count} {status}" for status, count in counts.items() if count]
+        ended = ", ".join(parts) if parts else "none ended"
         text = (f"{counted(self.planned, 'trial')}: {ended}, in {duration(self.wall_seconds)} "
                 f"({duration(self.compute_seconds)} of training)")
         if self.failed:
@@ -144,23 +149,27 @@ class Recorder:
 
         A plugin may contain records, so its digest may depend on them.
         """
-        plain = config.disclosure == "plain"
-        return {name: text if plain or not name.startswith("plugin.") else NOT_RECORDED
-                for name, text in self._tags.items()}
+        if config.disclosure == "plain":
+            return dict(self._tags)
+        return {name: NOT_RECORDED if name.startswith("plugin.") else text for name, text in self._tags.items()}
 
     def left(self, trials: Iterable[TrialConfig]) -> list[TrialConfig]:
         """Return the trials that have not ended."""
         return [config for config in trials if config.trial_key not in self._ended]
 
-    def not_deleted(self, asked_for: Sequence[TrialConfig]) -> list[TrialConfig]:
-        """Return the trials that have not ended in this sweep, from trials that the store does not have as done.
+    def not_deleted(self, missing: Sequence[TrialConfig]) -> list[TrialConfig]:
+        """Return the trials that have not ended in this sweep, and print the names of the others.
 
-        The runs of the other trials were deleted meanwhile; a message names them.
+        The runs of the others ended in this sweep, and were deleted from the store since.
+
+        Args:
+            missing: trials that are not done according to the store.
         """
-        if gone := [config for config in asked_for if config.trial_key in self._ended]:
-            self._progress.say(f"deleted while the sweep ran: {', '.join(map(self._name, gone))}; run the same command "
-                               "again to train what is missing")
-        return self.left(asked_for)
+        deleted = [config for config in missing if config.trial_key in self._ended]
+        if deleted:
+            self._progress.say(f"deleted while the sweep ran: {', '.join(map(self._name, deleted))}; run the same "
+                               "command again to train what is missing")
+        return self.left(missing)
 
     def restart(self, pack: Pack) -> None:
         """Note that a worker died: the pack restarts from its checkpoint or from its first epoch."""
@@ -245,28 +254,33 @@ class Recorder:
             self._odometer.add(records)
 
     def _composed(self, config: TrialConfig, record: EpochRecord) -> EpochRecord:
-        """Return the record with the epsilon of all draws of its trial."""
-        before = self._earlier.get(record.trial_key)
-        if not before:
+        """Return an epoch's record with the epsilon of all draws of secret noise of its trial, composed.
+
+        Without an earlier draw the record is returned as it is.
+        """
+        earlier_draws = self._earlier.get(record.trial_key)  # released epochs of each
+        if not earlier_draws:
             return record
-        paid = config.epochs if record.outcome else record.epoch  # an early end is visible, and so costs all epochs
+        earlier = sum(earlier_draws)
+        epochs = config.epochs if record.outcome else record.epoch  # an early end is visible, and so costs all epochs
         metrics = {name: value for name, value in record.metrics.items() if not name.startswith("epsilon/")}
-        metrics |= {e.metric_name: e.value for e in account(config, sum(before) + paid) if e.is_metric}
+        metrics |= {e.metric_name: e.value for e in account(config, earlier + epochs) if e.is_metric}
         tags = dict(record.tags)
-        if notes := tags.get("privacy.notes"):
-            tags["privacy.notes"] = f"{notes}; {DRAWN.format(number=len(before) + 1, earlier=sum(before))}"
+        if tags.get("privacy.notes"):
+            tags["privacy.notes"] += f"; {DRAWN.format(number=len(earlier_draws) + 1, earlier=earlier)}"
         if DESCRIPTION in tags:
-            tags[DESCRIPTION] = describe(config, sum(before))
+            tags[DESCRIPTION] = describe(config, earlier)
         if_stopped = record.if_stopped and self._composed(config, record.if_stopped)
         return replace(record, metrics=metrics, tags=tags, if_stopped=if_stopped)
 
     def fail(self, pack: Pack, reason: str, text: str) -> None:
-        """Mark the pack's trials that have not ended as failed, and log the traceback `text`.
+        """Mark a pack's trials that have not ended as failed, and log the traceback `text`.
 
         A draw of secret noise counts as released to its last epoch: the failure may depend on the noise.
         """
-        self._fail(pack, reason, text, {config.trial_key: {LOST: str(self._draws.lost(config))}
-                                        for config in self.left(pack.trials) if config.trial_key in self._earlier})
+        secret = [config for config in self.left(pack.trials) if config.trial_key in self._earlier]
+        tags = {config.trial_key: {LOST: str(self._draws.lost(config))} for config in secret}
+        self._fail(pack, reason, text, tags)
 
     def died(self, pack: Pack, reason: str, text: str) -> None:
         """Mark the pack's trials as failed after its worker died; this charges nothing.
@@ -288,7 +302,8 @@ class Recorder:
         """
         self.start(pack)  # a worker may die before its pack has started
         self._write(pack)
-        left, names = self.left(pack.trials), self._names(pack)
+        left = self.left(pack.trials)
+        names = self._names(pack)
         for config in left:
             self._store.fail(config.trial_key, reason, tags.get(config.trial_key))
         if self._odometer and tags:

@@ -196,21 +196,25 @@ def check_trainers(store: Reader, trials: Sequence[TrialConfig]) -> list[str]:
     Raises:
         ConfigError: for a changed statement.
     """
-    known = {trial.trial_key: trial for trial in trials if not trial.parts.trainer.own}
-    trainers = {trial.trainer: trial for trial in known.values()}
-    edited: dict[str, str] = {}
-    for run in store.runs() if known and store.is_open else ():
-        if (trial := known.get(run.trial_key)) and run.tags.get("privacy.certified") == "stated":
+    by_key = {trial.trial_key: trial for trial in trials if not trial.parts.trainer.own}
+    by_trainer = {trial.trainer: trial for trial in by_key.values()}
+    if not by_key or not store.is_open:
+        return []
+    messages: dict[str, str] = {}  # by trainer
+    for run in store.runs():
+        trial = by_key.get(run.trial_key)
+        if trial and run.tags.get("privacy.certified") == "stated":
             _check_statement(trial, run.tags.get("privacy.notes", ""))
-        trial = trainers.get(run.params.get("trainer", ""))
+        trial = by_trainer.get(run.params.get("trainer", ""))
         if trial and run.params.get("trainer_version") == str(trial.trainer_version):
             module = trial.parts.trainer.works.__module__
-            now, then = LOADED.get(module), run.tags.get(f"plugin.{module}")
-            if now and then and then not in (now, NOT_RECORDED):
-                edited.setdefault(trial.trainer, (
+            digest_now, digest_then = LOADED.get(module), run.tags.get(f"plugin.{module}")
+            if digest_now and digest_then and digest_then not in (digest_now, NOT_RECORDED):
+                messages.setdefault(trial.trainer, (
                     f"trainer '{trial.trainer}': its file was another when trials of this sweep were trained with "
-                    f"version {trial.trainer_version} ({then}, and now {now}); raise the version if results change"))
-    return [*edited.values()]
+                    f"version {trial.trainer_version} ({digest_then}, and now {digest_now}); raise the version if "
+                    "results change"))
+    return list(messages.values())
 
 
 def _check_statement(trial: TrialConfig, then: str) -> None:
@@ -228,30 +232,48 @@ def _check_statement(trial: TrialConfig, then: str) -> None:
     except ValueError as error:  # no noise attains the target any more
         now = str(error)
     if not then.startswith(now):
+        statement_then = then.partition(", and nobody")[0]  # the words after it are the same for all trainers
         raise ConfigError(f"event: {now}, and when trial {trial.trial_key} was trained it was another one "
-                          f"('{then.partition(', and nobody')[0]}'); restore the file, or raise the version")
+                          f"('{statement_then}'); restore the file, or raise the version")
 
 
 def _training(trials: Sequence[TrialConfig], packs: Sequence[Pack], at_once: int) -> str:
-    """Return the progress text of a round of a sweep."""
-    maps = computed_features(trials)
-    return (f"training {counted(len(trials), 'trial')} in {counted(len(packs), 'pack')}, {at_once} at a time"
-            + (f"; first features are computed, or read from the cache: {', '.join(maps)}" if maps else ""))
+    """Return the progress text of a sweep that begins to train trials: `training 8 trials in 2 packs, 2 at a time`.
+
+    Args:
+        trials: the trials.
+        packs: packs of these trials.
+        at_once: number of packs that train at the same time.
+    """
+    text = f"training {counted(len(trials), 'trial')} in {counted(len(packs), 'pack')}, {at_once} at a time"
+    features = computed_features(trials)
+    if features:
+        text += f"; first features are computed, or read from the cache: {', '.join(features)}"
+    return text
 
 
 def _by_themselves(missing: Sequence[TrialConfig], kept: Sequence[Pack], checkpoints: Checkpoints) -> list[Pack]:
-    """Return one pack per trial that may need a second draw of secret noise: a refusal then affects one trial only."""
+    """Return a pack for each single trial that may need a second draw of secret noise.
+
+    If the budget refuses the draw, this affects no other trial.
+
+    Args:
+        missing: trials that are not done.
+        kept: packs that resume from checkpoints.
+        checkpoints: the sweep's checkpoints; `known` has the trials that have released secret noise.
+    """
     packed = {trial.trial_key for pack in kept for trial in pack.trials}
-    return [Pack((trial,)) for trial in missing if trial.trial_key in checkpoints.known.keys() - packed]
+    drawn_before = checkpoints.known.keys() - packed
+    return [Pack((trial,)) for trial in missing if trial.trial_key in drawn_before]
 
 
 def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:
-    """Make the early stopping of a search, with all earlier decisions: a promoted trial stays promoted."""
+    """Return the early stopping of a search, with all earlier decisions; None without early stopping."""
     if not experiment.stop or not experiment.search:
         return None
     rungs = Rungs(experiment.stop, experiment.search.metric)
-    for came in rounds.scores(experiment.stop):
-        rungs.is_promoted(*came)
+    for trial_key, epoch, score in rounds.scores(experiment.stop):
+        rungs.is_promoted(trial_key, epoch, score)  # repeats the decision, which `rungs` remembers
     return rungs
 
 
@@ -316,7 +338,8 @@ def recorded(store: Store, lease: Lease, rounds: Rounds, result: SweepResult, co
         result: the result, which decides the status.
         commit: commit of this code.
     """
-    status, experiment = "FAILED", rounds.experiment
+    status = "FAILED"
+    experiment = rounds.experiment
     tags = {**contents(experiment), **shared_view(experiment), **rounds.tags}
     store.open_sweep(experiment.name, experiment.description, params={"trials": experiment.planned},
                      tags={"git_commit": commit}, contents=tags)
@@ -328,7 +351,10 @@ def recorded(store: Store, lease: Lease, rounds: Rounds, result: SweepResult, co
         try:
             lease.confirm()
             yield
-            status = "KILLED" if result.remaining else "FAILED" if result.failed else "FINISHED"
+            if result.remaining:
+                status = "KILLED"
+            elif not result.failed:
+                status = "FINISHED"
         except KeyboardInterrupt:
             status = "KILLED"
             raise

@@ -65,7 +65,7 @@ class Rounds:
         self.suggestions = [] if experiment.search else [Suggestion(trial, True) for trial in experiment.trials]
         self._before = store.decisions() if filter and store.is_open else []
         self._refused = {key for key, run in self._runs().items() if REFUSED in run.tags} if filter else set()
-        self._told = 0
+        self._reported = 0  # number of suggestions with scores that the searcher has
 
     @property
     def trials(self) -> tuple[TrialConfig, ...]:
@@ -105,19 +105,23 @@ class Rounds:
             missing = [trial for trial in self.trials if trial.trial_key not in done]
             if missing or not self._asking or not self.later:
                 return missing
-            self._tell(*self._asking)
-            self._ask(*self._asking, done)
+            search, searcher = self._asking
+            self._report_scores(search, searcher)
+            self._suggest_round(search, searcher, done)
 
-    def _tell(self, search: Search, searcher: Searcher) -> None:
-        """Tell the searcher the scores of the last round."""
-        if self._told == len(self.suggestions):
+    def _report_scores(self, search: Search, searcher: Searcher) -> None:
+        """Report the scores of the last round's suggestions to the searcher; None for a suggestion without a score."""
+        if self._reported == len(self.suggestions):
             return
         runs = self._runs()
-        for number in range(self._told, len(self.suggestions)):
+        for number in range(self._reported, len(self.suggestions)):
             suggestion = self.suggestions[number]
-            run = runs.get(suggestion.trial.trial_key) if suggestion.started else None
-            searcher.tell(number, run.metrics.get(search.metric) if run and run.status in DONE else None)
-        self._told = len(self.suggestions)
+            run = runs.get(suggestion.trial.trial_key)
+            score = None
+            if suggestion.started and run and run.status in DONE:
+                score = run.metrics.get(search.metric)
+            searcher.tell(number, score)
+        self._reported = len(self.suggestions)
 
     def _runs(self) -> dict[str, TrackedRun]:
         """Return the sweep's runs by trial_key; empty before the first trial."""
@@ -130,35 +134,40 @@ class Rounds:
         """
         runs = self._runs()
         for trial in self.trials:
-            if run := runs.get(trial.trial_key):
-                scores = dict(self._store.history(run.run_id, ACCURACY))
-                decided = max(scores, default=0) + (run.status in DONE)
-                yield from ((trial.trial_key, rung, scores[rung])
-                            for rung in stop.rungs(trial.epochs) if rung in scores and rung < decided)
+            run = runs.get(trial.trial_key)
+            if not run:
+                continue
+            scores = dict(self._store.history(run.run_id, ACCURACY))
+            last = max(scores, default=0)
+            decided = last + 1 if run.status in DONE else last  # epochs before this one are decided
+            for rung in stop.rungs(trial.epochs):
+                if rung in scores and rung < decided:
+                    yield trial.trial_key, rung, scores[rung]
 
-    def _ask(self, search: Search, searcher: Searcher, done: Mapping[str, str]) -> None:
-        """Make the next round: a trial may start if all epochs of all trials so far fit the budget.
+    def _suggest_round(self, search: Search, searcher: Searcher, done: Mapping[str, str]) -> None:
+        """Add the suggestions of the next round; a trial may start if all epochs of all trials so far fit the budget.
 
         Args:
             search: the search.
             searcher: suggests its trials.
             done: trial_key -> status; trials that are done cost nothing more.
         """
-        together = search.max_concurrent if search.adaptive or self.filter else search.trials
+        per_round = search.max_concurrent if search.adaptive or self.filter else search.trials
         planned, others = _apart(released_by(self._store)) if self.filter else ({}, [])
-        for _ in range(min(together, self.later)):
+        for _ in range(min(per_round, self.later)):
             trial = search.trial(searcher.ask())
             starts = not self._passed_over(trial)
             if self.filter and starts and trial.trial_key not in done:
-                with_it = {**planned, trial.trial_key: planned.get(trial.trial_key, Release(trial, 0)).whole()}
+                release = planned.get(trial.trial_key, Release(trial, 0))
+                with_it = {**planned, trial.trial_key: release.whole()}
                 starts = self.filter.admits([*with_it.values(), *others])
                 planned = with_it if starts else planned
             self.suggestions.append(Suggestion(trial, starts))
 
     def _passed_over(self, trial: TrialConfig) -> bool:
-        """Whether the next suggestion is this trial, and an earlier run of the search passed it over or refused it.
+        """Whether an earlier run of the search passed over this trial, its next suggestion, or refused it.
 
-        It was refused if it needed another draw of its noise, which did not fit the budget.
+        A trial is refused if it needs another draw of its noise, and that does not fit the budget.
         """
         if trial.trial_key in self._refused:
             return True
@@ -204,11 +213,12 @@ class Odometer:
         self._log()
 
     def add(self, records: Iterable[EpochRecord]) -> None:
-        """Add epochs that the store has now, perhaps repeatedly."""
+        """Count epochs that the store has now, some perhaps for a second time; log epsilon if there are new ones."""
         before = dict(self._live)
         for record in records:
             release = self._live[record.trial_key]
-            self._live[record.trial_key] = replace(release, epochs=max(release.published, record.epoch) + release.lost)
+            epochs = max(release.published, record.epoch) + release.lost
+            self._live[record.trial_key] = replace(release, epochs=epochs)
         if self._live != before:
             self._log()
 
@@ -237,24 +247,25 @@ def filter_of(experiment: Experiment, store: Reader) -> Filter | None:
         ConfigError: as `make_filter`; also if the budget has changed, if it cannot cover trials in the store, or if it
             is overspent.
     """
-    before = store.budget() if store.began else None
-    if before:
-        require_unchanged(experiment.budget, before)
+    stored_budget = store.budget() if store.began else None
+    if stored_budget:
+        require_unchanged(experiment.budget, stored_budget)
     if not experiment.budget:
         return None
-    budget, released = experiment.budget, released_by(store)
-    if released and not before:
+    released = released_by(store)
+    if released and not stored_budget:
         raise ConfigError(f"budget: must be there from the beginning, but {counted(len(released), 'trial')} of the "
-                          f"sweep began without one, got {budget}; give the experiment another name")
+                          f"sweep began without one, got {experiment.budget}; give the experiment another name")
     for name in ("dataset", "sampler", "delta", "noise"):
-        known = {getattr(corner, name) for corner in experiment.corners}
+        allowed = {getattr(corner, name) for corner in experiment.corners}
         for trial in (release.trial for release in released):
-            if getattr(trial, name) not in known:
+            if getattr(trial, name) not in allowed:
                 raise ConfigError(f"{name}: must be that of all trials under a budget, got {getattr(trial, name)} of "
                                   f"trial {trial.trial_key}, which the sweep has; give the experiment another name")
-    filter = make_filter(experiment, int(before[2]) if before else None)
+    order = int(stored_budget[2]) if stored_budget else None  # Renyi order, fixed when the sweep began
+    filter = make_filter(experiment, order)
     if not filter.admits(released):
         spent = filter.epsilon(filter.spent(released))
-        raise ConfigError(f"budget: of {budget}, {spent:.4g} was spent, so that nothing covers the sweep any more; "
-                          "give the experiment another name")
+        raise ConfigError(f"budget: of {experiment.budget}, {spent:.4g} was spent, so that nothing covers the sweep "
+                          "any more; give the experiment another name")
     return filter

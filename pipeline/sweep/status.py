@@ -106,38 +106,40 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
         private: the private folder, if it is not the store's default.
     """
     driver, beat, elsewhere = local_driver(store.root, name), "", ""
-    if not driver and (holder := remote_lease(store, name)):
+    holder = None if driver else remote_lease(store, name)
+    if holder:
         driver, beat = holder
         elsewhere = place(driver)
-    found_it = store.find(name)
-    runs = {run.trial_key: run for run in store.runs()} if found_it else {}
-    decisions = store.decisions() if found_it else []
+    exists = store.find(name)
+    runs = {run.trial_key: run for run in store.runs()} if exists else {}
+    decisions = store.decisions() if exists else []
     if experiment and experiment.search:
-        experiment = store.as_swept(experiment) if found_it else with_trials(experiment, ())
-    found = Checkpoints(PrivateFolder(store.root, private).checkpoints(name), 0.0).found()
-    epochs = {key: checkpoint.epoch for checkpoint in found if not checkpoint.problem
+        experiment = store.as_swept(experiment) if exists else with_trials(experiment, ())
+    checkpoints = Checkpoints(PrivateFolder(store.root, private).checkpoints(name), 0.0).found()
+    epochs = {key: checkpoint.epoch for checkpoint in checkpoints if not checkpoint.problem
               for key in checkpoint.trial_keys}
     if experiment:
         trials = _planned(experiment, runs, driver, epochs)
         later = unknown = experiment.search.trials - len(decisions) if experiment.search else 0
+        command = ["photonic", "sweep", *(words or [str(experiment.source)])]
+        not_done = [t for t in experiment.trials if t.trial_key not in runs or runs[t.trial_key].status not in DONE]
+        stopped = any(map(sums_in_floating_point, not_done))
     else:
         trials = [_state(run, run.tags.get("mlflow.runName", run.trial_key), driver, epochs)
                   for run in runs.values()]
-        planned = (store.planned() or 0) if found_it else 0
-        later, unknown = planned - len(decisions), max(0, planned - _passed_over(decisions) - len(trials))
-    left = unknown or any(trial.status not in DONE for trial in trials)
-    command = ["photonic", "sweep", *(words or [str(experiment.source)])] if experiment else GO_ON
-    go_on = shlex.join(command)
-    stopped = experiment is not None and any(
-        sums_in_floating_point(t) for t in experiment.trials
-        if t.trial_key not in runs or runs[t.trial_key].status not in DONE)
-    refused = tuple(_refusal(f) for f in found if f.problem)
-    nodes = store.nodes(driver) if driver and found_it else None
-    can_resume = left and not driver and not stopped
-    return SweepState(name=name, running=bool(driver), trials=tuple(trials), unknown=unknown, refused=refused,
-                      go_on=go_on if can_resume else "", elsewhere=elsewhere, beat=beat,
+        planned = (store.planned() or 0) if exists else 0
+        later = planned - len(decisions)
+        unknown = max(0, planned - _passed_over(decisions) - len(trials))
+        command = GO_ON
+        stopped = False
+    has_work_left = unknown or any(trial.status not in DONE for trial in trials)
+    can_resume = has_work_left and not driver and not stopped
+    return SweepState(name=name, running=bool(driver), trials=tuple(trials), unknown=unknown,
+                      refused=tuple(_refusal(checkpoint) for checkpoint in checkpoints if checkpoint.problem),
+                      go_on=shlex.join(command) if can_resume else "", elsewhere=elsewhere, beat=beat,
                       search=_search(decisions, max(0, later)) if decisions else "",
-                      budget=_budget(store) if found_it else None, nodes=nodes, stopped=stopped)
+                      budget=_budget(store) if exists else None,
+                      nodes=store.nodes(driver) if driver and exists else None, stopped=stopped)
 
 
 def _planned(experiment: Experiment, runs: Mapping[str, TrackedRun], driver: str,
@@ -172,42 +174,59 @@ def _passed_over(decisions: Sequence[tuple[str, bool]]) -> int:
 
 
 def _budget(store: Reader) -> dict[str, Any] | None:
-    """Return the budget and the epsilon spent by the events in the store; None without a budget."""
-    if not (kept := store.budget()):
+    """Return a sweep's budget (epsilon, delta), the epsilon spent, and the standing of its guarantee; None without."""
+    initial_state = store.budget()
+    if not initial_state:
         return None
     from pipeline.accounting.budget import begun  # imported here: few sweeps need it, and it takes a second
 
-    filter = begun(kept)
-    known = {"epsilon": filter.budget.epsilon, "delta": filter.budget.delta}
+    filter = begun(initial_state)
+    budget = {"epsilon": filter.budget.epsilon, "delta": filter.budget.delta}
     try:
         released = store.released()
     except ConfigError as error:  # of an extension that is not imported here
-        return {**known, "spent": None, "standing": f"not known from the store without its experiment file ({error})"}
-    return {**known, "spent": filter.epsilon(filter.spent(released)),
+        return {**budget, "spent": None, "standing": f"not known from the store without its experiment file ({error})"}
+    return {**budget, "spent": filter.epsilon(filter.spent(released)),
             "standing": standing(release.trial.noise for release in released)}
 
 
 def _state(run: TrackedRun, name: str, driver: str, checkpoints: Mapping[str, int]) -> TrialState:
-    """Return the state of a run. Only trials of `driver`, which runs the sweep now (empty for none), are running."""
+    """Return the state of a trial from its run in the store.
+
+    Args:
+        run: the run.
+        name: the trial's name for people.
+        driver: the driver that runs the sweep now; empty for none. Trials of other drivers are not running.
+        checkpoints: trial_key -> epoch of its checkpoint.
+    """
     epochs = int(run.params["epochs"]) if "epochs" in run.params else 0
-    seen, state, reason = run.epoch, run.status, ""
-    if state == "finished":
-        seen = epochs
-    if state == "running" and run.tags.get("driver") != driver:
-        state, reason = "interrupted", ("its sweep ended, and the one that runs now has not come to it" if driver else
-                                        "no process on this host runs its sweep")
-    elif state == "failed":
+    epoch = epochs if run.status == "finished" else run.epoch
+    checkpoint = 0 if run.status in DONE else checkpoints.get(run.trial_key, 0)
+    status, reason = run.status, ""
+    if status == "running" and run.tags.get("driver") != driver:
+        status = "interrupted"
+        reason = "no process on this host runs its sweep"
+        if driver:
+            reason = "its sweep ended, and the one that runs now has not come to it"
+    elif status == "failed":
         reason = run.tags.get("failure", "")
-    elif state == "diverged":
+    elif status == "diverged":
         reason = "a weight stopped being finite"
-    return TrialState(run.trial_key, name, state, seen, epochs,
-                      0 if state in DONE else checkpoints.get(run.trial_key, 0), reason)
+    return TrialState(run.trial_key, name, status, epoch, epochs, checkpoint, reason)
 
 
-def _taken(node: Mapping[str, Any]) -> str:
-    """Return the resources of a node in use as text: `CPU 2 of 4 in use`."""
-    amounts = [f"{name} {amount[0]:g} of {amount[1]:g} in use" for name, amount in node.items() if name != "node"]
-    return ", ".join(amounts) or "nothing that packs take"
+def _resources_in_use(node: Mapping[str, Any]) -> str:
+    """Return the resources of a node in use as text: `CPU 2 of 4 in use`.
+
+    Args:
+        node: resource -> [used, total]; the key `node` has the node's name.
+    """
+    texts = []
+    for name, amount in node.items():
+        if name != "node":
+            used, total = amount
+            texts.append(f"{name} {used:g} of {total:g} in use")
+    return ", ".join(texts) or "nothing that packs take"
 
 
 def _refusal(found: Found) -> str:
@@ -225,40 +244,46 @@ def as_text(states: Sequence[SweepState]) -> str:
 
 
 def _listed(trials: Sequence[TrialState]) -> list[TrialState]:
-    """Return the trials with a line of their own: the first few of every status."""
-    return [trial for what in SHOWN for trial in [t for t in trials if t.status == what][:MOST_LINES]]
+    """Return the trials that get a line in a sweep's status: the first `MOST_LINES` of every status in `SHOWN`."""
+    listed = []
+    for status in SHOWN:
+        listed += [trial for trial in trials if trial.status == status][:MOST_LINES]
+    return listed
 
 
 def _text(state: SweepState) -> str:
     """Return the state of one sweep as lines of text: trials by status, nodes, search, budget, then single trials."""
-    counts = {name: n for name, n in state.counts.items() if n and name != "done"}
+    counts = [f"{count} {status}" for status, count in state.counts.items() if count and status != "done"]
     total = len(state.trials) + state.unknown
-    told = ", ".join(f"{n} {name}" for name, n in counts.items()) or "none"
     where = "not running here"
     if state.running:
         where = f"running on {state.elsewhere}" if state.elsewhere else "running"
-    lines = [f"{state.name}: {counted(total, 'trial')}: {told}; {where}"]
+    lines = [f"{state.name}: {counted(total, 'trial')}: {', '.join(counts) or 'none'}; {where}"]
     if state.elsewhere:
         lines.append(f"  last sign of life in the store: {state.beat or 'none yet'}; one is due every "
                      f"{BEAT_SECONDS:g} s, and after {MISSED_BEATS * BEAT_SECONDS:g} s without one `photonic sweep` "
                      "takes over")
     if state.running:
-        lines += [f"  node {node['node']}: {_taken(node)}" for node in state.nodes or ()] or [
-            f"  nodes: unknown; the driver notes them every {BEAT_SECONDS:g} s while packs train"]
+        for node in state.nodes or ():
+            lines.append(f"  node {node['node']}: {_resources_in_use(node)}")
+        if not state.nodes:
+            lines.append(f"  nodes: unknown; the driver notes them every {BEAT_SECONDS:g} s while packs train")
     if state.search:
         lines.append(f"  search: {state.search}")
     if state.budget:
-        spent = "an unknown part" if state.budget["spent"] is None else f"{state.budget['spent']:.4g}"
-        lines.append("  budget: epsilon {spent} of {epsilon:g} spent at delta {delta:g}, {standing}".format(
-            **{**state.budget, "spent": spent}))
+        epsilon, delta, spent = (state.budget[name] for name in ("epsilon", "delta", "spent"))
+        spent_text = "an unknown part" if spent is None else f"{spent:.4g}"
+        lines.append(f"  budget: epsilon {spent_text} of {epsilon:g} spent at delta {delta:g}, "
+                     f"{state.budget['standing']}")
     for trial in _listed(state.trials):
-        seen = f", epoch {trial.epoch} of {trial.epochs}" if trial.epoch else ""
-        saved = f", checkpoint of epoch {trial.checkpoint}" if trial.checkpoint else ""
-        lines.append(f"  {trial.status:<11} {trial.name} ({trial.trial_key}){seen}{saved}"
-                     + (f": {trial.reason}" if trial.reason else ""))
-    for what in SHOWN:
-        if (more := sum(trial.status == what for trial in state.trials) - MOST_LINES) > 0:
-            lines.append(f"  {what:<11} {more} more, which --json lists")
+        epoch = f", epoch {trial.epoch} of {trial.epochs}" if trial.epoch else ""
+        checkpoint = f", checkpoint of epoch {trial.checkpoint}" if trial.checkpoint else ""
+        reason = f": {trial.reason}" if trial.reason else ""
+        lines.append(f"  {trial.status:<11} {trial.name} ({trial.trial_key}){epoch}{checkpoint}{reason}")
+    for status in SHOWN:
+        not_listed = sum(trial.status == status for trial in state.trials) - MOST_LINES
+        if not_listed > 0:
+            lines.append(f"  {status:<11} {not_listed} more, which --json lists")
     lines += [f"  checkpoint that cannot be used: {text}" for text in state.refused]
     if state.stopped:
         lines.append("  to go on: trials with noise 'secure' in floating point train no more; copy the file, and give "

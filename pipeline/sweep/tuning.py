@@ -83,9 +83,13 @@ def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trai
 
 
 def _resources(pack: Pack, resources: Resources) -> Any:
-    """Return the resources of a pack. The type is Any: Ray accepts a dict, but its annotation does not."""
-    return {{"CPU": "cpu", "GPU": "gpu"}.get(name, name): amount for name, amount
-            in bundle(resources, pack.needs_opu).items()}
+    """Return the resources of a pack under Ray Tune's names, which has `cpu` where Ray has `CPU`.
+
+    The type is Any: Ray accepts a dict, but its annotation does not.
+    """
+    names = {"CPU": "cpu", "GPU": "gpu"}
+    amounts = bundle(resources, pack.needs_opu)
+    return {names.get(name, name): amount for name, amount in amounts.items()}
 
 
 def make_searcher(search: Search) -> Searcher:
@@ -122,19 +126,21 @@ class OptunaSearcher:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         space = OptunaSearch.convert_search_space({name: tune_domain(domain) for name, domain in search.space.items()})
         sampler = optuna.samplers.TPESampler(seed=search.seed, constant_liar=True)
-        self._search, self._asked = search, 0
+        self._search = search
+        self._n_suggestions = 0
         self._searcher = OptunaSearch(space, metric=search.metric, mode="max", sampler=sampler)
 
     def ask(self) -> dict[str, Any]:
-        """Return the next suggestion, a value for every setting of the space.
+        """Return Optuna's next suggestion, a value for every setting of the search space.
 
         Raises:
             RuntimeError: if Optuna returns no settings.
         """
-        values = self._searcher.suggest(str(self._asked))
-        self._asked += 1
+        values = self._searcher.suggest(str(self._n_suggestions))
+        self._n_suggestions += 1
         if not isinstance(values, dict):
-            raise RuntimeError(f"Optuna was asked for trial {self._asked} of the search, and suggests {values!r}")
+            raise RuntimeError(f"Optuna must suggest settings for trial {self._n_suggestions} of the search, got "
+                               f"{values!r}")
         return {name: chosen(domain, values[name]) for name, domain in self._search.space.items()}
 
     def tell(self, number: int, score: float | None) -> None:
@@ -143,7 +149,7 @@ class OptunaSearcher:
 
 
 def tune_domain(domain: Domain) -> Any:
-    """Return Ray Tune's domain; choices are numbered, as they may be lists."""
+    """Return a setting's possible values as a domain of Ray Tune; a choice becomes its index, as it may be a list."""
     if domain.kind == "choice":
         return tune.choice(range(len(domain.values)))
     kinds = {"uniform": tune.uniform, "loguniform": tune.loguniform, "randint": tune.randint}
@@ -170,14 +176,23 @@ class Rungs:
                                    reduction_factor=stop.factor)
 
     def is_promoted(self, trial_key: str, epoch: int, score: float) -> bool:
-        """Whether a trial at a rung is promoted: it is one of the best there so far."""
+        """Whether a trial at a rung is promoted: it is one of the best there so far.
+
+        Args:
+            trial_key: identity of the trial.
+            epoch: epoch of the rung.
+            score: the trial's metric after this epoch.
+        """
         trial = SimpleNamespace(trial_id=trial_key)
         self._rule.on_trial_add(None, trial)
-        return self._rule.on_trial_result(None, trial, {"epoch": epoch, "score": score}) != self._rule.STOP
+        decision = self._rule.on_trial_result(None, trial, {"epoch": epoch, "score": score})
+        return decision != self._rule.STOP
 
     def all_promoted(self, records: Iterable[EpochRecord]) -> bool:
-        """Whether all trials of these records that are at a rung are promoted."""
-        return all(self.is_promoted(r.trial_key, r.epoch, r.metrics[self._metric]) for r in records if r.if_stopped)
+        """Whether all trials that are at a rung, according to these records, are promoted."""
+        at_rung = (record for record in records if record.if_stopped)
+        return all(self.is_promoted(record.trial_key, record.epoch, record.metrics[self._metric])
+                   for record in at_rung)
 
 
 class PackTrainable(tune.Trainable):
@@ -186,8 +201,18 @@ class PackTrainable(tune.Trainable):
     # Ray adds the arguments of `with_parameters` to the config.
     def setup(self, config: dict[str, Any], packs: Sequence[Pack], trainer: Trainer,  # type: ignore[override]
               plugins: Plugins, code: str) -> None:
+        """Prepare a worker of Ray Tune.
+
+        Args:
+            config: `pack`, the index of the first pack.
+            packs: all packs.
+            trainer: trains a pack.
+            plugins: names of modules to import, and their folder.
+            code: digest of the driver's program; a worker with another program refuses to train.
+        """
         load_plugins(*plugins)  # first, as plugins define trials
-        self._packs, self._trainer = packs, trainer if code == PROGRAM else other_code
+        self._packs = packs
+        self._trainer = trainer if code == PROGRAM else refuse_to_train
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -199,8 +224,8 @@ class PackTrainable(tune.Trainable):
         return next(self._epochs, {"records": [], "done": True})
 
 
-def other_code(pack: Pack) -> Iterator[list[EpochRecord]]:
-    """Refuse to train, in a worker that started after the package's files had changed.
+def refuse_to_train(pack: Pack) -> Iterator[list[EpochRecord]]:
+    """Raise an error in place of training, in a worker that started after the package's files had changed.
 
     Raises:
         RuntimeError: always.
@@ -229,10 +254,15 @@ class PackOrder(FIFOScheduler):
         self._driver.kill = self.kill
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        # The worker takes its next step, which draws the noise it asked for, only after this returns.
+        """Return Tune's decision, CONTINUE or STOP, after a worker's result: a request to draw noise, or records.
+
+        The worker takes its next step, which draws the requested noise, only after this returns.
+        """
         if "draw" in result:
-            return self.CONTINUE if self._driver.lets_draw(trial, result["draw"]) else self.STOP
-        return self.CONTINUE if self._rungs is None or self._rungs.all_promoted(result["records"]) else self.STOP
+            may_continue = self._driver.lets_draw(trial, result["draw"])
+        else:
+            may_continue = self._rungs is None or self._rungs.all_promoted(result["records"])
+        return self.CONTINUE if may_continue else self.STOP
 
     def kill_workers(self) -> None:
         """Kill all workers at once and free their resources; Tune itself would wait for the end of every epoch."""
@@ -240,10 +270,11 @@ class PackOrder(FIFOScheduler):
             self._controller._actor_manager.cleanup()
 
     def kill(self, trial: Any) -> None:
-        """Kill the worker of one pack; the pack restarts as after a worker's death."""
+        """Kill the worker that trains a trial of Tune, which is a pack; the pack restarts as after a worker's death."""
         worker = self._controller._trial_to_actor.get(trial)
-        if started := self._controller._actor_manager._live_actors_to_ray_actors_resources.get(worker):
-            ray.kill(started[0])
+        live = self._controller._actor_manager._live_actors_to_ray_actors_resources.get(worker)
+        if live:  # Ray's actor, and its resources
+            ray.kill(live[0])
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         self._freed = trial.placement_group_factory
@@ -258,8 +289,11 @@ class PackOrder(FIFOScheduler):
             return None
         waiting = [trial for trial in tune_controller.get_live_trials()
                    if trial.status == "PENDING" and trial.placement_group_factory == self._freed]
+        if not waiting:
+            return None
         waiting.sort(key=lambda trial: trial.config["pack"])
-        return waiting[min(self._starting, len(waiting) - 1)] if waiting else None
+        first_without_worker = min(self._starting, len(waiting) - 1)
+        return waiting[first_without_worker]
 
 
 class Driver(tune.Callback):
@@ -335,9 +369,9 @@ class Driver(tune.Callback):
             raise
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Write due records, check the resources, and kill workers whose results were lost, after each of Tune's steps.
+        """Write due records, check the cluster's resources, and kill workers whose results were lost.
 
-        Tune prescribes the arguments, which are not used.
+        Tune calls it after each of its steps, and prescribes the arguments, which are not used.
         """
         with self._writing():
             self._recorder.write_due()

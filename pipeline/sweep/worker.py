@@ -33,9 +33,11 @@ Trainer = Callable[[Pack], Iterator[list[EpochRecord] | Draw]]
 
 
 def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
-    """Yield per epoch `{"records": one for each trial that had not ended}`; after an exception also its text.
+    """Train a pack, and yield a result for Ray Tune after every epoch.
 
-    A result with `draw` is a question; asking for the next result answers it.
+    A result is `{"records": [a record for each trial that had not ended]}`. It may also have `draw`, a request to draw
+    secret noise, which the caller grants when it asks for the next result. An exception in training becomes the last
+    result, with `error` and `traceback`.
 
     Args:
         pack: the pack.
@@ -44,17 +46,17 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
     live = {trial.trial_key for trial in pack.trials}
     try:
         # A request for the next item confirms the last one: after the last epoch the trainer may remove its checkpoint.
-        for records in trainer(pack):
-            if isinstance(records, Draw):
-                yield {"records": [], "draw": records}
+        for item in trainer(pack):
+            if isinstance(item, Draw):
+                yield {"records": [], "draw": item}
                 continue
-            live -= {record.trial_key for record in records if record.outcome}
-            yield {"records": records}
+            live -= {record.trial_key for record in item if record.outcome}
+            yield {"records": item}
         if live:
             raise RuntimeError(f"training ended without an outcome of {', '.join(sorted(live))}")
     except Exception as error:
-        said = public_line(error) if pack.shared.hides_errors else one_line(error)
-        yield {"records": [], "error": said, "traceback": traceback.format_exc()}
+        reason = public_line(error) if pack.shared.hides_errors else one_line(error)
+        yield {"records": [], "error": reason, "traceback": traceback.format_exc()}
 
 
 def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Checkpoints,
@@ -182,10 +184,9 @@ class CheckpointKeeper:
             return
         training.restore(saved.arrays, saved.values)
         self._history = list(saved.records)
-        *earlier, last = (list(records) for _, records in
-                          itertools.groupby(self._history, key=lambda record: record.epoch))
-        yield from earlier
-        yield _noted(last, f"resumed from epoch {training.epoch}")
+        by_epoch = [list(records) for _, records in itertools.groupby(self._history, key=lambda record: record.epoch)]
+        yield from by_epoch[:-1]
+        yield _noted(by_epoch[-1], f"resumed from epoch {training.epoch}")
 
     def keep(self, training: Run, records: list[EpochRecord]) -> list[list[EpochRecord]]:
         """Save a checkpoint if one is due; return the epochs that need not wait for a checkpoint.
@@ -197,8 +198,9 @@ class CheckpointKeeper:
         # Epochs with secret noise wait for a checkpoint, if there can be one.
         must_wait = self._pack.shared.draws_fresh_noise and training.resumable
         self._history += records
-        due = must_wait if training.ended else time.monotonic() - self._saved_at >= self._checkpoints.seconds
-        saved = due and training.resumable and self._save(training)
+        is_interval_over = time.monotonic() - self._saved_at >= self._checkpoints.seconds
+        is_due = must_wait if training.ended else is_interval_over  # at the end, only secret noise needs a checkpoint
+        saved = is_due and training.resumable and self._save(training)
         self._held.append(_noted(records, self._note))
         self._note = ""
         if must_wait and not saved and not training.ended:
@@ -220,15 +222,17 @@ class CheckpointKeeper:
             if not self._warned:
                 problem = (f"no checkpoint could be written ({one_line(error)}), the one before is kept, training goes "
                            "on")
-                self._note, self._warned = "; ".join(filter(None, (self._note, problem))), True
+                self._note = f"{self._note}; {problem}" if self._note else problem
+                self._warned = True
             return False
         return True
 
 
 def _noted(records: list[EpochRecord], note: str) -> list[EpochRecord]:
-    """Return the records with `note` in the tag `checkpoint`, if there is a note."""
-    return [dataclasses.replace(record, tags={**record.tags, "checkpoint": note}) if note else record
-            for record in records]
+    """Return the records with a note in their tag `checkpoint`; an empty note changes nothing."""
+    if not note:
+        return records
+    return [dataclasses.replace(record, tags={**record.tags, "checkpoint": note}) for record in records]
 
 
 @functools.lru_cache(maxsize=2)
@@ -244,8 +248,9 @@ def _dataset(name: str, folder: Path | None, device: str) -> Dataset:
 
 def one_line(error: BaseException) -> str:
     """Return an exception as one line, `ValueError: message (training.py:120)`."""
-    message = str(error).strip()
-    return f"{type(error).__name__}: {message.splitlines()[0] if message else 'without a message'}{_place(error)}"
+    lines = str(error).strip().splitlines()
+    message = lines[0] if lines else "without a message"
+    return f"{type(error).__name__}: {message}{_place(error)}"
 
 
 def public_line(error: BaseException) -> str:
@@ -253,14 +258,23 @@ def public_line(error: BaseException) -> str:
 
     A message that was not written for users may contain numbers from records or noise: only type and place are given.
     """
-    if public := getattr(error, "public", ""):
+    public = getattr(error, "public", "")
+    if public:
         return f"{type(error).__name__}: {public}{_place(error)}"
-    return one_line(error) if isinstance(error, UserError) else f"{type(error).__name__}{_place(error)}"
+    if isinstance(error, UserError):
+        return one_line(error)
+    return f"{type(error).__name__}{_place(error)}"
 
 
 def _place(error: BaseException) -> str:
-    """Return the place of an error as ` (file.py:120)`: in a user's trainer, or the last frame of its traceback."""
-    if place := getattr(error, "place", ""):  # in a user's trainer
-        return f" ({place})"
+    """Return the place of an error in the code as ` (file.py:120)`; empty if it is not known.
+
+    It is the place in a user's trainer, if the error has one, else the last frame of its traceback.
+    """
+    trainer_place = getattr(error, "place", "")
+    if trainer_place:
+        return f" ({trainer_place})"
     frames = traceback.extract_tb(error.__traceback__)
-    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    if not frames:
+        return ""
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"

@@ -152,7 +152,7 @@ def test_what_was_saved_is_what_is_loaded_and_one_file_replaces_the_other(tmp_pa
 @pytest.mark.parametrize(("known", "says"), [
     (PublishedState("", 1), ""),
     (PublishedState("", 2), "later epochs of its trials were published, and would be drawn anew"),
-    (PublishedState("00000001", 1), "another draw has taken the place of the one that it is of")])
+    (PublishedState("00000001", 1), "another draw of its secret noise has replaced its own")])
 def test_a_checkpoint_behind_what_the_store_has_of_a_secret_trial_is_not_gone_on_with(tmp_path, known, says):
     pack, _ = saved_pack(tmp_path)
     checkpoints = Checkpoints(tmp_path, 0, {pack.trials[0].trial_key: known})

@@ -95,12 +95,12 @@ def test_wrong_answers_are_refused_and_nothing_is_written(options, says, tmp_pat
 def test_what_no_option_says_is_asked():
     replies = iter(["mnist", "", "", "1 2", ""])
     asked = []
-    answers = first_file.asked({"dataset": None}, lambda question: (asked.append(question), next(replies))[1])
+    answers = first_file.read_answers({"dataset": None}, lambda question: (asked.append(question), next(replies))[1])
     assert answers == Answers("mnist", "pixels", "records", (1.0, 2.0), 10.0) and len(asked) == 5
     assert asked[3] == "Epsilons [1,3,8]: "
     asked.clear()
-    silent = first_file.asked({"private": "nothing", "dataset": "digits", "features": "pixels", "minutes": "2"},
+    silent = first_file.read_answers({"private": "nothing", "dataset": "digits", "features": "pixels", "minutes": "2"},
                               lambda question: asked.append(question) or "")
     assert not asked and silent.minutes == 2.0
     with pytest.raises(ConfigError, match="^--minutes: must be a number, got 'soon'"):
-        first_file.asked({"minutes": "soon"}, lambda question: "")
+        first_file.read_answers({"minutes": "soon"}, lambda question: "")
