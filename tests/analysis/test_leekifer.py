@@ -174,8 +174,7 @@ def test_the_report_ranks_methods_and_names_both_epsilons(store, tmp_path):
 @pytest.mark.parametrize(("secure", "says"), [
     (set(), "certified ε (simulated; replace-one, without_replacement, δ = 1e-05)"),
     ({"bp", "dfa"}, "certified ε (replace-one, without_replacement, δ = 1e-05)"),
-    ({"dfa"}, "certified ε (partly simulated; replace-one, "),
-])
+    ({"dfa"}, "certified ε (partly simulated; replace-one, ")])
 def test_the_caption_says_where_the_noise_of_the_private_trials_comes_from(store, secure, says):
     runs = load_runs(store, TRIALS)
     runs.loc[runs["algorithm"].isin(secure) & (runs["mechanism"] != "none"), "noise"] = "secure"
