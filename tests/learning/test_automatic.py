@@ -83,8 +83,7 @@ def test_lengths_in_integers_are_those_of_the_closed_form_less_what_is_truncated
 def test_it_is_accounted_for_as_per_example_whatever_gamma(changes):
     automatic = dataclasses.replace(TRIAL, **changes)
     per_example = dataclasses.replace(automatic, mechanism="per_example")
-    assert (account(automatic) == account(per_example)
-            == account(dataclasses.replace(automatic, clipping_gamma=2.0)))
+    assert (account(automatic) == account(per_example) == account(dataclasses.replace(automatic, clipping_gamma=2.0)))
     assert account(automatic)[0].kind == "certified"
     assert noise_deviation(automatic) == noise_deviation(per_example)
     assert len({t.trial_key for t in (automatic, per_example, dataclasses.replace(automatic, clipping_gamma=2.0))}) == 3
@@ -107,8 +106,7 @@ def test_an_audit_finds_a_bound_that_is_not_kept():
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"clipping_gamma": 0.0}, "clipping_gamma: must be >= 1e-06"),
-    ({"denoise": True, "algorithm": "bp", "projector": ""}, "denoise: must be false with bp"),
-])
+    ({"denoise": True, "algorithm": "bp", "projector": ""}, "denoise: must be false with bp")])
 def test_what_cannot_be_run_is_refused(changes, message):
     with pytest.raises(ConfigError, match=f"^{message}"):
         dataclasses.replace(TRIAL, **changes)
