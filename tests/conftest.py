@@ -105,6 +105,12 @@ def said(monkeypatch):
 
 
 @pytest.fixture
+def only_svg(monkeypatch):
+    """Figures are written in one format, which takes a third of the time."""
+    monkeypatch.setattr("analysis.style.FORMATS", ("svg",))
+
+
+@pytest.fixture
 def extensions():
     """What a test registers, or loads as a plugin, is gone after it."""
     with forgotten_plugins():

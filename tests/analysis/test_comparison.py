@@ -13,7 +13,6 @@ from commands import said
 from latex_tools import check
 from scipy.stats import ttest_ind, ttest_rel
 
-from analysis import style
 from analysis.comparison.match import PAIRED, WELCH, Side, accuracies, compare, headline, overlay, texts
 from analysis.comparison.report import _labels, draw, draw_overlay, plot, plot_overlay
 from analysis.exhibits.exhibit import MOST_WORDS
@@ -70,12 +69,6 @@ def sides(root):
              "more": fill(root / "one", "more", MORE_SEEDS, 3)}
     shutil.copytree(root / "one", root / "two")  # of another checkout
     return found
-
-
-@pytest.fixture
-def only_svg(monkeypatch):
-    """Figures are written in one format."""
-    monkeypatch.setattr(style, "FORMATS", ("svg",))
 
 
 def cell(found, metric="test/accuracy", **wanted):

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 from latex_tools import check
 
-from analysis import style
 from analysis.exhibits import envelope, headline, main_effects, means, parallel_coordinates
 from analysis.exhibits.catalogue import draw, left_out, mismatch
 from analysis.exhibits.exhibit import ENVELOPE, MOST_WORDS
@@ -299,9 +298,8 @@ def test_captions_of_frontiers_have_at_most_forty_words(metric, kind, formula):
     assert max(len(caption.split()) for caption in found) <= MOST_WORDS, found
 
 
-def test_captions_of_grids_have_at_most_forty_words(monkeypatch):
+def test_captions_of_grids_have_at_most_forty_words(monkeypatch, only_svg):
     monkeypatch.setattr(choice, "_composed", lambda *_: 1.0)
-    monkeypatch.setattr(style, "FORMATS", ("svg",))  # the tables of LaTeX alone are read
     runs, certified = crowded(), tracked(GRID)
     drawn = [draw(name, None, runs, None) for name in ("frontier_slices", "parallel_coordinates", "means",
                                                        "clipping_norm_sweep", "batch_size_sweep")]

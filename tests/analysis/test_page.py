@@ -245,7 +245,7 @@ def test_a_trial_leads_to_its_run(store, experiment, html):
         assert address(there, "abc") == (f"{page}/#/experiments/7/runs/abc?{TRAINING}" if page else "")
 
 
-def test_pages_of_equal_runs_are_equal(store, experiment, files, tmp_path):
+def test_pages_of_equal_runs_are_equal(store, experiment, files, tmp_path, only_svg):
     again = write(dataclasses.replace(experiment, report=()), store, tmp_path / "a").files[-1].read_bytes()
     assert again == write(dataclasses.replace(experiment, report=()), store, tmp_path / "b").files[-1].read_bytes()
 

@@ -23,6 +23,7 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Resources
 from pipeline.trials.records import EpochRecord, Outcome
 
+pytestmark = pytest.mark.usefixtures("only_svg")
 # z = 20 on the sum, sensitivity 2 C, two epochs: mu = 2 sqrt(2)/20.
 BASE = TrialConfig(dataset="digits", mechanism="per_example", sampler="shuffled", noise_multiplier=20.0, epochs=2,
                    batch_size=64)
