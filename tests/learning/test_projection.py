@@ -205,7 +205,8 @@ def test_hardware_drives_lightonmls_own_opu():
 
 
 @pytest.mark.parametrize(("fail", "raised", "says"), [
-    ("", None, None), ("", KeyboardInterrupt, None), ("linear_transform", OSError, "shutter"), ("fit1d", OSError, "fit1d")])
+    ("", None, None), ("", KeyboardInterrupt, None), ("linear_transform", OSError, "shutter"),
+    ("fit1d", OSError, "fit1d")])
 def test_hardware_is_closed_once_however_the_block_ends(fail, raised, says):
     opener = Opener(fail)
     with (pytest.raises(raised, match=says) if raised else contextlib.nullcontext(),
