@@ -190,7 +190,7 @@ def test_slurm_script_names_a_data_folder_only_if_there_is_one(there, given, exp
 
 
 @pytest.mark.parametrize(("settings", "message"), [
-    ({"JOINING": "2", "JOIN_SECONDS": "2"}, "2 of 3 nodes joined within 2 s (JOIN_SECONDS)"),
+    ({"JOINING": "2", "JOIN_SECONDS": "1"}, "2 of 3 nodes joined within 1 s (JOIN_SECONDS)"),
     ({"HEAD_SECONDS": "-1"}, "Ray's head ended; its messages say why"),
     ({"JOINING": "1", "SRUN_SECONDS": "0"}, "srun ended when 1 of 3 nodes had joined; its messages say why")])
 def test_slurm_script_ends_if_a_node_does_not_join(settings, message, submit, tmp_path):
