@@ -57,9 +57,9 @@ def test_published_numbers_are_checked_to_their_last_digit(tmp_path):
 
 
 @pytest.mark.parametrize("change, message", [
-    (dict(function="gdp_epsilon"), "a: no function 'gdp_epsilon'; there are"),
+    (dict(function="gdp_epsilon"), r"a: no function 'gdp_epsilon'; there are a1_alt, "),
     (dict(inputs=dict(mu=1.0)), "a: gdp_eps: .*delta"),
-    (dict(expected=dict(epsilon=1.0)), r"a: gdp_eps: expects \{'epsilon': 1.0\}"),
+    (dict(expected=dict(epsilon=1.0)), r"a: gdp_eps: expects \{'epsilon': 1.0\}, and the function gives 4.37"),
     (dict(expected="large"), "a: gdp_eps: could not convert")])
 def test_malformed_cases_are_named(change, message, tmp_path):
     with pytest.raises(CheckError, match=message):

@@ -214,10 +214,10 @@ ONE_SIGMA, PLAIN = grid(sigma=[0.1], tau_h=TAUS), [TrialConfig(algorithm="bp")]
 
 
 @pytest.mark.parametrize(("exhibit", "trials", "reason"), [
-    ("alignment_heatmap", ONE_SIGMA, "two values or more of both sigma and"),
+    ("alignment_heatmap", ONE_SIGMA, "two values or more of both sigma and tau_h, got sigma 0.1 and tau_h 0.5, 1"),
     ("accuracy_heatmap", PLAIN, "got sigma none and tau_h none"),
     ("accuracy_heatmap", grid(sigma=SIGMAS, tau_h=TAUS, batch_size=BATCHES, validation_fraction=[0.0]),
-     "chooses by validation accuracy among"),
+     "chooses by validation accuracy among trials of one algorithm, sigma and tau_h, here differing in batch_size"),
     ("alignment_heatmap", grid(sigma=SIGMAS, tau_h=TAUS, alignment_batches=[0]), "alignment_batches 0"),
     ("tau_h_sweep", BY_BATCH, "at two values or more of tau_h, got 1"),
     ("batch_size_sweep", PLAIN, "two values or more of batch_size, got 256"),

@@ -164,8 +164,8 @@ def test_kinds_that_have_no_frontier_are_refused(runs, kind):
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"delta": 1e-6}, "delta: must be the same for all points"),
-    ({"privacy.relation": "replace-one"}, "relation: must be the same .* got"),
+    ({"delta": 1e-6}, r"delta: must be the same for all points of one frontier, got 1e-05, 1e-06"),
+    ({"privacy.relation": "replace-one"}, r"relation: must be the same .* got add/remove, replace-one"),
     ({"dataset": "mnist"}, r"dataset: must be the same .* got digits, mnist")])
 def test_what_may_not_be_mixed(runs, change, message):
     mixed = runs.copy()

@@ -151,8 +151,8 @@ def test_a_trial_without_a_score_is_named(store, name):
 
 
 @pytest.mark.parametrize(("sources", "says", "standing"), [
-    (["research"] * 4, "the guarantee, and a release needs", "simulated"),
-    (["secure"] * 4, "Noise and batches came from the", "certified"),
+    (["research"] * 4, "the guarantee, and a release needs secret noise. The simulation leaves out", "simulated"),
+    (["secure"] * 4, "Noise and batches came from the operating system", "certified"),
     (["secure", "research", "secure", "secure"], "of 1 of 4 trials comes from a recorded seed", "partly simulated")])
 def test_a_choice_is_simulated_by_the_noise_of_all_that_was_looked_at(store, sources, says, standing):
     store.attach("best")
@@ -168,9 +168,9 @@ def test_a_choice_is_simulated_by_the_noise_of_all_that_was_looked_at(store, sou
 
 
 @pytest.mark.parametrize(("other", "message"), [
-    ({"dataset": "mnist"}, "dataset: must be one for all trials, got"),
-    ({"delta": 1e-6}, "delta: must be one for all trials, got"),
-    ({"sampler": "poisson"}, "relation: must be one for all trials")])
+    ({"dataset": "mnist"}, "dataset: must be one for all trials, got digits and mnist"),
+    ({"delta": 1e-6}, "delta: must be one for all trials, got 1e-05 and 1e-06"),
+    ({"sampler": "poisson"}, "relation: must be one for all trials, got add/remove and replace-one")])
 def test_what_cannot_be_composed(other, message):
     with pytest.raises(UnsupportedAccounting, match=message):
         selected_epsilon((BASE, replace(BASE, **other)), Selection())

@@ -143,7 +143,7 @@ def test_noise_on_the_released_update_defeats_the_attack(digits, monkeypatch):
 
 @pytest.mark.parametrize("arguments, message", [
     (dict(layer=0), "layer: must be at least 1 and at most 3, got 0"), (dict(layer=4), "layer: .* got 4"),
-    (dict(steps=0), "steps: must be at least 1 and at most"), (dict(steps=41), "steps: ")])
+    (dict(steps=0), "steps: must be at least 1 and at most the 40 of an epoch, got 0"), (dict(steps=41), "steps: ")])
 def test_row_space_audit_refuses(arguments, message, digits):
     with pytest.raises(ValueError, match=message):
         row_space_audit(DIGITS, digits, **arguments)
@@ -310,7 +310,7 @@ def test_one_run_audit_guesses_the_extremes():
     (lambda: one_run_audit(np.ones(4, bool), np.ones(4), 3, 0.0), "r: must be even, at least 2 and at most m = 4"),
     (lambda: one_run_audit(np.ones(4, bool), np.ones(4), 6, 0.0), "r: must be even"),
     (lambda: one_run_audit(np.ones(2, bool), np.array([0, np.nan]), 2, 0.0), "scores: must be numbers"),
-    (lambda: two_point_step_audit(lambda j: 0.0, 0.0, 3), "trials: must be an even number of at"),
+    (lambda: two_point_step_audit(lambda j: 0.0, 0.0, 3), "trials: must be an even number of at least 2, got 3"),
     (lambda: two_point_step_audit(lambda j: math.nan, 0.0, 2), "step: must be numbers"),
     (lambda: auc([], [1.0]), "scores_members: must be numbers"),
     (lambda: tpr_at_fpr([1.0], [1.0], 1.5), "fpr: must be >= 0 and <= 1, got 1.5")])

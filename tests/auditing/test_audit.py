@@ -139,13 +139,13 @@ def test_one_run_calibration_with_a_gaussian_mechanism():
 
 
 @pytest.mark.parametrize("call, message", [
-    (lambda: one_run(100, 101, 5, 0.0), "r: must be at least 1 and at most m ="),
+    (lambda: one_run(100, 101, 5, 0.0), "r: must be at least 1 and at most m = 100, got 101"),
     (lambda: one_run(100, 0, 0, 0.0), "r: must be"),
-    (lambda: one_run(100, 10, 11, 0.0), "v: must be at least 0 and at most r ="),
+    (lambda: one_run(100, 10, 11, 0.0), "v: must be at least 0 and at most r = 10, got 11"),
     (lambda: one_run(100, 10, 5, 1.0), "delta: must be >= 0 and < 1, got 1.0"),
     (lambda: one_run(100, 10, 5, math.nan), "delta: must be"),
     (lambda: one_run(100, 10, 5, 0.0, p=0.0), "p: must be > 0 and < 1, got 0.0"),
-    (lambda: two_point(-1, 10, 0, 10, 0.0), "fp: must be at least 0 and at most the"),
+    (lambda: two_point(-1, 10, 0, 10, 0.0), "fp: must be at least 0 and at most the 10 trials, got -1"),
     (lambda: two_point(0, 10, 11, 10, 0.0), "fn: must be"),
     (lambda: two_point(0, 0, 0, 10, 0.0), "fp: must come from at least 1 trial, got 0"),
     (lambda: two_point(0, 10, 0, 10, -0.1), "delta: must be"),

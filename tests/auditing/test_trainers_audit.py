@@ -203,9 +203,10 @@ def test_a_step_without_its_event_is_refused(given, message):
 
 
 @pytest.mark.parametrize("update, message", [
-    (lambda x: None, "gives None as a step; must be the"), (lambda x: x, "gives torch.float32 [8, 1, 8, 8] as a step"),
+    (lambda x: None, "gives None as a step; must be the released update, floating point [d]"),
+    (lambda x: x, "gives torch.float32 [8, 1, 8, 8] as a step"),
     (lambda x: x.flatten().long(), "gives torch.int64 [512] as a step"),
-    (lambda x: x.flatten(), "gives torch.float32 [576] as a step"),
+    (lambda x: x.flatten(), "gives torch.float32 [576] as a step; must be the released update, floating point [512]"),
     (lambda x: x.flatten()[:3] / 0, "gives nan as a step, of a batch of 8"),
     (lambda x: 1 / 0, "ZeroDivisionError: division by zero")])
 def test_what_is_no_update_ends_the_audit_in_one_line(update, message):
@@ -308,7 +309,8 @@ def test_a_tracked_run_of_a_trainer_is_audited_where_it_is_entered_and_refused_e
 
 
 def test_canaries_of_a_trainer_need_neighbours_that_they_are():
-    with pytest.raises(ConfigError, match="canaries: are records that take part or not, which is relation add/remove"):
+    with pytest.raises(ConfigError, match="canaries: are records that take part or not, which is relation add/remove, "
+                                          "got trainer 'replaced', which states replace-one"):
         dataclasses.replace(entered("replaced", None, relation="replace-one"), canaries=100)
 
 

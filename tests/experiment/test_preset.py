@@ -90,12 +90,12 @@ def test_a_number_lies_between_those_of_the_epsilons_around_it_and_other_values_
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"target_epsilon": None}, "target_epsilon: must be > 0 with a"),
-    ({"target_epsilon": 0}, "target_epsilon: must be > 0 with a"),
-    ({"target_epsilon": "3"}, "target_epsilon: must be > 0 with a"),
-    ({"network": "convnet"}, "preset: recommended-2 has no settings"),
-    ({"mechanism": "component"}, "preset: .*mechanism component.*; it has"),
-    ({"algorithm": "hybrid"}, "preset: recommended-2 has no settings"),
+    ({"target_epsilon": None}, r"target_epsilon: must be > 0 with a preset, .* got None"),
+    ({"target_epsilon": 0}, r"target_epsilon: must be > 0 with a preset, .* got 0"),
+    ({"target_epsilon": "3"}, r"target_epsilon: must be > 0 with a preset, .* got '3'"),
+    ({"network": "convnet"}, r"preset: recommended-2 has no settings for dfa with .* network convnet; it has"),
+    ({"mechanism": "component"}, r"preset: .*mechanism component.*; it has settings for per_example on patches of"),
+    ({"algorithm": "hybrid"}, r"preset: recommended-2 has no settings for hybrid with"),
     ({"dataset": "fmnist"}, r"dataset: must be one of .*fashion_mnist"),
     ({"hidden": 5}, r"hidden: must be a list of whole numbers, got 5")])
 def test_what_has_no_recommendation_is_refused_with_what_has(changes, message):

@@ -180,13 +180,14 @@ def test_settings_of_the_optics_are_the_trials_identity():
 @pytest.mark.parametrize(("values", "message"), [
     ({"optical_width": 0}, "optical_width: must be >= 1, got 0"),
     ({"optical_width": 100_001}, "optical_width: must be <= 100000, got 100001"),
-    ({"optical_thresholds": 17}, "optical_thresholds: must be at most the"),
-    ({"optical_device": "lens"}, "optical_device: must be one of"),
+    ({"optical_thresholds": 17}, "optical_thresholds: must be at most the 16 steps of a pixel of digits, got 17"),
+    ({"optical_device": "lens"}, "optical_device: must be one of simulated, hardware, got 'lens'"),
     ({"optical_seed": 2**32}, "optical_seed: must be <= "),
-    ({"feature_groups": 5}, "feature_groups: must divide the 48"),
-    ({"feature_groups": 48}, "feature_groups: leaves groups of one"),
-    ({"network": "convnet", "algorithm": "bp", "projector": ""}, "network: convolutions take images"),
-    ({"optical_device": "hardware", "noise": "secure", **PRIVATE}, "optical_device: nobody has shown that a")])
+    ({"feature_groups": 5}, "feature_groups: must divide the 48 channels of the features, got 5"),
+    ({"feature_groups": 48}, "feature_groups: leaves groups of one value, .* got 48"),
+    ({"network": "convnet", "algorithm": "bp", "projector": ""}, "network: convolutions take images .*, and records of "
+     r"features 'optical' have the shape \(48,\), got 'convnet'; use 'mlp'"),
+    ({"optical_device": "hardware", "noise": "secure", **PRIVATE}, "optical_device: nobody has shown that a real OPU")])
 def test_optics_that_are_refused(values, message):
     with pytest.raises(ConfigError, match=message):
         changed(OPTICAL, **values)
@@ -298,11 +299,12 @@ def test_a_node_with_another_file_is_refused_with_both_digests(file, tmp_path, d
 
 
 @pytest.mark.parametrize(("tensors", "message"), [
-    (rows(n=1436), "tensor train, must have a row for each"), (rows(m=361), "tensor test, must have a row for each of"),
-    ({**rows(), "test": rows(d=11)["test"]}, "as many features of test .* train"),
-    ({"train": rows()["train"]}, "must have the tensors train and test"),
-    ({**rows(), "train": rows()["train"].int()}, r"must be \[records, features\] of type"),
-    ({**rows(), "train": rows()["train"][:, 0].clone()}, r"must be \[records, features\] .* of"),
+    (rows(n=1436), r"tensor train, must have a row for each of the 1437 records of digits, got shape \(1436, 12\)"),
+    (rows(m=361), r"tensor test, must have a row for each of the 360 records of digits, got shape \(361, 12\)"),
+    ({**rows(), "test": rows(d=11)["test"]}, r"as many features of test .* train \(1437, 12\) and test \(360, 11\)"),
+    ({"train": rows()["train"]}, "must have the tensors train and test, got train"),
+    ({**rows(), "train": rows()["train"].int()}, r"must be \[records, features\] of type F16 or .*, got I32 of shape"),
+    ({**rows(), "train": rows()["train"][:, 0].clone()}, r"must be \[records, features\] .* of shape \(1437,\)"),
     ("no safetensors", "must be a safetensors file")])
 def test_a_file_that_does_not_fit_is_refused_before_anything_starts(tmp_path, tensors, message):
     file = tmp_path / "f.safetensors"
@@ -313,13 +315,14 @@ def test_a_file_that_does_not_fit_is_refused_before_anything_starts(tmp_path, te
 
 
 @pytest.mark.parametrize(("values", "message"), [
-    ({"feature_source": " "}, "feature_source: must say in one line"),
+    ({"feature_source": " "}, "feature_source: must say in one line, .* which encoder gave the features and why it is"),
     ({"feature_source": "a\nb"}, "feature_source: must say in one line"),
-    ({"feature_file": ""}, "feature_file: must name a safetensors"),
+    ({"feature_file": ""}, "feature_file: must name a safetensors file with features 'file', got ''"),
     ({"feature_file": "/nowhere/f"}, "feature_file: /nowhere/f cannot be read"),
-    ({"feature_sha256": "0" * 64}, "feature_sha256: must be [0-9a-f]{64}"),
+    ({"feature_sha256": "0" * 64}, "feature_sha256: must be [0-9a-f]{64}, which .*f.safetensors has, got 0000"),
     ({"feature_width": 31}, "feature_width: must be 32, which"),
-    ({"feature_file": "", "feature_sha256": "abc", "feature_width": 3}, "feature_sha256: must be 64 hexadecimal")])
+    ({"feature_file": "", "feature_sha256": "abc", "feature_width": 3}, "feature_sha256: must be 64 hexadecimal digit"),
+])
 def test_statements_on_a_file_that_are_refused(file, values, message):
     with pytest.raises(ConfigError, match="^" + message):
         of(file, **values)
@@ -481,8 +484,8 @@ def test_a_cache_of_an_extension_is_that_of_its_code_and_a_notebook_has_none(dig
 
 @pytest.mark.usefixtures("extensions")
 @pytest.mark.parametrize(("function", "message"), [
-    (lambda x, c: x.mean(0, keepdim=True), "'tiles' must give floating point numbers"),
-    (lambda x, c: tiles(x, c).int(), "'tiles' must give floating point numbers")])
+    (lambda x, c: x.mean(0, keepdim=True), r"'tiles' must give floating point numbers of shape \(9, 1, 4, 4\), got"),
+    (lambda x, c: tiles(x, c).int(), r"'tiles' must give floating point numbers .*, got torch.int32 of shape")])
 def test_what_an_extension_gives_is_checked(digits, function, message):
     register_features("tiles", function, **OF_TILES)
     with pytest.raises(DataError, match="^features: " + message):
@@ -491,10 +494,11 @@ def test_what_an_extension_gives_is_checked(digits, function, message):
 
 @pytest.mark.usefixtures("extensions")
 @pytest.mark.parametrize(("name", "values", "message"), [
-    ("tiles", {"public_because": " "}, "public_because: must say in one line why"),
-    ("tiles", {"settings": ("tile",)}, "settings: must be fields of a trial, got"),
-    ("scattering", {}, "features: 'scattering' is taken by"), ("pixels", {}, "features: 'pixels' is taken by"),
-    ("My tiles", {}, "features: must be small letters, digits")])
+    ("tiles", {"public_because": " "}, "public_because: must say in one line why 'tiles' is a public map"),
+    ("tiles", {"settings": ("tile",)}, "settings: must be fields of a trial, got 'tile'"),
+    ("scattering", {}, "features: 'scattering' is taken by .*maps.SCATTERING, got .*tiles; choose another name"),
+    ("pixels", {}, "features: 'pixels' is taken by"),
+    ("My tiles", {}, "features: must be small letters, digits and '_', .* got 'My tiles'")])
 def test_maps_that_cannot_be_registered(name, values, message):
     before = dict(PARTS["features"])
     with pytest.raises(ConfigError, match="^" + message):

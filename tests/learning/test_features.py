@@ -194,11 +194,12 @@ def test_an_estimate_computes_no_features(monkeypatch):
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"scattering_scales": 4}, r"scattering_scales: averages over 2\^J"),
-    ({"feature_groups": 2}, "feature_groups: must divide the 9"),
-    ({"feature_reference": "faces"}, "feature_reference: must be one of none"),
-    ({"features": "fourier"}, "features: must be one of pixels"),
-    ({"hidden": ()}, "hidden: without hidden layers .* got")])
+    ({"scattering_scales": 4}, r"scattering_scales: averages over 2\^J pixels, of which images of digits have 8"),
+    ({"feature_groups": 2}, "feature_groups: must divide the 9 channels of the features, got 2"),
+    ({"feature_reference": "faces"}, "feature_reference: must be one of none, dead_leaves, got 'faces'"),
+    ({"features": "fourier"}, "features: must be one of pixels, scattering, patches, encoder, optical, file, got "
+                              "'fourier'"),
+    ({"hidden": ()}, r"hidden: without hidden layers .* got \[\] with algorithm 'dfa'")])
 def test_refusals(change, message):
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(TRIAL, **change)

@@ -118,16 +118,18 @@ def test_an_epsilon_so_large_that_the_sampler_counts_is_not_certified():
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"mechanism": "photonic", "sampler": "shuffled", "noise_multiplier": 0.0}, "noise: needs a guarantee"),
-    ({"noise_multiplier": 0.0}, "noise: needs a guarantee that it can"),
-    ({"algorithm": "pdfa", "projector": "opu_hardware"}, "projector: nobody has shown that a real"),
-    ({"canaries": 100}, "canaries: their audit is computed from"),
-    ({"clipping_norm": 1e-300}, "clipping_norm: must be at least 1e-15"),
-    ({"clipping_norm": 1e20}, "clipping_norm: must be at least 1e-15"),
-    ({"noise_multiplier": 2e6}, "noise_multiplier: must be at most"),
-    ({"noise_multiplier": 1e9, "matmul_precision": "float32"}, "noise_multiplier: must be at most"),
+    ({"noise_multiplier": 0.0}, "noise: needs a guarantee that it can keep: mechanism 'per_example' or 'automatic' or "
+                                "'component'"),
+    ({"algorithm": "pdfa", "projector": "opu_hardware"}, "projector: nobody has shown that a real OPU projects"),
+    ({"canaries": 100}, "canaries: their audit is computed from private records"),
+    ({"clipping_norm": 1e-300}, "clipping_norm: must be at least 1e-15 and at most 1e.15 with noise 'secure'"),
+    ({"clipping_norm": 1e20}, "clipping_norm: must be at least 1e-15 and at most 1e.15 with noise 'secure'"),
+    ({"noise_multiplier": 2e6}, r"noise_multiplier: must be at most [\d.e+]+ with arithmetic 'integer', or the grid"),
+    ({"noise_multiplier": 1e9, "matmul_precision": "float32"},
+     r"noise_multiplier: must be at most 2.9e\+07 with noise 'secure', whose grid would be too coarse for"),
     ({"noise": "research", "private_metrics": "noisy", "canaries": 100}, "canaries: their audit is computed from priv"),
-    ({"private_metrics": "plain"}, "private_metrics: must be 'noisy' or"),
-    ({"private_metrics": "all"}, "private_metrics: must be one of plain")])
+    ({"private_metrics": "plain"}, "private_metrics: must be 'noisy' or 'withheld' with noise 'secure'"),
+    ({"private_metrics": "all"}, "private_metrics: must be one of plain, noisy, withheld, got 'all'")])
 def test_a_secure_trial_whose_argument_does_not_hold_is_refused(changes, message):
     with pytest.raises(ConfigError, match=f"^{message}"):
         dataclasses.replace(BASE, **changes)
@@ -141,10 +143,11 @@ def test_a_device_of_which_nothing_is_known_is_refused():
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({}, "arithmetic: must be 'integer' with noise"),
-    ({"mechanism": "component"}, "arithmetic: must be 'integer' with noise"),
+    ({}, "arithmetic: must be 'integer' with noise 'secure' and mechanism 'per_example', whose guarantee is of sums "
+         "without rounding, got 'float32'; use that, or noise 'research'"),
+    ({"mechanism": "component"}, "arithmetic: must be 'integer' with noise 'secure' and mechanism 'component', "),
     ({"network": "convnet", "channels": (4,), "kernel": 3, "algorithm": "hybrid", "projector": ""},
-     "network: the proof of noise 'secure' is")])
+     "network: the proof of noise 'secure' is of integers, .* got 'convnet'; use 'mlp', or noise 'research'")])
 def test_sums_in_floating_point_are_refused_where_noise_is_secret(changes, message, digits):
     """As settings they stay valid: stores of earlier versions have them, and their epsilon is what it was."""
     trial = dataclasses.replace(BASE, **{"matmul_precision": "float32", **changes})

@@ -314,14 +314,15 @@ def test_a_trial_goes_on_with_the_same_bits(digits):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"mechanism": "none", "noise_multiplier": 0.0}, "arithmetic: 'integer' does not go with"),
-    ({"network": "convnet", "channels": (4,), "kernel": 3}, "arithmetic: 'integer' does not go with"),
-    ({"algorithm": "pdfa", "projector": "opu_physical"}, "arithmetic: 'integer' does not go with"),
-    ({"noise_multiplier": 1e7}, "noise_multiplier: must be at most"),
-    ({"input_norm": 1e160}, "input_norm: must be 0, or at least 1e-06"),
-    ({"arithmetic": "int8"}, "arithmetic: must be one of float32"),
-    ({"features": "optical", "feature_groups": 0}, "input_norm: must be > 0 with arithmetic"),
-    ({"matmul_precision": "float32"}, "arithmetic: is another name of")])
+    ({"mechanism": "none", "noise_multiplier": 0.0}, "arithmetic: 'integer' does not go with mechanism 'none': .*; "
+     "use mechanism 'per_example' or 'automatic' or 'component', or arithmetic 'float32'"),
+    ({"network": "convnet", "channels": (4,), "kernel": 3}, "arithmetic: 'integer' does not go with network 'convnet'"),
+    ({"algorithm": "pdfa", "projector": "opu_physical"}, "arithmetic: 'integer' does not go with projector 'opu_phys"),
+    ({"noise_multiplier": 1e7}, "noise_multiplier: must be at most .* with arithmetic 'integer', or the grid"),
+    ({"input_norm": 1e160}, "input_norm: must be 0, or at least 1e-06 and at most 1e.06 with arithmetic 'integer'"),
+    ({"arithmetic": "int8"}, "arithmetic: must be one of float32, bfloat16, integer, got 'int8'"),
+    ({"features": "optical", "feature_groups": 0}, "input_norm: must be > 0 with arithmetic 'integer' and features"),
+    ({"matmul_precision": "float32"}, "arithmetic: is another name of matmul_precision; give it once")])
 def test_what_integers_are_not_for_is_refused(changes, message):
     given = {"arithmetic": "integer"} | {k: v for k, v in BASE.given if k != "matmul_precision"}
     with pytest.raises(ConfigError, match=f"^{message}"):

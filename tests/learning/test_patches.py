@@ -195,7 +195,8 @@ def test_decorrelated_channels_are_few_and_standardised(digits):
         assert trial.trial_key != dataclasses.replace(trial, feature_decorrelation=0.25).trial_key
         (found,) = maps.compute((digits.train_x[:20],), digits, trial)
         assert found.float().mean(1).abs().max() < 1e-2 and (found.float().std(1) - 1).abs().max() < 3e-2
-    with pytest.raises(ConfigError, match="feature_decorrelation: takes channels that are standardised .* got 0.5"):
+    with pytest.raises(ConfigError, match="feature_decorrelation: takes channels that are standardised .* got 0.5 with "
+                                          "feature_reference 'none'; use 'dead_leaves', or 0"):
         dataclasses.replace(TRIAL, features="scattering", scattering_scales=1, feature_decorrelation=0.5)
     with pytest.raises(ConfigError, match="feature_decorrelation: takes at most 4,096 channels, got 0.5 with 4,098; "):
         dataclasses.replace(TRIAL, patch_filters=2049, feature_decorrelation=0.5)
@@ -237,16 +238,18 @@ def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"patch_size": 9}, "patch_size: must be at most the 8 rows"),
-    ({"patch_pools": 7}, "patch_pools: must be at most the 6"),
+    ({"patch_size": 9}, "patch_size: must be at most the 8 rows of images of digits, got 9"),
+    ({"patch_pools": 7}, "patch_pools: must be at most the 6 places in a row of patches of size 3 in images of digits, "
+                         r"got 7; smaller patches \(patch_size\) have more"),
     ({"patch_filters": 0}, "patch_filters: must be >= 1, got 0"),
     ({"patch_size": 17}, "patch_size: must be <= 16, got 17"),
-    ({"patch_filters": 5556, "patch_pools": 3}, "patch_filters: with 3 x 3 pools"),
+    ({"patch_filters": 5556, "patch_pools": 3}, r"patch_filters: with 3 x 3 pools \(patch_pools\) must give at most "
+                                                "100,000 features of a record, got 5,556, which give 100,008"),
     ({"patch_threshold": -1.0}, r"patch_threshold: must be >= 0, got -1"),
     ({"feature_power": 0.0}, "feature_power: must be > 0, got 0"),
     ({"feature_decorrelation": 1.5}, "feature_decorrelation: must be <= 1, got 1.5"),
     ({"feature_power": 5.0}, "feature_power: must be <= 4, got 5"),
-    ({"feature_groups": 5}, "feature_groups: must divide the 24")])
+    ({"feature_groups": 5}, "feature_groups: must divide the 24 channels of the features, got 5")])
 def test_refusals(change, message):
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(TRIAL, **change)

@@ -183,14 +183,15 @@ def test_cameras_are_checked(wrong, message):
 
 
 @pytest.mark.parametrize("wrong, message", [
-    (dict(sigma=0.1, mechanism="photonic"), "sigma: must be 0 with projector"),
+    (dict(sigma=0.1, mechanism="photonic"), r"sigma: must be 0 with projector 'opu_physical', .*, got 0.1"),
     (dict(target_label_epsilon=3, mechanism="photonic", joint_release=True), r"target_label_epsilon: must be 0 .*3.0"),
-    (dict(mechanism="photonic"), "output_noise: the device's noise .* got"),
+    (dict(mechanism="photonic"), r"output_noise: the device's noise .* got true .*; use false, or joint_release true"),
     (dict(mechanism="photonic", joint_release=True, noise="secure"), r"noise: its proof covers .* 'secure'"),
     (dict(mechanism="per_example", noise_multiplier=1, noise="secure"), r"noise: its proof covers .* 'secure'"),
-    (dict(mechanism="component"), "mechanism: component clipping sets"),
-    (dict(adc_bits=8), "adc_bits: needs full_well > 0, .*, got 8"), (dict(photons=0), r"photons: must be > 0, got 0"),
-    (dict(algorithm="tdfa"), "projector: tdfa takes 'gaussian', got")])
+    (dict(mechanism="component"), r"mechanism: component clipping sets .* got projector 'opu_physical'"),
+    (dict(adc_bits=8), r"adc_bits: needs full_well > 0, .*, got 8 with full_well 0"),
+    (dict(photons=0), r"photons: must be > 0, got 0"),
+    (dict(algorithm="tdfa"), r"projector: tdfa takes 'gaussian', got 'opu_physical'")])
 def test_what_does_not_go_together_is_refused_in_one_line(wrong, message):
     with pytest.raises(ConfigError, match=message) as error:
         TrialConfig(**{**PHYSICAL, **wrong})
@@ -198,9 +199,13 @@ def test_what_does_not_go_together_is_refused_in_one_line(wrong, message):
 
 
 @pytest.mark.parametrize("text, message", [
-    ("base: {algorithm: pdfa, photons: 10}", "photons: is not used with projector"),
-    ("base: {algorithm: dfa, adc_bits: 8}", "adc_bits: is not used with algorithm"),
-    ("base: {algorithm: bp, read_noise: 1}", "read_noise: is not used with algorithm")])
+    ("base: {algorithm: pdfa, photons: 10}",
+     r"photons: is not used with projector 'opu_simulated', got 10.0; use projector 'opu_physical', at base.photons"),
+    ("base: {algorithm: dfa, adc_bits: 8}",
+     r"adc_bits: is not used with algorithm 'dfa', got 8; use algorithm 'pdfa' with projector "
+     r"'opu_physical'"),
+    ("base: {algorithm: bp, read_noise: 1}",
+     r"read_noise: is not used with algorithm 'bp', got 1.0; use algorithm 'pdfa' with projector 'opu_physical'")])
 def test_a_field_of_the_camera_that_nothing_uses_is_refused(text, message, tmp_path):
     (tmp_path / "e.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):

@@ -159,7 +159,7 @@ def test_the_simulation_checks_the_first_input_or_all():
 @pytest.mark.parametrize("change, message", [
     (dict(n_classes=0), "n_classes: must be at least 1, got 0"),
     (dict(n_out_total=0), "n_out_total: must be at least 1"), (dict(seeds=[]), "seeds: must be at least 1, got 0"),
-    (dict(seeds=[2**32]), r"seeds: must be >= 0 and < 2\*\*32, got"),
+    (dict(seeds=[2**32]), r"seeds: must be >= 0 and < 2\*\*32, got 4294967296"),
     (dict(std=0.0), "std: must be > 0 and finite, got 0.0")])
 def test_arguments_are_checked(name, change, message):
     with pytest.raises(ValueError, match=message):

@@ -281,7 +281,8 @@ def test_a_target_epsilon_is_met_by_the_true_bound(reading, sampler):
 
 
 def test_what_cannot_be_accounted_for_is_refused():
-    with pytest.raises(ConfigError, match="noise_multiplier: must be at least 1.41 with sampler 'poisson' where a"):
+    with pytest.raises(ConfigError, match=r"noise_multiplier: must be at least 1.41 with sampler 'poisson' where a "
+                                          r"record contributes up to 14.14 times .*, got 1.28"):
         dataclasses.replace(FIGURE4, error_clip=False, sampler="poisson", noise_multiplier=1.28)
     with pytest.raises(ConfigError, match="noise_multiplier: must be at least 1.41 with sampler 'shuffled'"):
         dataclasses.replace(FIGURE4, error_clip=False, sampler="shuffled", tau_e=0.01, noise_multiplier=1.28)
@@ -303,24 +304,30 @@ def test_a_reading_has_secret_noise_in_integers_alone(trial):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("{bounding: scale}", "bounding: is not used with mechanism"),
-    ("{mechanism: component, bounding: scale}", "bounding: is not used with target_norm"),
-    ("{mechanism: per_example, error_clip: off}", "error_clip: is not used with mechanism"),
-    ("{mechanism: per_example, error_clip: on}", "error_clip: is not used with mechanism"),
+    ("{bounding: scale}", "bounding: is not used with mechanism 'none', got scale; use mechanism "
+                          "'component' with target_norm > 0"),
+    ("{mechanism: component, bounding: scale}", "bounding: is not used with target_norm 0, got scale; use target_norm"),
+    ("{mechanism: per_example, error_clip: off}", "error_clip: is not used with mechanism 'per_example', got False; "
+                                                  "use mechanism 'component'"),
+    ("{mechanism: per_example, error_clip: on}", "error_clip: is not used with mechanism 'per_example', got True; "
+                                                 "use mechanism 'component'"),
     ("{mechanism: component, target_norm: 1, bounding: scale, error_clip: off}",
-     "error_clip: is not used with bounding"),
-    ("{mechanism: component, tau_h_rule: published}", "tau_h_rule: is not used with target_norm"),
-    ("{mechanism: component, conv_error: raw}", "conv_error: is not used with algorithm"),
-    ("{mechanism: none, conv_error: clipped}", "conv_error: is not used with .*, got"),
+     "error_clip: is not used with bounding 'scale', got False; use bounding 'clip'"),
+    ("{mechanism: component, tau_h_rule: published}", "tau_h_rule: is not used with target_norm 0, got published"),
+    ("{mechanism: component, conv_error: raw}", "conv_error: is not used with algorithm 'dfa', got raw; use algorithm "
+                                                "'hybrid'"),
+    ("{mechanism: none, conv_error: clipped}", "conv_error: is not used with .*, got clipped; use "),
     ("{mechanism: component, algorithm: hybrid, network: convnet, target_norm: 1, error_clip: off, conv_error: raw}",
-     "conv_error: is not used with error_clip"),
-    ("{mechanism: component, conv_clip: apart}", "conv_clip: is not used with network"),
+     "conv_error: is not used with error_clip 'off', got raw; use error_clip 'on'"),
+    ("{mechanism: component, conv_clip: apart}", "conv_clip: is not used with network 'mlp', got apart; use network "
+                                                 "'convnet'"),
     ("{mechanism: component, algorithm: hybrid, network: convnet, target_norm: 1, bounding: scale, conv_clip: apart}",
-     "conv_clip: is not used with bounding"),
-    ("{bounding: clip}", "bounding: is not used with .*, got clip"),
-    ("{tau_h_rule: per_layer}", "tau_h_rule: is not used with .*, got"),
-    ("{conv_clip: together}", "conv_clip: is not used with .*, got"),
-    ("{init: normal}", "init: must be one of uniform, glorot"), ("{init_gain: 0}", "init_gain: must be > 0, got 0")])
+     "conv_clip: is not used with bounding 'scale', got apart; use bounding 'clip'"),
+    ("{bounding: clip}", "bounding: is not used with .*, got clip; use mechanism 'component' with "),
+    ("{tau_h_rule: per_layer}", "tau_h_rule: is not used with .*, got per_layer; use mechanism 'component' with "),
+    ("{conv_clip: together}", "conv_clip: is not used with .*, got together; use "),
+    ("{init: normal}", "init: must be one of uniform, glorot, got 'normal'"),
+    ("{init_gain: 0}", "init_gain: must be > 0, got 0")])
 def test_a_reading_that_nothing_makes_use_of_is_refused_in_one_line(text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:
         parse_experiment(f"base: {text}", Path("e.yaml"))

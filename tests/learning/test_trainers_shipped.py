@@ -220,9 +220,10 @@ def test_ghost_clipping_trains_the_module_that_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "settings", "message"), [
-    ("ghost", {"ghost_module": "os.system"}, "ghost_module: must be"),
-    ("opacus_cnn", {"tempered_kernel": 8, "tempered_stride": 2}, "tempered_kernel: must leave a pixel of"),
-    ("output_perturbation", {"epochs": 3}, "epochs: must be 1 with trainer")])
+    ("ghost", {"ghost_module": "os.system"}, r"ghost_module: must be 'module:attribute', or empty, got 'os.system'"),
+    ("opacus_cnn", {"tempered_kernel": 8, "tempered_stride": 2},
+     r"tempered_kernel: must leave a pixel of images of 8 x 8, got 8"),
+    ("output_perturbation", {"epochs": 3}, r"epochs: must be 1 with trainer 'output_perturbation'.*got 3")])
 def test_what_cannot_be_trained_is_refused(name, settings, message):
     with pytest.raises(ConfigError, match=message):
         trial_of(name, **settings)

@@ -389,7 +389,8 @@ def test_prices_of_drawn_trials_are_shown_before_anything_is_trained(tmp_path, c
 
 @pytest.mark.parametrize(("grid", "says"), [
     ("grid: {seed: [0, 1]}", "the best of 2 certified trials\n  epsilon = "),
-    ("cases: [{}, {base: {sampler: poisson}}]", "no epsilon covers the choice: relation"), ("grid: {seed: [0]}", None)])
+    ("cases: [{}, {base: {sampler: poisson}}]", "no epsilon covers the choice: relation: must be one"),
+    ("grid: {seed: [0]}", None)])
 def test_account_ends_with_what_the_best_of_the_grid_costs(tmp_path, capsys, grid, says):
     file = tmp_path / "grid.yaml"
     base = STOPPING.partition("grid:")[0]

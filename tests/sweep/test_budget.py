@@ -179,15 +179,15 @@ def test_a_trial_that_was_half_trained_goes_on_and_is_counted_once(tmp_path):
 
 
 @pytest.mark.parametrize(("changes", "says"), [
-    ([("budget: {epsilon: 4,", "budget: {epsilon: -1,")], "budget.epsilon: must be a number > 0 and"),
-    ([("delta: 1.0e-5", "delta: 1")], "budget.delta: must be a number > 0 and <"),
+    ([("budget: {epsilon: 4,", "budget: {epsilon: -1,")], "budget.epsilon: must be a number > 0 and finite, got -1"),
+    ([("delta: 1.0e-5", "delta: 1")], "budget.delta: must be a number > 0 and < 1, got 1"),
     ([(", delta: 1.0e-5", "")], "budget: needs delta, got"),
-    ([("delta: 1.0e-5", "delta: 1.0e-6")], "budget.delta: must be the delta of the"),
-    ([(",\n       private_metrics: noisy", "")], "private_metrics: must be 'noisy' under a"),
+    ([("delta: 1.0e-5", "delta: 1.0e-6")], "budget.delta: must be the delta of the trials, 1e-05, .*got 1e-06"),
+    ([(",\n       private_metrics: noisy", "")], "private_metrics: must be 'noisy' under a budget, .*got 'plain'"),
     ([("noise_multiplier: 20,\n       private_metrics: noisy", "noise_multiplier: 0, private_metrics: plain")],
-     "mechanism: every trial under a budget"),
+     "mechanism: every trial under a budget must have a certified, finite epsilon .*noise_multiplier 0"),
     ([("batch_size: {choice: [64, 128]}", "sampler: {choice: [poisson, shuffled]}"), ("sampler: shuffled, ", "")],
-     "sampler: must be one for all trials"),
+     "sampler: must be one for all trials under a budget, got poisson, shuffled"),
     ([("search:", "selection: {rule: composition}\nsearch:")], "selection: must not stand beside a search")])
 def test_a_budget_that_covers_nothing_is_refused_in_one_line(changes, says):
     with pytest.raises(ConfigError, match=says) as error:

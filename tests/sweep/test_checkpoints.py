@@ -73,8 +73,8 @@ def test_restored_training_has_the_same_bits(algorithm, mechanism, replicas, dig
     {"optimizer": "adam", "learning_rate": 0.01, "averaging": 0.9}, {"momentum": 0.0, "sampler": "without_replacement"},
     {"algorithm": "pdfa", **MECHANISMS["photonic"], "joint_release": True, "denoise": True},
     {**MECHANISMS["per_example"], "sampler": "poisson", "canaries": 40},
-    {"algorithm": "hybrid", "network": "convnet", "channels": (4,), "kernel": 3, "batch_size": 256}],
-    ids=["adam-averaged", "plain-sgd", "decoded", "poisson-canaries", "hybrid-convnet"])
+    {"algorithm": "hybrid", "network": "convnet", "channels": (4,), "kernel": 3, "batch_size": 256},
+], ids=["adam-averaged", "plain-sgd", "decoded", "poisson-canaries", "hybrid-convnet"])
 def test_restored_training_has_the_same_bits_whatever_else_has_state(settings, digits, tmp_path):
     assert_resumes_bit_by_bit(pack_of(3, **settings), digits, tmp_path)
 

@@ -71,15 +71,16 @@ def test_the_command_writes_a_file_that_loads_and_says_how_to_go_on(tmp_path, ca
 
 
 @pytest.mark.parametrize(("options", "says"), [
-    (["--dataset", "fmnist"], "--dataset: must be one of fashion_mnist"),
-    (["--private", "all"], "--private: must be one of records"),
-    (["--epsilon", "0"], "--epsilon: must be numbers from 0.01 to"),
-    (["--epsilon", "3,3"], "--epsilon: must be different numbers"),
+    (["--dataset", "fmnist"], "--dataset: must be one of fashion_mnist, mnist, cifar10, digits, svhn, got 'fmnist'"),
+    (["--private", "all"], "--private: must be one of records, labels, nothing, got 'all'"),
+    (["--epsilon", "0"], "--epsilon: must be numbers from 0.01 to 1000, got [0.0]"),
+    (["--epsilon", "3,3"], "--epsilon: must be different numbers, got [3.0, 3.0]"),
     (["--epsilon", "one"], "--epsilon: must be numbers, got 'one'"),
-    (["--private", "nothing", "--epsilon", "2"], "--epsilon: must be left out where"),
+    (["--private", "nothing", "--epsilon", "2"], "--epsilon: must be left out where nothing is private, got 2"),
     (["--minutes", "-1"], "--minutes: must be > 0, got -1"),
-    (["--features", "pixel"], "--features: must be one of pixels"),
-    (["--dataset", "digits", "--private", "labels"], "preset: recommended-2 has no settings")])
+    (["--features", "pixel"], "--features: must be one of pixels, scattering, patches, encoder, optical, file, got "
+                              "'pixel'"),
+    (["--dataset", "digits", "--private", "labels"], "preset: recommended-2 has no settings for pdfa with")])
 def test_wrong_answers_are_refused_and_nothing_is_written(options, says, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["init", "mine.yaml", *options]) == 2

@@ -109,22 +109,26 @@ def test_a_swept_search_tracks_its_trials_and_then_has_nothing_to_do(tmp_path, t
 
 
 @pytest.mark.parametrize(("change", "says"), [
-    (("algorithm: random", "algorithm: grid"), "search.algorithm: must be one of random"),
-    (("trials: 7", "trials: 0"), "search.trials: must be a whole number >="),
-    (("  trials: 7\n", ""), "search: needs trials, got"), (("seed: 3", "metric: train/loss"), "search.metric: must be"),
-    (("resources:", "grid: {seed: [0, 1]}\nresources:"), "grid: must not stand beside a search"),
-    (("resources:", "report: [means]\nresources:"), "report: must be left out beside a"),
-    (("momentum: {uniform: [0, 0.9]}", "momentun: {uniform: [0, 0.9]}"), "search.space.momentun: unknown field"),
-    (("epochs: 2", "epochs: 2, momentum: 0.5"), "search.space.momentum: also stands in"),
-    (("momentum: {uniform: [0, 0.9]}", "sigma: {uniform: [0, 0.9]}"), "sigma: is not used with mechanism"),
-    (("{uniform: [0, 0.9]}", "{uniform: [0, 1.5]}"), "momentum: must be < 1, got 1.5, at"),
-    (("{uniform: [0, 0.9]}", "{uniform: [0.9, 0]}"), "search.space.momentum.uniform: must be"),
-    (("{uniform: [0, 0.9]}", "{loguniform: [0, 0.9]}"), "momentum.loguniform: .* and above 0, got"),
-    (("{uniform: [0, 0.9]}", "0.9"), "search.space.momentum: must be one of"),
+    (("algorithm: random", "algorithm: grid"), "search.algorithm: must be one of random, optuna, got 'grid'"),
+    (("trials: 7", "trials: 0"), "search.trials: must be a whole number >= 1, got 0"),
+    (("  trials: 7\n", ""), "search: needs trials, got"),
+    (("seed: 3", "metric: train/loss"), "search.metric: must be validation/accuracy, .*got 'train/loss'"),
+    (("resources:", "grid: {seed: [0, 1]}\nresources:"), "grid: must not stand beside a search, .*leave one"),
+    (("resources:", "report: [means]\nresources:"), "report: must be left out beside a search, .*got \\['means'\\]"),
+    (("momentum: {uniform: [0, 0.9]}", "momentun: {uniform: [0, 0.9]}"),
+     "search.space.momentun: unknown field, .*did you mean 'momentum'"),
+    (("epochs: 2", "epochs: 2, momentum: 0.5"), "search.space.momentum: also stands in base; give it once"),
+    (("momentum: {uniform: [0, 0.9]}", "sigma: {uniform: [0, 0.9]}"),
+     "sigma: is not used with mechanism 'per_example'.*, at search.space.sigma \\(search.yaml, line 7"),
+    (("{uniform: [0, 0.9]}", "{uniform: [0, 1.5]}"), "momentum: must be < 1, got 1.5, at search.space.momentum"),
+    (("{uniform: [0, 0.9]}", "{uniform: [0.9, 0]}"),
+     "search.space.momentum.uniform: must be \\[low, high\\], the first below the second, got \\[0.9, 0\\]"),
+    (("{uniform: [0, 0.9]}", "{loguniform: [0, 0.9]}"), "momentum.loguniform: .* and above 0, got \\[0, 0.9\\]"),
+    (("{uniform: [0, 0.9]}", "0.9"), "search.space.momentum: must be one of uniform, loguniform, randint, choice with"),
     (("momentum: {uniform: [0, 0.9]}", "seed: {choice: [" + ", ".join(map(str, range(400))) + "]}"),
-     "search.space: must have at most 1024"),
-    (("epochs: 2", "epochs: 2, validation_fraction: 0"), "validation_fraction: must leave a"),
-    (("epochs: 2", "epochs: 2, private_metrics: withheld"), "private_metrics: must leave a validation")])
+     "search.space: must have at most 1024 combinations of choices and ends of ranges, .*got 1600"),
+    (("epochs: 2", "epochs: 2, validation_fraction: 0"), "validation_fraction: must leave a validation accuracy"),
+    (("epochs: 2", "epochs: 2, private_metrics: withheld"), "private_metrics: must leave a validation accuracy")])
 def test_a_search_that_cannot_be_is_refused_in_one_line(change, says):
     with pytest.raises(ConfigError, match=says) as error:
         parse(change)

@@ -116,15 +116,16 @@ def test_a_wrong_cell_is_refused_by_row_and_column_before_anything_is_written(na
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("", "must have a row with the names of its"), (table([]), "has one row"),
-    (table([CNN], tuple(CELLS)[:-1]), "row 1: must have every column once, but"),
+    ("", "must have a row with the names of its columns and one for each result, has nothing"),
+    (table([]), "has one row"),
+    (table([CNN], tuple(CELLS)[:-1]), "row 1: must have every column once, but not so source"),
     (table([CNN], (*CELLS, "seed")), "not so seed"),
-    (table([CNN]).replace("method", "methods"), "row 1: unknown column 'methods'; did you"),
+    (table([CNN]).replace("method", "methods"), "row 1: unknown column 'methods'; did you mean 'method'?"),
     (table([CNN]).replace(",", ";"), "row 1: unknown column 'dataset;method;"),
-    (table([CNN]) + "digits,CNN\n", "row 3: must have 8 cells, one for each"),
-    (table([CNN, CNN]), "row 3, column seed: must differ from"),
+    (table([CNN]) + "digits,CNN\n", "row 3: must have 8 cells, one for each column, has 2"),
+    (table([CNN, CNN]), "row 3, column seed: must differ from that of row 2"),
     (table([CNN, {**CNN, "epsilon": "2.0", "seed": "00", "accuracy": "0.9", "source": "another"}]),
-     "seed: must differ from that of row 2, as"),
+     "seed: must differ from that of row 2, as data set, method, epsilon, delta and relation are the same, got 0 "),
     (table([{**CNN, "seed": ""}] * 2), "got none twice"),
     (table([CNN, {**CNN, "seed": ""}]), "row 3, column seed: must be there for all rows"),
     (table([{**CNN, "seed": ""}, CNN]), "got 0 beside row 2"), (table([CNN]) + '"digits', "cannot be read as CSV")])
@@ -302,10 +303,12 @@ def test_they_have_marks_and_a_legend_of_their_own(root):
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (["mine.yaml", "--with", "paper"], "no imported results named 'paper'"),
+    (["mine.yaml", "--with", "paper"], "no imported results named 'paper' (`photonic import FILE --as paper`); it has "
+                                       "papers"),
     (["mine.yaml", "--with", "mine"], "no imported results named 'mine'"),
-    (["mine.yaml", "mine.yaml", "--with", "papers"], "--with: is of one experiment, got it"),
-    (["bare.yaml", "--with", "papers"], "--with: imported results are shown in")])
+    (["mine.yaml", "mine.yaml", "--with", "papers"], "--with: is of one experiment, got it with two: papers"),
+    (["bare.yaml", "--with", "papers"], "--with: imported results are shown in the exhibit frontier of certified "
+                                        "trials, and the report of mine has none, got papers")])
 def test_a_report_that_cannot_show_them_says_so(words, said, root, monkeypatch, capsys):
     monkeypatch.chdir(root)
     (root / "bare.yaml").write_text(FILE.replace("[frontier]", "[means]"))

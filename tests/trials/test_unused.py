@@ -18,39 +18,55 @@ def load(tmp_path, text):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("base: {mechanism: photonic, target_epsilon: 3}", "target_epsilon: is not used with"),
+    ("base: {mechanism: photonic, target_epsilon: 3}",
+     r"target_epsilon: is not used with mechanism 'photonic', got 3.0; use target_label_epsilon, or mechanism "
+     r"'per_example' or 'automatic' or 'component', at base.target_epsilon \(.*e.yaml, line \d+\)$"),
     ("base: {mechanism: photonic, target_epsilon: 3, hidden: [32]}\ngrid: {sigma: [0.1, 0.2]}",
-     "target_epsilon: is not used with"),
-    ("base: {clipping_norm: 1.0}", "clipping_norm: is not used with"),
-    ("base: {mechanism: none, noise_multiplier: 1}", "noise_multiplier: is not used with"),
-    ("base: {target_epsilon: 3}", "target_epsilon: is not used with"),
-    ("base: {mechanism: per_example, sigma: 0.3}", "sigma: is not used with mechanism"),
-    ("base: {mechanism: component, clipping_norm: 2}", "clipping_norm: .*; use target_norm, or"),
-    ("base: {mechanism: photonic, clipping_norm: 2}", "clipping_norm: .*; use tau_f and tau_h"),
-    ("base: {algorithm: bp}\ngrid: {threshold: [0.1, 0.2]}", "threshold: is not used with algorithm"),
-    ("grid: {algorithm: [bp, dfa]}\nbase: {threshold: 0.1}", "threshold: is not used with algorithm"),
-    ("base: {optimizer: adam, momentum: 0}", "momentum: is not used with optimizer"),
-    ("base: {kernel: 3}", "kernel: is not used with network 'mlp'"),
-    ("base: {noise: secure}", "noise: is not used with mechanism"),
-    ("base: {denoise: true}", "denoise: is not used with mechanism"),
-    ("base: {mechanism: per_example, joint_release: true}", "joint_release: is not used with"),
-    ("base: {target_label_epsilon: 1}", "target_label_epsilon: is not used with"),
-    ("base: {mechanism: photonic, algorithm: bp, output_noise: false}", "output_noise: is not used with algorithm"),
+     r"target_epsilon: is not used with mechanism 'photonic'"),
+    ("base: {clipping_norm: 1.0}", r"clipping_norm: is not used with mechanism 'none', got 1.0; use mechanism "
+                                   r"'per_example' or 'automatic', at base.clipping_norm"),
+    ("base: {mechanism: none, noise_multiplier: 1}", r"noise_multiplier: is not used with mechanism 'none', got 1.0; "
+                                                     r"use mechanism 'per_example' or 'automatic' or 'component'"),
+    ("base: {target_epsilon: 3}", r"target_epsilon: is not used with mechanism 'none'"),
+    ("base: {mechanism: per_example, sigma: 0.3}",
+     r"sigma: is not used with mechanism 'per_example' and algorithm 'dfa', got 0.3; use noise_multiplier or "
+     r"target_epsilon, or mechanism 'photonic', or algorithm 'pdfa', at base.sigma"),
+    ("base: {mechanism: component, clipping_norm: 2}", r"clipping_norm: .*; use target_norm, or mechanism"),
+    ("base: {mechanism: photonic, clipping_norm: 2}", r"clipping_norm: .*; use tau_f and tau_h, or mechanism"),
+    ("base: {algorithm: bp}\ngrid: {threshold: [0.1, 0.2]}",
+     r"threshold: is not used with algorithm 'bp', got 0.1, 0.2; use algorithm 'tdfa' or 'pdfa', at grid.threshold"),
+    ("grid: {algorithm: [bp, dfa]}\nbase: {threshold: 0.1}", r"threshold: is not used with algorithm 'bp' or 'dfa'"),
+    ("base: {optimizer: adam, momentum: 0}", r"momentum: is not used with optimizer 'adam', got 0.0; use optimizer "
+                                             r"'sgd'"),
+    ("base: {kernel: 3}", r"kernel: is not used with network 'mlp', got 3; use network 'convnet'"),
+    ("base: {noise: secure}", r"noise: is not used with mechanism 'none', got secure; use mechanism other than 'none'"),
+    ("base: {denoise: true}", r"denoise: is not used with mechanism 'none', got True; use mechanism 'photonic' or 'p"),
+    ("base: {mechanism: per_example, joint_release: true}",
+     r"joint_release: is not used with mechanism 'per_example', got True; use mechanism 'photonic'"),
+    ("base: {target_label_epsilon: 1}", r"target_label_epsilon: is not used with mechanism 'none', got 1.0; use mech"),
+    ("base: {mechanism: photonic, algorithm: bp, output_noise: false}",
+     r"output_noise: is not used with algorithm 'bp', got False; use algorithm other than 'bp'"),
     ("base: {mechanism: photonic, algorithm: pdfa, projector: opu_physical, output_noise: false, sigma: 1}",
      r"sigma: must be 0 with projector 'opu_physical'"),
-    ("base: {output_noise: false}", "output_noise: is not used with mechanism"),
-    ("base: {mechanism: photonic, activation_floor: true}", "activation_floor: is not used with"),
-    ("base: {activation_floor: true}", "activation_floor: is not used with"),
-    ("base: {mechanism: component, target_norm: 1, tau_h: 2}", "tau_h: is not used with mechanism"),
+    ("base: {output_noise: false}", r"output_noise: is not used with mechanism 'none', got False"),
+    ("base: {mechanism: photonic, activation_floor: true}",
+     r"activation_floor: is not used with tau_h_min 0, got True; use tau_h_min > 0"),
+    ("base: {activation_floor: true}",
+     r"activation_floor: is not used with mechanism 'none', got True; use mechanism 'photonic' with "
+     r"tau_h_min > 0"),
+    ("base: {mechanism: component, target_norm: 1, tau_h: 2}",
+     r"tau_h: is not used with mechanism 'component' and target_norm 1, got 2.0; use target_norm 0, or mechanism "
+     r"'photonic'"),
     ("base: {mechanism: per_example, algorithm: pdfa, sigma: 0, tau_f: 2}", r"tau_f: .*, at base.tau_f"),
-    ("base: {delta: 1.0e-6}\ncases: [{base: {seed: 1}}]", "delta: .*; use mechanism .*, or canaries"),
-    ("cases: [{base: {mechanism: photonic, sigma: 1}}, {base: {sigma: 1}}]", "sigma: is not used with mechanism"),
+    ("base: {delta: 1.0e-6}\ncases: [{base: {seed: 1}}]", r"delta: .*; use mechanism .*, or canaries > 0, at base"),
+    ("cases: [{base: {mechanism: photonic, sigma: 1}}, {base: {sigma: 1}}]",
+     r"sigma: is not used with mechanism 'none', got 1.0; .*, at cases\[1\].base.sigma"),
     ("cases: [{base: {mechanism: photonic}, grid: {sigma: [1, 2]}}, {grid: {sigma: [1]}}]",
-     "sigma: is not used with mechanism"),
+     r"sigma: is not used with mechanism 'none', .*, at cases\[1\].grid.sigma"),
     ("base: {tau_h: 2}\ncases: [{base: {mechanism: photonic, tau_h: 1}}, {}]", r"tau_h: .* 'none', .*, at base.tau_h"),
     ("base: {epochs: 2}\ncases: [{base: {epochs: 1}}, {grid: {epochs: [3]}}]",
-     "epochs: is overridden by every case, got"),
-    ("grid: {epochs: [2, 3]}\ncases: [{base: {epochs: 1}}]", "epochs: is overridden by every case, got")])
+     r"epochs: is overridden by every case, got 2; leave it out, at base.epochs"),
+    ("grid: {epochs: [2, 3]}\ncases: [{base: {epochs: 1}}]", r"epochs: is overridden by every case, got \[2, 3\]; ")])
 def test_refused_with_what_to_use_instead(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:
         load(tmp_path, text)
@@ -72,7 +88,8 @@ def test_neutral_values_and_fields_that_one_trial_uses_are_fine(tmp_path, text):
 
 
 def test_an_axis_that_some_trials_ignore_still_makes_the_same_trial_twice(tmp_path):
-    with pytest.raises(ConfigError, match=r"grid\[algorithm=bp, threshold=0.2\]: the same trial as grid\[algorithm=bp"):
+    with pytest.raises(ConfigError, match=r"grid\[algorithm=bp, threshold=0.2\]: the same trial as grid\[algorithm=bp, "
+                                          r"threshold=0.1\].*; threshold: is not used with algorithm 'bp'.*by `cases`"):
         load(tmp_path, "grid: {algorithm: [bp, tdfa], threshold: [0.1, 0.2]}")
     with pytest.raises(ConfigError, match="; feature_mirrored: is not used with features 'pixels', got True; use "):
         load(tmp_path, "base: {dataset: mnist}\ngrid: {features: [pixels, patches], feature_mirrored: [false, true]}")
@@ -121,9 +138,10 @@ def test_fields_of_an_extension_are_used(tmp_path):
                                    lambda trials: run_sweep(Experiment("e", "", tuple(trials)))],
                          ids=["train", "account", "run_sweep"])
 @pytest.mark.parametrize(("settings", "message"), [
-    (dict(mechanism="photonic", target_epsilon=3.0), "target_epsilon: is not used with"),
-    (dict(clipping_norm=2.0), "clipping_norm: is not used with"),
-    (dict(mechanism="per_example", sigma=0.3), "sigma: is not used with mechanism")])
+    (dict(mechanism="photonic", target_epsilon=3.0), "target_epsilon: is not used with mechanism 'photonic', got 3.0; "
+                                                     "use target_label_epsilon, or mechanism 'per_example' or"),
+    (dict(clipping_norm=2.0), "clipping_norm: is not used with mechanism 'none'"),
+    (dict(mechanism="per_example", sigma=0.3), "sigma: is not used with mechanism 'per_example' and algorithm 'dfa'")])
 def test_trials_from_python_are_held_to_the_same(tmp_path, monkeypatch, given, settings, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="^" + message):
