@@ -2,6 +2,7 @@ import re
 from pathlib import Path
 
 import pytest
+from commands import load
 
 from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.trials.config import ConfigError
@@ -9,12 +10,6 @@ from pipeline.trials.naming import run_name
 
 pytestmark = pytest.mark.usefixtures("extensions")  # files with trainers enter them
 SHIPPED = sorted((Path(__file__).parents[2] / "experiments").glob("*.yaml"))
-
-
-def load(tmp_path, text):
-    path = tmp_path / "e.yaml"
-    path.write_text(text)
-    return load_experiment(path)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

@@ -7,10 +7,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from commands import load
 from dp_accounting.rdp.rdp_privacy_accountant import _gamma_truncated_negative_binomial
 from scipy import stats
 
-from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.stopping import GEOMETRIC, LOGARITHMIC, POISSON, Selection, draw, draw_number, gamma_of
 from pipeline.trials.config import ConfigError, TrialConfig
 
@@ -87,12 +87,6 @@ def test_gamma_is_that_of_the_accountant(mean, shape):
 BASE = "base: {dataset: digits, batch_size: 64, mechanism: per_example, sampler: poisson, target_epsilon: 3}\n"
 GRID = "grid: {learning_rate: [0.1, 0.2, 0.4]}\n"
 STOP = "selection: {rule: random_stopping, mean: 9, seed: 3}\n"
-
-
-def load(tmp_path, text):
-    path = tmp_path / "e.yaml"
-    path.write_text(text)
-    return load_experiment(path)
 
 
 def test_trials_are_drawn_from_the_candidates_and_the_same_file_draws_the_same(tmp_path):

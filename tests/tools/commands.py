@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from pipeline.cli import main
+from pipeline.experiment.experiment import Experiment, load_experiment
 
 
 def said(capsys, *words: str, code: int = 0) -> str:
@@ -16,3 +17,8 @@ def written(path: Path, text: str) -> Path:
     """The file, with this text."""
     path.write_text(text)
     return path
+
+
+def load(folder: Path, text: str) -> Experiment:
+    """The experiment of a file with this text."""
+    return load_experiment(written(folder / "e.yaml", text))

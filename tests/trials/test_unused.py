@@ -3,18 +3,13 @@
 from pathlib import Path
 
 import pytest
+from commands import load
 
 from pipeline import Experiment, account, run_sweep, train
-from pipeline.experiment.experiment import load_experiment, parse_experiment
+from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.mechanisms import register_mechanism
 from pipeline.learning.mechanisms.none import NoMechanism
 from pipeline.trials.config import ConfigError, TrialConfig
-
-
-def load(tmp_path, text):
-    path = tmp_path / "e.yaml"
-    path.write_text(text)
-    return load_experiment(path)
 
 
 @pytest.mark.parametrize(("text", "message"), [
