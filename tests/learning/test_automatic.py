@@ -4,13 +4,13 @@ import dataclasses
 
 import pytest
 import torch
+from test_feedback_space import parts as batch_of
 
 from pipeline import account
 from pipeline.auditing import audit_release
 from pipeline.experiment.preset import recommended
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism, noise_deviation
 from pipeline.learning.network.network import make_network
-from pipeline.learning.run import prepare
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
 
@@ -21,15 +21,6 @@ CONVNET = dataclasses.replace(TRIAL, algorithm="hybrid", projector="", network="
 SECURE = dataclasses.replace(TRIAL, noise="secure", matmul_precision="integer")
 TRIALS = {"dfa": TRIAL, "bp": dataclasses.replace(TRIAL, algorithm="bp", projector=""), "convnet": CONVNET,
           "denoise": dataclasses.replace(TRIAL, denoise=True)}
-
-
-def batch_of(trial, digits):
-    """A training, and the factors (deltas, activations) of its first batch."""
-    training = prepare(Pack((trial,)), digits, CPU)
-    indices = training.sampler.epoch()[0].clamp(min=0)
-    activations, logits = training.net.forward(training.train_inputs.batch(indices))
-    error = torch.softmax(logits, dim=-1) - torch.nn.functional.one_hot(digits.train_y[indices], 10)
-    return training, training.deltas(error, activations), activations
 
 
 def contribution(mechanism, deltas, activations, i, size=1.0):
