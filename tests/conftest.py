@@ -43,6 +43,13 @@ def digits():
     return load("digits")
 
 
+@pytest.fixture
+def cached(tmp_path, monkeypatch):
+    """The digits, with a cache of the test's own for what is made of them."""
+    monkeypatch.setenv("PHOTONIC_CACHE", str(tmp_path / "cache"))
+    return load("digits")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def leaves_are_drawn_once():
     """Synthetic images of one size are drawn once in a process. Test modules draw their own."""
@@ -102,6 +109,12 @@ def said(monkeypatch):
     lines = []
     monkeypatch.setattr(SweepProgress, "say", lambda self, text: lines.append(text))
     return lines
+
+
+@pytest.fixture
+def only_svg(monkeypatch):
+    """Figures are written in one format, which takes a third of the time."""
+    monkeypatch.setattr("analysis.style.FORMATS", ("svg",))
 
 
 @pytest.fixture

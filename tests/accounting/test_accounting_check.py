@@ -60,8 +60,7 @@ def test_published_numbers_are_checked_to_their_last_digit(tmp_path):
     (dict(function="gdp_epsilon"), r"a: no function 'gdp_epsilon'; there are a1_alt, "),
     (dict(inputs=dict(mu=1.0)), "a: gdp_eps: .*delta"),
     (dict(expected=dict(epsilon=1.0)), r"a: gdp_eps: expects \{'epsilon': 1.0\}, and the function gives 4.37"),
-    (dict(expected="large"), "a: gdp_eps: could not convert"),
-])
+    (dict(expected="large"), "a: gdp_eps: could not convert")])
 def test_malformed_cases_are_named(change, message, tmp_path):
     with pytest.raises(CheckError, match=message):
         evaluate(write(tmp_path, {**GDP, **change}))

@@ -142,8 +142,7 @@ def test_joint_is_one_participation_whatever_the_others_are():
 
 @pytest.mark.parametrize("change, message", [
     (dict(h_I=[1]), "h_I: must have n_in = 2 entries, got 1"), (dict(sigma=0.0), "sigma must be > 0"),
-    (dict(phi_prime=0.0), "phi_prime other than 0"),
-])
+    (dict(phi_prime=0.0), "phi_prime other than 0")])
 def test_joint_refuses(change, message):
     case = dict(m=4, n_in=2, n_out=1, sigma=0.1, tau_B=1.0, alpha=2.0, h_others=[1, 1], h_I=[1, -1], phi_prime=1.0)
     with pytest.raises(ValueError, match=message):

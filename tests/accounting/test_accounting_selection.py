@@ -148,8 +148,7 @@ def test_refusals(call):
 
 @pytest.mark.parametrize("change, message", [
     (dict(mean=0.5), "mean: must be >= 1 and finite, got 0.5"), (dict(mean=math.inf), "mean: must be >= 1 and finite"),
-    (dict(mean=2, shape=-1.0), "shape: must be >= 0, got -1.0"), (dict(mean=2, shape=math.nan), "shape: must be >= 0"),
-])
+    (dict(mean=2, shape=-1.0), "shape: must be >= 0, got -1.0"), (dict(mean=2, shape=math.nan), "shape: must be >= 0")])
 def test_stopping_refuses(change, message):
     with pytest.raises(ValueError, match=message):
         se.selected_by_random_stopping([SHUFFLED], 1e-5, **change)

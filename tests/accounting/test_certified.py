@@ -23,9 +23,8 @@ BASE = TrialConfig(dataset="digits", hidden=(24, 16), batch_size=32, algorithm="
                    sampler="poisson", noise_multiplier=1.0, clipping_norm=0.5, epochs=2, learning_rate=0.1)
 
 
-@pytest.mark.parametrize(("sampler", "relation", "z"), [("poisson", "add/remove", 1.0),
-                                                        ("without_replacement", "replace-one", 0.5),
-                                                        ("shuffled", "replace-one", 0.5)])
+@pytest.mark.parametrize(("sampler", "relation", "z"), [
+    ("poisson", "add/remove", 1.0), ("without_replacement", "replace-one", 0.5), ("shuffled", "replace-one", 0.5)])
 def test_the_event_is_derived_from_what_runs(sampler, relation, z, digits):
     config = dataclasses.replace(BASE, sampler=sampler)
     event = event_of(config, 2)
@@ -69,12 +68,9 @@ def test_without_noise_nothing_is_certified_and_nothing_is_logged(digits):
 
 
 @pytest.mark.parametrize(("setting", "research", "secure"), [
-    ({}, "simulated", "true"),
-    ({"mechanism": "component"}, "simulated", "true"),
-    ({"noise_multiplier": 0.0, "target_epsilon": 3.0}, "simulated", "true"),
-    ({"noise_multiplier": 0.0}, "false", None),
-    ({"mechanism": "none"}, "false", "false"),
-])
+    ({}, "simulated", "true"), ({"mechanism": "component"}, "simulated", "true"),
+    ({"noise_multiplier": 0.0, "target_epsilon": 3.0}, "simulated", "true"), ({"noise_multiplier": 0.0}, "false", None),
+    ({"mechanism": "none"}, "false", "false")])
 def test_only_secret_noise_makes_a_certified_epsilon_true(setting, research, secure):
     for noise, expected in (("research", research), ("secure", secure)):
         if expected is None:  # refused: there is nothing to keep secret

@@ -46,8 +46,7 @@ def trial(algorithm="dfa", sigma=None, seed=0, **other):
                        **{"learning_rate": rate, **other})
 
 
-GRID = tuple(trial(algorithm, sigma, seed)
-             for algorithm in ALGORITHMS for sigma in (None, *SIGMAS) for seed in (0, 1))
+GRID = tuple(trial(algorithm, sigma, seed) for algorithm in ALGORITHMS for sigma in (None, *SIGMAS) for seed in (0, 1))
 DIVERGED = trial("bp", 0.2, 1)
 
 

@@ -72,8 +72,7 @@ def test_panels_side_by_side_in_text_that_stays_text(tmp_path):
 @pytest.mark.parametrize("members, non_members, message", [
     (np.array([]), FAR, "members: must be residuals"), (np.array([0.1, np.nan]), FAR, "members: must be"),
     (np.array([-0.1]), FAR, "members: must be"), (OVERLAP, np.array([1.2]), "non_members: must be"),
-    (OVERLAP[None], FAR, "members: must be"),
-])
+    (OVERLAP[None], FAR, "members: must be")])
 def test_refuses_what_is_no_residual(members, non_members, message):
     with pytest.raises(ValueError, match=message):
         residual_histogram(members, non_members, axes())

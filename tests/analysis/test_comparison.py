@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from commands import said
 from latex_tools import check
 from scipy.stats import ttest_ind, ttest_rel
 
-from analysis import style
 from analysis.comparison.match import PAIRED, WELCH, Side, accuracies, compare, headline, overlay, texts
 from analysis.comparison.report import _labels, draw, draw_overlay, plot, plot_overlay
 from analysis.exhibits.exhibit import MOST_WORDS
@@ -69,12 +69,6 @@ def sides(root):
              "more": fill(root / "one", "more", MORE_SEEDS, 3)}
     shutil.copytree(root / "one", root / "two")  # of another checkout
     return found
-
-
-@pytest.fixture
-def only_svg(monkeypatch):
-    """Figures are written in one format."""
-    monkeypatch.setattr(style, "FORMATS", ("svg",))
 
 
 def cell(found, metric="test/accuracy", **wanted):
@@ -201,8 +195,7 @@ def test_frontiers_are_overlaid_in_one_colour_per_algorithm(sides):
 @pytest.mark.parametrize(("noise", "says"), [
     (("research", "research"), "certified ε (simulated; replace-one, shuffled, δ = 1e-05)"),
     (("secure", "secure"), "certified ε (replace-one, shuffled, δ = 1e-05)"),
-    (("secure", "research"), "certified ε (partly simulated; replace-one, shuffled, δ = 1e-05)"),
-])
+    (("secure", "research"), "certified ε (partly simulated; replace-one, shuffled, δ = 1e-05)")])
 def test_overlaid_frontiers_say_where_the_noise_of_both_sides_comes_from(sides, noise, says, only_svg):
     one, other = (dataclasses.replace(sides[name], runs=sides[name].runs.assign(noise=source))
                   for name, source in zip(("a", "faster"), noise, strict=True))
@@ -232,8 +225,7 @@ def test_a_sweep_of_two_stores(root, tmp_path, capsys, only_svg):
     assert counted.startswith("6 differences in test accuracy, a (B) less a (A), in points: 0 with a 95% interval")
     assert beside.startswith("beside it: comparison.csv .md .tex .svg") and "logged" not in beside
     assert (pd.read_csv(tmp_path / "d/comparison.csv")[["difference", "low", "high"]] == 0).all().all()
-    assert main(["report", "a", "a", "--mlruns", str(one)]) == 2
-    assert "must be two sweeps" in capsys.readouterr().err
+    assert "must be two sweeps" in said(capsys, "report", "a", "a", "--mlruns", str(one), code=2)
     assert main(["report", "a", "--mlruns", str(one), "--mlruns-b", str(two)]) == 2
     assert "--mlruns-b: is the store of a second experiment" in capsys.readouterr().err
 
@@ -250,10 +242,8 @@ def test_a_sweep_is_reported_by_its_name_alone(root, tmp_path, capsys):
     assert main(["report", "a", "--mlruns", str(root / "one"), "--out", str(tmp_path)]) == 0
     assert len(pd.read_csv(tmp_path / "runs.csv")) == 12 and "a.yaml" in (tmp_path / "index.html").read_text("utf-8")
     capsys.readouterr()
-    assert main(["report", "b", "--mlruns", str(root / "one")]) == 2
-    assert "which has a, faster, more" in capsys.readouterr().err
-    assert main(["report", "b.yaml", "--mlruns", str(root / "one")]) == 2
-    assert "b.yaml: no such experiment file" in capsys.readouterr().err
+    assert "which has a, faster, more" in said(capsys, "report", "b", "--mlruns", str(root / "one"), code=2)
+    assert "b.yaml: no such experiment file" in said(capsys, "report", "b.yaml", "--mlruns", str(root / "one"), code=2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipeline.tracking.reader.EXPERIMENT", "elsewhere.yaml")
         assert main(["report", "a", "--mlruns", str(root / "one")]) == 2

@@ -225,9 +225,8 @@ ONE_SIGMA, PLAIN = grid(sigma=[0.1], tau_h=TAUS), [TrialConfig(algorithm="bp")]
     ("batch_size_sweep", grid(batch_size=BATCHES, tau_h=TAUS, validation_fraction=[0.0]), "here differing in tau_h"),
     ("batch_size_sweep", grid(batch_size=BATCHES, delta=[1e-5, 1e-6]), "needs one delta"),
     ("frontier_slices", PLAIN, "needs trials with a certified epsilon"),
-    ("frontier_slices", grid(sigma=[0.1, 1]), "none varies"),
-    ("main_effects", PLAIN, "needs a balanced grid"), ("means", PLAIN, "differ in their seed alone"),
-    ("main_effects", GRID[1:], "needs a balanced grid"),
+    ("frontier_slices", grid(sigma=[0.1, 1]), "none varies"), ("main_effects", PLAIN, "needs a balanced grid"),
+    ("means", PLAIN, "differ in their seed alone"), ("main_effects", GRID[1:], "needs a balanced grid"),
     ("parallel_coordinates", grid(sigma=[0.1, 1]), "got algorithm and noise"),
     ("tau_h_sweep", grid(tau_h=TAUS, alignment_batches=[0]), "alignment_batches 0"),
     ("frontier_alignment", grid(sigma=[0.1, 1], alignment_batches=[0]), "alignment_batches 0"),
@@ -235,8 +234,7 @@ ONE_SIGMA, PLAIN = grid(sigma=[0.1], tau_h=TAUS), [TrialConfig(algorithm="bp")]
     ("frontier_claimed", CERTIFIED, "needs trials with a claimed epsilon"),
     ("frontier_claimed", grid(sigma=[0.0]), "sigma > 0"),
     ("frontier_claimed", grid(target_label_epsilon=[3.0], joint_release=[True]), "neither joint_release nor denoise"),
-    ("frontier_claimed", grid(sigma=SIGMAS, tau_h=TAUS, validation_fraction=[0.0]), "here differing in tau_h"),
-])
+    ("frontier_claimed", grid(sigma=SIGMAS, tau_h=TAUS, validation_fraction=[0.0]), "here differing in tau_h")])
 def test_misfits_are_named_in_one_line(exhibit, trials, reason):
     text = mismatch(exhibit, trials)
     assert reason in text and "\n" not in text

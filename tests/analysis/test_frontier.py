@@ -99,8 +99,7 @@ def test_a_point_is_the_mean_over_seeds_at_the_last_epoch_of_the_tightest_accoun
     row = points[(points["algorithm"] == "dfa") & (points["epsilon"] == 3)].iloc[0]
     mean = 100 * (0.5 + 0.1 * math.log10(3) - 0.05 + 0.01)
     half = 12.7062  # t quantile with one degree of freedom; seeds are 2 points apart, s/sqrt(2) = 1
-    assert [row["mean"], row["low"], row["high"]] == pytest.approx(
-        [mean, mean - half, mean + half], abs=1e-3)
+    assert [row["mean"], row["low"], row["high"]] == pytest.approx([mean, mean - half, mean + half], abs=1e-3)
     assert (row["n"], row["kind"], row["relation"], row["sampler"], row["delta"], row["setting"]) == (
         2, "certified", "add/remove", "poisson", 1e-5, "epsilon=3")
 
@@ -167,8 +166,7 @@ def test_kinds_that_have_no_frontier_are_refused(runs, kind):
 @pytest.mark.parametrize(("change", "message"), [
     ({"delta": 1e-6}, r"delta: must be the same for all points of one frontier, got 1e-05, 1e-06"),
     ({"privacy.relation": "replace-one"}, r"relation: must be the same .* got add/remove, replace-one"),
-    ({"dataset": "mnist"}, r"dataset: must be the same .* got digits, mnist"),
-])
+    ({"dataset": "mnist"}, r"dataset: must be the same .* got digits, mnist")])
 def test_what_may_not_be_mixed(runs, change, message):
     mixed = runs.copy()
     for name, value in change.items():

@@ -298,7 +298,7 @@ def test_captions_of_frontiers_have_at_most_forty_words(metric, kind, formula):
     assert max(len(caption.split()) for caption in found) <= MOST_WORDS, found
 
 
-def test_captions_of_grids_have_at_most_forty_words(monkeypatch):
+def test_captions_of_grids_have_at_most_forty_words(monkeypatch, only_svg):
     monkeypatch.setattr(choice, "_composed", lambda *_: 1.0)
     runs, certified = crowded(), tracked(GRID)
     drawn = [draw(name, None, runs, None) for name in ("frontier_slices", "parallel_coordinates", "means",

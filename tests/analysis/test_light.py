@@ -134,11 +134,9 @@ def test_the_published_row_stands_beside_what_the_paper_trained():
 
 
 @pytest.mark.parametrize("exhibit, trials, reason", [
-    ("light", IDEAL[:1], "at two values or more of photons, got 0.1"),
-    ("effective_sigma", GAUSSIAN, "got none"),
+    ("light", IDEAL[:1], "at two values or more of photons, got 0.1"), ("effective_sigma", GAUSSIAN, "got none"),
     ("light", [*IDEAL, dataclasses.replace(IDEAL[0], tau_h=3.0, validation_fraction=0)], "differing in"),
-    ("light", [*IDEAL, *REAL], ""),
-    ("table1_light", [*GAUSSIAN, *MATCHED], ""),
+    ("light", [*IDEAL, *REAL], ""), ("table1_light", [*GAUSSIAN, *MATCHED], ""),
     ("table1_light", [GAUSSIAN[0], *MATCHED], "to 1%, a sigma of projector opu_simulated, got 0.1, 0.2 and 0.1"),
     ("table1_light", GAUSSIAN, "got none and 0.1, 0.2")])
 def test_what_an_exhibit_needs_is_said_before_anything_is_trained(exhibit, trials, reason):

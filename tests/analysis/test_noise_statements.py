@@ -109,8 +109,7 @@ def with_noise(trials, *sources):
 
 
 def test_a_simulated_choice_says_what_it_leaves_out_and_a_secure_one_has_nothing_to():
-    assert choice_statement(GRID, Selection()) == (
-        f"{sentence(RECORDED)} The simulation leaves out that {SHARED}.")
+    assert choice_statement(GRID, Selection()) == (f"{sentence(RECORDED)} The simulation leaves out that {SHARED}.")
     assert choice_statement(with_noise(GRID, *["secure"] * 4), Selection()) == sentence(SECRET)
 
 

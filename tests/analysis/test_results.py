@@ -111,14 +111,6 @@ def test_every_exhibit_of_the_results_was_looked_at():
     assert set(results_text.everything()) == committed and {folder for folder, _ in committed} == set(NAMES)
 
 
-def test_links_of_the_pages_lead_somewhere():
-    for page in (ROOT / "README.md", ROOT / "docs" / "results.md"):
-        links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
-        assert len(links) > 5
-        for link in links:
-            assert (page.parent / link).exists(), f"{page.name}: {link}"
-
-
 def test_the_comparison_of_ways_to_tune_is_that_of_its_data_and_quoted():
     text = (RESULTS / "tuning" / "tuning.md").read_text(encoding="utf-8")
     rows = pd.read_csv(RESULTS / "tuning" / "tuning.csv")

@@ -23,6 +23,7 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Resources
 from pipeline.trials.records import EpochRecord, Outcome
 
+pytestmark = pytest.mark.usefixtures("only_svg")
 # z = 20 on the sum, sensitivity 2 C, two epochs: mu = 2 sqrt(2)/20.
 BASE = TrialConfig(dataset="digits", mechanism="per_example", sampler="shuffled", noise_multiplier=20.0, epochs=2,
                    batch_size=64)
@@ -152,8 +153,7 @@ def test_a_trial_without_a_score_is_named(store, name):
 @pytest.mark.parametrize(("sources", "says", "standing"), [
     (["research"] * 4, "the guarantee, and a release needs secret noise. The simulation leaves out", "simulated"),
     (["secure"] * 4, "Noise and batches came from the operating system", "certified"),
-    (["secure", "research", "secure", "secure"], "of 1 of 4 trials comes from a recorded seed", "partly simulated"),
-])
+    (["secure", "research", "secure", "secure"], "of 1 of 4 trials comes from a recorded seed", "partly simulated")])
 def test_a_choice_is_simulated_by_the_noise_of_all_that_was_looked_at(store, sources, says, standing):
     store.attach("best")
     runs = load_runs(store, GRID)
@@ -170,8 +170,7 @@ def test_a_choice_is_simulated_by_the_noise_of_all_that_was_looked_at(store, sou
 @pytest.mark.parametrize(("other", "message"), [
     ({"dataset": "mnist"}, "dataset: must be one for all trials, got digits and mnist"),
     ({"delta": 1e-6}, "delta: must be one for all trials, got 1e-05 and 1e-06"),
-    ({"sampler": "poisson"}, "relation: must be one for all trials, got add/remove and replace-one"),
-])
+    ({"sampler": "poisson"}, "relation: must be one for all trials, got add/remove and replace-one")])
 def test_what_cannot_be_composed(other, message):
     with pytest.raises(UnsupportedAccounting, match=message):
         selected_epsilon((BASE, replace(BASE, **other)), Selection())

@@ -82,11 +82,8 @@ def test_runs_without_times_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("changes", "reason"), [
-    ({"epochs": 1}, "trials of one epoch do not have"),
-    ({"private_metrics": "withheld"}, "private_metrics 'withheld'"),
-    ({"clipping_norm": 2.0}, "also differ in clipping_norm"),
-    ({"dataset": "mnist"}, "is of one data set"),
-])
+    ({"epochs": 1}, "trials of one epoch do not have"), ({"private_metrics": "withheld"}, "private_metrics 'withheld'"),
+    ({"clipping_norm": 2.0}, "also differ in clipping_norm"), ({"dataset": "mnist"}, "is of one data set")])
 def test_trials_that_it_does_not_fit_are_told_why(changes, reason):
     assert mismatch("training_time", GRID) == ""
     withheld = dataclasses.replace(BP, private_metrics="withheld", validation_fraction=0.0)

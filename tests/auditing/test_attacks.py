@@ -113,8 +113,7 @@ def assert_all_found(found, m, steps=1):
     dict(sigma=0.1), dict(sigma=1.0), dict(sigma=10.0), dict(sigma=0.0), dict(mechanism="none"),
     dict(algorithm="bp", projector="none"), dict(algorithm="tdfa"), dict(algorithm="pdfa", projector="opu_simulated"),
     dict(activation="relu"), dict(tau_h_min=0.5, activation_floor=True), dict(tau_h_min=0.5),
-    dict(matmul_precision="bfloat16"), dict(optimizer="adam"),
-], ids=str)
+    dict(matmul_precision="bfloat16"), dict(optimizer="adam")], ids=str)
 def test_the_photonic_mechanism_gives_away_every_record_of_the_batch(change, digits):
     assert_all_found(row_space_audit(dataclasses.replace(DIGITS, **change), digits), 32)
 
@@ -144,8 +143,7 @@ def test_noise_on_the_released_update_defeats_the_attack(digits, monkeypatch):
 
 @pytest.mark.parametrize("arguments, message", [
     (dict(layer=0), "layer: must be at least 1 and at most 3, got 0"), (dict(layer=4), "layer: .* got 4"),
-    (dict(steps=0), "steps: must be at least 1 and at most the 40 of an epoch, got 0"), (dict(steps=41), "steps: "),
-])
+    (dict(steps=0), "steps: must be at least 1 and at most the 40 of an epoch, got 0"), (dict(steps=41), "steps: ")])
 def test_row_space_audit_refuses(arguments, message, digits):
     with pytest.raises(ValueError, match=message):
         row_space_audit(DIGITS, digits, **arguments)
@@ -315,8 +313,7 @@ def test_one_run_audit_guesses_the_extremes():
     (lambda: two_point_step_audit(lambda j: 0.0, 0.0, 3), "trials: must be an even number of at least 2, got 3"),
     (lambda: two_point_step_audit(lambda j: math.nan, 0.0, 2), "step: must be numbers"),
     (lambda: auc([], [1.0]), "scores_members: must be numbers"),
-    (lambda: tpr_at_fpr([1.0], [1.0], 1.5), "fpr: must be >= 0 and <= 1, got 1.5"),
-])
+    (lambda: tpr_at_fpr([1.0], [1.0], 1.5), "fpr: must be >= 0 and <= 1, got 1.5")])
 def test_refuses(call, message):
     with pytest.raises(ValueError, match=message):
         call()

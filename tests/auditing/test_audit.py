@@ -150,8 +150,7 @@ def test_one_run_calibration_with_a_gaussian_mechanism():
     (lambda: two_point(0, 0, 0, 10, 0.0), "fp: must come from at least 1 trial, got 0"),
     (lambda: two_point(0, 10, 0, 10, -0.1), "delta: must be"),
     (lambda: two_point(0, 10, 0, 10, 0.0, conf=1.0), "conf: must be > 0 and < 1, got 1.0"),
-    (lambda: gdp_mu_lower(0, 10, 11, 10), "fn: must be"),
-])
+    (lambda: gdp_mu_lower(0, 10, 11, 10), "fn: must be")])
 def test_refuses(call, message):
     with pytest.raises(ValueError, match=message):
         call()

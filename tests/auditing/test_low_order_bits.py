@@ -66,9 +66,7 @@ def test_scores_of_noise_on_and_off_its_lattice():
 
 @pytest.mark.parametrize(("changes", "runs", "message"), [
     ({"mechanism": "none"}, 3, "mechanism: must be one of per_example, automatic, component, got none"),
-    ({"noise_multiplier": 0.0}, 3, "noise_multiplier: must be > 0"),
-    ({}, 0, "runs: must be >= 1, got 0"),
-])
+    ({"noise_multiplier": 0.0}, 3, "noise_multiplier: must be > 0"), ({}, 0, "runs: must be >= 1, got 0")])
 def test_what_cannot_be_attacked_is_refused(changes, runs, message, digits):
     with pytest.raises(ValueError, match=f"^{message}"):
         attacked(dataclasses.replace(WIDE, hidden=(8,), **changes), digits, runs)

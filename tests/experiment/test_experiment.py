@@ -2,6 +2,7 @@ import re
 from pathlib import Path
 
 import pytest
+from commands import load
 
 from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.trials.config import ConfigError
@@ -9,12 +10,6 @@ from pipeline.trials.naming import run_name
 
 pytestmark = pytest.mark.usefixtures("extensions")  # files with trainers enter them
 SHIPPED = sorted((Path(__file__).parents[2] / "experiments").glob("*.yaml"))
-
-
-def load(tmp_path, text):
-    path = tmp_path / "e.yaml"
-    path.write_text(text)
-    return load_experiment(path)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -71,8 +66,7 @@ def test_other_text_stays_text(tmp_path, text):
     ("base: {mechanism: photonic}\ngrid: {sigma: [0, 0.1, -0.1]}",
      r"sigma: must be >= 0, got -0.1, at grid.sigma\[2\] \(.*e.yaml, line 2\)"),
     ("cases: [{base: {batch_size: 99999}}]", r"batch_size: must be at most .*, at cases\[0\].base.batch_size"),
-    ("grid: {}", r"grid: is empty"),
-    ("grid: {sigma: []}", r"grid.sigma: the list is empty"),
+    ("grid: {}", r"grid: is empty"), ("grid: {sigma: []}", r"grid.sigma: the list is empty"),
     ("grid: {sigma: 0.1}", r"grid.sigma: must be a list of values or a range, got 0.1"),
     ("grid: {seed: {range: [0]}}", r"grid.seed.range: must be \[start, stop\]"),
     ("grid: {seed: {range: [3, 1]}}", r"grid.seed: the list is empty"),
@@ -80,17 +74,13 @@ def test_other_text_stays_text(tmp_path, text):
     ("grid: {sigma: {geomspace: [1, 2, 3]}}", r"grid.sigma: a range is one of range, linspace, logspace"),
     ("grid: {seed: [1, 2, 1]}", r"grid\[seed=1\]: the same trial as grid\[seed=1\]: .*seed=1"),
     ("grid: {algorithm: [bp, tdfa], threshold: [0.1, 0.2]}", r"grid\[algorithm=bp, threshold=0.2\]: the same trial as"),
-    ("cases: []", r"cases: must be a list of at least one case"),
-    ("base: [1]", r"base: must be a mapping"),
+    ("cases: []", r"cases: must be a list of at least one case"), ("base: [1]", r"base: must be a mapping"),
     ("bose: {}", r"the file: unknown entry 'bose'; did you mean 'base'\? accepted are name, description, preset, base"),
-    ("", r"the file: must be a mapping"),
-    ("base: {a: ]", r".*e.yaml: line 1, column \d+: not valid YAML"),
+    ("", r"the file: must be a mapping"), ("base: {a: ]", r".*e.yaml: line 1, column \d+: not valid YAML"),
     ("base: !!python/object/apply:os.system ['true']", r".*e.yaml: line 1, column \d+: not valid YAML"),
-    ("name: a/b", r"name: must be letters, digits"),
-    ("name: '..'", r"name: must be letters, digits.* got '..'"),
+    ("name: a/b", r"name: must be letters, digits"), ("name: '..'", r"name: must be letters, digits.* got '..'"),
     ("grid: {seed: [1]}\ngrid: {seed: [2]}", r".*e.yaml: line 2, column 1: not valid YAML: the key 'grid' stands"),
-    ("grid:\n", r"grid: is blank"),
-    ("base: {seed: 7}\ngrid: {seed: [1]}", r"grid.seed: also stands in base"),
+    ("grid:\n", r"grid: is blank"), ("base: {seed: 7}\ngrid: {seed: [1]}", r"grid.seed: also stands in base"),
     ("base: {sigma: [0, 0.1]}", r"sigma: must be a finite number, got \[0, 0.1\]; several values go to grid"),
     ("grid: {seed: {range: [0, .inf]}}", r"grid.seed.range: must be"),
     ("grid: {sigma: {linspace: [0, .nan, 3]}}", r"grid.sigma.linspace: must be"),
@@ -100,8 +90,7 @@ def test_other_text_stays_text(tmp_path, text):
     ("report: [figure2]", r"report: figure2 shows the alignment of pdfa, but no trial"),
     ("resources: {gpu: -1}", r"resources.gpu: must be a number >= 0, got -1"),
     ("resources: {tpu: 1}", r"resources: unknown entry 'tpu'"),
-    ("report: [table9]", r"report: must be a list of table1, figure2, frontier, .*, leekifer, got \['table9'\]"),
-])
+    ("report: [table9]", r"report: must be a list of table1, figure2, frontier, .*, leekifer, got \['table9'\]")])
 def test_refused_in_one_line_with_the_place(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:
         load(tmp_path, text)
@@ -147,8 +136,7 @@ def test_certified_trials_make_a_frontier(tmp_path):
     ("base: {target_epsilon: 1, mechanism: per_example}\ncases:\n  - base: {sampler: poisson, algorithm: bp}\n"
      "  - base: {sampler: shuffled, algorithm: dfa}", r"needs one neighbouring relation"),
     ("base: {target_epsilon: 1, mechanism: per_example}\ncases:\n  - base: {delta: 1.0e-6, algorithm: bp}\n"
-     "  - base: {algorithm: dfa}", r"needs one delta"),
-])
+     "  - base: {algorithm: dfa}", r"needs one delta")])
 def test_trials_without_a_frontier(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^report: frontier " + message):
         load(tmp_path, text + "\nreport: [frontier]")
@@ -160,19 +148,13 @@ def test_exhibits_of_sigma_refuse_certified_trials(tmp_path, exhibit):
         load(tmp_path, f"{CERTIFIED}{{{CURVES}}}\nreport: [{exhibit}]")
 
 
-def test_missing_file_is_named():
-    with pytest.raises(ConfigError, match=r"^nowhere.yaml: no such experiment file"):
-        load_experiment("nowhere.yaml")
-
-
 @pytest.mark.parametrize(("text", "says"), [
     ("name: a\nbase:\n  dataset: digits\n  nose: 1\n", r"nose: unknown field, .*, at base.nose \(a.yaml, line 4"),
     ("cases:\n  - {}\n  - grid:\n      sgma: [1]\n", r"at cases\[1\].grid.sgma\[0\] \(a.yaml, line 4"),
     ("name: a\nbsae: {}\n", r"the file: unknown entry 'bsae'; did you mean 'base'\? .* \(a.yaml, line 2"),
     ("name: a\nresources:\n  gpus: 1\n", r"resources: unknown entry 'gpus'; did you mean 'gpu'\? .* \(a.yaml, line 3"),
     ("name: a\nresources:\n  gpu: -1\n", r"resources.gpu: must be .* \(a.yaml, line 3"),
-    ("name: a\ngrid: {}\n", r"grid: is empty; .* \(a.yaml, line 2"),
-])
+    ("name: a\ngrid: {}\n", r"grid: is empty; .* \(a.yaml, line 2")])
 def test_what_is_wrong_names_file_and_line(text, says):
     with pytest.raises(ConfigError, match=says + r"\)$"):
         parse_experiment(text, Path("a.yaml"))
@@ -183,8 +165,7 @@ def test_what_is_wrong_names_file_and_line(text, says):
     ("noise: 1.1", "noise: must be text, got 1.1; how much noise there is, noise_multiplier says"),
     ("mechanism: dp-sgd", "got 'dp-sgd'; did you mean 'per_example'"),
     ("algorithm: DP-SGD", "got 'DP-SGD'; DP-SGD is algorithm 'bp' with mechanism 'per_example'"),
-    ("dataset: FashionMNIST", "got 'FashionMNIST'; did you mean 'fashion_mnist'"),
-])
+    ("dataset: FashionMNIST", "got 'FashionMNIST'; did you mean 'fashion_mnist'")])
 def test_names_from_other_tools_are_understood_enough_for_a_hint(setting, says):
     with pytest.raises(ConfigError, match=re.escape(says)):
         parse_experiment(f"base: {{{setting}}}", Path("a.yaml"))
@@ -204,8 +185,7 @@ def test_a_setting_in_place_of_that_of_base_is_another_experiment_text():
     ({"seed": 1}, "--set seed: must be a field that no grid, case or space sets, got one of grid; edit the file"),
     ({"sigma": 1}, "--set sigma: must be a field that no .* sets, got one of cases[0].base; edit the file"),
     ({"nose": 1}, "--set nose: unknown field, got 1; did you mean 'noise'? (a.yaml)"),
-    ({"epochs": "many"}, "epochs: must be a whole number"),
-])
+    ({"epochs": "many"}, "epochs: must be a whole number")])
 def test_a_setting_that_base_cannot_change_is_refused(changes, says):
     text = "base: {dataset: digits}\ngrid: {seed: [0, 1]}\ncases: [{base: {mechanism: photonic, sigma: 0.1}}]"
     with pytest.raises(ConfigError, match=re.escape(says).replace(r"\.\*", ".*")):

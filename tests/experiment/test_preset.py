@@ -97,8 +97,7 @@ def test_a_number_lies_between_those_of_the_epsilons_around_it_and_other_values_
     ({"mechanism": "component"}, r"preset: .*mechanism component.*; it has settings for per_example on patches of"),
     ({"algorithm": "hybrid"}, r"preset: recommended-2 has no settings for hybrid with"),
     ({"dataset": "fmnist"}, r"dataset: must be one of .*fashion_mnist"),
-    ({"hidden": 5}, r"hidden: must be a list of whole numbers, got 5"),
-])
+    ({"hidden": 5}, r"hidden: must be a list of whole numbers, got 5")])
 def test_what_has_no_recommendation_is_refused_with_what_has(changes, message):
     given = {name: value for name, value in {**GIVEN, **changes}.items() if value is not None}
     with pytest.raises(ConfigError, match=message):

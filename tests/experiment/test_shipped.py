@@ -46,7 +46,7 @@ DIGESTS, TRIALS, CALIBRATED = (ROOT / "tests" / "data" / name
                                for name in ("shipped.json", "shipped.json.xz", "calibrated.json"))
 ELSEWHERE = 1e-8  # of a calibrated number, relative; other instruction sets change it by 5e-10
 # One in so many is tested fast: noise multipliers take half a second each.
-FAST = {"noise_multiplier": 14, "evaluation_noise": 14, "stated": 3}
+FAST = {"noise_multiplier": 28, "evaluation_noise": 28, "stated": 3}
 
 
 def trials_of(path):

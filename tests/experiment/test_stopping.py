@@ -7,10 +7,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from commands import load
 from dp_accounting.rdp.rdp_privacy_accountant import _gamma_truncated_negative_binomial
 from scipy import stats
 
-from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.stopping import GEOMETRIC, LOGARITHMIC, POISSON, Selection, draw, draw_number, gamma_of
 from pipeline.trials.config import ConfigError, TrialConfig
 
@@ -89,12 +89,6 @@ GRID = "grid: {learning_rate: [0.1, 0.2, 0.4]}\n"
 STOP = "selection: {rule: random_stopping, mean: 9, seed: 3}\n"
 
 
-def load(tmp_path, text):
-    path = tmp_path / "e.yaml"
-    path.write_text(text)
-    return load_experiment(path)
-
-
 def test_trials_are_drawn_from_the_candidates_and_the_same_file_draws_the_same(tmp_path):
     one, again, other = (load(tmp_path, BASE + GRID + STOP.replace("3}", seed)) for seed in ("3}", "3}", "4}"))
     assert one.trials == again.trials != other.trials
@@ -149,8 +143,7 @@ def test_number_candidate_and_seed_are_independent_uniform_draws():
      r"validation_fraction: must be > 0, as the best trial is chosen by"),
     ("selection: {rule: composition}\ncases: [{base: {mechanism: none}}]", r"selection.rule: 'composition' needs"),
     (STOP + "cases: [{base: {seed: 0}}]", r"cases\[0\].base.seed: every trial of random stopping gets .* got 0"),
-    (STOP + "cases: [{base: {epochs: 1}}, {grid: {seed: [0, 1]}}]", r"cases\[1\].grid.seed: every trial .* got"),
-])
+    (STOP + "cases: [{base: {epochs: 1}}, {grid: {seed: [0, 1]}}]", r"cases\[1\].grid.seed: every trial .* got")])
 def test_refused_with_field_value_and_remedy(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:
         load(tmp_path, BASE + text)

@@ -4,13 +4,13 @@ import dataclasses
 
 import pytest
 import torch
+from test_feedback_space import parts as batch_of
 
 from pipeline import account
 from pipeline.auditing import audit_release
 from pipeline.experiment.preset import recommended
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism, noise_deviation
 from pipeline.learning.network.network import make_network
-from pipeline.learning.run import prepare
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
 
@@ -21,15 +21,6 @@ CONVNET = dataclasses.replace(TRIAL, algorithm="hybrid", projector="", network="
 SECURE = dataclasses.replace(TRIAL, noise="secure", matmul_precision="integer")
 TRIALS = {"dfa": TRIAL, "bp": dataclasses.replace(TRIAL, algorithm="bp", projector=""), "convnet": CONVNET,
           "denoise": dataclasses.replace(TRIAL, denoise=True)}
-
-
-def batch_of(trial, digits):
-    """A training, and the factors (deltas, activations) of its first batch."""
-    training = prepare(Pack((trial,)), digits, CPU)
-    indices = training.sampler.epoch()[0].clamp(min=0)
-    activations, logits = training.net.forward(training.train_inputs.batch(indices))
-    error = torch.softmax(logits, dim=-1) - torch.nn.functional.one_hot(digits.train_y[indices], 10)
-    return training, training.deltas(error, activations), activations
 
 
 def contribution(mechanism, deltas, activations, i, size=1.0):
@@ -83,8 +74,7 @@ def test_lengths_in_integers_are_those_of_the_closed_form_less_what_is_truncated
 def test_it_is_accounted_for_as_per_example_whatever_gamma(changes):
     automatic = dataclasses.replace(TRIAL, **changes)
     per_example = dataclasses.replace(automatic, mechanism="per_example")
-    assert (account(automatic) == account(per_example)
-            == account(dataclasses.replace(automatic, clipping_gamma=2.0)))
+    assert (account(automatic) == account(per_example) == account(dataclasses.replace(automatic, clipping_gamma=2.0)))
     assert account(automatic)[0].kind == "certified"
     assert noise_deviation(automatic) == noise_deviation(per_example)
     assert len({t.trial_key for t in (automatic, per_example, dataclasses.replace(automatic, clipping_gamma=2.0))}) == 3
@@ -107,8 +97,7 @@ def test_an_audit_finds_a_bound_that_is_not_kept():
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"clipping_gamma": 0.0}, "clipping_gamma: must be >= 1e-06"),
-    ({"denoise": True, "algorithm": "bp", "projector": ""}, "denoise: must be false with bp"),
-])
+    ({"denoise": True, "algorithm": "bp", "projector": ""}, "denoise: must be false with bp")])
 def test_what_cannot_be_run_is_refused(changes, message):
     with pytest.raises(ConfigError, match=f"^{message}"):
         dataclasses.replace(TRIAL, **changes)

@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 from pipeline.accounting import privacy_tags
 from pipeline.learning.data import encoder as module
 from pipeline.learning.data import features as maps
-from pipeline.learning.data.dataset import load
 from pipeline.learning.data.encoder import WEIGHTS, Encoder, convolutions, encoder_weights, folded
 from pipeline.learning.data.objects import SIDE, Objects
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -21,12 +20,6 @@ from pipeline.trials.packs import Pack
 
 TRIAL = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=20, input_norm=2.0, learning_rate=0.5,
                     features="encoder", encoder_pools=2)
-
-
-@pytest.fixture
-def digits(tmp_path, monkeypatch):
-    monkeypatch.setenv("PHOTONIC_CACHE", str(tmp_path / "cache"))
-    return load("digits")
 
 
 def test_objects_are_drawn_by_seed_and_differ_more_between_classes_than_within():
@@ -90,22 +83,22 @@ def test_the_weights_are_those_that_were_trained_once_and_are_small():
     assert WEIGHTS.stat().st_size < 2_000_000
 
 
-def test_digits_are_learnt_through_them(digits):
+def test_digits_are_learnt_through_them(cached):
     private = dataclasses.replace(TRIAL, algorithm="dfa", mechanism="per_example", noise_multiplier=0.5,
                                   feature_decorrelation=1.0)
-    assert list(train(Pack((private,)), digits))[-1].metrics["test/accuracy"] > 0.85
+    assert list(train(Pack((private,)), cached))[-1].metrics["test/accuracy"] > 0.85
 
 
-def test_a_record_s_features_are_of_the_stated_shape_and_its_own(digits):
-    (some,) = maps.compute((digits.train_x[:20],), digits, TRIAL)
-    (alone,) = maps.compute((digits.train_x[7:8],), digits, TRIAL)
+def test_a_record_s_features_are_of_the_stated_shape_and_its_own(cached):
+    (some,) = maps.compute((cached.train_x[:20],), cached, TRIAL)
+    (alone,) = maps.compute((cached.train_x[7:8],), cached, TRIAL)
     assert some.shape == (20, 288 * 4) and TRIAL.feature_groups == 1
     torch.testing.assert_close(some[7:8].float(), alone.float(), atol=2e-2, rtol=2**-6)
 
 
-def test_a_channel_that_hardly_varies_on_synthetic_images_drowns_no_other(digits):
+def test_a_channel_that_hardly_varies_on_synthetic_images_drowns_no_other(cached):
     raw = dataclasses.replace(TRIAL, feature_groups=0)
-    (plain,), (decorrelated,) = (maps.compute((digits.train_x[:200],), digits, dataclasses.replace(
+    (plain,), (decorrelated,) = (maps.compute((cached.train_x[:200],), cached, dataclasses.replace(
         raw, feature_decorrelation=degree)) for degree in (0.0, 1.0))
     for found in (plain, decorrelated):
         size = found.float().view(200, 288, 4).square().mean((0, 2)).sqrt()
@@ -124,11 +117,11 @@ def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
     assert len({trial.parts.features.key(trial) for trial in trials}) == len(changes)
 
 
-def test_they_may_stand_beside_patches(digits):
+def test_they_may_stand_beside_patches(cached):
     patches = dataclasses.replace(TRIAL, features="patches", patch_filters=6, patch_size=3, patch_pools=2,
                                   feature_groups=0)
     both = dataclasses.replace(patches, patch_beside="encoder")
-    found = [maps.compute((digits.train_x[:20],), digits, trial)[0]
+    found = [maps.compute((cached.train_x[:20],), cached, trial)[0]
              for trial in (patches, dataclasses.replace(TRIAL, feature_groups=0), both)]
     apart = torch.cat(found[:2], dim=1)
     close = torch.isclose(found[2], apart, atol=2e-2, rtol=2**-6)  # faint channels are divided by a share of the median
@@ -149,8 +142,7 @@ def test_they_may_stand_beside_patches(digits):
     ({"encoder_pools": 3}, "encoder_pools: must be at most the 2 places in a row of the encoder's third layer for "
                            "images of digits, got 3"),
     ({"encoder_pools": 0}, "encoder_pools: must be >= 1, got 0"),
-    ({"feature_groups": 5}, "feature_groups: must divide the 288 channels of the features, got 5"),
-])
+    ({"feature_groups": 5}, "feature_groups: must divide the 288 channels of the features, got 5")])
 def test_refusals(change, message):
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(TRIAL, **change)

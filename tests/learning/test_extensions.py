@@ -114,8 +114,7 @@ def test_a_setting_that_is_the_same_for_a_pack_parts_packs():
     ("algorithm: mine, sparsity: 2", "sparsity: must be <= 1, got 2.0, at base.sparsity"),
     ("algorithm: mine, sparsity: much", "sparsity: must be a number, got the text 'much', at base.sparsity"),
     ("algorithm: bp, sparsity: 0.25", "sparsity: is not used with algorithm 'bp', got 0.25; use algorithm 'mine'"),
-    ("algorithm: mine, sparse: 1", "sparse: unknown field, got 1; did you mean 'sparsity'"),
-])
+    ("algorithm: mine, sparse: 1", "sparse: unknown field, got 1; did you mean 'sparsity'")])
 def test_a_wrong_setting_of_its_own_is_refused_as_others_are(tmp_path, base, says):
     register_feedback("mine", Mine, settings=OWN)
     with pytest.raises(ConfigError, match=says):
@@ -136,8 +135,7 @@ def test_a_sweep_over_a_setting_of_its_own():
 
 @pytest.mark.parametrize(("mechanism", "says"), [
     ("per_example", r"mechanism: 'per_example' bounds .* which algorithm 'mine' does not state \(per_record of regis"),
-    ("component", "mechanism: 'component' bounds"), ("photonic", "mechanism: 'photonic' is described for 'bp' or"),
-])
+    ("component", "mechanism: 'component' bounds"), ("photonic", "mechanism: 'photonic' is described for 'bp' or")])
 def test_a_path_that_states_nothing_is_not_certified(mechanism, says):
     register_feedback("mine", Mine)
     with pytest.raises(ConfigError, match="^" + says):
@@ -334,8 +332,7 @@ def test_nothing_that_a_store_names_is_imported(tmp_path):
     ("[no_such_plugin]", "plugins: 'no_such_plugin' cannot be imported .ModuleNotFoundError: .* a module in"),
     ("a_plugin", "plugins: must be a list of names of modules, got 'a_plugin'"),
     ("[1]", "plugins: must be a list of names of modules, got .1."),
-    ("[]", "algorithm: must be one of bp, .*, got 'from_a_plugin', at base.algorithm"),
-])
+    ("[]", "algorithm: must be one of bp, .*, got 'from_a_plugin', at base.algorithm")])
 def test_plugins_that_cannot_be_loaded_are_refused(tmp_path, plugins, says):
     with pytest.raises(ConfigError, match=says):
         load_experiment(write(tmp_path, plugins))

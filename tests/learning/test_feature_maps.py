@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import pickle
 import shutil
 import time
+from dataclasses import replace as changed
 from pathlib import Path
 
 import numpy as np
@@ -42,16 +42,6 @@ SMALL = dict(dataset="digits", hidden=(16,), batch_size=64, epochs=3, input_norm
 OPTICAL = TrialConfig(**SMALL, features="optical", optical_width=48, optical_thresholds=3)
 SOURCE = "an encoder that was trained on public data"
 PRIVATE = dict(mechanism="per_example", noise_multiplier=0.5)
-
-
-@pytest.fixture
-def digits(tmp_path, monkeypatch):
-    monkeypatch.setenv("PHOTONIC_CACHE", str(tmp_path / "cache"))
-    return load("digits")
-
-
-def changed(trial, **values):
-    return dataclasses.replace(trial, **values)
 
 
 # An OPU.
@@ -93,14 +83,14 @@ def test_intensities_are_exponential_with_the_mean_of_a_complex_gaussian():
     assert abs(found.std() / found.mean() - 1) < 0.05  # as of an exponential distribution
 
 
-def test_optical_features_of_a_record_depend_on_no_other_record(digits):
-    some, *alone = maps.compute([digits.train_x[:50], *digits.train_x[:50:49].split(1)], digits, OPTICAL)
+def test_optical_features_of_a_record_depend_on_no_other_record(cached):
+    some, *alone = maps.compute([cached.train_x[:50], *cached.train_x[:50:49].split(1)], cached, OPTICAL)
     assert some.dtype == torch.bfloat16 and some.shape == (50, 48) and len(alone) == 2
     assert torch.allclose(some[::49].float(), torch.cat(alone).float(), rtol=2**-7, atol=1e-3)
-    plain = optical.SimulatedOptics(192, 48, 0)(optical.encoded(digits.train_x[:50], 3, 16.0))
+    plain = optical.SimulatedOptics(192, 48, 0)(optical.encoded(cached.train_x[:50], 3, 16.0))
     expected = (plain - plain.mean(1, keepdim=True)) / plain.std(1, correction=0, keepdim=True)
     assert torch.allclose(some.float(), expected, rtol=2**-7, atol=1e-3)
-    (halves,) = maps.compute([digits.train_x[:50]], digits, changed(OPTICAL, feature_groups=2))
+    (halves,) = maps.compute([cached.train_x[:50]], cached, changed(OPTICAL, feature_groups=2))
     assert torch.allclose(halves.float().view(50, 2, 24).mean(-1), torch.zeros(50, 2), atol=1e-2)
     assert (some.float().view(50, 2, 24).mean(-1).abs() > 0.05).any()
 
@@ -127,12 +117,12 @@ class Held:
         self.opu.close()
 
 
-def test_a_real_opu_maps_each_record_once_and_is_given_back(digits, monkeypatch):
+def test_a_real_opu_maps_each_record_once_and_is_given_back(cached, monkeypatch):
     devices = []
     monkeypatch.setattr(optical, "open_host_opu", lambda n: devices.append(Held(opened(192, n, 7))) or devices[-1])
     hardware = changed(OPTICAL, optical_device="hardware")
-    found = maps.features(digits, hardware)
-    expected = maps.features(digits, changed(OPTICAL, optical_seed=7))
+    found = maps.features(cached, hardware)
+    expected = maps.features(cached, changed(OPTICAL, optical_seed=7))
     assert all(torch.allclose(a.float(), b.float(), rtol=2**-6, atol=1e-2)
                for a, b in zip(found, expected, strict=True))
     assert maps.features(load("digits"), hardware)[0].equal(found[0])  # from the cache
@@ -140,20 +130,20 @@ def test_a_real_opu_maps_each_record_once_and_is_given_back(digits, monkeypatch)
 
 
 @pytest.mark.parametrize("fail", ["fit1d", "transform"])
-def test_a_real_opu_that_fails_is_given_back_and_the_cache_is_not_blamed(digits, monkeypatch, tmp_path, fail):
+def test_a_real_opu_that_fails_is_given_back_and_the_cache_is_not_blamed(cached, monkeypatch, tmp_path, fail):
     device = Held(opened(192, 48), fail)
     monkeypatch.setattr(optical, "open_host_opu", lambda n: device)
     with pytest.raises(OSError, match=fail):
-        maps.features(digits, changed(OPTICAL, optical_device="hardware"))
+        maps.features(cached, changed(OPTICAL, optical_device="hardware"))
     assert not device.open and not list(tmp_path.rglob("*.safetensors"))
 
 
-def test_a_trial_on_a_real_opu_holds_one_and_is_refused_where_there_is_none(digits, tmp_path):
+def test_a_trial_on_a_real_opu_holds_one_and_is_refused_where_there_is_none(cached, tmp_path):
     hardware = changed(OPTICAL, optical_device="hardware")
     assert (OPTICAL.needs_opu, hardware.needs_opu, hardware.on_hardware) == (False, True, True)
     assert estimate_seconds([Pack((hardware,))], 1, 1, 1, "cpu") > 0  # without it
     with pytest.raises(OpuUnavailable, match="OPU: .*optical_device 'simulated'"):
-        maps.features(digits, hardware)
+        maps.features(cached, hardware)
     text = "base: {dataset: digits, features: optical, optical_width: 48, optical_device: hardware, hidden: [8]}\n"
     with pytest.raises(OpuUnavailable):
         preview(parse_experiment(text, tmp_path / "e.yaml"), 1)
@@ -187,8 +177,7 @@ def test_settings_of_the_optics_are_the_trials_identity():
     ({"feature_groups": 48}, "feature_groups: leaves groups of one value, .* got 48"),
     ({"network": "convnet", "algorithm": "bp", "projector": ""}, "network: convolutions take images .*, and records of "
      r"features 'optical' have the shape \(48,\), got 'convnet'; use 'mlp'"),
-    ({"optical_device": "hardware", "noise": "secure", **PRIVATE}, "optical_device: nobody has shown that a real OPU"),
-])
+    ({"optical_device": "hardware", "noise": "secure", **PRIVATE}, "optical_device: nobody has shown that a real OPU")])
 def test_optics_that_are_refused(values, message):
     with pytest.raises(ConfigError, match=message):
         changed(OPTICAL, **values)
@@ -233,17 +222,17 @@ def of(file, **values):
     return TrialConfig(**{**SMALL, "features": "file", "feature_file": str(file), "feature_source": SOURCE, **values})
 
 
-def test_features_of_a_file_are_rows_as_they_stand_there(file, digits):
+def test_features_of_a_file_are_rows_as_they_stand_there(file, cached):
     trial = of(file)
     assert trial.parts.features.shape(trial) == (32,) and trial.feature_width == 32 and trial.feature_groups == 0
-    train_x, test_x = maps.features(digits, trial)
+    train_x, test_x = maps.features(cached, trial)
     matrix = torch.randn(64, 32, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(train_x, (digits.train_x.float() @ matrix).bfloat16()) and test_x.shape == (360, 32)
-    (groups, _) = maps.features(digits, of(file, feature_groups=4))
+    assert torch.equal(train_x, (cached.train_x.float() @ matrix).bfloat16()) and test_x.shape == (360, 32)
+    (groups, _) = maps.features(cached, of(file, feature_groups=4))
     assert torch.allclose(groups.float().view(-1, 4, 8).mean(-1), torch.zeros(1437, 4), atol=1e-2)
 
 
-def test_a_file_is_known_by_its_content_and_not_by_its_place(file, tmp_path, digits):
+def test_a_file_is_known_by_its_content_and_not_by_its_place(file, tmp_path, cached):
     trial, moved = of(file), tmp_path / "elsewhere.safetensors"
     shutil.copy(file, moved)
     assert of(moved).trial_key == trial.trial_key and of(moved).pack_key == trial.pack_key
@@ -256,7 +245,7 @@ def test_a_file_is_known_by_its_content_and_not_by_its_place(file, tmp_path, dig
     stored = config_of(TrackedRun("id", trial.trial_key, params, {}, {}, "finished", 0, None))
     assert stored.trial_key == trial.trial_key and stored.feature_file == ""
     with pytest.raises(DataError, match=f"^feature_file: must name the file with SHA-256 {trial.feature_sha256}, got"):
-        maps.features(digits, stored)
+        maps.features(cached, stored)
 
 
 def test_a_file_is_read_again_where_it_may_have_changed(file, monkeypatch):
@@ -285,12 +274,12 @@ def test_a_path_is_relative_to_the_experiment_file(file, tmp_path, monkeypatch):
     assert of("f.safetensors").feature_file == str(file)
 
 
-def test_a_node_with_another_file_is_refused_with_both_digests(file, tmp_path, digits):
+def test_a_node_with_another_file_is_refused_with_both_digests(file, tmp_path, cached):
     trial, checkpoints = of(file), Checkpoints(tmp_path / "checkpoints", 0)
     prepare([trial], None, checkpoints)
     save_file(rows(d=32), file)
     said = rf"^feature_file: {file} must have SHA-256 {trial.feature_sha256} and width 32, got [0-9a-f]{{64}} and 32$"
-    for look in (lambda: prepare([trial], None, checkpoints), lambda: maps.features(digits, trial)):
+    for look in (lambda: prepare([trial], None, checkpoints), lambda: maps.features(cached, trial)):
         with pytest.raises(DataError, match=said):
             look()
     file.unlink()
@@ -306,8 +295,7 @@ def test_a_node_with_another_file_is_refused_with_both_digests(file, tmp_path, d
     ({"train": rows()["train"]}, "must have the tensors train and test, got train"),
     ({**rows(), "train": rows()["train"].int()}, r"must be \[records, features\] of type F16 or .*, got I32 of shape"),
     ({**rows(), "train": rows()["train"][:, 0].clone()}, r"must be \[records, features\] .* of shape \(1437,\)"),
-    ("no safetensors", "must be a safetensors file"),
-])
+    ("no safetensors", "must be a safetensors file")])
 def test_a_file_that_does_not_fit_is_refused_before_anything_starts(tmp_path, tensors, message):
     file = tmp_path / "f.safetensors"
     file.write_text(tensors) if isinstance(tensors, str) else save_file(tensors, file)
@@ -331,12 +319,12 @@ def test_statements_on_a_file_that_are_refused(file, values, message):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_features_that_are_not_finite_are_refused_before_training(tmp_path, digits, value):
+def test_features_that_are_not_finite_are_refused_before_training(tmp_path, cached, value):
     tensors = rows(dtype=torch.float16)
     tensors["test"][37, 5] = value
     save_file(tensors, tmp_path / "f.safetensors")
     with pytest.raises(DataError, match="^features: 'file' must be finite, which those of record 37 of 360 are not$"):
-        next(iter(train(Pack((of(tmp_path / "f.safetensors"),)), digits)))
+        next(iter(train(Pack((of(tmp_path / "f.safetensors"),)), cached)))
 
 
 def test_what_is_stated_of_a_file_stands_in_the_notes(file):
@@ -348,9 +336,9 @@ def test_what_is_stated_of_a_file_stands_in_the_notes(file):
 
 @pytest.mark.parametrize("algorithm", ["bp", "dfa"])
 @pytest.mark.parametrize("what", ["optical", "file"])
-def test_trials_learn_from_features(file, digits, what, algorithm):
+def test_trials_learn_from_features(file, cached, what, algorithm):
     trial = changed(OPTICAL if what == "optical" else of(file), algorithm=algorithm, projector="", **PRIVATE)
-    records = list(train(Pack((trial,)), digits))
+    records = list(train(Pack((trial,)), cached))
     assert records[-1].outcome and records[-1].metrics["test/accuracy"] > 0.4
 
 
@@ -393,11 +381,11 @@ OF_TILES = dict(shape=lambda c: (1, 8 // c.tile, 8 // c.tile), public_because="m
 
 
 @pytest.mark.usefixtures("extensions")
-def test_an_extension_maps_records(digits, tmp_path):
+def test_an_extension_maps_records(cached, tmp_path):
     register_features("tiles", tiles, **OF_TILES)
     trial = TrialConfig(**SMALL, features="tiles")
-    (found,) = maps.compute([digits.train_x[:9]], digits, trial)
-    expected = digits.train_x[:9].view(9, 4, 2, 4, 2).float().mean((2, 4)) / 16
+    (found,) = maps.compute([cached.train_x[:9]], cached, trial)
+    expected = cached.train_x[:9].view(9, 4, 2, 4, 2).float().mean((2, 4)) / 16
     assert torch.allclose(found.float(), expected.flatten(1), rtol=2**-8) and trial.layer_sizes[0] == 16
     assert trial.trial_key != TrialConfig(**SMALL, features="tiles", tile=4).trial_key
     assert trial.canonical()["tile"] == 2 and trial.canonical()["feature_groups"] == 0
@@ -405,16 +393,16 @@ def test_an_extension_maps_records(digits, tmp_path):
     notes = privacy_tags(changed(trial, **PRIVATE))["privacy.notes"]
     assert notes.endswith("inputs are features 'tiles', a map of each record alone that no private record had a part "
                           "in, which costs nothing, as the extension states: means of fixed squares")
-    assert list(train(Pack((trial,)), digits))[-1].metrics["test/accuracy"] > 0.4
-    maps.features(digits, TrialConfig(**SMALL, features="tiles", tile=4))
+    assert list(train(Pack((trial,)), cached))[-1].metrics["test/accuracy"] > 0.4
+    maps.features(cached, TrialConfig(**SMALL, features="tiles", tile=4))
     assert len(list(tmp_path.rglob("features/*.safetensors"))) == 2
 
 
 @pytest.mark.usefixtures("extensions")
-def test_an_extension_may_have_its_features_mirrored(digits):
+def test_an_extension_may_have_its_features_mirrored(cached):
     register_features("tiles", tiles, **OF_TILES | {"settings": OF_TILES["settings"] | {"feature_mirrored": None}})
-    trial, records = TrialConfig(**SMALL, features="tiles"), digits.train_x[:9]
-    (plain,), (both,) = maps.compute([records], digits, trial), maps.compute([records], digits,
+    trial, records = TrialConfig(**SMALL, features="tiles"), cached.train_x[:9]
+    (plain,), (both,) = maps.compute([records], cached, trial), maps.compute([records], cached,
                                                                               changed(trial, feature_mirrored=True))
     expected = records.view(9, 4, 2, 4, 2).float().mean((2, 4)) / 16
     assert torch.allclose(plain.float(), expected.flatten(1), rtol=2**-8)
@@ -426,11 +414,11 @@ def test_an_extension_may_have_its_features_mirrored(digits):
 
 
 @pytest.mark.usefixtures("extensions")
-def test_features_of_an_extension_keep_their_signs_when_raised_to_a_power(digits):
+def test_features_of_an_extension_keep_their_signs_when_raised_to_a_power(cached):
     register_features("signed", lambda records, trial: records.flatten(1)[:, :16] - 0.5, shape=(16,),
                       public_because="pixels", settings={"feature_power": None})
-    trial, records = TrialConfig(**SMALL, features="signed", feature_power=0.5), digits.train_x[:9]
-    (found,) = maps.compute([records], digits, trial)
+    trial, records = TrialConfig(**SMALL, features="signed", feature_power=0.5), cached.train_x[:9]
+    (found,) = maps.compute([records], cached, trial)
     expected = records[:, :16].float() / 16 - 0.5
     torch.testing.assert_close(found.float(), expected.sign() * expected.abs().sqrt(), rtol=2**-8, atol=1e-6)
     assert trial.trial_key != changed(trial, feature_power=1.0).trial_key
@@ -438,7 +426,7 @@ def test_features_of_an_extension_keep_their_signs_when_raised_to_a_power(digits
 
 
 @pytest.mark.usefixtures("extensions")
-def test_flat_features_of_an_extension_are_decorrelated_over_synthetic_images(digits):
+def test_flat_features_of_an_extension_are_decorrelated_over_synthetic_images(cached):
     names = ("feature_reference", "feature_decorrelation")
     register_features("middle", lambda records, trial: records[:, :, 3:5].flatten(1), shape=(16,),
                       public_because="pixels", settings=dict.fromkeys(names))
@@ -447,7 +435,7 @@ def test_flat_features_of_an_extension_are_decorrelated_over_synthetic_images(di
     for degree in (0.0, 1.0):
         trial = TrialConfig(**SMALL, features="middle", feature_groups=0, feature_reference="dead_leaves",
                             feature_decorrelation=degree)
-        covariances.append(torch.cov(maps.compute([leaves], digits, trial)[0].double().T))
+        covariances.append(torch.cov(maps.compute([leaves], cached, trial)[0].double().T))
     identity = torch.eye(16, dtype=torch.float64)
     expected = torch.linalg.solve(covariances[0] + LEAST_SHARE * identity, covariances[0])  # S (S + r)^-1
     torch.testing.assert_close(covariances[1], expected, atol=2e-2, rtol=0)
@@ -468,7 +456,7 @@ def test_notes_of_an_extension_say_what_is_done_to_its_features_and_no_more():
 
 
 @pytest.mark.usefixtures("extensions")
-def test_a_cache_of_an_extension_is_that_of_its_code_and_a_notebook_has_none(digits, tmp_path):
+def test_a_cache_of_an_extension_is_that_of_its_code_and_a_notebook_has_none(cached, tmp_path):
     paths, function = [], "def tiles(records, trial): return records.flatten(1)[:, :16] * {}"
     for version in (1, 2):
         file = tmp_path / "version.py"  # as a module that was edited since
@@ -476,23 +464,22 @@ def test_a_cache_of_an_extension_is_that_of_its_code_and_a_notebook_has_none(dig
         space = {"__name__": "version"}
         exec(compile(file.read_text(), str(file), "exec"), space)
         register_features("tiles", space["tiles"], **OF_TILES | {"shape": (16,)})
-        paths.append(maps._digest(digits, TrialConfig(**SMALL, features="tiles")))
+        paths.append(maps._digest(cached, TrialConfig(**SMALL, features="tiles")))
     assert paths[0] != paths[1] and PARTS["features"]["tiles"].works.kept
     exec(compile(function.format(3), "a cell", "exec"), space := {"__name__": "version"})
     register_features("tiles", space["tiles"], **OF_TILES | {"shape": (16,)})
-    maps.features(digits, TrialConfig(**SMALL, features="tiles"))
+    maps.features(cached, TrialConfig(**SMALL, features="tiles"))
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
 @pytest.mark.usefixtures("extensions")
 @pytest.mark.parametrize(("function", "message"), [
     (lambda x, c: x.mean(0, keepdim=True), r"'tiles' must give floating point numbers of shape \(9, 1, 4, 4\), got"),
-    (lambda x, c: tiles(x, c).int(), r"'tiles' must give floating point numbers .*, got torch.int32 of shape"),
-])
-def test_what_an_extension_gives_is_checked(digits, function, message):
+    (lambda x, c: tiles(x, c).int(), r"'tiles' must give floating point numbers .*, got torch.int32 of shape")])
+def test_what_an_extension_gives_is_checked(cached, function, message):
     register_features("tiles", function, **OF_TILES)
     with pytest.raises(DataError, match="^features: " + message):
-        maps.compute([digits.train_x[:9]], digits, TrialConfig(**SMALL, features="tiles"))
+        maps.compute([cached.train_x[:9]], cached, TrialConfig(**SMALL, features="tiles"))
 
 
 @pytest.mark.usefixtures("extensions")
@@ -501,8 +488,7 @@ def test_what_an_extension_gives_is_checked(digits, function, message):
     ("tiles", {"settings": ("tile",)}, "settings: must be fields of a trial, got 'tile'"),
     ("scattering", {}, "features: 'scattering' is taken by .*maps.SCATTERING, got .*tiles; choose another name"),
     ("pixels", {}, "features: 'pixels' is taken by"),
-    ("My tiles", {}, "features: must be small letters, digits and '_', .* got 'My tiles'"),
-])
+    ("My tiles", {}, "features: must be small letters, digits and '_', .* got 'My tiles'")])
 def test_maps_that_cannot_be_registered(name, values, message):
     before = dict(PARTS["features"])
     with pytest.raises(ConfigError, match="^" + message):

@@ -27,12 +27,6 @@ TRIAL = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=2, fea
                     feature_groups=3, input_norm=2.0, learning_rate=0.5)
 
 
-@pytest.fixture
-def digits(tmp_path, monkeypatch):
-    monkeypatch.setenv("PHOTONIC_CACHE", str(tmp_path))
-    return load("digits")
-
-
 @pytest.mark.parametrize(("images", "expected", "scales"), [
     ("fashion_x", "fashion_J2_L8", 2), ("fashion_x", "fashion_J3_L8", 3), ("cifar_x", "cifar_J2_L8", 2)])
 def test_coefficients_are_kymatios(images, expected, scales):
@@ -55,54 +49,54 @@ def test_shapes_are_known_without_computing(trial, shape):
         assert maps.compute([data.train_x[:3]], data, trial)[0].shape == (3, np.prod(shape))
 
 
-def test_a_record_s_features_depend_on_no_other_record(digits):
-    (some,) = maps.compute([digits.train_x[:200]], digits, TRIAL)
-    alone = torch.cat(maps.compute([digits.train_x[k:k + 1] for k in (0, 70, 199)], digits, TRIAL))
+def test_a_record_s_features_depend_on_no_other_record(cached):
+    (some,) = maps.compute([cached.train_x[:200]], cached, TRIAL)
+    alone = torch.cat(maps.compute([cached.train_x[k:k + 1] for k in (0, 70, 199)], cached, TRIAL))
     assert torch.equal(some[[0, 70, 199]], alone)
-    groups = scattering(digits.train_x[:200].view(200, 8, 8) / 16, 1).view(200, 3, -1)
+    groups = scattering(cached.train_x[:200].view(200, 8, 8) / 16, 1).view(200, 3, -1)
     mean, variance = groups.mean(-1, keepdim=True), groups.var(-1, correction=0, keepdim=True)
     expected = ((groups - mean) / (variance + maps.LEAST_VARIANCE).sqrt()).flatten(1)
     assert torch.allclose(some.float(), expected, rtol=2**-8, atol=1e-3)
-    plain = maps.compute([digits.train_x[:9]], digits, dataclasses.replace(TRIAL, feature_groups=0))[0].float()
-    expected = scattering(digits.train_x[:9].view(9, 8, 8) / 16, 1)
+    plain = maps.compute([cached.train_x[:9]], cached, dataclasses.replace(TRIAL, feature_groups=0))[0].float()
+    expected = scattering(cached.train_x[:9].view(9, 8, 8) / 16, 1)
     assert torch.allclose(plain, expected.flatten(1), rtol=2**-8)
 
 
-def test_channels_are_standardised_over_public_images(digits):
+def test_channels_are_standardised_over_public_images(cached):
     by_leaves = dataclasses.replace(TRIAL, feature_reference="dead_leaves", feature_groups=0)
     images = dead_leaves(REFERENCES, 1, 8)
-    (found,) = maps.compute([(images * 16).round().to(torch.uint8).flatten(1)], digits, by_leaves)
+    (found,) = maps.compute([(images * 16).round().to(torch.uint8).flatten(1)], cached, by_leaves)
     found = found.double().view(-1, 9, 16)
     assert found.mean((0, 2)).abs().max() < 5e-3 and (found.std((0, 2)) - 1).abs().max() < 5e-3
-    (of_digits,) = maps.compute([digits.train_x[:300]], digits, by_leaves)
+    (of_digits,) = maps.compute([cached.train_x[:300]], cached, by_leaves)
     assert of_digits.double().view(-1, 9, 16).mean((0, 2)).abs().max() > 0.3, "nothing is measured on the records"
     assert dataclasses.replace(by_leaves, feature_groups=-1).canonical()["feature_groups"] == 1
 
 
 @pytest.mark.parametrize("name", ["scattering", "patches"])
 @pytest.mark.parametrize("reference", ["none", "dead_leaves"])
-def test_features_may_be_the_mean_of_those_of_an_image_and_of_its_mirror_image(digits, name, reference):
+def test_features_may_be_the_mean_of_those_of_an_image_and_of_its_mirror_image(cached, name, reference):
     plain = dataclasses.replace(TRIAL, features=name, feature_reference=reference, feature_groups=0, patch_filters=6,
                                 patch_size=3, patch_pools=2)
     both = dataclasses.replace(plain, feature_mirrored=True)
-    records = digits.train_x[:40]
+    records = cached.train_x[:40]
     mirrored = records.view(-1, 8, 8).flip(2).flatten(1)
-    (found,), (of_mirrored,) = maps.compute([records], digits, both), maps.compute([mirrored], digits, both)
+    (found,), (of_mirrored,) = maps.compute([records], cached, both), maps.compute([mirrored], cached, both)
     assert torch.equal(found, of_mirrored), "left and right make no difference"
-    parts = maps.compute([records, mirrored], digits, plain)
+    parts = maps.compute([records, mirrored], cached, plain)
     assert not torch.allclose(*parts, atol=0.1)
     torch.testing.assert_close(found.float(), (parts[0].float() + parts[1].float()) / 2, atol=2e-2, rtol=2**-6)
-    grouped = maps.compute([records], digits, dataclasses.replace(both, feature_groups=1))[0].float()
+    grouped = maps.compute([records], cached, dataclasses.replace(both, feature_groups=1))[0].float()
     assert grouped.mean(1).abs().max() < 1e-2 and (grouped.std(1) - 1).abs().max() < 2e-2
 
 
-def test_coefficients_are_raised_to_a_power_before_they_are_normalised(digits):
+def test_coefficients_are_raised_to_a_power_before_they_are_normalised(cached):
     trial = dataclasses.replace(TRIAL, feature_groups=0, feature_power=0.5)
-    (found,) = maps.compute([digits.train_x[:40]], digits, trial)
-    plain = scattering(digits.train_x[:40].view(40, 8, 8) / 16, 1)
+    (found,) = maps.compute([cached.train_x[:40]], cached, trial)
+    plain = scattering(cached.train_x[:40].view(40, 8, 8) / 16, 1)
     expected = (plain.sign() * plain.abs().sqrt()).flatten(1)
     torch.testing.assert_close(found.float(), expected, atol=1e-3, rtol=2**-7)
-    (grouped,) = maps.compute([digits.train_x[:40]], digits, dataclasses.replace(trial, feature_groups=1))
+    (grouped,) = maps.compute([cached.train_x[:40]], cached, dataclasses.replace(trial, feature_groups=1))
     assert grouped.float().mean(1).abs().max() < 1e-2 and (grouped.float().std(1) - 1).abs().max() < 2e-2
 
 
@@ -115,15 +109,15 @@ def test_dead_leaves_are_images_of_many_scales_and_always_the_same():
     assert -3 < slope < -1.5, "as 1/f^2, like photographs"
 
 
-def test_features_are_computed_once_and_a_damaged_cache_anew(digits, tmp_path, monkeypatch, capsys):
+def test_features_are_computed_once_and_a_damaged_cache_anew(cached, tmp_path, monkeypatch, capsys):
     calls = []
     monkeypatch.setattr(computing, "scattering", lambda *a: calls.append(a) or scattering(*a))
-    first = maps.features(digits, TRIAL)
+    first = maps.features(cached, TRIAL)
     n = len(calls)
-    assert n > 0 and maps.features(digits, TRIAL) is first and len(calls) == n
+    assert n > 0 and maps.features(cached, TRIAL) is first and len(calls) == n
     again = maps.features(load("digits"), TRIAL)
     assert len(calls) == n and all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    (file,) = (tmp_path / "features").glob("*.safetensors")
+    (file,) = (tmp_path / "cache" / "features").glob("*.safetensors")
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     for damaged in (bytes(content), bytes(content[:100])):
@@ -132,35 +126,35 @@ def test_features_are_computed_once_and_a_damaged_cache_anew(digits, tmp_path, m
         assert "computed anew" in capsys.readouterr().err
     assert len(calls) == 3 * n
     maps.features(load("digits"), dataclasses.replace(TRIAL, feature_groups=9))
-    assert len(calls) == 4 * n and len(list((tmp_path / "features").glob("*.safetensors"))) == 2
+    assert len(calls) == 4 * n and len(list((tmp_path / "cache" / "features").glob("*.safetensors"))) == 2
 
 
 @pytest.mark.parametrize("algorithm", ["bp", "dfa", "tdfa", "pdfa"])
-def test_all_algorithms_train_on_features_in_packs(digits, algorithm):
+def test_all_algorithms_train_on_features_in_packs(cached, algorithm):
     trial = dataclasses.replace(TRIAL, algorithm=algorithm, projector="", mechanism="per_example", sampler="poisson",
                                 noise_multiplier=0.5, epochs=3)
     pack = Pack((trial, dataclasses.replace(trial, seed=1)))
-    records = list(train(pack, digits))
-    alone = list(train(Pack((trial,)), digits))
+    records = list(train(pack, cached))
+    alone = list(train(Pack((trial,)), cached))
     last = [r for r in records if r.outcome]
     assert len(last) == 2 and min(r.metrics["test/accuracy"] for r in last) > 0.5
     mine = next(r for r in last if r.trial_key == trial.trial_key).metrics["test/accuracy"]
     assert abs(mine - alone[-1].metrics["test/accuracy"]) < 0.03
 
 
-def test_inputs_have_the_norm_that_was_asked_for(digits):
-    training = Training(Pack((TRIAL,)), digits, torch.device("cpu"))
+def test_inputs_have_the_norm_that_was_asked_for(cached):
+    training = Training(Pack((TRIAL,)), cached, torch.device("cpu"))
     batch = training.train_inputs.batch(torch.arange(32).view(1, 32))
     assert batch.dtype == torch.float32 and torch.allclose(batch.norm(dim=-1), torch.tensor(2.0), atol=1e-5)
     training.close()
 
 
-def test_without_hidden_layers_a_step_is_that_of_softmax_regression(digits):
+def test_without_hidden_layers_a_step_is_that_of_softmax_regression(cached):
     trial = dataclasses.replace(TRIAL, algorithm="bp", projector="", hidden=(), momentum=0.0)
-    training = Training(Pack((trial,)), digits, torch.device("cpu"))
+    training = Training(Pack((trial,)), cached, torch.device("cpu"))
     w, b = (part[0].clone() for part in (training.net.parameters.weights[0], training.net.parameters.biases[0]))
     indices = torch.arange(64).view(1, 64)
-    x, y = training.train_inputs.batch(indices)[0], digits.train_y[:64]
+    x, y = training.train_inputs.batch(indices)[0], cached.train_y[:64]
     error = torch.softmax(x @ w.T + b, dim=1) - torch.nn.functional.one_hot(y, 10)
     training.step(indices)
     assert torch.allclose(training.net.parameters.weights[0][0], w - 0.5 * error.T @ x / 64, atol=1e-6)
@@ -199,8 +193,7 @@ def test_an_estimate_computes_no_features(monkeypatch):
     ({"feature_reference": "faces"}, "feature_reference: must be one of none, dead_leaves, got 'faces'"),
     ({"features": "fourier"}, "features: must be one of pixels, scattering, patches, encoder, optical, file, got "
                               "'fourier'"),
-    ({"hidden": ()}, r"hidden: without hidden layers .* got \[\] with algorithm 'dfa'"),
-])
+    ({"hidden": ()}, r"hidden: without hidden layers .* got \[\] with algorithm 'dfa'")])
 def test_refusals(change, message):
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(TRIAL, **change)

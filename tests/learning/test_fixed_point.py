@@ -129,8 +129,7 @@ def test_an_epsilon_so_large_that_the_sampler_counts_is_not_certified():
      r"noise_multiplier: must be at most 2.9e\+07 with noise 'secure', whose grid would be too coarse for"),
     ({"noise": "research", "private_metrics": "noisy", "canaries": 100}, "canaries: their audit is computed from priv"),
     ({"private_metrics": "plain"}, "private_metrics: must be 'noisy' or 'withheld' with noise 'secure'"),
-    ({"private_metrics": "all"}, "private_metrics: must be one of plain, noisy, withheld, got 'all'"),
-])
+    ({"private_metrics": "all"}, "private_metrics: must be one of plain, noisy, withheld, got 'all'")])
 def test_a_secure_trial_whose_argument_does_not_hold_is_refused(changes, message):
     with pytest.raises(ConfigError, match=f"^{message}"):
         dataclasses.replace(BASE, **changes)
@@ -148,8 +147,7 @@ def test_a_device_of_which_nothing_is_known_is_refused():
          "without rounding, got 'float32'; use that, or noise 'research'"),
     ({"mechanism": "component"}, "arithmetic: must be 'integer' with noise 'secure' and mechanism 'component', "),
     ({"network": "convnet", "channels": (4,), "kernel": 3, "algorithm": "hybrid", "projector": ""},
-     "network: the proof of noise 'secure' is of integers, .* got 'convnet'; use 'mlp', or noise 'research'"),
-])
+     "network: the proof of noise 'secure' is of integers, .* got 'convnet'; use 'mlp', or noise 'research'")])
 def test_sums_in_floating_point_are_refused_where_noise_is_secret(changes, message, digits):
     """As settings they stay valid: stores of earlier versions have them, and their epsilon is what it was."""
     trial = dataclasses.replace(BASE, **{"matmul_precision": "float32", **changes})

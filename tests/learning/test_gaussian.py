@@ -244,8 +244,7 @@ def precisions():
     (lambda: setattr(torch.backends.cudnn, "allow_tf32", True), "cudnn.conv", "tf32"),
     (lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"), "mkldnn.matmul", "bf16"),
     (lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "tf32"), "mkldnn.matmul", "tf32"),
-    (lambda: setattr(torch.backends.mkldnn.conv, "fp32_precision", "bf16"), "mkldnn.conv", "bf16"),
-])
+    (lambda: setattr(torch.backends.mkldnn.conv, "fp32_precision", "bf16"), "mkldnn.conv", "bf16")])
 def test_no_mechanism_is_certified_where_torch_rounds_factors(change, setting, value, precisions):
     def made(mechanism):
         trial = TrialConfig(dataset="digits", hidden=(8,), mechanism=mechanism, noise_multiplier=1.0)

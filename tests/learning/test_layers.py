@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from test_feedback import FixedMatrices
 
 from pipeline.learning.alignment import true_gradient
 from pipeline.learning.feedback.algorithms import BackPropagation, DirectFeedback
@@ -176,17 +177,6 @@ NETWORK = (*conv_shapes(IMAGE, (3, 4), 3), *dense_shapes((16, *HIDDEN, CLASSES))
 ACTIVATIONS = ("tanh", "tanh", "sigmoid", "sigmoid")
 
 
-class FixedMatrices:
-    """A projector with given matrices B [R, n_classes, n_out_total], in their own precision."""
-
-    def __init__(self, total):
-        generator = torch.Generator().manual_seed(1)
-        self.matrices = torch.randn(R, CLASSES, total, generator=generator, dtype=torch.float64)
-
-    def project(self, e):
-        return torch.bmm(e, self.matrices)
-
-
 @pytest.fixture
 def step():
     """A network, its activations, and the error and labels of a batch."""
@@ -200,9 +190,12 @@ def step():
 
 
 def feedback_of(algorithm, net):
-    widths = {"dfa": net.sizes[1:-1], "hybrid": HIDDEN}
-    return BackPropagation() if algorithm == "bp" else DirectFeedback(FixedMatrices(sum(widths[algorithm])),
-                                                                      widths[algorithm])
+    if algorithm == "bp":
+        return BackPropagation()
+    widths = {"dfa": net.sizes[1:-1], "hybrid": HIDDEN}[algorithm]
+    generator = torch.Generator().manual_seed(1)
+    matrices = torch.randn(R, CLASSES, sum(widths), generator=generator, dtype=torch.float64)
+    return DirectFeedback(FixedMatrices(matrices), widths)
 
 
 def deltas_of(algorithm, step):

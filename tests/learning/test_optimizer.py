@@ -43,12 +43,12 @@ def test_weights_have_the_bits_of_the_class_of_torch_as_the_step_size_falls_and_
     assert all(torch.equal(value, of_theirs[key]) for key, value in optimizer.state.items())
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_training_does_not_import_the_compiler_of_torch(optimizer):
+def test_training_does_not_import_the_compiler_of_torch():
     code = ("import sys, torch; from pipeline.learning.data.dataset import load; "
             "from pipeline.learning.run import train; from pipeline.trials.packs import Pack; "
             "from pipeline.trials.config import TrialConfig; "
-            f"list(train(Pack((TrialConfig(dataset='digits', epochs=1, optimizer='{optimizer}'),)), load('digits'))); "
+            "[list(train(Pack((TrialConfig(dataset='digits', epochs=1, optimizer=name),)), load('digits'))) "
+            "for name in ('sgd', 'adamw')]; "
             "print([name for name in sys.modules if name.startswith('torch._dynamo')])")
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

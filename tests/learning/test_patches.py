@@ -13,7 +13,7 @@ from scipy.linalg import fractional_matrix_power
 from pipeline.accounting import privacy_tags
 from pipeline.learning.data import features as maps
 from pipeline.learning.data import patches as module
-from pipeline.learning.data.dataset import DataError, load
+from pipeline.learning.data.dataset import DataError
 from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, LEAST_SHARE, REFERENCES, dead_leaves, standardised
 from pipeline.learning.data.patches import IMAGES, LEAST_CONTRAST, LEAST_VARIANCE, Patches, filters, folded
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -21,12 +21,6 @@ from pipeline.trials.packs import Pack
 
 TRIAL = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=3, input_norm=2.0, learning_rate=0.5,
                     features="patches", patch_filters=12, patch_size=3, patch_pools=2)
-
-
-@pytest.fixture
-def digits(tmp_path, monkeypatch):
-    monkeypatch.setenv("PHOTONIC_CACHE", str(tmp_path / "cache"))
-    return load("digits")
 
 
 def all_patches(images, side):
@@ -112,79 +106,79 @@ def test_filters_are_patches_of_dead_leaves_whitened_by_their_covariance():
         filters(1, size, 1001, size)
 
 
-def test_channels_are_standardised_over_synthetic_images(digits):
+def test_channels_are_standardised_over_synthetic_images(cached):
     trial = dataclasses.replace(TRIAL, feature_groups=0)
     leaves = (dead_leaves(REFERENCES, 1, 8) * 16).round().to(torch.uint8).flatten(1)
-    (found,) = maps.compute((leaves,), digits, trial)
+    (found,) = maps.compute((leaves,), cached, trial)
     channels = found.float().view(REFERENCES, 24, -1)
     assert channels.mean((0, 2)).abs().max() < 1e-2
     torch.testing.assert_close(channels.std((0, 2)), torch.ones(24), atol=2e-2, rtol=0)
-    grouped = maps.features(digits, TRIAL)[1].float()
+    grouped = maps.features(cached, TRIAL)[1].float()
     assert grouped.mean(1).abs().max() < 1e-2 and (grouped.std(1) - 1).abs().max() < 2e-2
 
 
-def test_a_threshold_that_nothing_reaches_is_refused(digits):
+def test_a_threshold_that_nothing_reaches_is_refused(cached):
     with pytest.raises(DataError, match="most of the 24 channels are constant on synthetic images, .* lower patch_"):
-        maps.compute((digits.train_x[:20],), digits, dataclasses.replace(TRIAL, patch_threshold=100.0))
+        maps.compute((cached.train_x[:20],), cached, dataclasses.replace(TRIAL, patch_threshold=100.0))
 
 
-def test_a_channel_that_hardly_varies_on_synthetic_images_does_not_drown_the_others(digits):
+def test_a_channel_that_hardly_varies_on_synthetic_images_does_not_drown_the_others(cached):
     def apply(records):
         last = 0.0 if len(records) > 9 else 1.0  # of synthetic images, and of records
         return records.float()[:, :9].view(-1, 9, 1) * torch.tensor([1.0] * 8 + [last]).view(9, 1)
 
-    found = standardised(apply, digits.spec, torch.device("cpu"), REFERENCES)(digits.train_x[:9])
+    found = standardised(apply, cached.spec, torch.device("cpu"), REFERENCES)(cached.train_x[:9])
     leaves = (dead_leaves(REFERENCES, 1, 8) * 16).round().to(torch.uint8).flatten(1)[:, :8].double()
-    torch.testing.assert_close(found[:, 8, 0].double(), digits.train_x[:9, 8] / (
+    torch.testing.assert_close(found[:, 8, 0].double(), cached.train_x[:9, 8] / (
         LEAST_DEVIATION * leaves.std(0, correction=0).sort().values[3]), rtol=1e-5, atol=1e-6)
 
 
-def test_a_reference_that_the_map_does_not_use_changes_nothing(digits):
-    (found,) = maps.compute((digits.train_x[:50],), digits, TRIAL)
-    (other,) = maps.compute((digits.train_x[:50],), digits, dataclasses.replace(TRIAL, feature_reference="dead_leaves"))
+def test_a_reference_that_the_map_does_not_use_changes_nothing(cached):
+    (found,) = maps.compute((cached.train_x[:50],), cached, TRIAL)
+    (other,) = maps.compute((cached.train_x[:50],), cached, dataclasses.replace(TRIAL, feature_reference="dead_leaves"))
     assert torch.equal(found, other)
 
 
 @pytest.mark.parametrize("power", [0.5, 2.0])
-def test_responses_are_raised_to_a_power_before_channels_are_standardised(digits, power):
+def test_responses_are_raised_to_a_power_before_channels_are_standardised(cached, power):
     trial = dataclasses.replace(TRIAL, feature_power=power, feature_groups=0)
-    apply, records = Patches(1, 8, 12, 3, 1.0, 2), digits.train_x[:50]
+    apply, records = Patches(1, 8, 12, 3, 1.0, 2), cached.train_x[:50]
     leaves = (dead_leaves(REFERENCES, 1, 8) * 16).round()
     raised, reference = (apply(images.view(-1, 1, 8, 8) / 16).double() ** power for images in (records.float(), leaves))
     mean, deviation = (of(reference, (0, 2, 3), keepdim=True) for of in (torch.mean, torch.std))
     expected = ((raised - mean) / deviation).flatten(1)
-    (found,) = maps.compute((records,), digits, trial)
+    (found,) = maps.compute((records,), cached, trial)
     torch.testing.assert_close(found.double(), expected, rtol=2**-7, atol=2e-3)
-    (plain,) = maps.compute((records,), digits, dataclasses.replace(trial, feature_power=1.0))
+    (plain,) = maps.compute((records,), cached, dataclasses.replace(trial, feature_power=1.0))
     assert (found - plain).abs().max() > 0.2
-    (of_mirrored,) = maps.compute((records.view(-1, 8, 8).flip(2).flatten(1),), digits, trial)
-    (mirrored,) = maps.compute((records,), digits, dataclasses.replace(trial, feature_mirrored=True))
+    (of_mirrored,) = maps.compute((records.view(-1, 8, 8).flip(2).flatten(1),), cached, trial)
+    (mirrored,) = maps.compute((records,), cached, dataclasses.replace(trial, feature_mirrored=True))
     torch.testing.assert_close(mirrored.float(), (found.float() + of_mirrored.float()) / 2, atol=2e-2, rtol=2**-6)
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize("degree", [0.5, 1.0])
-def test_channels_are_decorrelated_by_their_covariance_over_synthetic_images(digits, degree, mirrored):
+def test_channels_are_decorrelated_by_their_covariance_over_synthetic_images(cached, degree, mirrored):
     plain = dataclasses.replace(TRIAL, feature_groups=0, feature_mirrored=mirrored)
     leaves = (dead_leaves(REFERENCES, 1, 8) * 16).round().to(torch.uint8).flatten(1)
     reference, records = (part.double().view(-1, 24, 4) for part in
-                          maps.compute((leaves, digits.train_x[:30]), digits, plain))
+                          maps.compute((leaves, cached.train_x[:30]), cached, plain))
     mean, covariance = reference.mean((0, 2)), np.cov(reference.transpose(1, 2).reshape(-1, 24).T)
     regular = covariance / np.trace(covariance) * 24 + LEAST_SHARE * np.eye(24)
     weights = torch.from_numpy(fractional_matrix_power(regular, -degree / 2))
     trial = dataclasses.replace(plain, feature_decorrelation=degree)
     of_leaves, found = (part.double().view(-1, 24, 4) for part in
-                        maps.compute((leaves, digits.train_x[:30]), digits, trial))
+                        maps.compute((leaves, cached.train_x[:30]), cached, trial))
     expected = torch.einsum("ij,njk->nik", weights, records - mean[:, None])
     torch.testing.assert_close(found, expected, rtol=2**-5, atol=6e-2)
-    (as_one,) = maps.compute((digits.train_x[:1],), digits, trial)
+    (as_one,) = maps.compute((cached.train_x[:1],), cached, trial)
     torch.testing.assert_close(as_one.double().view(24, 4), found[0])
     spread = np.linalg.eigvalsh(np.cov(of_leaves.transpose(1, 2).reshape(-1, 24).T))
     before = np.linalg.eigvalsh(covariance)
     assert spread[-1] / spread[12] < 0.5 * before[-1] / before[12]
 
 
-def test_decorrelated_channels_are_few_and_standardised(digits):
+def test_decorrelated_channels_are_few_and_standardised(cached):
     for features in ("scattering", "patches"):
         trial = dataclasses.replace(TRIAL, features=features, scattering_scales=1, feature_reference="dead_leaves",
                                     feature_decorrelation=0.5, mechanism="per_example", noise_multiplier=1.0)
@@ -193,7 +187,7 @@ def test_decorrelated_channels_are_few_and_standardised(digits):
         assert (f"{before}, channels decorrelated over these to the degree 0.5, a map of each"
                 in privacy_tags(trial)["privacy.notes"])
         assert trial.trial_key != dataclasses.replace(trial, feature_decorrelation=0.25).trial_key
-        (found,) = maps.compute((digits.train_x[:20],), digits, trial)
+        (found,) = maps.compute((cached.train_x[:20],), cached, trial)
         assert found.float().mean(1).abs().max() < 1e-2 and (found.float().std(1) - 1).abs().max() < 3e-2
     with pytest.raises(ConfigError, match="feature_decorrelation: takes channels that are standardised .* got 0.5 with "
                                           "feature_reference 'none'; use 'dead_leaves', or 0"):
@@ -217,9 +211,9 @@ def test_shapes(trial, shape):
     assert trial.parts.features.shape(trial) == shape and trial.feature_groups == 1
 
 
-def test_digits_are_learnt_by_feedback_through_them(digits):
+def test_digits_are_learnt_by_feedback_through_them(cached):
     private = dataclasses.replace(TRIAL, algorithm="dfa", epochs=20, mechanism="per_example", noise_multiplier=0.5)
-    assert list(train(Pack((private,)), digits))[-1].metrics["test/accuracy"] > 0.85
+    assert list(train(Pack((private,)), cached))[-1].metrics["test/accuracy"] > 0.85
 
 
 def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
@@ -249,8 +243,7 @@ def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
     ({"feature_power": 0.0}, "feature_power: must be > 0, got 0"),
     ({"feature_decorrelation": 1.5}, "feature_decorrelation: must be <= 1, got 1.5"),
     ({"feature_power": 5.0}, "feature_power: must be <= 4, got 5"),
-    ({"feature_groups": 5}, "feature_groups: must divide the 24 channels of the features, got 5"),
-])
+    ({"feature_groups": 5}, "feature_groups: must divide the 24 channels of the features, got 5")])
 def test_refusals(change, message):
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(TRIAL, **change)

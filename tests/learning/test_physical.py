@@ -231,8 +231,7 @@ def test_the_camera_is_part_of_a_trials_identity_where_it_is_used():
 def test_packs_and_checkpoints_leave_a_trial_as_it_is(changes):
     """Trained alone, in a pack, and in a pack that was stopped after an epoch: the same weights to the last bit."""
     data = load("digits")
-    trials = tuple(TrialConfig(**PHYSICAL, **changes, photons=p, seed=s)
-                   for p, s in ((20.0, 0), (500.0, 1), (20.0, 2)))
+    trials = tuple(TrialConfig(**PHYSICAL, **changes, photons=p, seed=s) for p, s in ((20.0, 0), (500.0, 1), (20.0, 2)))
     ends = [records[0].outcome.weights for trial in trials for records in train(Pack((trial,)), data)
             if records[0].outcome]
     whole = list(train(Pack(trials), data))[-1]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import subprocess
@@ -157,11 +158,9 @@ def test_the_simulation_checks_the_first_input_or_all():
 @pytest.mark.parametrize("name", ["gaussian", "opu_simulated", "opu_hardware"])
 @pytest.mark.parametrize("change, message", [
     (dict(n_classes=0), "n_classes: must be at least 1, got 0"),
-    (dict(n_out_total=0), "n_out_total: must be at least 1"),
-    (dict(seeds=[]), "seeds: must be at least 1, got 0"),
+    (dict(n_out_total=0), "n_out_total: must be at least 1"), (dict(seeds=[]), "seeds: must be at least 1, got 0"),
     (dict(seeds=[2**32]), r"seeds: must be >= 0 and < 2\*\*32, got 4294967296"),
-    (dict(std=0.0), "std: must be > 0 and finite, got 0.0"),
-])
+    (dict(std=0.0), "std: must be > 0 and finite, got 0.0")])
 def test_arguments_are_checked(name, change, message):
     with pytest.raises(ValueError, match=message):
         PARTS["projector"][name].load()(**{**dict(n_classes=10, n_out_total=8, seeds=[1], std=1.0), **change})
@@ -205,43 +204,27 @@ def test_hardware_drives_lightonmls_own_opu():
         torch.testing.assert_close(hardware.project(e) * 10**0.5, simulated, rtol=1e-5, atol=1e-5)
 
 
-def test_hardware_is_closed_once_on_normal_exit():
-    opener = Opener()
-    with HardwareOpuProjector(10, 8, [1], 1.0, open_opu=opener) as projector:
-        assert opener.opened[0].closed == 0
-    projector.close()
-    del projector
-    gc.collect()
-    assert [opu.closed for opu in opener.opened] == [1]
-
-
-def test_hardware_is_closed_when_the_block_raises():
-    opener = Opener()
-    with pytest.raises(KeyboardInterrupt), HardwareOpuProjector(10, 8, [1], 1.0, open_opu=opener):
-        raise KeyboardInterrupt
-    assert [opu.closed for opu in opener.opened] == [1]
-
-
-def test_hardware_faults_propagate_and_close_the_device():
-    opener = Opener(fail="linear_transform")
-    with (pytest.raises(OSError, match="shutter"),
+@pytest.mark.parametrize(("fail", "raised", "says"), [
+    ("", None, None), ("", KeyboardInterrupt, None), ("linear_transform", OSError, "shutter"),
+    ("fit1d", OSError, "fit1d")])
+def test_hardware_is_closed_once_however_the_block_ends(fail, raised, says):
+    opener = Opener(fail)
+    with (pytest.raises(raised, match=says) if raised else contextlib.nullcontext(),
           HardwareOpuProjector(10, 8, [1], 1.0, open_opu=opener) as projector):
+        assert opener.opened[0].closed == 0
         projector.project(ternary(1, 4, 10))
-    assert [opu.closed for opu in opener.opened] == [1]
-
-
-def test_hardware_is_closed_when_the_fit_fails():
-    opener = Opener(fail="fit1d")
-    with pytest.raises(OSError, match="fit1d"):
-        HardwareOpuProjector(10, 8, [1], 1.0, open_opu=opener)
+        if raised is KeyboardInterrupt:
+            raise KeyboardInterrupt
+    if fail != "fit1d":
+        projector.close()
+        del projector
+    gc.collect()
     assert [opu.closed for opu in opener.opened] == [1]
 
 
 def test_hardware_is_closed_when_forgotten():
     opener = Opener()
-    projector = HardwareOpuProjector(10, 8, [1], 1.0, open_opu=opener)
-    projector.project(ternary(1, 4, 10))
-    del projector
+    HardwareOpuProjector(10, 8, [1], 1.0, open_opu=opener).project(ternary(1, 4, 10))
     gc.collect()
     assert [opu.closed for opu in opener.opened] == [1]
 
@@ -280,8 +263,7 @@ def pretend(monkeypatch, *, absent=(), configured=True):
 @pytest.mark.parametrize("host, message", [
     (dict(absent=["lightonml"]), "package lightonml is not installed"),
     (dict(absent=["lightonopu"]), "driver lightonopu is not installed"),
-    (dict(configured=False), "no device is configured"),
-])
+    (dict(configured=False), "no device is configured")])
 def test_check_opu_says_what_is_missing(monkeypatch, host, message):
     pretend(monkeypatch, **host)
     with pytest.raises(OpuUnavailable, match=f"{message}.*use projector 'opu_simulated'") as raised:

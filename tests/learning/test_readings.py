@@ -167,15 +167,16 @@ def test_an_error_that_is_not_clipped_is_a_target_norm_15_with_tau_e_beyond_ever
         dataclasses.replace(loose, noise_multiplier=0.08533)
 
 
-def parts(trial, digits):
-    """Every record's part [m, P_l] in every layer in the trial's first step, and the errors."""
+def parts(trial, digits, inside=False):
+    """Every record's part [m, P_l] in every layer in the trial's first step, and the errors; `inside`, in the
+    coordinates of the feedback space."""
     training = Training(Pack((trial,)), digits, CPU)
     indices = training.sampler.epoch()[0][:, :12]
     found, errors = [], []
     for i in range(indices.shape[1]):
         activations, logits = training.net.forward(training.train_inputs.batch(indices[:, i: i + 1]))
         error = logits.softmax(-1) - torch.nn.functional.one_hot(training.data.train_y[indices[:, i: i + 1]], 10)
-        out = training.net.blank_parameters(1)
+        out = training.mechanism.inside if inside else training.net.blank_parameters(1)
         training.mechanism.add_up(training.deltas(error, activations), activations, out)
         found.append([layer[0].clone() for layer in out.layers])
         errors.append(error.norm().item())
@@ -237,22 +238,9 @@ def test_scaled_contributions_use_what_is_paid_for_and_zeros_stay(name, digits):
 
 def test_scaling_is_of_the_coordinates_that_noise_is_added_to(digits):
     trial = dataclasses.replace(DENSE, bounding="scale", denoise=True)
-    scaled, _ = parts_inside(trial, digits)
+    scaled, _ = parts(trial, digits, inside=True)
     for part in scaled:
         assert part.norm(dim=1).numpy() == pytest.approx(1.5 / math.sqrt(3), rel=1e-4)
-
-
-def parts_inside(trial, digits):
-    """As `parts`, in the coordinates of the feedback space."""
-    training = Training(Pack((trial,)), digits, CPU)
-    indices = training.sampler.epoch()[0][:, :6]
-    found = []
-    for i in range(indices.shape[1]):
-        activations, logits = training.net.forward(training.train_inputs.batch(indices[:, i: i + 1]))
-        error = logits.softmax(-1) - torch.nn.functional.one_hot(training.data.train_y[indices[:, i: i + 1]], 10)
-        training.mechanism.add_up(training.deltas(error, activations), activations, training.mechanism.inside)
-        found.append([layer[0].clone() for layer in training.mechanism.inside.layers])
-    return [torch.stack(of_layer) for of_layer in zip(*found, strict=True)], None
 
 
 def test_epsilon_is_of_the_true_bound_and_none_is_of_the_published_sensitivity():
@@ -327,8 +315,7 @@ def test_a_reading_has_secret_noise_in_integers_alone(trial):
     ("{tau_h_rule: per_layer}", "tau_h_rule: is not used with .*, got per_layer; use mechanism 'component' with "),
     ("{conv_clip: together}", "conv_clip: is not used with .*, got together; use "),
     ("{init: normal}", "init: must be one of uniform, glorot, got 'normal'"),
-    ("{init_gain: 0}", "init_gain: must be > 0, got 0"),
-])
+    ("{init_gain: 0}", "init_gain: must be > 0, got 0")])
 def test_a_reading_that_nothing_makes_use_of_is_refused_in_one_line(text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:
         parse_experiment(f"base: {text}", Path("e.yaml"))
@@ -340,8 +327,7 @@ def test_a_reading_that_nothing_makes_use_of_is_refused_in_one_line(text, messag
     "{mechanism: component, noise_multiplier: 0, target_norm: 1, bounding: clip, error_clip: on, "
     "tau_h_rule: per_layer}",
     "{mechanism: component, noise_multiplier: 0, algorithm: hybrid, network: convnet, target_norm: 1, "
-    "conv_error: clipped, conv_clip: together}",
-])
+    "conv_error: clipped, conv_clip: together}"])
 def test_a_default_may_be_written_down_where_another_value_would_be_used(text):
     trial, = parse_experiment(f"base: {text}", Path("e.yaml")).trials
     assert not trial.canonical().keys() & {"init", "init_gain", "bounding", "error_clip", "tau_h_rule", "conv_error",

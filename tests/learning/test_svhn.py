@@ -72,8 +72,7 @@ def test_files_are_downloaded_once_into_the_cache(made_up, tmp_path, monkeypatch
     (lambda c: c.update(y=c["y"] + 1), r"train_32x32.mat, y: expected labels 1..10, got 2..11"),
     (lambda c: c.update(X=c["X"][..., :-1]), r"train_32x32.mat, X: expected uint8 of shape \(32, 32, 3, 60\), got"),
     (lambda c: c.update(X=c["X"].astype(float)), r"train_32x32.mat, X: expected uint8 of shape .*, got float64"),
-    (lambda c: c.pop("y"), r"train_32x32.mat, y: expected uint8 of shape \(60, 1\), got none of that name"),
-])
+    (lambda c: c.pop("y"), r"train_32x32.mat, y: expected uint8 of shape \(60, 1\), got none of that name")])
 def test_content_of_another_form_is_refused(made_up, tmp_path, change, message):
     change(made_up["train"])
     with pytest.raises(DataError, match=message):

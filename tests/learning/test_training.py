@@ -114,14 +114,11 @@ def test_accuracy_equals_a_plain_evaluation_of_the_final_weights(digits):
     assert (h.argmax(1) == digits.test_y.numpy()).mean() == pytest.approx(outcome.metrics["test/accuracy"])
 
 
-def test_alignment_is_off_where_asked(digits):
-    records = next(iter(results([dataclasses.replace(BASE, alignment_batches=0)], digits).values()))
-    assert not [name for name in records[0].metrics if name.startswith("alignment/")]
-
-
-def test_alignment_does_not_change_training(digits):
+def test_alignment_is_off_where_asked_and_does_not_change_training(digits):
     trials = [dataclasses.replace(BASE, alignment_batches=n) for n in (0, 40)]
-    weights = [next(iter(results([trial], digits).values()))[-1].outcome.weights for trial in trials]
+    off, on = (next(iter(results([trial], digits).values())) for trial in trials)
+    assert not [name for name in off[0].metrics if name.startswith("alignment/")]
+    weights = [records[-1].outcome.weights for records in (off, on)]
     assert all(np.array_equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 

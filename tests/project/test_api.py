@@ -87,8 +87,7 @@ def test_several_trials_train_together_where_they_can_and_each_as_if_alone():
 
 @pytest.mark.parametrize(("arguments", "says"), [
     (([],), "trials: must be at least one, each once, got none"),
-    (([TINY, TINY],), f"trials: must be at least one, each once, got {TINY.trial_key}, {TINY.trial_key}"),
-])
+    (([TINY, TINY],), f"trials: must be at least one, each once, got {TINY.trial_key}, {TINY.trial_key}")])
 def test_trials_are_checked_before_anything_is_trained(arguments, says):
     with pytest.raises(ConfigError, match="^" + says):
         train(*arguments)

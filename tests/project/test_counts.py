@@ -45,19 +45,17 @@ def found(source, **others):
     '{"poisson": 1, "shuffled": 2}[c.sampler]', "def f(c):\n    by_name = {'poisson': 1}; return by_name[c.sampler]",
     'match c.mechanism:\n    case "none":\n        pass\n    case _:\n        pass',
     'match name:\n    case "photonic" | "per_example":\n        pass',
-    "class C:\n    @property\n    def is_photonic(self):\n        return self.mechanism == 'photonic'",
-])
+    "class C:\n    @property\n    def is_photonic(self):\n        return self.mechanism == 'photonic'"])
 def test_a_comparison_by_name_is_counted_once(source):
     assert len(found(source)) == 1
 
 
 @pytest.mark.parametrize("source", [
     'relation == "none"', 'uri.scheme == "file"', "uri.scheme in WORDS", "c.sigma == 0",
-    "c.mechanism == other.mechanism",
-    'c.mechanism = "photonic"', 'f(mechanism="photonic")', "for name in GAUSSIAN:\n    pass", 'row["mechanism"]',
-    "c.mechanism.certified", "c.is_photonic", "x: dict[str, int] = {}", 'match word:\n    case "none":\n        pass',
-    'print("photonic" + name)', "rows[0]", 'MECHANISMS["new"] = 1', 'word in ("photonic", "of", "many")',
-])
+    "c.mechanism == other.mechanism", 'c.mechanism = "photonic"', 'f(mechanism="photonic")',
+    "for name in GAUSSIAN:\n    pass", 'row["mechanism"]', "c.mechanism.certified", "c.is_photonic",
+    "x: dict[str, int] = {}", 'match word:\n    case "none":\n        pass', 'print("photonic" + name)', "rows[0]",
+    'MECHANISMS["new"] = 1', 'word in ("photonic", "of", "many")'])
 def test_what_compares_no_name_is_not(source):
     assert found(source) == []
 

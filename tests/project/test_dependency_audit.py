@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from audit_dependencies import ACCEPTED, main, pins
+from commands import written
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,8 +45,7 @@ def service():
 
 
 def test_a_pin_with_a_known_vulnerability_fails(service, tmp_path, capsys, monkeypatch):
-    file = tmp_path / "constraints.txt"
-    file.write_text("PyYAML==5.3\nnumpy==2.4.6  # fine\n\n")
+    file = written(tmp_path / "constraints.txt", "PyYAML==5.3\nnumpy==2.4.6  # fine\n\n")
     assert main(file, service[0]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "dependency audit: PyYAML 5.3 has GHSA-1, PYSEC-2 (https://osv.dev/vulnerability/GHSA-1)",
@@ -65,8 +65,7 @@ def test_every_pin_of_this_project_is_asked_for(service, capsys):
 
 @pytest.mark.parametrize("path", ["/down", "/broken", ":1/nobody"])
 def test_a_service_that_cannot_be_asked_is_not_a_clean_bill(service, tmp_path, capsys, path):
-    file = tmp_path / "constraints.txt"
-    file.write_text("PyYAML==5.3\n")
+    file = written(tmp_path / "constraints.txt", "PyYAML==5.3\n")
     assert main(file, "http://127.0.0.1:1/" if path.startswith(":") else service[0] + path) == 0
     out = capsys.readouterr().out
     assert "NOT CHECKED" in out and "known vulnerabilities" not in out

@@ -188,8 +188,7 @@ def test_a_trial_that_was_half_trained_goes_on_and_is_counted_once(tmp_path):
      "mechanism: every trial under a budget must have a certified, finite epsilon .*noise_multiplier 0"),
     ([("batch_size: {choice: [64, 128]}", "sampler: {choice: [poisson, shuffled]}"), ("sampler: shuffled, ", "")],
      "sampler: must be one for all trials under a budget, got poisson, shuffled"),
-    ([("search:", "selection: {rule: composition}\nsearch:")], "selection: must not stand beside a search"),
-])
+    ([("search:", "selection: {rule: composition}\nsearch:")], "selection: must not stand beside a search")])
 def test_a_budget_that_covers_nothing_is_refused_in_one_line(changes, says):
     with pytest.raises(ConfigError, match=says) as error:
         budgeted(*changes)

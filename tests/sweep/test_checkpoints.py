@@ -70,8 +70,7 @@ def test_restored_training_has_the_same_bits(algorithm, mechanism, replicas, dig
 
 
 @pytest.mark.parametrize("settings", [
-    {"optimizer": "adam", "learning_rate": 0.01, "averaging": 0.9},
-    {"momentum": 0.0, "sampler": "without_replacement"},
+    {"optimizer": "adam", "learning_rate": 0.01, "averaging": 0.9}, {"momentum": 0.0, "sampler": "without_replacement"},
     {"algorithm": "pdfa", **MECHANISMS["photonic"], "joint_release": True, "denoise": True},
     {**MECHANISMS["per_example"], "sampler": "poisson", "canaries": 40},
     {"algorithm": "hybrid", "network": "convnet", "channels": (4,), "kernel": 3, "batch_size": 256},

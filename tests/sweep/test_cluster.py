@@ -97,8 +97,7 @@ def test_nodes_and_a_head_that_know_no_plugin_train_what_it_brings(nodes, tmp_pa
 @pytest.mark.parametrize(("arguments", "uri", "error", "says"), [
     ({}, None, ConfigError, "MLFLOW_TRACKING_URI: must name a tracking server"),
     ({"workers": 2}, "http://tracking", ConfigError, "workers: the cluster's nodes say .* got 2"),
-    ({}, "http://tracking", ResourceError, "address: no Ray cluster answers at '127.0.0.1:{port}'"),
-])
+    ({}, "http://tracking", ResourceError, "address: no Ray cluster answers at '127.0.0.1:{port}'")])
 def test_cluster_that_cannot_be_swept_from_outside_is_refused(tmp_path, arguments, uri, error, says):
     port = free_port()
     with pytest.raises(error, match=says.format(port=port)):

@@ -190,7 +190,7 @@ def test_slurm_script_names_a_data_folder_only_if_there_is_one(there, given, exp
 
 
 @pytest.mark.parametrize(("settings", "message"), [
-    ({"JOINING": "2", "JOIN_SECONDS": "2"}, "2 of 3 nodes joined within 2 s (JOIN_SECONDS)"),
+    ({"JOINING": "2", "JOIN_SECONDS": "1"}, "2 of 3 nodes joined within 1 s (JOIN_SECONDS)"),
     ({"HEAD_SECONDS": "-1"}, "Ray's head ended; its messages say why"),
     ({"JOINING": "1", "SRUN_SECONDS": "0"}, "srun ended when 1 of 3 nodes had joined; its messages say why")])
 def test_slurm_script_ends_if_a_node_does_not_join(settings, message, submit, tmp_path):
@@ -206,10 +206,8 @@ def commands(program: str) -> list[str]:
 
 
 def test_commands_of_the_walk_through_parse():
-    own, rays = commands("photonic"), commands("ray")
-    assert len(own) >= 5 and len(rays) >= 4
-    for command in own:
-        sweep_options(command)
+    rays = commands("ray")
+    assert len(rays) >= 4  # of those of `photonic`, test_site.py says so
     for command in rays:
         entrypoint = ray_options(command).get("entrypoint", ())  # of `ray job submit`
         if entrypoint:
@@ -218,7 +216,4 @@ def test_commands_of_the_walk_through_parse():
 
 def test_files_that_the_walk_through_names_exist():
     named = [ROOT / path for path in re.findall(r"(?:experiments|tests)/[\w/.]+\w", DOCS)]
-    linked = [ROOT / "docs" / path for path in re.findall(r"\]\((?!https?:)([^)#]+)", DOCS)]
-    assert len(named) > 5 and len(linked) > 3
-    for path in named + linked:
-        assert path.exists(), path
+    assert len(named) > 5 and all(path.exists() for path in named), named

@@ -38,8 +38,7 @@ def test_its_trials_are_those_that_are_recommended():
 @pytest.mark.parametrize(("answers", "algorithms", "fields"), [
     (Answers(private="labels", epsilons=(2, 4.5)), ("pdfa",), {"mechanism": "photonic", "target_label_epsilon": 4.5}),
     (Answers("digits", private="nothing"), ("bp", "dfa"), {"mechanism": "none", "target_epsilon": 0.0}),
-    (Answers("mnist", "scattering", epsilons=(3,)), ("dfa",), {"features": "scattering", "target_epsilon": 3.0}),
-])
+    (Answers("mnist", "scattering", epsilons=(3,)), ("dfa",), {"features": "scattering", "target_epsilon": 3.0})])
 def test_other_answers_give_other_files(answers, algorithms, fields):
     trial = parse_experiment(written(answers, algorithms), Path("mine.yaml")).trials[-1]
     assert (trial.dataset, trial.algorithm) == (answers.dataset, algorithms[-1])
@@ -81,8 +80,7 @@ def test_the_command_writes_a_file_that_loads_and_says_how_to_go_on(tmp_path, ca
     (["--minutes", "-1"], "--minutes: must be > 0, got -1"),
     (["--features", "pixel"], "--features: must be one of pixels, scattering, patches, encoder, optical, file, got "
                               "'pixel'"),
-    (["--dataset", "digits", "--private", "labels"], "preset: recommended-2 has no settings for pdfa with"),
-])
+    (["--dataset", "digits", "--private", "labels"], "preset: recommended-2 has no settings for pdfa with")])
 def test_wrong_answers_are_refused_and_nothing_is_written(options, says, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["init", "mine.yaml", *options]) == 2

@@ -134,8 +134,7 @@ def asking():
     ("", "", "asks for a token, and there is none; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN .*/auth_token "),
     ("token", "wrong", "asks for another token than that in RAY_AUTH_TOKEN"),
     ("", "right", "asks for a token; Ray hands in that of RAY_AUTH_TOKEN with RAY_AUTH_MODE=token only, got ''"),
-    ("token", "right", None),
-])
+    ("token", "right", None)])
 def test_a_cluster_that_asks_for_a_token_is_told_from_one_that_is_not_there(asking, monkeypatch, tmp_path, mode, token,
                                                                            says):
     monkeypatch.setenv("HOME", str(tmp_path))

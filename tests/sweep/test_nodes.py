@@ -107,8 +107,7 @@ def test_a_task_is_waited_for_as_long_as_its_node_lives(soon, three, monkeypatch
 def test_a_node_lost_while_it_is_prepared_is_done_without_if_others_can_train(three, monkeypatch, tmp_path):
     trials, said = [TrialConfig(dataset="digits")], []
     watch = SimpleNamespace(lost=lambda node: node == NODES[2], say=said.append)
-    remote = SimpleNamespace(options=lambda **_: SimpleNamespace(
-        remote=lambda *_: three.tasks[next(order)]))
+    remote = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: three.tasks[next(order)]))
     order = iter(NODES)
     monkeypatch.setattr(cluster, "ray", SimpleNamespace(
         remote=lambda **_: lambda function: remote, get=three.results.__getitem__, nodes=lambda: three.there))

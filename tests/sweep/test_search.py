@@ -128,8 +128,7 @@ def test_a_swept_search_tracks_its_trials_and_then_has_nothing_to_do(tmp_path, t
     (("momentum: {uniform: [0, 0.9]}", "seed: {choice: [" + ", ".join(map(str, range(400))) + "]}"),
      "search.space: must have at most 1024 combinations of choices and ends of ranges, .*got 1600"),
     (("epochs: 2", "epochs: 2, validation_fraction: 0"), "validation_fraction: must leave a validation accuracy"),
-    (("epochs: 2", "epochs: 2, private_metrics: withheld"), "private_metrics: must leave a validation accuracy"),
-])
+    (("epochs: 2", "epochs: 2, private_metrics: withheld"), "private_metrics: must leave a validation accuracy")])
 def test_a_search_that_cannot_be_is_refused_in_one_line(change, says):
     with pytest.raises(ConfigError, match=says) as error:
         parse(change)

@@ -24,6 +24,7 @@ from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+pytestmark = pytest.mark.usefixtures("only_svg")
 
 
 @pytest.fixture(scope="module")

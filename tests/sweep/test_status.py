@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from commands import written
 from search_tools import rounds
 
 from pipeline import cli
@@ -30,8 +31,7 @@ grid: {seed: {range: [0, 6]}}
 def mixed(tmp_path):
     """(file, experiment, driver of the last sweep): trials 0 to 4 finished, diverged, failed, interrupted and running;
     5 is missing."""
-    file = tmp_path / "mixed.yaml"
-    file.write_text(FILE)
+    file = written(tmp_path / "mixed.yaml", FILE)
     experiment = load_experiment(file)
     store, root = Store(root=tmp_path / "mlruns"), tmp_path / "mlruns"
 
@@ -184,10 +184,8 @@ def test_a_store_that_is_not_there_is_not_created(uri, tmp_path, capsys, monkeyp
 
 
 @pytest.mark.parametrize(("result", "code"), [
-    (SweepResult(3, finished=2, diverged=1), 0),
-    (SweepResult(3, finished=2, failed={"key": "ValueError: no"}), 1),
-    (SweepResult(3, finished=1, failed={"key": "ValueError: no"}), 130),
-])
+    (SweepResult(3, finished=2, diverged=1), 0), (SweepResult(3, finished=2, failed={"key": "ValueError: no"}), 1),
+    (SweepResult(3, finished=1, failed={"key": "ValueError: no"}), 130)])
 def test_exit_code_says_how_a_sweep_ended(result, code, tmp_path, monkeypatch):
     file, given = tmp_path / "mixed.yaml", []
     file.write_text(FILE)
@@ -197,8 +195,7 @@ def test_exit_code_says_how_a_sweep_ended(result, code, tmp_path, monkeypatch):
 
 
 def test_checkpoint_seconds_must_be_a_number_not_below_zero(tmp_path, capsys):
-    file = tmp_path / "mixed.yaml"
-    file.write_text(FILE)
+    file = written(tmp_path / "mixed.yaml", FILE)
     assert main(["sweep", str(file), "--checkpoint-seconds", "-1"]) == 2
     assert "resources.checkpoint_seconds: must be a number >= 0, got -1.0" in capsys.readouterr().err
 
@@ -239,8 +236,7 @@ budget: {epsilon: 4, delta: 1.0e-5}
 
 def test_sweeps_of_absent_plugins_are_shown_as_far_as_the_store_tells(mixed, tmp_path, capsys, extensions, monkeypatch):
     (tmp_path / "my_data.py").write_text(PLUGIN)
-    file = tmp_path / "mine.yaml"
-    file.write_text(SEARCH)
+    file = written(tmp_path / "mine.yaml", SEARCH)
     experiment, store = load_experiment(file), Store(root=tmp_path / "mlruns")
     search = rounds(experiment, store)
     (trial, _) = search.next({})

@@ -117,8 +117,8 @@ def test_a_wrong_cell_is_refused_by_row_and_column_before_anything_is_written(na
 
 @pytest.mark.parametrize(("text", "said"), [
     ("", "must have a row with the names of its columns and one for each result, has nothing"),
-    (table([]), "has one row"), (table([CNN], tuple(CELLS)[:-1]), "row 1: must have every column once, but not so "
-                                                                   "source"),
+    (table([]), "has one row"),
+    (table([CNN], tuple(CELLS)[:-1]), "row 1: must have every column once, but not so source"),
     (table([CNN], (*CELLS, "seed")), "not so seed"),
     (table([CNN]).replace("method", "methods"), "row 1: unknown column 'methods'; did you mean 'method'?"),
     (table([CNN]).replace(",", ";"), "row 1: unknown column 'dataset;method;"),
@@ -128,8 +128,7 @@ def test_a_wrong_cell_is_refused_by_row_and_column_before_anything_is_written(na
      "seed: must differ from that of row 2, as data set, method, epsilon, delta and relation are the same, got 0 "),
     (table([{**CNN, "seed": ""}] * 2), "got none twice"),
     (table([CNN, {**CNN, "seed": ""}]), "row 3, column seed: must be there for all rows"),
-    (table([{**CNN, "seed": ""}, CNN]), "got 0 beside row 2"),
-    (table([CNN]) + '"digits', "cannot be read as CSV")])
+    (table([{**CNN, "seed": ""}, CNN]), "got 0 beside row 2"), (table([CNN]) + '"digits', "cannot be read as CSV")])
 def test_a_file_that_is_no_table_of_results_is_refused(text, said, command, tmp_path):
     code, _, error = command(text)
     assert code == 2 and error.startswith("error: results.csv") and said in error and error.count("\n") == 1
@@ -168,8 +167,7 @@ def test_rows_become_nested_runs_that_say_what_they_are(root):
 
 
 def test_the_same_file_again_changes_nothing_and_another_one_needs_to_be_told_to(command):
-    assert command(ROWS)[:2] == (0, "papers: 6 results imported\n"
-                                    "to show them: photonic report FILE --with papers\n")
+    assert command(ROWS)[:2] == (0, "papers: 6 results imported\n" "to show them: photonic report FILE --with papers\n")
     store = Reader(root="mlruns")
     ids = {run.info.run_id for runs in runs_of(store, "papers") for run in runs}
     for rows in (ROWS, list(reversed(ROWS))):
@@ -243,6 +241,7 @@ def reports(root):
     """Folders of the sweep's report without and with the import."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
+        patch.setattr("analysis.style.FORMATS", ("svg",))
         for words in (["--out", "without"], ["--with", "papers", "--out", "with"]):
             assert main(["report", "mine.yaml", "--mlruns", ".", *words]) == 0
     return root / "without", root / "with"

@@ -136,14 +136,11 @@ def test_the_description_that_training_hands_on_is_the_one_of_the_run(store, cli
     assert tags["mlflow.note.content"] == "**BP**, no guarantee" and tags["device"] == "cpu"
 
 
-def test_run_names_of_gaussian_mechanisms():
+def test_run_names():
     config = TrialConfig(algorithm="pdfa", mechanism="per_example", target_epsilon=3, sampler="poisson")
     assert run_name(config) == "pdfa epsilon=3 seed=0"
     config = TrialConfig(algorithm="dfa", mechanism="component", noise_multiplier=1.1, seed=2)
     assert run_name(config) == "dfa z=1.1 seed=2"
-
-
-def test_run_names():
     assert run_name(BP) == "bp non-private seed=0"
     quiet = TrialConfig(algorithm="dfa", mechanism="photonic", sigma=0.0, seed=3)
     assert run_name(quiet) == "dfa sigma=0 seed=3"
@@ -204,17 +201,6 @@ def test_what_a_target_came_to_is_a_param_and_no_setting(store, root, client, re
     data = client.get_run(run_id).data
     assert data.params["calibrated.noise_multiplier"] == "1.07422" and data.params["target_epsilon"] == "3"
     assert data.tags["calibrated.noise_multiplier"] == "1.08" and config_of(store.runs()[0]) == trial
-
-
-def test_an_unfinished_run_is_reused_across_stores(store, root, client, request):
-    first = store.start(PDFA)
-    store.log([epoch(PDFA, 1)])
-    other = Store(root=root)
-    other.open_sweep(request.node.name)
-    assert other.start(PDFA) == first == store.start(PDFA)
-    other.log([epoch(PDFA, 1, **{"validation/accuracy": 0.7}), epoch(PDFA, 2)])
-    assert len(other.runs()) == 1
-    assert other.history(first, "validation/accuracy") == [(1, 0.7), (2, 0.2)]
 
 
 def test_an_epoch_stands_once_however_often_it_is_handed_in(store, root, client, request):

@@ -17,8 +17,7 @@ def test_every_field_is_documented():
 @pytest.mark.parametrize(("values", "message"), [
     ({"sigma": -0.1}, r"sigma: must be >= 0, got -0.1"),
     ({"sigma": float("nan")}, r"sigma: must be a finite number, got nan"),
-    ({"sigma": "0.1"}, r"sigma: must be a number, got the text '0.1'"),
-    ({"tau_f": 0}, r"tau_f: must be > 0, got 0"),
+    ({"sigma": "0.1"}, r"sigma: must be a number, got the text '0.1'"), ({"tau_f": 0}, r"tau_f: must be > 0, got 0"),
     ({"threshold": 1.0}, r"threshold: must be < 1, got 1.0"),
     ({"algorithm": "fa"}, r"algorithm: must be one of bp, dfa, tdfa, pdfa, hybrid, got 'fa'"),
     ({"algoritm": "bp"}, r"algoritm: unknown field, got 'bp'; did you mean 'algorithm'\?$"),
@@ -70,8 +69,7 @@ def test_every_field_is_documented():
     ({"network": "convnet", "channels": []}, r"channels: must be a list of at least one positive width, got \[\]"),
     ({"network": "convnet", "dataset": "digits", "channels": [4] * 4}, r"channels: every convolution halves .* got 4"),
     ({"network": "convnet", "mechanism": "component"}, r"target_norm: must be > 0 with mechanism 'component' and"),
-    ({"mechanism": "component", "target_norm": 0.17}, r"target_norm: must be > 0.1732, which \|\|delta\|\| <= 0.1"),
-])
+    ({"mechanism": "component", "target_norm": 0.17}, r"target_norm: must be > 0.1732, which \|\|delta\|\| <= 0.1")])
 def test_refused_with_field_value_and_remedy(values, message):
     with pytest.raises(ConfigError, match="^" + message):
         TrialConfig.from_mapping(values)

@@ -3,18 +3,13 @@
 from pathlib import Path
 
 import pytest
+from commands import load
 
 from pipeline import Experiment, account, run_sweep, train
-from pipeline.experiment.experiment import load_experiment, parse_experiment
+from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.mechanisms import register_mechanism
 from pipeline.learning.mechanisms.none import NoMechanism
 from pipeline.trials.config import ConfigError, TrialConfig
-
-
-def load(tmp_path, text):
-    path = tmp_path / "e.yaml"
-    path.write_text(text)
-    return load_experiment(path)
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -66,8 +61,7 @@ def load(tmp_path, text):
     ("base: {tau_h: 2}\ncases: [{base: {mechanism: photonic, tau_h: 1}}, {}]", r"tau_h: .* 'none', .*, at base.tau_h"),
     ("base: {epochs: 2}\ncases: [{base: {epochs: 1}}, {grid: {epochs: [3]}}]",
      r"epochs: is overridden by every case, got 2; leave it out, at base.epochs"),
-    ("grid: {epochs: [2, 3]}\ncases: [{base: {epochs: 1}}]", r"epochs: is overridden by every case, got \[2, 3\]; "),
-])
+    ("grid: {epochs: [2, 3]}\ncases: [{base: {epochs: 1}}]", r"epochs: is overridden by every case, got \[2, 3\]; ")])
 def test_refused_with_what_to_use_instead(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:
         load(tmp_path, text)
@@ -83,8 +77,7 @@ def test_refused_with_what_to_use_instead(tmp_path, text, message):
     "base: {mechanism: per_example}\ngrid: {target_epsilon: [3, 8]}\n"
     "cases: [{}, {base: {mechanism: photonic, target_epsilon: 0}, grid: {sigma: [1]}}]",
     "base: {tau_h: 2}\ncases: [{}, {base: {mechanism: photonic}}, {base: {mechanism: photonic, tau_h: 1}}]",
-    "grid: {averaging: [0, 0.9]}",
-])
+    "grid: {averaging: [0, 0.9]}"])
 def test_neutral_values_and_fields_that_one_trial_uses_are_fine(tmp_path, text):
     assert load(tmp_path, text).trials
 
@@ -143,8 +136,7 @@ def test_fields_of_an_extension_are_used(tmp_path):
     (dict(mechanism="photonic", target_epsilon=3.0), "target_epsilon: is not used with mechanism 'photonic', got 3.0; "
                                                      "use target_label_epsilon, or mechanism 'per_example' or"),
     (dict(clipping_norm=2.0), "clipping_norm: is not used with mechanism 'none'"),
-    (dict(mechanism="per_example", sigma=0.3), "sigma: is not used with mechanism 'per_example' and algorithm 'dfa'"),
-])
+    (dict(mechanism="per_example", sigma=0.3), "sigma: is not used with mechanism 'per_example' and algorithm 'dfa'")])
 def test_trials_from_python_are_held_to_the_same(tmp_path, monkeypatch, given, settings, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="^" + message):
