@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.statistics import mean_interval, plus_minus
+
 FOLDER = Path(__file__).parent.parent / "analysis" / "results" / "left_out"
 EPSILON, EPOCHS = 3, 20  # of the trials by which settings are compared
 LABELS = {"cifar10": "CIFAR-10", "fashion_mnist": "Fashion-MNIST", "mnist": "MNIST"}
@@ -33,8 +35,22 @@ def chosen(table: pd.DataFrame) -> dict[str, tuple[tuple[str, float], tuple[str,
             for name in table}
 
 
-def page(trials: pd.DataFrame) -> str:
-    """The settings with their accuracies, and the choices, in Markdown."""
+def paid_lines(paid: pd.DataFrame) -> list[str]:
+    """Return a table of the test accuracy of the better of two trials, whose choice an epsilon covers, in Markdown.
+
+    Args:
+        paid: a row per sweep: the data set, the test accuracy as a fraction, `selected_epsilon`.
+    """
+    lines = ["| data set | chosen within the budget | epsilon of the choice |", "| --- | ---: | ---: |"]
+    for name, sweeps in paid.groupby("dataset"):
+        accuracy = mean_interval(100 * sweeps["test/accuracy"])
+        cell = plus_minus(accuracy.mean, half_width=accuracy.half_width, least=0, most=100)
+        lines.append(f"| {LABELS[str(name)]} | {cell} | {sweeps['selected_epsilon'].max():.2f} |")
+    return lines
+
+
+def page(trials: pd.DataFrame, paid: pd.DataFrame) -> str:
+    """Return the settings with their accuracies, the choices, and what paid choices reach, in Markdown."""
     table = candidates(trials)
     lines = ["| map | step size | " + " | ".join(LABELS[name] for name in table) + " |",
              "| --- | ---: | " + " | ".join("---:" for _ in table) + " |"]
@@ -44,8 +60,9 @@ def page(trials: pd.DataFrame) -> str:
     lines += ["", "| data set | chosen on the others | best on itself |", "| --- | --- | --- |"]
     lines += [f"| {LABELS[name]} | " + " | ".join(f"{which[0]}, {which[1]:g}" for which in both) + " |"
               for name, both in chosen(table).items()]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *paid_lines(paid)]) + "\n"
 
 
 if __name__ == "__main__":
-    (FOLDER / "choices.md").write_text(page(pd.read_csv(FOLDER / "validation.csv")), encoding="utf-8")
+    text = page(pd.read_csv(FOLDER / "validation.csv"), pd.read_csv(FOLDER / "paid.csv"))
+    (FOLDER / "choices.md").write_text(text, encoding="utf-8")
