@@ -121,12 +121,17 @@ def _read(name: str, value: Any) -> Any:
     """
     if name not in ("epsilons", "minutes") or not isinstance(value, str):
         return value
-    option, form = ("epsilon", "numbers") if name == "epsilons" else (name, "a number")
     try:
         numbers = tuple(float(part) for part in value.replace(",", " ").split())
         return numbers if name == "epsilons" else numbers[0]
     except (ValueError, IndexError):
-        raise ConfigError(f"--{option}: must be {form}, got {value!r}") from None
+        form = "numbers" if name == "epsilons" else "a number"
+        raise ConfigError(f"{_option(name)}: must be {form}, got {value!r}") from None
+
+
+def _option(name: str) -> str:
+    """Return the command line option of a field of `Answers`."""
+    return "--epsilon" if name == "epsilons" else f"--{name}"
 
 
 def as_option(value: Any) -> str:
@@ -204,8 +209,7 @@ def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
     words = ["photonic", "init", str(path)]
     for name, value in dataclasses.asdict(answers).items():
         if value != getattr(default, name):
-            option = "epsilon" if name == "epsilons" else name
-            words += [f"--{option}", as_option(value)]
+            words += [_option(name), as_option(value)]
     command = shlex.join(words)
     target = parts_of("mechanism", Mechanism)[PRIVATE[answers.private]].target
     lines = [

@@ -132,6 +132,13 @@ def test_no_subsampling_is_a_gaussian():
 
 
 @pytest.mark.parametrize("event", ALL, ids=lambda e: e.sampler)
+def test_epsilon_grows_by_epoch(event):
+    values = [epsilon(dataclasses.replace(event, noise_multiplier=2.0, steps=210 * epochs, epochs=epochs), 1e-5).value
+              for epochs in (1, 2, 3)]
+    assert values == sorted(values) and len(set(values)) == 3
+
+
+@pytest.mark.parametrize("event", ALL, ids=lambda e: e.sampler)
 def test_monotone_in_noise_steps_and_delta(event):
     def value(**changes):
         return epsilon(dataclasses.replace(event, **changes), 1e-5).value

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from commands import said
+from commands import output
 from latex_tools import check
 from scipy.stats import ttest_ind, ttest_rel
 
@@ -225,7 +225,7 @@ def test_a_sweep_of_two_stores(root, tmp_path, capsys, only_svg):
     assert counted.startswith("6 differences in test accuracy, a (B) less a (A), in points: 0 with a 95% interval")
     assert beside.startswith("beside it: comparison.csv .md .tex .svg") and "logged" not in beside
     assert (pd.read_csv(tmp_path / "d/comparison.csv")[["difference", "low", "high"]] == 0).all().all()
-    assert "must be two sweeps" in said(capsys, "report", "a", "a", "--mlruns", str(one), code=2)
+    assert "must be two sweeps" in output(capsys, "report", "a", "a", "--mlruns", str(one), code=2)
     assert main(["report", "a", "--mlruns", str(one), "--mlruns-b", str(two)]) == 2
     assert "--mlruns-b: is the store of a second experiment" in capsys.readouterr().err
 
@@ -242,8 +242,9 @@ def test_a_sweep_is_reported_by_its_name_alone(root, tmp_path, capsys):
     assert main(["report", "a", "--mlruns", str(root / "one"), "--out", str(tmp_path)]) == 0
     assert len(pd.read_csv(tmp_path / "runs.csv")) == 12 and "a.yaml" in (tmp_path / "index.html").read_text("utf-8")
     capsys.readouterr()
-    assert "which has a, faster, more" in said(capsys, "report", "b", "--mlruns", str(root / "one"), code=2)
-    assert "b.yaml: no such experiment file" in said(capsys, "report", "b.yaml", "--mlruns", str(root / "one"), code=2)
+    assert "which has a, faster, more" in output(capsys, "report", "b", "--mlruns", str(root / "one"), code=2)
+    printed = output(capsys, "report", "b.yaml", "--mlruns", str(root / "one"), code=2)
+    assert "b.yaml: no such experiment file" in printed
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipeline.tracking.reader.EXPERIMENT", "elsewhere.yaml")
         assert main(["report", "a", "--mlruns", str(root / "one")]) == 2

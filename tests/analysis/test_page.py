@@ -624,3 +624,10 @@ def test_a_link_to_what_is_folded_opens_it(browser, files):
     browser.run("location.hash = '#trials'")
     assert browser.run(f"new Promise((done) => setTimeout(() => done({is_open}), 100))")
     assert not browser.run("document.querySelector('#privacy .fold').open")
+
+
+def test_an_epsilon_is_explained_once(html):
+    text = re.sub(r"<[^>]+>", " ", html)
+    for said in ("Labels alone are protected", "Neighbours differ in the label of one record.", "simulate the guar"):
+        assert text.count(said) == 1, said
+    assert "label ε (labels only, simulated; replace-one label, shuffled, δ\u00a0=\u00a01e-05)" in text

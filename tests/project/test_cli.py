@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from commands import said, written
+from commands import output, written
 from safetensors.numpy import save_file
 
 from pipeline.api import account
@@ -77,7 +77,7 @@ def test_sweep_then_again_then_wider_then_report(tmp_path):
 
 
 def test_dry_run_shows_packs_resources_and_an_estimate(tmp_path, capsys):
-    first, second, *rows = said(capsys, "sweep", str(QUICKSTART), "--dry-run", "--workers", "2").splitlines()
+    first, second, *rows = output(capsys, "sweep", str(QUICKSTART), "--dry-run", "--workers", "2").splitlines()
     assert re.match(r"quickstart: .+ of training on this machine .*\(an estimate\)", first)
     assert second.startswith("48 trials in ")
     rows, preset = rows[:-5], rows[-5:]
@@ -88,9 +88,9 @@ def test_dry_run_shows_packs_resources_and_an_estimate(tmp_path, capsys):
 
     file = tmp_path / "e.yaml"
     file.write_text("base: {dataset: digits, hidden: [8], feedback_std: 0.3}\ngrid: {algorithm: [bp, dfa]}\n")
-    assert "\nignored: feedback_std by 1 trial of algorithm bp\n" in said(capsys, "sweep", str(file), "--dry-run")
+    assert "\nignored: feedback_std by 1 trial of algorithm bp\n" in output(capsys, "sweep", str(file), "--dry-run")
 
-    plan = json.loads(said(capsys, "sweep", str(QUICKSTART), "--dry-run", "--workers", "2", "--json"))
+    plan = json.loads(output(capsys, "sweep", str(QUICKSTART), "--dry-run", "--workers", "2", "--json"))
     keys = [trial["trial_key"] for pack in plan["packs"] for trial in pack["trials"]]
     assert sorted(keys) == sorted(trial.trial_key for trial in load_experiment(QUICKSTART).trials)
     assert plan["estimated_seconds"] > 0 and len(plan["packs"]) == int(second.split()[3])
@@ -128,7 +128,7 @@ def test_the_exit_code_of_the_process_is_that_of_the_command(tmp_path):
 def test_account_prints_assumptions_and_labelled_epsilons(tmp_path, capsys):
     file = tmp_path / "e.yaml"
     file.write_text("base: {mechanism: photonic, sigma: 0.1, gamma_min: 0.5, tau_h_min: 0.5, activation_floor: true}")
-    out = said(capsys, "account", str(file))
+    out = output(capsys, "account", str(file))
     assert out.startswith("e: 1 setting, whatever the seed, of 1 trial\nepsilon ")
     assert "\n  holds  sigma > 0: sigma = 0.1\n" in out and "\nclaimed: No guarantee" in out and "no guarantee" in out
     assert re.search(r"\n[\d.e+]+ +claimed second/epochs +replace-one +shuffled +1e-05 +sigma = 0.1 +15 +dfa", out)
@@ -138,13 +138,13 @@ def test_account_shows_what_settings_share_once(tmp_path, capsys):
     file = tmp_path / "e.yaml"
     file.write_text("base: {dataset: digits, batch_size: 64, epochs: 1, mechanism: per_example, sampler: poisson}\n"
                     "grid: {algorithm: [bp, dfa], noise_multiplier: [1, 2], seed: [0, 1]}")
-    header, _, *rows = said(capsys, "account", str(file)).splitlines()
+    header, _, *rows = output(capsys, "account", str(file)).splitlines()
     assert header == "e: 4 settings, whatever the seed, of 8 trials"
     assert [re.split("  +", row)[-3:] for row in rows[:2]] == [[f"z = {z}", "1", f"bp, dfa z={z}"] for z in (1, 2)]
     assert rows[2].startswith("certified: Features and labels ")
     assert sum("operating system" in row or "recorded seed, and whoever" in row for row in rows) == 1
 
-    found = json.loads(said(capsys, "account", str(file), "--json"))
+    found = json.loads(output(capsys, "account", str(file), "--json"))
     trials = load_experiment(file).trials
     assert [key for s in found["settings"] for key in s["trial_keys"]] == [trial.trial_key for trial in trials]
     (epsilons,) = found["settings"][0]["epsilons"]
@@ -156,14 +156,14 @@ def test_account_calibrates_and_lists_epsilon_by_epoch(tmp_path, capsys):
     file = tmp_path / "e.yaml"
     file.write_text("base: {dataset: digits, batch_size: 64, epochs: 3, mechanism: per_example, sampler: shuffled, "
                     "target_epsilon: 2}")
-    out = said(capsys, "account", str(file), "--by-epoch")
+    out = output(capsys, "account", str(file), "--by-epoch")
     values = [float(line.rpartition(" ")[2]) for line in out.splitlines() if "after epoch" in line]
     assert len(values) == 3 and values == sorted(values) and 1.98 <= values[-1] <= 2
     assert re.search(r"\n[12][.\d]* +certified gdp +replace-one +shuffled +1e-05 +z = [\d.]+ +3 +dfa epsilon=2", out)
 
 
 def test_fields_documents_every_setting(capsys):
-    out = said(capsys, "fields")
+    out = output(capsys, "fields")
     assert "sigma = 0.0\n    standard deviation of the optical noise" in out and "tau_h" in out
 
 
@@ -193,7 +193,7 @@ def few_runs(monkeypatch):
 
 def test_audit_prints_what_attacks_see_beside_what_is_certified(tmp_path, capsys, few_runs):
     file = written(tmp_path / "audited.yaml", AUDITED)
-    out = said(capsys, "audit", str(file), "--steps", "20")
+    out = output(capsys, "audit", str(file), "--steps", "20")
     rows = [line for line in out.splitlines() if line.startswith(("1 dfa photonic", "2 dfa per_example"))]
     attacks = [row for row in rows if "epsilon =" not in row]
     assert len(attacks) == 5, "two seeds of a trial are one"
@@ -267,7 +267,7 @@ def test_a_tracked_run_with_plugins_is_audited_by_its_file_only(tmp_path, capsys
 def test_audit_of_a_tracked_run_is_that_of_its_configuration_and_is_logged_to_it(tracked, capsys, few_runs):
     """Here by its run id, below by its trial_key."""
     root, ids = tracked
-    out = said(capsys, "audit", ids[0], "--mlruns", str(root))
+    out = output(capsys, "audit", ids[0], "--mlruns", str(root))
     assert out.count("dfa per_example z=1") == 5 and "below certified" in out
     run = Store(root=root).trial(ids[0])
     expected = audit_release(AUDITED_RUN, 500, 1e-5)
@@ -295,11 +295,11 @@ def test_audit_refuses_unknown_ambiguous_and_foreign_runs_in_one_line(tracked, c
     for name, message in (("0" * 16, "no trial has the trial_key or run id '0000"), ("f" * 32, "no trial has"),
                           (store._parent_id, "no trial has"), (TWICE.trial_key, f"has 2 runs: {ids[2]}, {ids[3]}"),
                           ("nothing", "nothing: no such experiment file")):
-        err = said(capsys, "audit", name, "--mlruns", str(root), code=2)
+        err = output(capsys, "audit", name, "--mlruns", str(root), code=2)
         assert err.count("\n") == 1 and err.startswith("error: ") and message in err, err
     assert main(["audit", ids[0], "--mlruns", str(root), "--trial", "1"]) == 2
     assert "--trial: selects a trial of FILE" in capsys.readouterr().err
-    assert "does not exist" in said(capsys, "audit", ids[0], "--mlruns", str(root / "none"), code=2)
+    assert "does not exist" in output(capsys, "audit", ids[0], "--mlruns", str(root / "none"), code=2)
 
 
 @pytest.mark.parametrize(("params", "message"), [
@@ -328,7 +328,7 @@ def test_audit_exits_1_where_more_is_measured_than_certified(tmp_path, capsys, m
     (["--steps", "0"], "--steps: must be at least 1 and at most the 80")])
 def test_audit_refuses_what_does_not_exist(tmp_path, capsys, arguments, message):
     file = written(tmp_path / "audited.yaml", AUDITED)
-    assert said(capsys, "audit", str(file), *arguments, code=2).startswith(f"error: {message}")
+    assert output(capsys, "audit", str(file), *arguments, code=2).startswith(f"error: {message}")
 
 
 def test_an_error_for_people_is_printed_in_one_line(capsys, monkeypatch):
@@ -395,7 +395,7 @@ def test_account_ends_with_what_the_best_of_the_grid_costs(tmp_path, capsys, gri
     file = tmp_path / "grid.yaml"
     base = STOPPING.partition("grid:")[0]
     file.write_text(f"{base}{grid}\n")
-    out = said(capsys, "account", str(file))
+    out = output(capsys, "account", str(file))
     assert says in out[out.rindex("Mironov"):] if says else "the best of" not in out
 
 
@@ -406,7 +406,7 @@ def test_account_says_what_the_price_of_a_simulated_grid_leaves_out(tmp_path, ca
     file = tmp_path / "grid.yaml"
     base = STOPPING.partition("grid:")[0].replace("base: {", f"base: {{noise: {noise}, arithmetic: integer, ")
     file.write_text(f"{base}grid: {grid}\n")
-    price = said(capsys, "account", str(file)).partition("the best of 2 certified trials")[2]
+    price = output(capsys, "account", str(file)).partition("the best of 2 certified trials")[2]
     assert ("so these trials simulate the guarantee" in price) == (noise == "research")
     assert ("trials of one seed share noise and batches" in price) == shared
     assert ("came from the operating system" in price) == (noise == "secure")
@@ -423,7 +423,7 @@ def test_set_changes_what_is_accounted_for_and_refuses_what_the_grid_has(tmp_pat
     file = tmp_path / "e.yaml"
     file.write_text("base: {dataset: digits, batch_size: 64, epochs: 9, mechanism: per_example, sampler: shuffled}\n"
                     "grid: {noise_multiplier: [1, 2]}")
-    assert said(capsys, "account", str(file), "--set", "epochs=2", "--set", "delta=1e-6").count("  1e-06  ") == 2
+    assert output(capsys, "account", str(file), "--set", "epochs=2", "--set", "delta=1e-6").count("  1e-06  ") == 2
     assert main(["account", str(file), "--set", "noise_multiplier=3"]) == 2
     assert "--set noise_multiplier: must be a field that no grid, case or space sets" in capsys.readouterr().err
     for arguments in (["status", "--set", "epochs=2"], ["account", str(file), "--set", "epochs"]):
@@ -435,7 +435,7 @@ def test_set_changes_what_is_accounted_for_and_refuses_what_the_grid_has(tmp_pat
     (["photonic", "sweep", "--dr"], {"--dry-run"}),
     (["photonic", "sweep", "mi"], {"mine.yaml"}), (["photonic", "status", "--wat"], {"--watch"})])
 def test_completion_completes_commands_options_and_files(tmp_path, capsys, words, expected):
-    script = said(capsys, "completion", "bash")
+    script = output(capsys, "completion", "bash")
     (tmp_path / "mine.yaml").touch()
     ask = (f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _photonic; "
            "printf '%s\\n' \"${COMPREPLY[@]}\"")
@@ -460,10 +460,10 @@ NAMED = "name: named\nbase: {dataset: digits, epochs: 2, mechanism: photonic, si
 def test_sweep_status_and_account_take_the_name_of_a_sweep(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     experiment = swept(tmp_path, NAMED)
-    plan = json.loads(said(capsys, "sweep", "named", "--dry-run", "--json", "--workers", "1", "--set", "epochs=3"))
+    plan = json.loads(output(capsys, "sweep", "named", "--dry-run", "--json", "--workers", "1", "--set", "epochs=3"))
     changed = parse_experiment(NAMED, Path("named.yaml"), changes={"epochs": 3})
     assert {t["trial_key"] for p in plan["packs"] for t in p["trials"]} == {t.trial_key for t in changed.trials}
-    lines = said(capsys, "status", "named").splitlines()
+    lines = output(capsys, "status", "named").splitlines()
     assert lines[0] == "named: 2 trials: 1 interrupted, 1 missing; not running here"
     assert f"seed=1 ({experiment.trials[1].trial_key})" in lines[2] and lines[-1] == "  to go on: photonic sweep named"
     assert main(["account", "named", "--json"]) == 0
@@ -477,7 +477,7 @@ def test_sweep_status_and_account_take_the_name_of_a_sweep(tmp_path, capsys, mon
 def test_a_sweep_that_was_renamed_is_found_by_its_new_name(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     swept(tmp_path, NAMED.replace("named", "before"))
-    assert said(capsys, "status", "named").startswith("named: 2 trials: 1 interrupted, 1 missing")
+    assert output(capsys, "status", "named").startswith("named: 2 trials: 1 interrupted, 1 missing")
 
 
 @pytest.mark.parametrize("command", [["sweep"], ["status"], ["account"], ["report"]])
@@ -486,8 +486,8 @@ def test_what_is_no_file_and_no_sweep_is_refused_alike(command, tmp_path, capsys
     assert main([*command, "other"]) == 2
     assert "error: other: must be an experiment file or the name of a sweep; " in capsys.readouterr().err
     swept(tmp_path, NAMED)
-    assert said(capsys, *command, "other", code=2).endswith("mlruns/mlflow.db, which has named\n")
-    assert said(capsys, *command, "other.yaml", code=2) == "error: other.yaml: no such experiment file\n"
+    assert output(capsys, *command, "other", code=2).endswith("mlruns/mlflow.db, which has named\n")
+    assert output(capsys, *command, "other.yaml", code=2) == "error: other.yaml: no such experiment file\n"
 
 
 @pytest.mark.parametrize("command", [["sweep"], ["status"], ["account"], ["report"]])
@@ -495,7 +495,7 @@ def test_a_stored_text_that_cannot_be_trusted_or_was_not_kept_is_refused_alike(c
     monkeypatch.chdir(tmp_path)
     store = Store(root=tmp_path / "mlruns")
     store.open_sweep("secret")  # as of random stopping, of which no text is kept
-    assert "has no experiment file (random stopping keeps its seed secret" in said(capsys, *command, "secret", code=2)
+    assert "has no experiment file (random stopping keeps its seed secret" in output(capsys, *command, "secret", code=2)
     store.log_experiment("plugins: [this_is_not_imported]\nbase: {dataset: digits}\n")
     assert main([*command, "secret"]) == 2
     assert "nothing that a store names is imported, got this_is_not_imported" in capsys.readouterr().err
@@ -522,4 +522,5 @@ def test_a_relative_path_of_a_stored_text_leads_to_the_same_features_or_is_refus
     assert main(["sweep", "named", "--dry-run", *store]) == 2
     assert "feature_file: must be a file with which 'named' was swept, got " in capsys.readouterr().err
     monkeypatch.chdir(tmp_path / "nowhere")
-    assert "x.safetensors cannot be read (no such file)" in said(capsys, "sweep", "named", "--dry-run", *store, code=2)
+    printed = output(capsys, "sweep", "named", "--dry-run", *store, code=2)
+    assert "x.safetensors cannot be read (no such file)" in printed

@@ -157,6 +157,18 @@ def test_on_a_cluster_this_node_is_asked_too(tmp_path, two_cores, monkeypatch):
     assert checkpoints.folder.is_dir()
 
 
+@pytest.mark.parametrize(("resources", "says"), [
+    ({"gpu": 1}, "GPU: 1 for .*offer CPU: 2, GPU: 0, OPU: 1; lower resources.gpu"),
+    ({"opu": 2}, "OPU: 2 for pdfa; .*start a node with --resources="),
+])
+def test_resource_that_no_node_has_is_refused_at_once(tmp_path, two_cores, monkeypatch, resources, says):
+    monkeypatch.setattr(sweep, "fit", lambda *_: pytest.fail("Ray alone would wait for ever"))
+    with pytest.raises(ResourceError, match=says):
+        run(tmp_path, grid(), resources)
+    with pytest.raises(TrackingError, match="no sweep named 'stub'"):
+        tracked(tmp_path)  # what was refused leaves no trace
+
+
 def test_what_happens_to_a_pack_happens_to_it_alone_and_then_what_failed_or_is_new_is_trained(tmp_path, two_cores):
     """A worker that is killed starts again, a diverged trial is a result; a trial that raises and one whose worker
     always dies have failed."""

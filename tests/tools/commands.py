@@ -6,7 +6,7 @@ from pipeline.cli import main
 from pipeline.experiment.experiment import Experiment, load_experiment
 
 
-def said(capsys, *words: str, code: int = 0) -> str:
+def output(capsys, *words: str, code: int = 0) -> str:
     """What `photonic` prints: its output, or where it ends with another code than 0 its complaint."""
     assert main(list(words)) == code
     printed = capsys.readouterr()

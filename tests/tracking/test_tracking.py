@@ -203,6 +203,17 @@ def test_what_a_target_came_to_is_a_param_and_no_setting(store, root, client, re
     assert data.tags["calibrated.noise_multiplier"] == "1.08" and config_of(store.runs()[0]) == trial
 
 
+def test_an_unfinished_run_is_reused_across_stores(store, root, client, request):
+    first = store.start(PDFA)
+    store.log([epoch(PDFA, 1)])
+    other = Store(root=root)
+    other.open_sweep(request.node.name)
+    assert other.start(PDFA) == first == store.start(PDFA)
+    other.log([epoch(PDFA, 1, **{"validation/accuracy": 0.7}), epoch(PDFA, 2)])
+    assert len(other.runs()) == 1
+    assert other.history(first, "validation/accuracy") == [(1, 0.7), (2, 0.2)]
+
+
 def test_an_epoch_stands_once_however_often_it_is_handed_in(store, root, client, request):
     def epoch(number, seconds, **metrics):
         return EpochRecord(PDFA.trial_key, number, {"time/epoch_seconds": seconds, **metrics})
