@@ -81,7 +81,7 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
         earlier: epochs that earlier draws of the trial's secret noise released.
     """
     trainer = config.parts.trainer
-    trained = (f"{config.network} {'-'.join(map(str, config.layer_sizes))}" if trainer.own else
+    trained = (f"{config.network} {'-'.join(map(str, config.layer_sizes))}" if trainer.built_in else
                f"trainer `{trainer.name}` (version {config.trainer_version})")
     what = (f"**{config.parts.feedback.label}** on {config.parts.data.label}, {trained}, "
             f"{counted(config.epochs, 'epoch')} in batches of "
@@ -232,7 +232,7 @@ def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
         note += f"; {_source(config)}; {_numbers(config)}; {_disclosed(config)}"
         for what, name, why in (("contributions are bounded", mechanism.name, mechanism.guarantee),
                                 ("errors depend on one record each", config.loss, config.parts.loss.per_record),
-                                ("learning signals depend on one record each" if config.parts.trainer.own else
+                                ("learning signals depend on one record each" if config.parts.trainer.built_in else
                                  "rows depend on one record each, and models on what was released of them alone",
                                  config.algorithm, config.parts.feedback.per_record)):
             note += f"; that {what} is stated by the extension '{name}': {why}" if why else ""
