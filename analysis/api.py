@@ -112,10 +112,10 @@ def best(runs: pd.DataFrame, epsilon: float, kind: str = "certified") -> pd.Seri
     ended = runs[runs["status"].isin(DONE)].assign(epsilon=lambda table: tightest(table, kind))
     within = ended[ended["epsilon"] <= epsilon]
     if within.empty:
-        least = ended["epsilon"].min()
-        if math.isnan(least):
+        min_epsilon = ended["epsilon"].min()
+        if math.isnan(min_epsilon):
             raise ReportError(f"epsilon: no trial that ended has a finite {kind} one, got {epsilon}")
-        raise ReportError(f"epsilon: must be at least {least:.4g}, the least {kind} one, got {epsilon}")
+        raise ReportError(f"epsilon: must be at least {min_epsilon:.4g}, the least {kind} one, got {epsilon}")
     for name in ("dataset", "delta", "privacy.relation"):
         if name in within and within[name].nunique(dropna=False) > 1:
             raise MixedTrials(f"{name}: must be the same for all trials that are compared, got "

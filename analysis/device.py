@@ -25,14 +25,18 @@ SHOWN = 2000  # points in the scatter plot
 
 
 def table(found: Characterisation) -> pd.DataFrame:
-    """Return one row per quantity: quantity, value, standard_error, ideal, and z, their distance in standard errors."""
-    rows = [{"quantity": q.name, "value": q.value, "standard_error": q.error, "ideal": q.ideal, "z": _z(q)}
-            for q in found.quantities]
+    """Return one row per measured quantity, with columns quantity, value, standard_error, ideal and z.
+
+    z is the distance of value and ideal in standard errors.
+    """
+    rows = [{"quantity": quantity.name, "value": quantity.value, "standard_error": quantity.error,
+             "ideal": quantity.ideal, "z": _z(quantity)} for quantity in found.quantities]
     return pd.DataFrame(rows)
 
 
-def _z(q: Quantity) -> float:
-    return (q.value - q.ideal) / q.error if q.error > 0 else math.nan
+def _z(quantity: Quantity) -> float:
+    """Return the distance of a quantity from that of an ideal device, in standard errors; NaN without an error."""
+    return (quantity.value - quantity.ideal) / quantity.error if quantity.error > 0 else math.nan
 
 
 def as_text(found: Characterisation) -> str:

@@ -58,29 +58,32 @@ def load_runs(store: Reader, trials: Sequence[TrialConfig] | None = None, source
         DuplicateTrials: if a trial has two runs.
         ReportError: if a trial needs an extension that is not imported.
     """
-    runs = store.runs()
-    if trials is not None:
-        wanted = {config.trial_key: config for config in trials}
-        runs = [run for run in runs if run.trial_key in wanted]
-        ended = {run.trial_key for run in runs if run.status in DONE}
-        missing = [config for key, config in wanted.items() if key not in ended]
-        if missing:
-            names = ", ".join(f"{run_name(config)} ({config.trial_key})" for config in missing[:5])
-            names += f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-            raise MissingTrials(f"{len(ended)} of {len(wanted)} trials are finished; missing: {names} "
-                                f"(run `photonic sweep {source}`)")
-        order = {key: place for place, key in enumerate(wanted)}
-        runs.sort(key=lambda run: order[run.trial_key])
+    runs = store.runs() if trials is None else _runs_of(store, trials, source)
     _require_known(runs)
-    twice = [key for key, count in Counter(run.trial_key for run in runs).items() if count > 1]
-    if twice:
-        ids = ", ".join(run.run_id for run in runs if run.trial_key in twice)
-        raise DuplicateTrials(f"trial_key: must be unique, got more than one run of {', '.join(twice)} (runs {ids}); "
-                              "delete all but one")
+    duplicates = [key for key, count in Counter(run.trial_key for run in runs).items() if count > 1]
+    if duplicates:
+        ids = ", ".join(run.run_id for run in runs if run.trial_key in duplicates)
+        raise DuplicateTrials(f"trial_key: must be unique, got more than one run of {', '.join(duplicates)} (runs "
+                              f"{ids}); delete all but one")
     first = ["trial_key", "status", "run_id", *FIELDS, "setting"]
     frame = pd.DataFrame([_row(run) for run in runs])
     others = [name for name in sorted(frame.columns) if name not in first]
     return frame.reindex(columns=first + others)
+
+
+def _runs_of(store: Reader, trials: Sequence[TrialConfig], source: object) -> list[TrackedRun]:
+    """Return the runs of these trials in the open sweep, in their order; arguments and errors as in `load_runs`."""
+    configs = {config.trial_key: config for config in trials}
+    runs = [run for run in store.runs() if run.trial_key in configs]
+    ended = {run.trial_key for run in runs if run.status in DONE}
+    missing = [config for key, config in configs.items() if key not in ended]
+    if missing:
+        names = ", ".join(f"{run_name(config)} ({config.trial_key})" for config in missing[:5])
+        names += f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        raise MissingTrials(f"{len(ended)} of {len(configs)} trials are finished; missing: {names} "
+                            f"(run `photonic sweep {source}`)")
+    order = {key: place for place, key in enumerate(configs)}
+    return sorted(runs, key=lambda run: order[run.trial_key])
 
 
 def searched(store: Reader, experiment: Experiment) -> Experiment:
@@ -111,8 +114,14 @@ def load_history(store: Reader, runs: pd.DataFrame, key: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def asked(runs: pd.DataFrame, slot: str, fact: str) -> pd.Series:
-    """Return a property of each run's part for a slot, as bool: `asked(runs, "mechanism", "private")`."""
+def part_property(runs: pd.DataFrame, slot: str, fact: str) -> pd.Series:
+    """Return for each run whether its part has a property: `part_property(runs, "mechanism", "private")`.
+
+    Args:
+        runs: the runs, from `load_runs`.
+        slot: the setting that chooses the part, for example the mechanism.
+        fact: name of the part's attribute.
+    """
     return runs[slot].map(lambda name: getattr(PARTS[slot][name], fact)).astype(bool)
 
 
@@ -122,15 +131,17 @@ def noise_sources(runs: pd.DataFrame) -> pd.Series:
     If the setting was not tracked, it is the default.
     """
     tracked = runs.reindex(columns=["noise"])["noise"].astype(object)
-    return tracked.where(tracked.notna(), DEFAULT_NOISE).where(asked(runs, "mechanism", "private"))
+    return tracked.where(tracked.notna(), DEFAULT_NOISE).where(part_property(runs, "mechanism", "private"))
 
 
 def by_noise(settings: Sequence[str]) -> list[str]:
-    """Return distinct settings, sorted: non-private, sigmas, targets (certified, label), noise multipliers."""
-    def place(setting: str) -> tuple[bool, str, float]:
+    """Return distinct noise settings, sorted: non-private, sigmas, targets (certified, label), noise multipliers."""
+    def sort_key(setting: str) -> tuple[bool, str, float]:
+        if setting in (NON_PRIVATE, STATED):
+            return False, "", 0.0  # first
         name, _, number = setting.rpartition("=")
-        return (False, "", 0.0) if setting in (NON_PRIVATE, STATED) else (True, name, float(number))
-    return sorted(set(settings), key=place)
+        return True, name, float(number)
+    return sorted(set(settings), key=sort_key)
 
 
 def require_accuracy(runs: pd.DataFrame, name: str = "test/accuracy") -> None:
@@ -143,21 +154,20 @@ def require_accuracy(runs: pd.DataFrame, name: str = "test/accuracy") -> None:
     Raises:
         ReportError: with the first trial that has none.
     """
-    lost = runs[runs.reindex(columns=[name])[name].isna()]
-    if len(lost):
-        row = lost.iloc[0]
+    without = runs[runs.reindex(columns=[name])[name].isna()]
+    if len(without):
+        row = without.iloc[0]
         first = f"{row['algorithm']} {row['setting']} seed={row['seed']} ({row['trial_key']}, {row['status']})"
-        raise ReportError(f"{name}: missing for {len(lost)} of {len(runs)} trials, the first is {first}")
+        raise ReportError(f"{name}: missing for {len(without)} of {len(runs)} trials, the first is {first}")
 
 
 def setting_label(setting: str) -> str:
-    """Return a setting's label: `σ = 0.1`, `ε ≤ 3` (a target is met from below), `z = 1.1`, `non-private`, ..."""
+    """Return the label of a noise setting: `σ = 0.1`, `ε ≤ 3` (a target is met from below), `non-private`, ..."""
+    if setting in (NON_PRIVATE, STATED):
+        return setting
     name, _, number = setting.rpartition("=")
-    shown = {"": "σ =", "epsilon": "ε ≤", "label_epsilon": "label ε ≤", "z": "z =",
-             "photons": "photons ="}
-    if name and name not in shown:  # a user's trainer has its own noise setting
-        return f"{name} = {number}"
-    return setting if setting in (NON_PRIVATE, STATED) else f"{shown[name]} {number}"
+    symbols = {"": "σ =", "epsilon": "ε ≤", "label_epsilon": "label ε ≤"}
+    return f"{symbols.get(name, f'{name} =')} {number}"
 
 
 def require_replicates(runs: pd.DataFrame, along: Sequence[str] = ()) -> None:
@@ -191,12 +201,17 @@ def _require_known(runs: Sequence[TrackedRun]) -> None:
 
 
 def _instead_of_targets(run: TrackedRun) -> dict[str, float]:
-    """Return a trial's calibrated noise, in place of its target, if several draws make it cost more than the target."""
+    """Return noise settings that replace a trial's target epsilon, if it cost more because noise was drawn repeatedly.
+
+    They are the calibrated noise, and 0 for the target. For a trial with one draw, nothing is replaced.
+    """
     if int(run.tags.get(DRAWS, 1)) == 1:
         return {}
-    noise = {"noise_multiplier": "target_epsilon", "sigma": "target_label_epsilon"}
-    found = {name: float(run.tags[f"calibrated.{name}"]) for name in noise if f"calibrated.{name}" in run.tags}
-    return {**found, **dict.fromkeys((noise[name] for name in found), 0.0)}
+    replaced: dict[str, float] = {}
+    for noise, target in (("noise_multiplier", "target_epsilon"), ("sigma", "target_label_epsilon")):
+        if f"calibrated.{noise}" in run.tags:
+            replaced |= {noise: float(run.tags[f"calibrated.{noise}"]), target: 0.0}
+    return replaced
 
 
 def earlier_epochs(runs: pd.DataFrame) -> dict[str, int]:
@@ -216,8 +231,10 @@ def _row(run: TrackedRun) -> dict[str, Any]:
     for name in FIELDS:
         if name in run.params:
             fields[name] = param_value(name, run.params[name])
+        elif FIELDS[name] in (int, float):
+            fields[name] = float("nan")
         else:
-            fields[name] = float("nan") if FIELDS[name] in (int, float) else None
+            fields[name] = None
     setting = noise_setting(fields | _instead_of_targets(run)).removeprefix("sigma=")
     tags = {name: text for name, text in run.tags.items()
             if name.startswith(("privacy.", "optics.")) or name == "git_commit"}

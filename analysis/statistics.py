@@ -13,7 +13,7 @@ from scipy.stats import t, ttest_ind
 
 PAIRED, WELCH = "paired by seed", "Welch"  # methods for the interval of a difference of means
 SUMMARY = ["mean", "half_width", "low", "high", "bootstrap_low", "bootstrap_high", "n"]  # columns of `summarize`
-MOST_COUNTED = 5  # largest sample with all bootstrap draws enumerated
+MAX_ENUMERATED = 5  # largest sample with all bootstrap draws enumerated
 
 
 class MeanInterval(NamedTuple):
@@ -107,7 +107,7 @@ def difference_of(a: pd.Series, b: pd.Series) -> tuple[MeanInterval, str]:
     return welch_interval(a, b), WELCH
 
 
-def summarize(values: Sequence[float], least: float, most: float) -> dict[str, float]:
+def summarize(values: Sequence[float], minimum: float, maximum: float) -> dict[str, float]:
     """Return the columns of a mean in tidy tables: `SUMMARY`.
 
     They are the mean, the 95% t interval (`half_width`, `low`, `high`), the 95% bootstrap interval (`bootstrap_low`,
@@ -115,34 +115,35 @@ def summarize(values: Sequence[float], least: float, most: float) -> dict[str, f
 
     Args:
         values: the values.
-        least, most: range of the quantity. `low` and `high` are clipped to it, which loses no coverage; `half_width`
-            is not changed.
+        minimum, maximum: range of the quantity. `low` and `high` are clipped to it, which loses no coverage;
+            `half_width` is not changed.
 
     Raises:
         ValueError: as `mean_interval`.
     """
     interval, resampled = mean_interval(values), bootstrap_interval(values)
-    low, high = np.clip([interval.low, interval.high], least, most).tolist()
+    low, high = np.clip([interval.low, interval.high], minimum, maximum).tolist()
     return {"mean": interval.mean, "half_width": interval.half_width, "low": low, "high": high,
             "bootstrap_low": resampled.low, "bootstrap_high": resampled.high, "n": interval.n}
 
 
-def plus_minus(mean: float, *, half_width: float, digits: int = 2, least: float = -np.inf, most: float = np.inf) -> str:
-    """Return a mean with its interval as text: `85.69 ± 0.30`, or `85.69` without an interval.
+def plus_minus(mean: float, *, half_width: float, digits: int = 2, minimum: float = -np.inf,
+               maximum: float = np.inf) -> str:
+    """Return a mean with its interval as text: `85.69 ± 0.30`, or `85.69` if the half width is NaN (no interval).
 
-    If the interval would leave the range `least` to `most`, the text is `86.67 [47.85, 100.00]`.
+    If the interval would leave the range `minimum` to `maximum`, the text is `86.67 [47.85, 100.00]`.
     """
     if np.isnan(half_width):
         return f"{mean:.{digits}f}"
     low, high = mean - half_width, mean + half_width
-    if low < least or high > most:
-        return f"{mean:.{digits}f} [{max(low, least):.{digits}f}, {min(high, most):.{digits}f}]"
+    if low < minimum or high > maximum:
+        return f"{mean:.{digits}f} [{max(low, minimum):.{digits}f}, {min(high, maximum):.{digits}f}]"
     return f"{mean:.{digits}f} ± {half_width:.{digits}f}"
 
 
 @lru_cache(maxsize=8)
 def _draws(n: int, resamples: int) -> np.ndarray:
-    """Return indices of n values drawn with replacement, [n^n or resamples, n]."""
-    if n <= MOST_COUNTED:
+    """Return a draw of n indices with replacement per row: all n^n draws for small n, else `resamples` fixed ones."""
+    if n <= MAX_ENUMERATED:
         return np.indices((n,) * n).reshape(n, -1).T
     return np.random.default_rng(n).integers(n, size=(resamples, n))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -60,7 +61,7 @@ def theme() -> Iterator[None]:
 
 def panels(count: int, per_row: int, width: float, height: float, beside: tuple[float, float] = (0.0, 0.0),
            **shared: Any) -> tuple[Figure, list[Axes]]:
-    """Make a figure with `count` axes, row by row.
+    """Return a new figure and its `count` axes, row by row.
 
     Args:
         count: number of axes.
@@ -70,7 +71,7 @@ def panels(count: int, per_row: int, width: float, height: float, beside: tuple[
         shared: shared scales, as arguments of `Figure.subplots`.
     """
     columns = min(per_row, count)
-    rows = -(-count // columns)
+    rows = math.ceil(count / columns)
     figure = Figure(figsize=(width * columns + beside[0], height * rows + beside[1]), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
     for ax in axes[count:]:
@@ -78,7 +79,7 @@ def panels(count: int, per_row: int, width: float, height: float, beside: tuple[
     return figure, axes[:count]
 
 
-def apart(figure: Figure) -> None:
+def widen_columns(figure: Figure) -> None:
     """Widen the space between the columns of a figure with constrained layout."""
     engine = figure.get_layout_engine()
     if not isinstance(engine, ConstrainedLayoutEngine):
@@ -99,10 +100,11 @@ def draw(figure: Figure) -> dict[str, bytes]:
 
 def look(algorithm: str) -> dict[str, Any]:
     """Return colour, marker, line and label of an algorithm, as arguments of `Axes.plot`."""
-    stars = {"marker": "*", "markersize": 7.5} if is_stated(algorithm) else {}  # nobody checked its epsilon
-    return {"color": PALETTE[algorithm], "marker": MARKERS[algorithm], "linestyle": LINES[algorithm],
-            "label": ALGORITHM_LABELS[algorithm], "markersize": 4.5, "linewidth": 1.3,
-            **stars}
+    properties = {"color": PALETTE[algorithm], "marker": MARKERS[algorithm], "linestyle": LINES[algorithm],
+                  "label": ALGORITHM_LABELS[algorithm], "markersize": 4.5, "linewidth": 1.3}
+    if is_stated(algorithm):  # a star: nobody checked its epsilon
+        properties |= {"marker": "*", "markersize": 7.5}
+    return properties
 
 
 def present(table: pd.DataFrame) -> list[str]:
@@ -131,33 +133,40 @@ def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, 
     texts = pd.Series([_text(row, x, label) for row in points.to_dict("records")], points.index, dtype=str)
     svg.tag(line, algorithm, list(texts))
     if hollow is not None:
-        beaten = points[hollow.reindex(points.index)]
+        hollow_points = points[hollow.reindex(points.index)]
         (open_markers,) = ax.plot(
-            beaten[x], beaten["mean"], zorder=4, transform=at,
+            hollow_points[x], hollow_points["mean"], zorder=4, transform=at,
             **{**given, "linestyle": "none", "label": None, "markerfacecolor": "white"})
-        svg.tag(open_markers, algorithm, list(texts[beaten.index]))
-    known = points[points["n"] > 1]
+        svg.tag(open_markers, algorithm, list(texts[hollow_points.index]))
+    with_interval = points[points["n"] > 1]
     for low, high, width in (("low", "high", 0.9), ("bootstrap_low", "bootstrap_high", 2.8)):
-        bars = np.stack([known[[x, low]], known[[x, high]]], axis=1)
-        drawn = LineCollection(list(bars), colors=[line.get_color()], linewidths=width, alpha=0.5, zorder=2,
-                               transform=at)
-        svg.tag(ax.add_collection(drawn), algorithm)
+        bars = np.stack([with_interval[[x, low]], with_interval[[x, high]]], axis=1)  # [points, 2 ends, x and y]
+        collection = LineCollection(list(bars), colors=[line.get_color()], linewidths=width, alpha=0.5, zorder=2,
+                                    transform=at)
+        svg.tag(ax.add_collection(collection), algorithm)
         ax.update_datalim(bars.reshape(-1, 2))
     ax.update_datalim(points[[x, "mean"]].to_numpy())
     ax.autoscale_view()
 
 
 def _text(point: Mapping[str, Any], x: str, label: str) -> str:
-    """Return the text of a marker, in lines; in an envelope it includes the chosen settings."""
+    """Return the text of a marker: lines with the curve's label, the value of column `x`, the mean and its interval.
+
+    If the point is the best of several settings, the last line has the chosen one.
+    """
     interval = f" ± {point['half_width']:.3g} (95% t interval, n = {point['n']})" if point["n"] > 1 else " (n = 1)"
-    lines = [label, f"{'ε' if x == 'epsilon' else x} = {point[x]:.4g}", f"{point['mean']:.4g}{interval}"]
-    return "\n".join([*lines, *filter(None, [point.get("chosen")])])
+    symbol = "ε" if x == "epsilon" else x
+    lines = [label, f"{symbol} = {point[x]:.4g}", f"{point['mean']:.4g}{interval}"]
+    if point.get("chosen"):
+        lines.append(point["chosen"])
+    return "\n".join(lines)
 
 
 def shifts(table: pd.DataFrame) -> dict[str, float]:
-    """Return the shift of every algorithm's curve from the common x, in points to the right."""
+    """Return the shift of every algorithm's curve to the right, in points; shifts are equally spaced around 0."""
     algorithms = present(table)
-    return {a: SHIFT * (place - (len(algorithms) - 1) / 2) for place, a in enumerate(algorithms)}
+    middle = (len(algorithms) - 1) / 2
+    return {algorithm: SHIFT * (place - middle) for place, algorithm in enumerate(algorithms)}
 
 
 def handles(table: pd.DataFrame) -> list[Line2D]:
@@ -173,7 +182,7 @@ def seeds(counts: pd.Series, intervals: str = INTERVALS) -> str:
 def log_axis(ax: Axes, values: Sequence[float]) -> None:
     """Make the x axis logarithmic, with ticks at the values."""
     ax.set_xscale("log")
-    ticks = _apart(values)
+    ticks = _spaced_ticks(values)
     ax.set_xticks(ticks, [_tick(tick) for tick in ticks])
     ax.xaxis.set_minor_locator(NullLocator())
 
@@ -198,12 +207,19 @@ def _tick(value: float) -> str:
     return rf"${float(digits):g} \times 10^{{{int(exponent)}}}$"
 
 
-def _apart(values: Sequence[float]) -> list[float]:
-    """Return values with enough space for labels on a log axis; all but small integers are rounded to two digits."""
-    rounded = sorted({float(v) if float(v).is_integer() and v < 1e5 else float(f"{v:.2g}") for v in values})
-    ticks = rounded[:1]
-    least = 0.08 if rounded[-1] < 1e5 else 0.2
-    for value in rounded[1:]:
-        if np.log(value / ticks[-1]) >= least * np.log(rounded[-1] / rounded[0]):
+def _spaced_ticks(values: Sequence[float]) -> list[float]:
+    """Return values that have enough space for their labels on a log axis, as ticks; the others are left out.
+
+    All but small integers are rounded to two digits.
+    """
+    rounded = set()
+    for value in map(float, values):
+        rounded.add(value if value.is_integer() and value < 1e5 else float(f"{value:.2g}"))
+    low, *others = sorted(rounded)
+    high = max(rounded)
+    min_distance = 0.08 if high < 1e5 else 0.2  # as a share of the axis; labels of large values are longer
+    ticks = [low]
+    for value in others:
+        if np.log(value / ticks[-1]) >= min_distance * np.log(high / low):
             ticks.append(value)
     return ticks

@@ -39,12 +39,14 @@ def tag(artist: Artist, algorithm: str, texts: Sequence[str] = ()) -> None:
 
 
 def name(figure: Figure) -> dict[str, Artist]:
-    """Give a group id to all artists that `annotate` handles, and return the artists by id."""
-    lines = {line for ax in figure.axes for line in ax.lines if line.get_marker() not in ("", " ", "None", None)}
-    found = figure.findobj(lambda a: a in _TAGS or a in lines or isinstance(a, Axes | Legend))
-    names = {f"artist-{place}": artist for place, artist in enumerate(found)}
-    for text, artist in names.items():
-        artist.set_gid(text)
+    """Give an id to the SVG group of every artist that `annotate` handles, and return the artists by id."""
+    with_markers = {line for ax in figure.axes for line in ax.lines
+                    if line.get_marker() not in ("", " ", "None", None)}
+    artists = figure.findobj(lambda artist: artist in _TAGS or artist in with_markers
+                             or isinstance(artist, Axes | Legend))
+    names = {f"artist-{number}": artist for number, artist in enumerate(artists)}
+    for group_id, artist in names.items():
+        artist.set_gid(group_id)
     return names
 
 
@@ -78,25 +80,27 @@ def annotate(drawn: bytes, figure: Figure, names: Mapping[str, Artist]) -> bytes
 def _readings(line: Line2D) -> list[str]:
     """Return the axis values of every drawn marker, as text."""
     points, every = np.asarray(line.get_xydata()), line.get_markevery() or 1
-    places = line.get_transform().transform(points)
-    drawn = np.isfinite(places).all(axis=1)
+    pixels = line.get_transform().transform(points)
+    is_drawn = np.isfinite(pixels).all(axis=1)
     if not isinstance(every, int):
         raise TypeError(f"markevery: must be a whole number or None, got {every!r}")
-    drawn[np.arange(len(points)) % every > 0] = False
-    drawn[drawn] = [line.figure.bbox.contains(*place) for place in places[drawn]]
+    is_drawn[np.arange(len(points)) % every > 0] = False
+    is_drawn[is_drawn] = [line.figure.bbox.contains(*pixel) for pixel in pixels[is_drawn]]
     label = str(line.get_label())
-    labels = [] if label.startswith("_") else [label]
+    labels = [] if label.startswith("_") else [label]  # matplotlib names lines without a label `_child0`
     ax = line.axes
     if not isinstance(ax, Axes):
         raise TypeError(f"axes: must be those of a figure, got {ax!r}")
-    return ["\n".join([*labels, *map(_reading, (ax.xaxis, ax.yaxis), point)]) for point in points[drawn]]
+    return ["\n".join([*labels, _reading(ax.xaxis, x), _reading(ax.yaxis, y)]) for x, y in points[is_drawn]]
 
 
 def _reading(axis: Axis, value: float) -> str:
-    """Return `Epoch: 3`; for an axis without a label, the text of the tick at the value, or the value."""
-    label = " ".join(axis.get_label_text().translate({ord(c): None for c in "$\\{}"}).split())
+    """Return a value on an axis as text, `Epoch: 3`; without an axis label, the text of its tick or the value alone."""
+    label = " ".join(axis.get_label_text().translate(str.maketrans("", "", "$\\{}")).split())
+    if label:
+        return f"{label}: {value:.4g}"
     ticks = {tick.get_loc(): tick.label1.get_text() for tick in axis.get_major_ticks()}
-    return f"{label}: {value:.4g}" if label else ticks.get(value) or f"{value:.4g}"
+    return ticks.get(value) or f"{value:.4g}"
 
 
 def columns(figure: Figure) -> list[tuple[tuple[float, float, float, float], list[Artist]]]:
@@ -106,20 +110,26 @@ def columns(figure: Figure) -> list[tuple[tuple[float, float, float, float], lis
     Together the boxes have the figure's width; a box with axes has its height. The list is empty if there is only one
     column, or if columns share an axis's tick labels or a text.
     """
-    numbered = (axes.yaxis.get_tick_params() for axes in figure.axes)
-    if figure.texts or not all(shown["labelleft"] or shown["labelright"] for shown in numbered):
+    for axes in figure.axes:
+        labelled = axes.yaxis.get_tick_params()
+        if not labelled["labelleft"] and not labelled["labelright"]:
+            return []
+    if figure.texts:
         return []
-    found: list[tuple[float, float, list[Artist]]] = []
     to_points = Affine2D().scale(72 / figure.dpi)
     extents = {artist: box.transformed(to_points) for artist in (*figure.axes, *figure.legends)
                if (box := artist.get_tightbbox())}
+    groups: list[tuple[float, float, list[Artist]]] = []  # (left, right, artists), which overlap horizontally
     for artist, box in sorted(extents.items(), key=lambda item: item[1].x0):
-        left, right, members = found.pop() if found and box.x0 < found[-1][1] else (box.x0, box.x1, [])
-        found.append((left, max(right, box.x1), [*members, artist]))
+        if groups and box.x0 < groups[-1][1]:
+            left, right, members = groups.pop()
+            groups.append((left, max(right, box.x1), [*members, artist]))
+        else:
+            groups.append((box.x0, box.x1, [artist]))
     width, height = (72 * inches for inches in figure.get_size_inches())
-    cuts = [0.0, *((before[1] + after[0]) / 2 for before, after in pairwise(found)), width]
+    cuts = [0.0, *((before[1] + after[0]) / 2 for before, after in pairwise(groups)), width]
     parts = []
-    for (left, right), (_, _, members) in zip(pairwise(cuts), found, strict=True):
+    for (left, right), (_, _, members) in zip(pairwise(cuts), groups, strict=True):
         boxes = [extents[artist] for artist in members]
         has_axes = any(isinstance(artist, Axes) for artist in members)
         top = 0.0 if has_axes else height - max(box.y1 for box in boxes)

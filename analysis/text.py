@@ -34,8 +34,9 @@ def settings_text(row: Mapping[str, Any], fields: Sequence[str]) -> str:
 
 def n_seeds(counts: pd.Series) -> str:
     """Return `n = 3 seeds` or `n = 1 to 3 seeds`, from the number of seeds of every mean."""
-    few, many = counts.min(), counts.max()
-    return f"n = {counted(many if few == many else f'{few} to {many}', 'seed')}"
+    lowest, highest = counts.min(), counts.max()
+    number = highest if lowest == highest else f"{lowest} to {highest}"
+    return f"n = {counted(number, 'seed')}"
 
 
 def means_text(counts: pd.Series, interval: str = "± 95% t interval") -> str:
@@ -43,9 +44,9 @@ def means_text(counts: pd.Series, interval: str = "± 95% t interval") -> str:
     return "one seed each (n = 1)" if counts.max() == 1 else f"mean over {n_seeds(counts)} {interval}"
 
 
-def best_of(most: int) -> str:
+def best_of(max_choices: int) -> str:
     """Return `, best of up to 4 settings by validation`; empty if there was no choice."""
-    return "" if most == 1 else f", best of up to {most} settings by validation"
+    return "" if max_choices == 1 else f", best of up to {max_choices} settings by validation"
 
 
 def epsilon_text(kind: str, relations: Iterable[str], samplers: Iterable[str], deltas: Iterable[float],
@@ -57,11 +58,15 @@ def epsilon_text(kind: str, relations: Iterable[str], samplers: Iterable[str], d
         relations, samplers, deltas: of every trial with this epsilon.
         stands: standing of the guarantee with their noise (`pipeline.accounting.noise.standing`).
     """
-    protects = ", ".join(filter(None, (PROTECTED.get(kind, ""), "" if stands == "certified" else stands)))
+    limits = [PROTECTED[kind]] if kind in PROTECTED else []
+    if stands and stands != "certified":
+        limits.append(stands)
     relation, sampler = (" or ".join(sorted(set(values))) for values in (relations, samplers))
     delta = " or ".join(f"{value:g}" for value in sorted(set(deltas)))
-    reading = f"{relation}, {sampler}, δ = {delta}"
-    return f"{kind} ε ({'; '.join(filter(None, (protects, reading)))})"
+    assumptions = f"{relation}, {sampler}, δ = {delta}"
+    if limits:
+        assumptions = f"{', '.join(limits)}; {assumptions}"
+    return f"{kind} ε ({assumptions})"
 
 
 def level_text(name: str, level: object) -> str:
@@ -74,10 +79,12 @@ def level_text(name: str, level: object) -> str:
 
 
 def level_order(level: object) -> tuple[int, float, str]:
-    """Return the sort key of a level: numbers by value, noise by its number, algorithms as in all figures."""
+    """Return the sort key of a factor's level: numbers by value, noise by its number, algorithms as in all figures."""
     if isinstance(level, Real):
         return 0, float(level), ""
     if level in ALGORITHM_LABELS:
         return 0, list(ALGORITHM_LABELS).index(str(level)), ""
     name, _, number = str(level).rpartition("=")
-    return (1, float(number), name) if name else (1, -1.0, str(level))
+    if not name:  # `non-private`, or another text without a number
+        return 1, -1.0, str(level)
+    return 1, float(number), name

@@ -44,7 +44,7 @@ def paid_lines(paid: pd.DataFrame) -> list[str]:
     lines = ["| data set | chosen within the budget | epsilon of the choice |", "| --- | ---: | ---: |"]
     for name, sweeps in paid.groupby("dataset"):
         accuracy = mean_interval(100 * sweeps["test/accuracy"])
-        cell = plus_minus(accuracy.mean, half_width=accuracy.half_width, least=0, most=100)
+        cell = plus_minus(accuracy.mean, half_width=accuracy.half_width, minimum=0, maximum=100)
         lines.append(f"| {LABELS[str(name)]} | {cell} | {sweeps['selected_epsilon'].max():.2f} |")
     return lines
 

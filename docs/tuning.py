@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.exhibits.search import paid
+from analysis.exhibits.search import budget_epsilon
 from analysis.exhibits.selection import choose
 from analysis.runs import ALGORITHM_LABELS, load_runs
 from analysis.statistics import mean_interval, plus_minus
@@ -69,7 +69,7 @@ class Way:
         store.attach(experiment.name)
         experiment = store.as_swept(experiment)
         runs = load_runs(store, experiment.trials)
-        choice = choose(experiment, runs, paid(store) if experiment.budget else None)
+        choice = choose(experiment, runs, budget_epsilon(store) if experiment.budget else None)
         seconds = sum(value for run in store.runs() for _, value in store.history(run.run_id, CLOCK))
         return {**vars(self), "test %": 100 * choice.test, "validation %": 100 * choice.validation,
                 "epsilon of the choice": choice.selected.value, "trials": len(runs), "core minutes": seconds / 60,
@@ -90,7 +90,7 @@ def table(rows: pd.DataFrame) -> str:
              "| --- | --- | ---: | ---: | ---: | ---: |"]
     for (method, algorithm), of in rows.groupby(["method", "algorithm"], sort=False):
         found = [mean_interval(part["test %"]) for _, part in of.groupby("epsilon")]
-        cells = [plus_minus(i.mean, half_width=i.half_width, least=0, most=100) for i in found]
+        cells = [plus_minus(i.mean, half_width=i.half_width, minimum=0, maximum=100) for i in found]
         lines.append(f"| {METHODS[method]} | {ALGORITHM_LABELS[algorithm]} | {' | '.join(cells)} | "
                      f"{of['trials'].mean():.1f} | {of['core minutes'].mean():.1f} |")
     return "\n".join(lines) + "\n"

@@ -12,7 +12,15 @@ import pandas as pd
 from analysis.exhibits.exhibit import Texts
 from analysis.exhibits.frontier.points import GUARANTEED, frontier
 from analysis.exhibits.table import Table
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, MixedTrials, ReportError, asked, setting_label
+from analysis.runs import (
+    ALGORITHM_LABELS,
+    DATASET_LABELS,
+    FIELDS,
+    MixedTrials,
+    ReportError,
+    part_property,
+    setting_label,
+)
 from analysis.statistics import PAIRED, WELCH, difference_of
 from analysis.text import NO_VALUE, n_seeds, value_text
 from pipeline.experiment.experiment import Experiment
@@ -73,7 +81,7 @@ def compare(a: Side, b: Side) -> Comparison:
     matched_a: set[str] = set()  # trial keys
     matched_b: set[str] = set()
     for private in (False, True):
-        runs_a, runs_b = (side.runs[asked(side.runs, "mechanism", "private") == private] for side in (a, b))
+        runs_a, runs_b = (side.runs[part_property(side.runs, "mechanism", "private") == private] for side in (a, b))
         if runs_a.empty or runs_b.empty:
             continue
         settings_a, settings_b = _settings(runs_a), _settings(runs_b)

@@ -56,10 +56,13 @@ def best(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 
 def fields_of(runs: pd.DataFrame) -> list[dict[str, object]]:
-    """Return the settings that apply to each run, for `pipeline.experiment.factors`."""
-    return [{name: value for name, value in row.items()
-             if not (value is None or (isinstance(value, float) and math.isnan(value)))}
-            for row in runs[list(FIELDS)].to_dict("records")]
+    """Return the settings that apply to each run, by name, for `pipeline.experiment.factors`."""
+
+    def applies(value: object) -> bool:
+        return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+    rows = runs[list(FIELDS)].to_dict("records")
+    return [{name: value for name, value in row.items() if applies(value)} for row in rows]
 
 
 def configs(runs: pd.DataFrame) -> list[TrialConfig]:
@@ -68,10 +71,11 @@ def configs(runs: pd.DataFrame) -> list[TrialConfig]:
     Raises:
         ReportError: if the settings no longer fit their trial_key.
     """
-    found = [TrialConfig.from_mapping({name: FIELDS[name](value) for name, value in fields.items()})
-             for fields in fields_of(runs)]
-    for config, key in zip(found, runs["trial_key"], strict=True):
+    configs = []
+    for fields, key in zip(fields_of(runs), runs["trial_key"], strict=True):
+        config = TrialConfig.from_mapping({name: FIELDS[name](value) for name, value in fields.items()})
         if config.trial_key != key:
             raise ReportError(f"trial_key: must be {config.trial_key} by the settings of the run, got {key}; another "
                               "version of this software tracked it")
-    return found
+        configs.append(config)
+    return configs

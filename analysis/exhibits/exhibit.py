@@ -17,7 +17,7 @@ from analysis.exhibits.table import Table, markdown
 from analysis.statistics import SUMMARY
 from analysis.text import best_of
 
-MOST_WORDS = 40  # words in a caption
+MAX_WORDS = 40  # words in a caption
 ENVELOPE = "No ε covers the choice of settings, which was made by mean validation accuracy over seeds."
 
 
@@ -25,7 +25,7 @@ class Texts(NamedTuple):
     """The texts and tables of an exhibit.
 
     Attributes:
-        body: captions and tables, in order. A caption states the quantity, n and interval, in at most `MOST_WORDS`.
+        body: captions and tables, in order. A caption states the quantity, n and interval, in at most `MAX_WORDS`.
         more: further captions and tables, which a page folds.
         notes: sentences on single trials and on reading the exhibit, also folded.
     """
@@ -64,11 +64,14 @@ class Exhibit:
     @classmethod
     def of_means(cls, name: str, title: str, caption: str, rows: pd.DataFrame, figure: Figure,
                  notes: Sequence[str] = ()) -> Exhibit:
-        """Make an exhibit of means over seeds, rounded to four digits; an envelope (column `choices`) gets a note."""
-        most = rows["choices"].max() if "choices" in rows else 1
-        said = [ENVELOPE] if most > 1 else []
-        return cls(name, title, Texts((f"{caption}{best_of(most)}.",), notes=(*said, *notes)),
-                   rows.round(dict.fromkeys(SUMMARY, 4)), figure)
+        """Make an exhibit of means over seeds, rounded to four digits.
+
+        If a mean is that of the best of several settings (column `choices`), the caption and a note say so.
+        """
+        max_choices = rows["choices"].max() if "choices" in rows else 1
+        on_choice = [ENVELOPE] if max_choices > 1 else []
+        texts = Texts((f"{caption}{best_of(max_choices)}.",), notes=(*on_choice, *notes))
+        return cls(name, title, texts, rows.round(dict.fromkeys(SUMMARY, 4)), figure)
 
     @property
     def markdown(self) -> str:
@@ -85,12 +88,13 @@ class Exhibit:
     @cached_property
     def files(self) -> dict[str, bytes]:
         """Contents by file name: `<name>.csv`, `.md`, `.tex`, `others`, and the figure's `.svg`, `.pdf`, `.png`."""
-        latex = to_latex((*self.texts.body, *self.texts.more), self.name)
-        tables = {f"{self.name}.tex": latex} if latex else {}
-        texts = {f"{self.name}.csv": to_csv(self.rows), f"{self.name}.md": self.markdown, **tables, **self.others}
-        drawn = style.draw(self.figure) if self.figure else {}
-        return {**{name: text.encode() for name, text in texts.items()},
-                **{f"{self.name}.{suffix}": content for suffix, content in drawn.items()}}
+        texts = {f"{self.name}.csv": to_csv(self.rows), f"{self.name}.md": self.markdown}
+        if latex := to_latex((*self.texts.body, *self.texts.more), self.name):
+            texts[f"{self.name}.tex"] = latex
+        files = {name: text.encode() for name, text in (texts | dict(self.others)).items()}
+        if self.figure:
+            files |= {f"{self.name}.{suffix}": content for suffix, content in style.draw(self.figure).items()}
+        return files
 
 
 def to_csv(rows: pd.DataFrame) -> str:

@@ -25,9 +25,9 @@ from analysis.runs import (
     ALGORITHM_LABELS,
     NON_PRIVATE,
     ReportError,
-    asked,
     by_noise,
     load_history,
+    part_property,
     require_replicates,
     setting_label,
 )
@@ -101,9 +101,9 @@ def accuracy_axes(history: pd.DataFrame, algorithm: str, ax: Axes, settings: Seq
         ax: the axes.
         settings: all settings of the figure: its panels must agree on colours.
     """
-    own = history[history["algorithm"] == algorithm]
+    history = history[history["algorithm"] == algorithm]
     for setting in settings:
-        _curve(ax, own[own["setting"] == setting], ACCURACY, color=noise_colors(settings)[setting],
+        _curve(ax, history[history["setting"] == setting], ACCURACY, color=noise_colors(settings)[setting],
                linestyle=_dashes(setting), marker=MARKERS[algorithm], label=setting_label(setting))
     ax.set_title(ALGORITHM_LABELS[algorithm])
     return _finish(ax, "Validation accuracy (%)")
@@ -133,7 +133,7 @@ def alignment_axes(history: pd.DataFrame, ax: Axes, settings: Sequence[str]) -> 
 
 def optical(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of algorithms with optical projection."""
-    return runs[asked(runs, "algorithm", "optical")]
+    return runs[part_property(runs, "algorithm", "optical")]
 
 
 def noise_colors(settings: Sequence[str]) -> dict[str, Any]:
@@ -145,15 +145,20 @@ def noise_colors(settings: Sequence[str]) -> dict[str, Any]:
 
 def tabulate(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> pd.DataFrame:
     """Return the plotted data: panel (`accuracy` in percent, or `alignment`), algorithm, setting, epoch, `SUMMARY`."""
-    parts = [("accuracy", accuracy, ACCURACY), ("alignment", optical(alignment), COSINE)]
-    rows = [by_epoch(cell, metric).assign(panel=panel, algorithm=algorithm, setting=setting)
-            for panel, history, metric in parts
-            for (algorithm, setting), cell in history.groupby(["algorithm", "setting"], sort=False)]
-    return pd.concat(rows)[["panel", "algorithm", "setting", "epoch", *SUMMARY]]
+    tables = []
+    for panel, history, metric in (("accuracy", accuracy, ACCURACY), ("alignment", optical(alignment), COSINE)):
+        for (algorithm, setting), cell in history.groupby(["algorithm", "setting"], sort=False):
+            tables.append(by_epoch(cell, metric).assign(panel=panel, algorithm=algorithm, setting=setting))
+    return pd.concat(tables)[["panel", "algorithm", "setting", "epoch", *SUMMARY]]
 
 
 def by_epoch(cell: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Return mean and intervals over trials by epoch: columns epoch and `SUMMARY`."""
+    """Return a row per epoch with the mean of a metric over trials and its intervals: columns epoch and `SUMMARY`.
+
+    Args:
+        cell: a row per trial and epoch, columns epoch, trial_key and value.
+        metric: the metric, with its range and unit.
+    """
     # A diverged trial stays in the mean with its last value; otherwise the curve would seem to recover.
     by_trial = cell.pivot(index="epoch", columns="trial_key", values="value").ffill() * metric.factor
     return pd.DataFrame([{"epoch": epoch, **metric.summarize(values.dropna())}
@@ -183,6 +188,7 @@ def _curve(ax: Axes, cell: pd.DataFrame, metric: Metric, *, color: Any, linestyl
 
 
 def _finish(ax: Axes, label: str) -> Axes:
+    """Label the axes, epochs against a quantity, with whole numbers as ticks of epochs; return the axes."""
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set(xlabel="Epoch", ylabel=label)
     sns.despine(ax=ax)

@@ -24,17 +24,25 @@ READINGS = ("activation", "bounding", "conv_clip", "conv_error", "error_clip", "
 
 
 def of_one_dataset(mismatch: Callable[..., str], *args: str) -> Callable[[Sequence[TrialConfig]], str]:
-    """Return a `mismatch` that first refuses trials with several data sets."""
-    return lambda configs: ("is of one data set, but the trials use several" if len({c.dataset for c in configs}) > 1
-                            else mismatch(configs, *args))
+    """Return a function as `mismatch`, with its further arguments `args`, that first refuses several data sets."""
+
+    def of_one(configs: Sequence[TrialConfig]) -> str:
+        """Return why the exhibit cannot show these trials; empty if it can."""
+        if len({trial.dataset for trial in configs}) > 1:
+            return "is of one data set, but the trials use several"
+        return mismatch(configs, *args)
+
+    return of_one
 
 
 def table1(configs: Sequence[TrialConfig]) -> str:
     """Return why Table 1 cannot show these trials; empty if it can. A cell is one algorithm with one sigma."""
-    if others := sorted({c.mechanism for c in configs if c.parts.mechanism.private and not (
-            c.parts.mechanism.optical or c.parts.mechanism.certified)}):
-        return f"has one cell for each algorithm and sigma, which mechanism {', '.join(others)} does not have"
-    if any(c.parts.mechanism.certified or c.target_label_epsilon for c in configs):
+    private = [trial for trial in configs if trial.parts.mechanism.private]
+    without_sigma = sorted({trial.mechanism for trial in private
+                            if not trial.parts.mechanism.optical and not trial.parts.mechanism.certified})
+    if without_sigma:
+        return f"has one cell for each algorithm and sigma, which mechanism {', '.join(without_sigma)} does not have"
+    if any(trial.parts.mechanism.certified or trial.target_label_epsilon for trial in configs):
         return ("has one cell for each algorithm and sigma, but trials here differ in target_epsilon, "
                 "noise_multiplier or target_label_epsilon, which `frontier` shows")
     if varied := varied_fields(configs):
@@ -49,31 +57,33 @@ def figure2(configs: Sequence[TrialConfig]) -> str:
     """
     if reason := table1(configs):
         return reason
-    if not all(c.validation_fraction for c in configs):
+    if not all(trial.validation_fraction for trial in configs):
         return "shows validation accuracy, which trials with validation_fraction 0 do not have"
-    if not any(c.parts.feedback.optical and c.alignment_batches for c in configs):
+    if not any(trial.parts.feedback.optical and trial.alignment_batches for trial in configs):
         return "shows the alignment of pdfa, but no trial measures that"
     return ""
 
 
 def means(configs: Sequence[TrialConfig]) -> str:
     """Return why a table of means cannot show these trials: it needs a setting that varies; empty if it can."""
-    return "" if find_factors([c.canonical() for c in configs])[0] else (
-        "needs two settings or more, but trials differ in their seed alone")
+    factors = find_factors([trial.canonical() for trial in configs])[0]
+    return "" if factors else "needs two settings or more, but trials differ in their seed alone"
 
 
 def main_effects(configs: Sequence[TrialConfig]) -> str:
     """Return why main effects cannot be computed: only a balanced grid can be split by setting; empty if they can."""
-    return "" if balanced([c.canonical() for c in configs]) else (
-        "needs a balanced grid of two factors or more: every combination of algorithm, noise and other settings, with "
-        "equally many seeds")
+    if balanced([trial.canonical() for trial in configs]):
+        return ""
+    return ("needs a balanced grid of two factors or more: every combination of algorithm, noise and other settings, "
+            "with equally many seeds")
 
 
 def parallel_coordinates(configs: Sequence[TrialConfig]) -> str:
     """Return why parallel coordinates cannot show these trials: they need three axes or more; empty if they can."""
-    names = tuple(find_factors([c.canonical() for c in configs])[0])
-    return "" if len(names) > 2 else ("needs three settings or more that vary, seeds aside, got "
-                                      f"{' and '.join(names) or 'none'}")
+    names = list(find_factors([trial.canonical() for trial in configs])[0])
+    if len(names) > 2:
+        return ""
+    return f"needs three settings or more that vary, seeds aside, got {' and '.join(names) or 'none'}"
 
 
 def heatmap(configs: Sequence[TrialConfig], metric: str) -> str:
@@ -83,8 +93,9 @@ def heatmap(configs: Sequence[TrialConfig], metric: str) -> str:
         configs: the trials.
         metric: the metric that colours the cells, a value of `HEATMAPS`.
     """
-    shown = [c for c in configs if in_heatmap(c.canonical())]
-    if min(len({c.sigma for c in shown}), len({c.tau_h for c in shown})) < 2:
+    shown = [trial for trial in configs if in_heatmap(trial.canonical())]
+    n_sigmas, n_bounds = len({trial.sigma for trial in shown}), len({trial.tau_h for trial in shown})
+    if min(n_sigmas, n_bounds) < 2:
         return ("needs trials with mechanism photonic, at two values or more of both sigma and tau_h, got sigma "
                 f"{_values(shown, 'sigma')} and tau_h {_values(shown, 'tau_h')}")
     if reason := without_choice(shown, lambda f: (f["algorithm"], f["sigma"], f["tau_h"]),
@@ -100,11 +111,12 @@ def sweep(configs: Sequence[TrialConfig], field: str) -> str:
         configs: the trials; those without the field are left out.
         field: the field on the x axis, a value of `SWEPT`. Each (algorithm, noise) has a curve.
     """
-    shown = [c for c in configs if field in c.canonical()]
-    curves: dict[tuple[str, str], set[Any]] = {}
-    for c in shown:
-        curves.setdefault((c.algorithm, noise_setting(c.canonical())), set()).add(getattr(c, field))
-    if max(map(len, curves.values()), default=0) < 2:
+    shown = [trial for trial in configs if field in trial.canonical()]
+    values_by_curve: dict[tuple[str, str], set[Any]] = {}
+    for trial in shown:
+        curve = trial.algorithm, noise_setting(trial.canonical())
+        values_by_curve.setdefault(curve, set()).add(getattr(trial, field))
+    if max(map(len, values_by_curve.values()), default=0) < 2:
         return f"needs trials of one algorithm and noise at two values or more of {field}, got {_values(shown, field)}"
     if reason := without_choice(shown, lambda f: (f["algorithm"], noise_setting(f), f[field]),
                                 f"algorithm, noise and {field}"):
@@ -114,8 +126,8 @@ def sweep(configs: Sequence[TrialConfig], field: str) -> str:
 
 def light(configs: Sequence[TrialConfig]) -> str:
     """Return why curves over photons cannot show these trials: they need a physical processor; empty if they can."""
-    shown = [c for c in configs if c.parts.mechanism.optical and c.physical]
-    if len({c.photons for c in shown}) < 2:
+    shown = [trial for trial in configs if trial.parts.mechanism.optical and trial.physical]
+    if len({trial.photons for trial in shown}) < 2:
         return ("needs trials with projector opu_physical and mechanism photonic at two values or more of photons, got "
                 f"{_values(shown, 'photons')}")
     return without_choice(shown, lambda f: (f["algorithm"], *(f[name] for name in (*SETTINGS, "photons"))),
@@ -128,9 +140,9 @@ def table1_light(configs: Sequence[TrialConfig]) -> str:
     A column of the table is a sigma of Gaussian noise. So the effective sigma of every camera must equal one of them,
     to 1%.
     """
-    shown = [c for c in configs if c.parts.mechanism.optical and c.needs_opu and not c.on_hardware]
-    sigmas = {c.sigma for c in shown if c.projector == "opu_simulated"}
-    light = {camera_of(c).effective_sigma for c in shown if c.physical}
+    shown = [trial for trial in configs if trial.parts.mechanism.optical and trial.needs_opu and not trial.on_hardware]
+    sigmas = {trial.sigma for trial in shown if trial.projector == "opu_simulated"}
+    light = {camera_of(trial).effective_sigma for trial in shown if trial.physical}
     if not light or any(column_of(sigma, sigmas) is None for sigma in light):
         return ("needs trials with mechanism photonic and projector opu_physical whose effective sigma is, to 1%, a "
                 f"sigma of projector opu_simulated, got {_numbers(light)} and {_numbers(sigmas)}")
@@ -143,15 +155,18 @@ def leekifer(configs: Sequence[TrialConfig]) -> str:
     Their algorithm has a constant noise, in proportion to the largest update. So private trials must fix
     noise_multiplier, sample batches of a fixed size, and bound the norm of an update.
     """
-    if not any(c.parts.mechanism.certified for c in configs):
+    if not any(trial.parts.mechanism.certified for trial in configs):
         return "compares trials with a mechanism that is certified, such as per_example, but there are none"
-    for c in configs:
-        private = c.parts.mechanism.private
-        fixed = c.noise_multiplier and c.parts.sampler.amplified and c.parts.sampler.full
-        if private and not (fixed and c.parts.mechanism.update_norm(c.canonical())):
+    for trial in configs:
+        if not trial.parts.mechanism.private:
+            continue
+        has_fixed_batches = trial.parts.sampler.amplified and trial.parts.sampler.full
+        is_bounded = trial.parts.mechanism.update_norm(trial.canonical()) > 0
+        if not (trial.noise_multiplier and has_fixed_batches and is_bounded):
             return ("shows trials without privacy, and trials with noise_multiplier > 0 and sampler "
                     "without_replacement under per_example clipping, or component clipping with target_norm; there is "
-                    f"one of mechanism {c.mechanism}, sampler {c.sampler}, noise_multiplier {c.noise_multiplier:g}")
+                    f"one of mechanism {trial.mechanism}, sampler {trial.sampler}, noise_multiplier "
+                    f"{trial.noise_multiplier:g}")
     if varied := cell_differing(configs, lambda f: (f["dataset"], f["algorithm"], update_sigma(f),
                                                 *(f.get(name) for name in READINGS))):
         return ("has one curve for each data set, algorithm, reading and noise, but trials there also differ in "
@@ -164,9 +179,9 @@ def training_time(configs: Sequence[TrialConfig]) -> str:
 
     The curves need an accuracy of every epoch.
     """
-    if any(c.epochs < 2 for c in configs):
+    if any(trial.epochs < 2 for trial in configs):
         return "shows accuracy by epoch, which trials of one epoch do not have"
-    if any(c.validation_fraction and c.disclosure == "withheld" for c in configs):
+    if any(trial.validation_fraction and trial.disclosure == "withheld" for trial in configs):
         return ("needs an accuracy of every epoch, which trials with private_metrics 'withheld' log only with "
                 "validation_fraction 0")
     if varied := cell_differing(configs, lambda f: (f["algorithm"], noise_setting(f))):
@@ -185,7 +200,7 @@ def without_choice(shown: Sequence[TrialConfig], cell: Callable[[Mapping[str, An
     varied = cell_differing(shown, cell)
     if "delta" in varied:
         return "needs one delta, but the trials have several"
-    if not varied or all(c.validation_fraction and c.disclosure != "withheld" for c in shown):
+    if not varied or all(trial.validation_fraction and trial.disclosure != "withheld" for trial in shown):
         return ""
     return (f"chooses by validation accuracy among trials of one {cells}, here differing in {', '.join(varied)}, but "
             "not all trials log that (validation_fraction > 0, private_metrics plain or noisy)")
@@ -193,9 +208,9 @@ def without_choice(shown: Sequence[TrialConfig], cell: Callable[[Mapping[str, An
 
 def without_alignment(shown: Sequence[TrialConfig]) -> str:
     """Return why the alignment of these trials cannot be shown; empty if all trials measure it."""
-    if trainers := sorted({c.trainer for c in shown if not c.parts.trainer.built_in}):
+    if trainers := sorted({trial.trainer for trial in shown if not trial.parts.trainer.built_in}):
         return f"shows alignment, which is not measured for trainer {', '.join(trainers)}"
-    return "" if all(c.alignment_batches for c in shown) else (
+    return "" if all(trial.alignment_batches for trial in shown) else (
         "shows alignment, which trials with alignment_batches 0 do not measure")
 
 
@@ -216,7 +231,10 @@ def update_sigma(fields: Mapping[str, Any]) -> float:
 
 def column_of(sigma: float, sigmas: Iterable[float]) -> float | None:
     """Return the first of the sigmas that equals this one to 1%; None if there is none."""
-    return next((column for column in sigmas if abs(sigma - column) <= 0.01 * column), None)
+    for column in sigmas:
+        if abs(sigma - column) <= 0.01 * column:
+            return column
+    return None
 
 
 def in_heatmap(fields: Mapping[str, Any]) -> bool:
@@ -225,7 +243,7 @@ def in_heatmap(fields: Mapping[str, Any]) -> bool:
 
 
 def _values(configs: Sequence[TrialConfig], field: str) -> str:
-    return _numbers({getattr(c, field) for c in configs})
+    return _numbers({getattr(trial, field) for trial in configs})
 
 
 def _numbers(values: Iterable[float]) -> str:

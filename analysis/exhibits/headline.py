@@ -21,8 +21,8 @@ from pipeline.experiment.experiment import Experiment
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.naming import COMPOSABLE, counted
 
-MOST_LEADS = 3  # largest number of epsilons of one kind with a sentence of their own
-MOST_SENTENCES = 6  # largest number of sentences in a headline, if possible
+MAX_LEADS = 3  # largest number of epsilons of one kind with a sentence of their own
+MAX_SENTENCES = 6  # largest number of sentences in a headline, if possible
 
 
 def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = None) -> list[str]:
@@ -44,7 +44,7 @@ def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = 
     """
     evidence = Evidence.of(runs, experiment)
     doubts = examine(evidence)
-    leads = min(MOST_LEADS, max(1, MOST_SENTENCES - 2 - len(doubts)))  # 2: the answer and the cost of choosing
+    leads = min(MAX_LEADS, max(1, MAX_SENTENCES - 2 - len(doubts)))  # 2: the answer and the cost of choosing
     sentences = []
     for dataset, part in runs.groupby("dataset", sort=False):
         place = f" on {DATASET_LABELS[dataset]}" if runs["dataset"].nunique() > 1 else ""
@@ -139,7 +139,7 @@ def _lead(group: pd.DataFrame, epsilon: float, behind: pd.DataFrame, runs: pd.Da
     """
     best_two = group.drop_duplicates("algorithm")[:2]
     first, second = best_two.to_dict("records")
-    difference, how = difference_of(_by_seed(second, behind), _by_seed(first, behind))
+    difference, pairing = difference_of(_by_seed(second, behind), _by_seed(first, behind))
     dataset, kind = behind["dataset"].iloc[0], first["kind"]
     reasons, unknown_origin = against(evidence, dataset, kind, (first, second))
     # If all seeds have the same small difference, the interval is too narrow: compare with the test set's resolution.
@@ -148,7 +148,7 @@ def _lead(group: pd.DataFrame, epsilon: float, behind: pd.DataFrame, runs: pd.Da
     interval = ""
     if not np.isnan(difference.low):
         low, high = (f"{end:+.2f}".replace("-", "−") for end in (difference.low, difference.high))
-        interval = f"95% interval {low} to {high}, n = {difference.n} seeds, {how}; "
+        interval = f"95% interval {low} to {high}, n = {difference.n} seeds, {pairing}; "
     if reasons:
         verdict = f"no verdict: {', '.join(reasons)}"
     elif not difference.low > 0 or is_unresolved:
@@ -223,8 +223,10 @@ def _price(experiment: Experiment, choice: Choice | None) -> str:
 
 
 def _label(row: pd.Series | Mapping[str, Any]) -> str:
+    """Return the label of a point's algorithm."""
     return ALGORITHM_LABELS[row["algorithm"]]
 
 
 def _score(row: pd.Series | Mapping[str, Any]) -> str:
+    """Return a point's mean test accuracy with its interval as text, in percent."""
     return f"{METRICS['accuracy'].text(row['mean'], row['half_width'])}%"

@@ -54,10 +54,12 @@ def tabulate(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
         raise ReportError(f"{metric}_heatmap: needs trials with mechanism photonic and a sigma, found none")
     shown = best(shown, ["algorithm", "sigma", "tau_h"])
     shown = shown.assign(value=METRICS[metric].of(shown)).dropna(subset="value")
-    rows = [{"algorithm": algorithm, "sigma": sigma, "tau_h": tau_h, "metric": metric,
-             **METRICS[metric].summarize(cell["value"]), "chosen": cell["chosen"].iloc[0],
-             "choices": cell["choices"].iloc[0]}
-            for (algorithm, sigma, tau_h), cell in shown.groupby(["algorithm", "sigma", "tau_h"])]
+    rows = []
+    for (algorithm, sigma, tau_h), cell in shown.groupby(["algorithm", "sigma", "tau_h"]):
+        first = cell.iloc[0]
+        rows.append({"algorithm": algorithm, "sigma": sigma, "tau_h": tau_h, "metric": metric,
+                     **METRICS[metric].summarize(cell["value"]), "chosen": first["chosen"],
+                     "choices": first["choices"]})
     table = pd.DataFrame(rows, columns=COLUMNS)
     return pd.concat([table[table["algorithm"] == algorithm] for algorithm in style.present(table)], ignore_index=True)
 
@@ -96,8 +98,8 @@ def panel(table: pd.DataFrame, algorithm: str, ax: Axes) -> AxesImage:
     for (row, column), value in np.ndenumerate(grid.to_numpy()):
         text = NO_VALUE if np.isnan(value) else f"{value:z.{digits}f}".replace("-", "−")
         red, green, blue, _ = image.cmap(image.norm(value)) if text != NO_VALUE else (0.92, 0.92, 0.92, 1)
-        dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
-        ax.text(column, row, text, ha="center", va="center", color="white" if dark else "black", fontsize="small")
+        is_dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45  # luminance, with the weights of sRGB
+        ax.text(column, row, text, ha="center", va="center", color="white" if is_dark else "black", fontsize="small")
     ax.set_xticks(range(grid.shape[1]), [f"{value:g}" for value in grid.columns])
     ax.set_yticks(range(grid.shape[0]), [f"{value:g}" for value in grid.index])
     ax.tick_params(length=0)

@@ -25,21 +25,26 @@ def to_latex(parts: Iterable[str | Table], name: str) -> str:
         parts: captions and tables, in order.
         name: name of the exhibit: labels are `tab:<name>`, `tab:<name>-2` and so on.
     """
-    found: list[str] = []
+    environments: list[str] = []
     caption = ""
     for part in parts:
         if isinstance(part, str):
             caption = part
-        else:
-            found.append(_float(part, caption, f"tab:{name}" if not found else f"tab:{name}-{len(found) + 1}"))
-    return "\n".join([NEEDS, *found]) + "\n" if found else ""
+            continue
+        label = f"tab:{name}-{len(environments) + 1}" if environments else f"tab:{name}"
+        environments.append(_float(part, caption, label))
+    if not environments:
+        return ""
+    return "\n".join([NEEDS, *environments]) + "\n"
 
 
 def escape(text: str) -> str:
     r"""Return text for LaTeX: escaped characters, `code` in typewriter, intervals and signed numbers in math mode."""
-    parts = text.split("`")
-    return "".join(rf"\texttt{{{_plain(part)}}}" if odd % 2 else _numbers(_plain(part))
-                   for odd, part in enumerate(parts))
+    escaped = []
+    for index, part in enumerate(text.split("`")):
+        is_code = index % 2 == 1  # between two backquotes
+        escaped.append(rf"\texttt{{{_plain(part)}}}" if is_code else _numbers(_plain(part)))
+    return "".join(escaped)
 
 
 def _plain(text: str) -> str:
@@ -47,11 +52,11 @@ def _plain(text: str) -> str:
 
 
 def _numbers(text: str) -> str:
-    r"""Make one formula of `$84.20 \pm 0.31$` and of `$\sigma = 0.05$`, and a minus of a number's hyphen."""
+    r"""Return escaped LaTeX text with `84.20 ± 0.31` and `σ = 0.05` as one formula each, and signs in math mode."""
     text = text.replace("$-$", "-")
-    text = re.sub(rf"(-?{NUMBER}) \$\\pm\$ ({NUMBER})", r"$\1 \\pm \2$", text)
-    text = re.sub(rf"\$(\\[a-z]+)\$ (?:(=)|\$(\\leq)\$) ({NUMBER})(?![\w.])", _relation, text)
-    return re.sub(rf"(?<![\w.,$-])([-+])(?={NUMBER}(?!\w))", r"$\1$", text)
+    text = re.sub(rf"(-?{NUMBER}) \$\\pm\$ ({NUMBER})", r"$\1 \\pm \2$", text)  # mean and half width
+    text = re.sub(rf"\$(\\[a-z]+)\$ (?:(=)|\$(\\leq)\$) ({NUMBER})(?![\w.])", _relation, text)  # symbol = number
+    return re.sub(rf"(?<![\w.,$-])([-+])(?={NUMBER}(?!\w))", r"$\1$", text)  # signs of other numbers
 
 
 def _relation(match: re.Match[str]) -> str:
@@ -63,8 +68,8 @@ def _relation(match: re.Match[str]) -> str:
 def _float(table: Table, caption: str, label: str) -> str:
     """Return a LaTeX `table` environment: centred caption and label, then the cells between booktabs rules."""
     columns = "".join("r" if numeric else "l" for numeric in table.numeric)
-    header, *rows = (" & ".join(map(escape, row)) + r" \\"
-                     for row in (table.header, *([cell.text for cell in row] for row in table.rows)))
+    texts = [table.header, *([cell.text for cell in row] for row in table.rows)]
+    header, *rows = (" & ".join(map(escape, row)) + r" \\" for row in texts)
     return "\n".join([r"\begin{table}", r"\centering", rf"\caption{{{escape(caption)}}}", rf"\label{{{label}}}",
                       rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *rows, r"\bottomrule",
                       r"\end{tabular}", r"\end{table}"])

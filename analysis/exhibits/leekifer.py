@@ -83,15 +83,18 @@ def reading_of(runs: pd.DataFrame) -> pd.Series:
 
     The text is empty if there are none. If activations vary, all are named, as the paper's is not the default.
     """
-    texts = pd.Series("", index=runs.index)
-    for f in (f for f in settings() if f.name in READINGS):
-        values = runs[f.name].map(lambda v, f=f: str(f.default if pd.isna(v) else v).lower())
+    texts: list[list[str]] = [[] for _ in range(len(runs))]
+    for field in settings():
+        if field.name not in READINGS:
+            continue
+        default = str(field.default).lower()
+        values = runs[field.name].map(lambda value: str(value).lower()).where(runs[field.name].notna(), default)
         if values.groupby(runs["algorithm"]).nunique().max() == 1:
             continue
-        for place, value in values.items():
-            if f.name == "activation" or value != str(f.default).lower():
-                texts[place] += f"{', ' if texts[place] else ''}{f.name} {value}"
-    return texts
+        for parts, value in zip(texts, values, strict=True):
+            if field.name == "activation" or value != default:
+                parts.append(f"{field.name} {value}")
+    return pd.Series([", ".join(parts) for parts in texts], index=runs.index, dtype=str)
 
 
 def plot(table: pd.DataFrame) -> Figure:
@@ -143,22 +146,28 @@ def panel(table: pd.DataFrame, ax: Axes) -> Axes:
 
 def method(algorithm: str, sigma: float, reading: str = "") -> str:
     """Return a curve's name: `DP-DFA`, `DP-DFA, bounding scale`, or `BP, non-private`."""
-    name = f"DP-{ALGORITHM_LABELS[algorithm]}" if sigma else f"{ALGORITHM_LABELS[algorithm]}, {NON_PRIVATE}"
-    return f"{name}, {reading}" if reading else name
+    label = ALGORITHM_LABELS[algorithm]
+    parts = [f"DP-{label}"] if sigma else [label, NON_PRIVATE]
+    if reading:
+        parts.append(reading)
+    return ", ".join(parts)
 
 
 def number(epsilon: float) -> str:
-    """Return an epsilon with two decimals; from 1000 on without decimals, from 1e5 on with three digits."""
+    """Return an epsilon as text: two decimals, from 1000 on none, and from 1e5 on `1.23e+05`."""
     if math.isnan(epsilon):
         return NO_VALUE
     if epsilon < 1000:
         return f"{epsilon:.2f}"
-    return f"{epsilon:,.0f}" if epsilon < 1e5 else f"{epsilon:.2e}"
+    if epsilon < 1e5:
+        return f"{epsilon:,.0f}"
+    return f"{epsilon:.2e}"
 
 
 def deltas(table: pd.DataFrame) -> str:
-    """Return delta of the private trials as text."""
-    return " or ".join(f"{value:g}" for value in sorted(table.loc[table["sigma"] > 0, "delta"].unique()))
+    """Return the distinct values of delta of the private trials as text: `1e-05`, or `1e-05 or 1e-06`."""
+    values = table.loc[table["sigma"] > 0, "delta"].unique()
+    return " or ".join(f"{value:g}" for value in sorted(values))
 
 
 def texts(table: pd.DataFrame) -> Texts:

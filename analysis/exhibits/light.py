@@ -18,7 +18,7 @@ from analysis.exhibits.envelope import best, configs
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import NON_PRIVATE, ReportError, asked, noise_sources
+from analysis.runs import NON_PRIVATE, ReportError, noise_sources, part_property
 from analysis.statistics import SUMMARY
 from analysis.text import BARS, epsilon_text, means_text
 from pipeline.accounting.label import RELATION
@@ -59,7 +59,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ReportError: without such trials, or as `Metric.of` and `envelope.best`.
     """
-    shown = runs[asked(runs, "projector", "physical") & asked(runs, "mechanism", "optical")]
+    shown = runs[part_property(runs, "projector", "physical") & part_property(runs, "mechanism", "optical")]
     if shown.empty:
         raise ReportError("light: needs trials with projector 'opu_physical' and mechanism 'photonic', found none")
     by = ["algorithm", *SETTINGS, "photons"]
@@ -68,13 +68,16 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
                          camera=labels(shown))
     rows = []
     for key, cell in shown.groupby(by):
-        first, camera = cell.iloc[0], camera_of(configs(cell.iloc[:1])[0])
-        rows.append({**dict(zip(by, key, strict=True)), "camera": first["camera"],
-                     "feedback_std": first["feedback_std"], **METRICS["accuracy"].summarize(cell["value"]),
-                     "epsilon": cell["epsilon"].max(skipna=False), "effective_sigma": float(first[SIGMA]),
-                     **{part: getattr(camera, part) for part in PARTS}, "relation": RELATION,
-                     "sampler": first["sampler"], "delta": first["delta"], "chosen": first["chosen"],
-                     "choices": first["choices"]})
+        first = cell.iloc[0]
+        (config,) = configs(cell.iloc[:1])
+        camera = camera_of(config)
+        row = dict(zip(by, key, strict=True))
+        row |= {name: first[name] for name in ("camera", "feedback_std", "sampler", "delta", "chosen", "choices")}
+        row |= METRICS["accuracy"].summarize(cell["value"])
+        row |= {part: getattr(camera, part) for part in PARTS}
+        row |= {"epsilon": cell["epsilon"].max(skipna=False), "effective_sigma": float(first[SIGMA]),
+                "relation": RELATION}
+        rows.append(row)
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -87,26 +90,30 @@ def labels(runs: pd.DataFrame) -> pd.Series:
 
     def text(row: pd.Series) -> str:
         parts = [NAMES[name].format(row[name]) for name in varied if row[name]]
-        return ", ".join(parts) if parts or not varied else "ideal camera"
+        if varied and not parts:
+            return "ideal camera"
+        return ", ".join(parts)
     return pd.Series([text(row) for _, row in runs.iterrows()], index=runs.index, dtype=str)
 
 
 def light_for(points: pd.DataFrame, epsilon: float) -> tuple[float, float, float]:
-    """Return the photons at which label epsilon has this value, and the photons of the two nearest points.
+    """Return (photons at which label epsilon has this value, photons of the point below, photons of the point above).
 
-    It interpolates linearly between these points on logarithmic axes. All are NaN if no points enclose the value.
+    The first is interpolated linearly between the two points on logarithmic axes. All are NaN if no two points enclose
+    the value, or if epsilon does not grow with light.
 
     Args:
         points: the points of one camera, from `tabulate`.
         epsilon: the value.
     """
-    known = points.dropna(subset="epsilon").sort_values("photons")
-    below, above = known[known["epsilon"] <= epsilon], known[known["epsilon"] > epsilon]
+    finite = points.dropna(subset="epsilon").sort_values("photons")
+    below, above = finite[finite["epsilon"] <= epsilon], finite[finite["epsilon"] > epsilon]
     if below.empty or above.empty or below["photons"].max() > above["photons"].min():
-        return (np.nan,) * 3
+        return np.nan, np.nan, np.nan
     ends = pd.concat([below.iloc[-1:], above.iloc[:1]])
     photons = np.exp(np.interp(np.log(epsilon), np.log(ends["epsilon"]), np.log(ends["photons"])))
-    return float(photons), *ends["photons"].tolist()
+    low, high = ends["photons"].tolist()
+    return float(photons), low, high
 
 
 def caption(table: pd.DataFrame) -> str:
@@ -126,11 +133,13 @@ def _notes(table: pd.DataFrame, runs: pd.DataFrame, noiseless: pd.DataFrame) -> 
     level = METRICS["accuracy"].of(noiseless).mean() if len(noiseless) else np.nan
     epsilon = epsilon_text("label", table["relation"], table["sampler"], table["delta"],
                            standing(noise_sources(runs[tightest(runs, "label").notna()])))
-    return [f"Reference and all mirrors are on{_common(table)}.",
-            *([] if np.isnan(level) else [f"Grey: the mean without noise and photonic mechanism, {level:.1f}%."]),
-            *_targets(table),
-            f"The lower panel is of {epsilon}, which follows from counted photons: read noise, full well and ADC come "
-            "after the counts, and change accuracy alone."]
+    notes = [f"Reference and all mirrors are on{_common(table)}."]
+    if not np.isnan(level):
+        notes.append(f"Grey: the mean without noise and photonic mechanism, {level:.1f}%.")
+    notes += _targets(table)
+    notes.append(f"The lower panel is of {epsilon}, which follows from counted photons: read noise, full well and ADC "
+                 "come after the counts, and change accuracy alone.")
+    return notes
 
 
 def _common(table: pd.DataFrame) -> str:
@@ -144,8 +153,10 @@ def _targets(table: pd.DataFrame) -> list[str]:
     """Return sentences on the light for label epsilon `TARGET`; cameras that agree share one."""
     sentences = []
     for (photons, low, high), cameras in _lights(table).items():
-        means = [(points.set_index("photons")["mean"], _of(points)) for points in cameras]
-        texts = [f"{mean[low]:.1f} and {mean[high]:.1f}%{of}" for mean, of in means]
+        texts = []
+        for points in cameras:
+            means = points.set_index("photons")["mean"]
+            texts.append(f"{means[low]:.1f} and {means[high]:.1f}%{_in_parentheses(points)}")
         sentences.append(f"Label ε {TARGET:g} takes some {photons:.2g} photons, interpolated on logarithmic axes "
                          f"between the points at {low:g} and {high:g}, where test accuracy is {', '.join(texts)}.")
     return sentences
@@ -159,8 +170,8 @@ def _lights(table: pd.DataFrame) -> dict[tuple[float, float, float], list[pd.Dat
     return {light: cameras for light, cameras in found.items() if not np.isnan(light[0])}
 
 
-def _of(points: pd.DataFrame) -> str:
-    """Return the camera in parentheses, if there are several."""
+def _in_parentheses(points: pd.DataFrame) -> str:
+    """Return the camera of these points in words, ` (16 bits)`; empty if there is only one camera."""
     label = points["camera"].iloc[0]
     return f" ({label})" if label else ""
 
@@ -178,7 +189,8 @@ def _sigma_notes(table: pd.DataFrame) -> list[str]:
                  "1/photons."]
     for *_, points in _cameras(table):
         if crossing := _crossing(points):
-            sentences.append(f"Below {crossing:.2g} photons the camera makes more of it than light{_of(points)}.")
+            sentences.append(f"Below {crossing:.2g} photons the camera makes more of it than light"
+                             f"{_in_parentheses(points)}.")
     if (table["full_well"] > 0).any():
         sentences.append("At the right end of a line the mean pixel is full; the formula leaves saturation out, and "
                          "pixels that are brighter than the mean saturate before.")
@@ -223,7 +235,8 @@ def _mark(upper: Axes, lower: Axes, table: pd.DataFrame) -> None:
         table: rows of `tabulate`.
     """
     dotted: dict[str, Any] = {"color": "0.3", "linewidth": 0.8, "linestyle": ":", "zorder": 1}
-    for photons, *_ in (lights := _lights(table)):
+    lights = _lights(table)
+    for photons, *_ in lights:
         for ax in (upper, lower):
             ax.axvline(photons, **dotted)
         lower.annotate(f"ε = {TARGET:g} at {photons:.2g} photons", (photons, TARGET), (6, -4),
@@ -266,21 +279,22 @@ def _cameras(table: pd.DataFrame) -> Iterator[tuple[dict[str, Any], np.ndarray, 
         if place:  # open and larger markers keep equal points visible
             look |= {"marker": OPEN[(place - 1) % len(OPEN)], "markersize": 5.5 + 2 * place, "markerfacecolor": "none",
                      "linestyle": "-"}
-        last = points["full_well"].iloc[0] or table["photons"].max()
+        last = points["full_well"].iloc[0] or table["photons"].max()  # a full well of 0 sets no limit
         yield look, np.geomspace(table["photons"].min(), last, POINTS), points
 
 
 def _parts(points: pd.DataFrame, photons: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the two parts of effective sigma at these photons, scaled from a camera's first point.
+    """Return the two parts of a camera's effective sigma at these photons, by name, scaled from its first point.
 
     `shot_sigma`, of counted light, falls as 1/sqrt(photons), and `floor_sigma`, of the camera, as 1/photons.
     """
-    row = points.iloc[0]
-    ratio = row["photons"] / photons
-    return {"shot_sigma": row["shot_sigma"] * np.sqrt(ratio), "floor_sigma": row["floor_sigma"] * ratio}
+    first = points.iloc[0]
+    ratio = first["photons"] / photons
+    return {"shot_sigma": first["shot_sigma"] * np.sqrt(ratio), "floor_sigma": first["floor_sigma"] * ratio}
 
 
 def _crossing(points: pd.DataFrame) -> float:
     """Return the photons at which both parts of effective sigma are equal; 0 for a camera without a floor."""
-    row = points.iloc[0]
-    return row["photons"] * (row["floor_sigma"] / row["shot_sigma"]) ** 2
+    first = points.iloc[0]
+    # shot_sigma falls as 1/sqrt(photons) and floor_sigma as 1/photons, so their ratio as 1/sqrt(photons)
+    return first["photons"] * (first["floor_sigma"] / first["shot_sigma"]) ** 2

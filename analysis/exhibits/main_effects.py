@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import combinations
 
 import numpy as np
@@ -53,23 +54,25 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     if total == 0:
         raise ReportError(f"main_effects: needs test accuracies that differ, got {accuracy.iloc[0]:g} in all trials")
 
-    def between(groups: list[pd.Series]) -> float:
-        return float(((accuracy.groupby(groups).transform("mean") - accuracy.mean()) ** 2).sum()) / total
+    def explained(factors: Iterable[str]) -> float:
+        """Return the share of the variance that lies between trials with different levels of these factors."""
+        means = accuracy.groupby([levels[name] for name in factors]).transform("mean")
+        return float(((means - accuracy.mean()) ** 2).sum()) / total
 
-    parts = {name: between([levels[name]]) for name in levels}
-    pairs = {f"{a} × {b}": max(0.0, between([levels[a], levels[b]]) - parts[a] - parts[b])
-             for a, b in combinations(parts, 2)}
-    settings = between([levels[name] for name in levels])
+    by_factor = {name: explained([name]) for name in levels}
+    by_pair = {f"{a} × {b}": max(0.0, explained([a, b]) - by_factor[a] - by_factor[b])
+               for a, b in combinations(by_factor, 2)}
+    by_setting = explained(levels)
     rows = []
-    for name in sorted(parts, key=lambda name: -parts[name]):
+    for name in sorted(by_factor, key=lambda name: -by_factor[name]):
         for level, cell in accuracy.groupby(levels[name]):
-            rows.append((name, level, cell.mean(), len(cell), parts[name]))
-    rows += [(name, "", np.nan, len(runs), part) for name, part in sorted(pairs.items(), key=lambda item: -item[1])]
-    if len(parts) > 2:
-        rest = settings - sum(parts.values()) - sum(pairs.values())
-        rows.append((INTERACTIONS, "", np.nan, len(runs), max(0.0, rest)))
+            rows.append((name, level, cell.mean(), len(cell), by_factor[name]))
+    others = sorted(by_pair.items(), key=lambda item: -item[1])  # parts without levels
+    if len(by_factor) > 2:
+        others.append((INTERACTIONS, max(0.0, by_setting - sum(by_factor.values()) - sum(by_pair.values()))))
     if len(runs) > len(levels.drop_duplicates()):
-        rows.append((SEEDS, "", np.nan, len(runs), 1 - settings))
+        others.append((SEEDS, 1 - by_setting))
+    rows += [(name, "", np.nan, len(runs), share) for name, share in others]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -80,14 +83,13 @@ def plot(table: pd.DataFrame) -> Figure:
     with style.theme():
         figure, axes = style.panels(len(names), PER_ROW, 2.3, 2.5, beside=(0.6, 0.0), sharey=True)
         for name, ax in zip(names, axes, strict=True):
-            own = shown[shown["factor"] == name]
-            own = own.iloc[sorted(range(len(own)), key=lambda place: level_order(own["level"].iloc[place]))]
-            labels = [level_text(name, level) for level in own["level"]]
-            ax.plot(range(len(own)), own["mean"], color="0.25", marker="o", markersize=4.5)
-            ax.set_xticks(range(len(own)), labels, rotation=45 if max(map(len, labels)) > 6 else 0)
+            rows = sorted(shown[shown["factor"] == name].to_dict("records"), key=lambda row: level_order(row["level"]))
+            labels = [level_text(name, row["level"]) for row in rows]
+            ax.plot(range(len(rows)), [row["mean"] for row in rows], color="0.25", marker="o", markersize=4.5)
+            ax.set_xticks(range(len(rows)), labels, rotation=45 if max(map(len, labels)) > 6 else 0)
             ax.margins(x=0.15)
-            part = own["explained"].iloc[0]
-            ax.set_title(f"{name}: {part:.0%}" if part >= 0.005 else f"{name}: < 1%")
+            share = rows[0]["explained"]
+            ax.set_title(f"{name}: {share:.0%}" if share >= 0.005 else f"{name}: < 1%")
             sns.despine(ax=ax)
         for ax in axes[::PER_ROW]:
             ax.set_ylabel("Mean test accuracy (%)")
@@ -97,11 +99,12 @@ def plot(table: pd.DataFrame) -> Figure:
 def texts(table: pd.DataFrame, n_trials: int) -> Texts:
     """Return a caption, and a table with a row per factor: part explained, best level, and range of its means."""
     rows = []
-    for name, own in table.groupby("factor", sort=False):
-        best = own.loc[own["mean"].idxmax()] if own["mean"].notna().any() else None
-        rows.append([name, f"{100 * own['explained'].iloc[0]:.1f}",
-                     *([NO_VALUE] * 3 if best is None else [level_text(name, best["level"]), f"{best['mean']:.2f}",
-                                                            f"{own['mean'].max() - own['mean'].min():.2f}"])])
+    for name, factor in table.groupby("factor", sort=False):
+        means, texts = factor["mean"], [NO_VALUE] * 3
+        if means.notna().any():
+            best = factor.loc[means.idxmax()]
+            texts = [level_text(name, best["level"]), f"{best['mean']:.2f}", f"{means.max() - means.min():.2f}"]
+        rows.append([name, f"{100 * factor['explained'].iloc[0]:.1f}", *texts])
     used = int(table["trials"].iloc[-1])
     text = (f"Main effects on test accuracy (%) over n = {used} trials of a balanced grid: variance that each "
             "setting explains, the level with the best mean, and the range of its level means, in points; no "

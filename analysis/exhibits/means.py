@@ -60,7 +60,10 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
         rows.append(row | {f"epsilon/{kind}": cell[f"epsilon/{kind}"].max() for kind in kinds})
     table = pd.DataFrame(rows)
     order = {noise: place for place, noise in enumerate(by_noise(table["noise"]))}
-    score = f"{'validation/accuracy' if 'validation/accuracy' in scores else scores[0]}/mean" if scores else "n"
+    score = "n"
+    if scores:
+        ranked_by = "validation/accuracy" if "validation/accuracy" in scores else scores[0]
+        score = f"{ranked_by}/mean"
     table = table.assign(place=table["noise"].map(order))
     table = table.sort_values(["place", score], ascending=[True, False], kind="stable")
     return table.drop(columns="place").reset_index(drop=True)
@@ -73,14 +76,16 @@ def texts(table: pd.DataFrame, runs: pd.DataFrame) -> Texts:
     fields = list(table.columns[2:table.columns.get_loc("n")])
     header = ["algorithm", "noise", *fields, "n", *(HEADINGS[name] for name in scores),
               *(f"ε {name.removeprefix('epsilon/')}" for name in kinds)]
-    rows = [[ALGORITHM_LABELS[row["algorithm"]], setting_label(row["noise"]), *_settings(row, fields), str(row["n"]),
-             *(_score(row, name) for name in scores), *(_epsilon(row[name]) for name in kinds)]
-            for row in table.to_dict("records")]
-    found = Table.of(header, rows, texts=range(2 + len(fields)))
+    rows = []
+    for row in table.to_dict("records"):
+        names = [ALGORITHM_LABELS[row["algorithm"]], setting_label(row["noise"]), *_settings(row, fields)]
+        rows.append([*names, str(row["n"]), *(_score(row, name) for name in scores),
+                     *(_epsilon(row[name]) for name in kinds)])
+    means = Table.of(header, rows, texts=range(2 + len(fields)))
     notes = [_reading(name.removeprefix("epsilon/"), runs) for name in kinds]
     if not kinds and (table["noise"] != NON_PRIVATE).any():
         notes = ["No trial has an ε that guarantees anything: noise here is a level, not a privacy."]
-    return Texts((caption(table), found), notes=tuple(notes))
+    return Texts((caption(table), means), notes=tuple(notes))
 
 
 def caption(table: pd.DataFrame) -> str:
@@ -90,11 +95,12 @@ def caption(table: pd.DataFrame) -> str:
 
 
 def _reading(kind: str, runs: pd.DataFrame) -> str:
-    """Return a note on a column of epsilons."""
-    own = runs[tightest(runs, kind).notna()]
-    relations = [LABEL_RELATION] if kind == "label" else own.get("privacy.relation", ["not tracked"])
-    stands = standing(noise_sources(own))
-    return f"Largest over seeds: {epsilon_text(kind, relations, own['sampler'], own['delta'], stands)}."
+    """Return a note on the column of epsilons of one kind: their assumptions."""
+    with_epsilon = runs[tightest(runs, kind).notna()]
+    relations = [LABEL_RELATION] if kind == "label" else with_epsilon.get("privacy.relation", ["not tracked"])
+    text = epsilon_text(kind, relations, with_epsilon["sampler"], with_epsilon["delta"],
+                        standing(noise_sources(with_epsilon)))
+    return f"Largest over seeds: {text}."
 
 
 def _settings(row: Mapping[str, Any], fields: Sequence[str]) -> list[str]:

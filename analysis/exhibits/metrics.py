@@ -49,7 +49,7 @@ class Metric:
 
     def text(self, mean: float, half_width: float) -> str:
         """Return a mean and its interval as text (`analysis.statistics.plus_minus`)."""
-        return plus_minus(mean, half_width=half_width, digits=self.digits, least=self.low, most=self.high)
+        return plus_minus(mean, half_width=half_width, digits=self.digits, minimum=self.low, maximum=self.high)
 
     def of(self, runs: pd.DataFrame) -> pd.Series:
         """Return its value at the last epoch of every trial: accuracies in percent, alignment as a cosine.
@@ -95,7 +95,9 @@ def hidden_alignment(runs: pd.DataFrame) -> pd.Series:
         """Return the mean alignment over a trial's hidden layers, convolutions included; NaN if any layer lacks it."""
         if row["hidden"] is None:  # the layers of a user's trainer are not known
             return float("nan")
-        convolutional = parts_of("network", Network)[row["network"]].convolutional
-        hidden = len(row["hidden"]) + (len(row["channels"]) if convolutional else 0)
-        return row.reindex([f"alignment/layer_{k}" for k in range(1, hidden + 1)]).astype(float).mean(skipna=False)
+        n_hidden = len(row["hidden"])
+        if parts_of("network", Network)[row["network"]].convolutional:
+            n_hidden += len(row["channels"])
+        keys = [f"alignment/layer_{layer}" for layer in range(1, n_hidden + 1)]
+        return row.reindex(keys).astype(float).mean(skipna=False)
     return pd.Series([of_trial(row) for _, row in runs.iterrows()], index=runs.index, dtype=float)

@@ -30,5 +30,4 @@ LEARNING_RATE_BP_PRIVATE = 1e-4
 
 def is_setting(runs: pd.DataFrame) -> bool:
     """Whether all runs have the paper's setting."""
-    return all(runs[field].map(lambda value, wanted=wanted: value == wanted).all()
-               for field, wanted in SETTING.items())
+    return all(value == published for field, published in SETTING.items() for value in runs[field])

@@ -25,9 +25,8 @@ CAPTION = ("Every setting as a line through an axis for each field that varies, 
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of all settings; errors as in `tabulate`."""
     table = tabulate(runs)
-    return Exhibit.of_means("parallel_coordinates", "All settings at once", CAPTION.format(means_text(table["n"], "")
-                                                                                           .strip()), table,
-                            plot(table))
+    caption = CAPTION.format(means_text(table["n"], "").strip())
+    return Exhibit.of_means("parallel_coordinates", "All settings at once", caption, table, plot(table))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
@@ -56,11 +55,11 @@ def plot(table: pd.DataFrame) -> Figure:
         for x, name in enumerate(names):
             levels = sorted(table[name].unique(), key=level_order)
             step = 1 / max(len(levels) - 1, 1)
-            own = table[name].map({level: place * step for place, level in enumerate(levels)})
-            # Lines through one level are ordered by accuracy.
+            heights = table[name].map({level: place * step for place, level in enumerate(levels)})
+            # Lines through one level are spread around its height, in the order of accuracy.
             rank = table.groupby(name)["mean"].rank(method="first") - 1
             count = table.groupby(name)["mean"].transform("size")
-            places.append(own + (rank / (count - 1).clip(lower=1) - 0.5) * SPREAD * step)
+            places.append(heights + (rank / (count - 1).clip(lower=1) - 0.5) * SPREAD * step)
             ax.vlines(x, -0.1, 1.1, color="0.8", linewidth=0.8, zorder=0)
             for place, level in enumerate(levels):
                 ax.text(x - 0.04, place * step, level_text(name, level), ha="right", va="center", zorder=4,

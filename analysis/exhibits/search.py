@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.exhibits.exhibit import Exhibit, Texts
-from analysis.exhibits.selection import SCORE, stands
+from analysis.exhibits.selection import SCORE, standing_of
 from analysis.exhibits.table import Table
 from analysis.runs import ReportError
 from analysis.style import look, theme
@@ -25,7 +25,7 @@ from pipeline.trials.records import Release
 GREY = "0.4"
 
 
-def paid(store: Reader) -> Epsilon:
+def budget_epsilon(store: Reader) -> Epsilon:
     """Return the budget of the store's open sweep, as the epsilon that covers the choice of its best trial."""
     return _filter(store).stated(store.released())
 
@@ -47,11 +47,11 @@ def draw(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
     """
     filter = _filter(store) if experiment.budget else None
     rows = table(experiment, runs, store, filter)
-    shown = [column for column in ("number", "trial", "status", "epochs", "validation %", "ε spent")
-             if column in rows.columns]
-    texts = rows[shown].astype(object).where(rows[shown].notna(), NO_VALUE)
-    body = Table.of(shown, [[_text(name, value) for name, value in zip(shown, row, strict=True)]
-                            for row in texts.itertuples(index=False)], texts=(1, 2))
+    header = [column for column in ("number", "trial", "status", "epochs", "validation %", "ε spent")
+              if column in rows.columns]
+    values = rows[header].astype(object).where(rows[header].notna(), NO_VALUE)
+    cells = [[_text(name, value) for name, value in row.items()] for row in values.to_dict("records")]
+    body = Table.of(header, cells, texts=(1, 2))
     notes = *_notes(experiment, rows, filter), *scope(experiment, store.certified)
     return Exhibit("search", "What the search asked for", Texts((caption(experiment, filter), body), notes=notes), rows,
                    plot(rows, filter))
@@ -70,29 +70,35 @@ def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, filter: Fil
         store: the store with its sweep open.
         filter: privacy filter of the budget; without one, there is no column of epsilon spent.
     """
-    of_run = runs.set_index("trial_key")
-    released, rows = store.released(), []
-    by_key: dict[str, list[Release]] = {}
+    runs_by_key = runs.set_index("trial_key")
+    releases = store.released()
+    releases_by_key: dict[str, list[Release]] = {}
+    for release in releases:
+        releases_by_key.setdefault(release.trial.trial_key, []).append(release)
+    suggestions = store.suggestions()
+    suggested = {suggestion.trial.trial_key for suggestion in suggestions}
+    counted_releases = [release for release in releases if release.trial.trial_key not in suggested]  # of earlier files
     seen: set[str] = set()
-    for release in released:
-        by_key.setdefault(release.trial.trial_key, []).append(release)
-    asked = {s.trial.trial_key for s in store.suggestions()}
-    spent = [release for release in released if release.trial.trial_key not in asked]  # from earlier files
-    for number, suggestion in enumerate(store.suggestions(), start=1):
+    rows = []
+    for number, suggestion in enumerate(suggestions, start=1):
         trial, key = suggestion.trial, suggestion.trial.trial_key
-        trained = suggestion.started and key not in seen and key in of_run.index
+        trained = suggestion.started and key not in seen and key in runs_by_key.index
         seen.add(key)
-        spent += by_key.pop(key, [])
+        counted_releases += releases_by_key.pop(key, [])
         row = {"number": number, "trial": run_name(trial, experiment.varied), "trial_key": key,
-               "algorithm": trial.algorithm, "status": of_run.loc[key, "status"] if trained else "passed over",
-               "epochs": _epochs(released, key) if trained else 0,
-               "validation %": 100 * of_run.loc[key, SCORE] if trained else np.nan}
-        rows.append({**row, "ε spent": filter.epsilon(filter.spent(spent))} if filter else row)
+               "algorithm": trial.algorithm, "status": "passed over", "epochs": 0, "validation %": np.nan}
+        if trained:
+            row |= {"status": runs_by_key.loc[key, "status"], "epochs": _epochs(releases, key),
+                    "validation %": 100 * runs_by_key.loc[key, SCORE]}
+        if filter:
+            row["ε spent"] = filter.epsilon(filter.spent(counted_releases))
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _epochs(released: list[Release], key: str) -> int:
-    return max((release.epochs for release in released if release.trial.trial_key == key), default=0)
+def _epochs(releases: list[Release], key: str) -> int:
+    """Return the number of released epochs of the trial `key`: the largest of its runs."""
+    return max((release.epochs for release in releases if release.trial.trial_key == key), default=0)
 
 
 def caption(experiment: Experiment, filter: Filter | None) -> str:
@@ -103,15 +109,16 @@ def caption(experiment: Experiment, filter: Filter | None) -> str:
     if filter is None:
         return f"{text}. No budget covers the search."
     return (f"{text}. Below, ε spent of the budget, {filter.budget.epsilon:g} at δ = {filter.budget.delta:g} "
-            f"({stands(experiment.trials)}).")
+            f"({standing_of(experiment.trials)}).")
 
 
 def _notes(experiment: Experiment, rows: pd.DataFrame, filter: Filter | None) -> list[str]:
     """Return notes on suggestions passed over, on stopped trials, and on the budget."""
-    sentences, over = [], int((rows["status"] == "passed over").sum())
-    if over:
-        sentences.append(f"{counted(over, 'suggestion')} passed over: beyond the budget, or asked for before.")
-    if experiment.stop and (stopped := int((rows["status"] == "stopped").sum())):
+    passed_over, stopped = (int((rows["status"] == status).sum()) for status in ("passed over", "stopped"))
+    sentences = []
+    if passed_over:
+        sentences.append(f"{counted(passed_over, 'suggestion')} passed over: beyond the budget, or asked for before.")
+    if experiment.stop and stopped:
         grace, factor = experiment.stop.grace, experiment.stop.factor
         sentences.append(f"{counted(stopped, 'trial')} stopped early, by successive halving after "
                          f"{counted(grace, 'epoch')}, {factor} times as many, and so on: of those that came so far "
@@ -158,5 +165,6 @@ def odometer(rows: pd.DataFrame, budget: float, ax: Axes) -> Axes:
 
 
 def _text(name: str, value: object) -> str:
+    """Return the text of a cell in the column `name`; accuracies have two decimals, epsilons four digits."""
     digits = {"validation %": ".2f", "ε spent": ".4g"}.get(name)
     return f"{value:{digits}}" if digits and isinstance(value, float) else str(value)

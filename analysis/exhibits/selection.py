@@ -42,7 +42,7 @@ class Choice:
         trials: number of compared certified trials; None for random stopping, which keeps the number secret.
         others: number of trials in the file without a certified epsilon.
         noise: sentences on the noise source of all compared trials, and its consequences.
-        standing: standing of the guarantee with this noise, from `stands`.
+        standing: standing of the guarantee with this noise, from `standing_of`.
         scores: a sentence on whether an epsilon covers the scores.
     """
 
@@ -61,18 +61,20 @@ class Choice:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """`epsilon/selected/<rule>`, if it is a finite number."""
-        return {self.selected.metric_name: self.selected.value} if self.selected and self.selected.is_metric else {}
+        """The metric `epsilon/selected/<rule>` of the selected epsilon; empty unless it is a finite number."""
+        if self.selected is None or not self.selected.is_metric:
+            return {}
+        return {self.selected.metric_name: self.selected.value}
 
     @property
     def tags(self) -> dict[str, str]:
         """Tags with the assumptions of the metric, or the reason why there is none."""
-        if self.selected is None:
+        epsilon = self.selected
+        if epsilon is None:
             return {"privacy.notes": f"no epsilon covers the choice of the best trial: {self.reason}"}
-        return {"privacy.relation": self.selected.relation, "privacy.sampler": self.selected.sampler,
-                "privacy.delta": f"{self.selected.delta:g}",
-                "privacy.notes": f"{self.selected.note}. {self.noise}" if self.selected.is_metric else
-                                 "infinite: no guarantee"}
+        notes = f"{epsilon.note}. {self.noise}" if epsilon.is_metric else "infinite: no guarantee"
+        return {"privacy.relation": epsilon.relation, "privacy.sampler": epsilon.sampler,
+                "privacy.delta": f"{epsilon.delta:g}", "privacy.notes": notes}
 
 
 def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = None) -> Choice:
@@ -105,11 +107,11 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     return Choice(name=run_name(trial, experiment.varied), trial_key=trial.trial_key, validation=float(best[SCORE]),
                   test=float(best["test/accuracy"]), alone=own_epsilon, selected=epsilon, reason=reason,
                   trials=None if experiment.candidates else len(trials),  # random stopping keeps the number secret
-                  others=len(experiment.trials) - len(trials), noise=noise, standing=stands(compared),
+                  others=len(experiment.trials) - len(trials), noise=noise, standing=standing_of(compared),
                   scores=SCORES_COVERED if scores_are_covered(compared) else SCORES)
 
 
-def stands(trials: Sequence[TrialConfig]) -> str:
+def standing_of(trials: Sequence[TrialConfig]) -> str:
     """Return the standing of an epsilon that covers these trials, for example `simulated`.
 
     It is `stated, simulated` if a trainer states the cost of a trial.
@@ -142,7 +144,8 @@ def _price(experiment: Experiment, looked_at: Sequence[TrialConfig], earlier: Ma
 
 def guarantee_of(choice: Choice) -> str:
     """Return `certified`, or `stated` if a trainer states the cost of a trial."""
-    return "stated" if "stated" in (choice.alone.kind, choice.selected and choice.selected.kind) else "certified"
+    is_stated = choice.alone.kind == "stated" or (choice.selected is not None and choice.selected.kind == "stated")
+    return "stated" if is_stated else "certified"
 
 
 def draw(choice: Choice) -> Exhibit:
@@ -184,16 +187,18 @@ def caption(choice: Choice) -> str:
 
 def _notes(choice: Choice) -> list[str]:
     """Return notes: what the price covers, and what it does not cover."""
-    sentences = ["Test accuracy had no part in the choice.",
-                 *([f"No ε covers the choice: {choice.reason}."] if choice.selected is None else
-                   [_covered(choice, choice.selected), choice.scores])]
+    sentences = ["Test accuracy had no part in the choice."]
+    if choice.selected is None:
+        sentences.append(f"No ε covers the choice: {choice.reason}.")
+    else:
+        sentences += [_covered(choice, choice.selected), choice.scores]
     if choice.others:
         sentences.append(f"{choice.others} further trials of the file have no certified ε; they were not candidates, "
                          "and no number here covers their publication.")
     return sentences
 
 
-def told(choice: Choice) -> str:
+def summary_sentence(choice: Choice) -> str:
     """Return a sentence for the head of a report that shows only the best trial."""
     price = "no ε covers the choice"
     if choice.selected:

@@ -41,14 +41,14 @@ def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
 
 def readings(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
     """Return a sentence for every kind of target epsilon, with its assumptions."""
-    found = []
+    sentences = []
     for target, kind in TARGETS.items():
-        own = table[table["setting"].str.startswith(f"{target}=")]
-        if len(own):
-            stands = standing(noise_sources(runs[runs["setting"].isin(own["setting"])]))
-            epsilon = epsilon_text(kind, own["relation"], own["sampler"], own["delta"], stands)
-            found.append(f"Targets are of {epsilon}.")
-    return found
+        rows = table[table["setting"].str.startswith(f"{target}=")]
+        if len(rows):
+            guarantee = standing(noise_sources(runs[runs["setting"].isin(rows["setting"])]))
+            epsilon = epsilon_text(kind, rows["relation"], rows["sampler"], rows["delta"], guarantee)
+            sentences.append(f"Targets are of {epsilon}.")
+    return sentences
 
 
 def tabulate(runs: pd.DataFrame, field: str) -> pd.DataFrame:
@@ -91,7 +91,7 @@ def plot(table: pd.DataFrame, field: str) -> Figure:
     settings = by_noise(table["setting"])
     with style.theme():
         figure = Figure(figsize=(3.6 * len(SHOWN) + 1.6, 2.9 * len(settings)), layout="constrained")
-        style.apart(figure)
+        style.widen_columns(figure)
         axes = figure.subplots(len(settings), len(SHOWN), squeeze=False, sharex=True, sharey="col")
         for setting, row in zip(settings, axes, strict=True):
             for metric, ax in zip(SHOWN, row, strict=True):
@@ -121,8 +121,11 @@ def noise_title(points: pd.DataFrame) -> str:
     A noise level alone has no guarantee.
     """
     first = points.iloc[0]
-    kind = KIND_OF_TARGET.get(first["setting"].rpartition("=")[0])
+    setting = first["setting"]
+    label = setting_label(setting)
+    if setting == NON_PRIVATE:
+        return label
+    kind = KIND_OF_TARGET.get(setting.rpartition("=")[0])
     if kind is None:
-        return setting_label(first["setting"]) + ("" if first["setting"] == NON_PRIVATE else " (a noise level)")
-    target = setting_label(first["setting"]).removeprefix("label ")
-    return f"{kind} {target}, {first['relation']}, δ = {first['delta']:g}"
+        return f"{label} (a noise level)"
+    return f"{kind} {label.removeprefix('label ')}, {first['relation']}, δ = {first['delta']:g}"

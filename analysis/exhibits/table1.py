@@ -17,8 +17,8 @@ from analysis.runs import (
     DATASET_LABELS,
     NON_PRIVATE,
     ReportError,
-    asked,
     by_noise,
+    part_property,
     require_accuracy,
     require_replicates,
     setting_label,
@@ -104,7 +104,7 @@ def _notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
     if compared:
         sentences.append(f"The paper states {paper.LEARNING_RATE:g}, and {paper.LEARNING_RATE_BP_PRIVATE:g} for BP "
                          "with noise.")
-    projectors = set(runs.loc[asked(runs, "algorithm", "optical"), "projector"])
+    projectors = set(runs.loc[part_property(runs, "algorithm", "optical"), "projector"])
     if projectors:
         kind = "a simulated OPU" if projectors == {"opu_simulated"} else f"{_listed(projectors)}"
         sentences.append(f"PDFA used {kind}{'; the paper, an optical one' if compared else ''}.")
@@ -114,16 +114,20 @@ def _notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
 def _long_row(row: Any) -> list[str]:  # Any: a row of `DataFrame.itertuples`
     """Return the cells of one (algorithm, noise setting): names, mean in percent, interval, n, paper, difference."""
     interval = NO_VALUE if math.isnan(row.accuracy_low) else f"{row.accuracy_low:.2f} to {row.accuracy_high:.2f}"
-    against = [NO_VALUE] * 2 if math.isnan(row.paper) else [f"{row.paper:.2f}", f"{row.difference:+.2f}"]
+    comparison = [NO_VALUE] * 2 if math.isnan(row.paper) else [f"{row.paper:.2f}", f"{row.difference:+.2f}"]
     return [ALGORITHM_LABELS[row.algorithm], setting_label(row.setting), f"{row.accuracy_mean:.2f}", interval,
-            f"{row.n}", *against]
+            f"{row.n}", *comparison]
 
 
 def _grid(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Return settings, and a row of label and cells per algorithm."""
+    """Return the noise settings (columns), and for each algorithm its label and the text of its cells."""
     settings = by_noise(table["setting"])
     cells = {(row.algorithm, row.setting): _cell(row) for row in table.itertuples()}
-    return settings, [[ALGORITHM_LABELS[a], *(cells.get((a, s), NO_VALUE) for s in settings)] for a in present(table)]
+    rows = []
+    for algorithm in present(table):
+        texts = [cells.get((algorithm, setting), NO_VALUE) for setting in settings]
+        rows.append([ALGORITHM_LABELS[algorithm], *texts])
+    return settings, rows
 
 
 def _cell(row: Any) -> str:
@@ -138,26 +142,27 @@ def _divergence(runs: pd.DataFrame) -> list[str]:
     if diverged.empty:
         return []
     counts = diverged.groupby(["algorithm", "setting"], sort=False).size()
-    names = ", ".join(f"{ALGORITHM_LABELS[a]} {setting_label(s)} ({count})"
-                      for (a, s), count in counts.items())
+    names = ", ".join(f"{ALGORITHM_LABELS[algorithm]} {setting_label(setting)} ({count})"
+                      for (algorithm, setting), count in counts.items())
     return [f"Diverged trials: {names}; they count with the weights they ended with, records without a finite output "
             "as wrong."]
 
 
 def _learning_rates(runs: pd.DataFrame) -> str:
-    """Return the runs' learning rates as text: `BP: 0.01; DFA, PDFA: 0.01 non-private, 1 with noise`."""
-    texts: dict[str, list[str]] = {}
+    """Return the runs' learning rates as text: `BP: 0.01; DFA, PDFA: 0.01 non-private, 1 with the mechanism`."""
+    labels_by_text: dict[str, list[str]] = {}
     for algorithm, label in ALGORITHM_LABELS.items():
-        own = runs[runs["algorithm"] == algorithm]
-        plain = own.loc[own["setting"] == NON_PRIVATE, "learning_rate"]
-        noisy = own.loc[own["setting"] != NON_PRIVATE, "learning_rate"]
-        if own.empty:
+        trials = runs[runs["algorithm"] == algorithm]
+        if trials.empty:
             continue
-        parts = [f"{_listed(rates)} {name}" for rates, name in ((plain, NON_PRIVATE), (noisy, "with the mechanism"))
-                 if len(rates)]
-        text = _listed(own["learning_rate"]) if own["learning_rate"].nunique() == 1 else ", ".join(parts)
-        texts.setdefault(text, []).append(label)
-    return "; ".join(f"{', '.join(labels)}: {text}" for text, labels in texts.items())
+        rates, is_plain = trials["learning_rate"], trials["setting"] == NON_PRIVATE
+        if rates.nunique() == 1:
+            text = _listed(rates)
+        else:
+            parts = ((rates[is_plain], NON_PRIVATE), (rates[~is_plain], "with the mechanism"))
+            text = ", ".join(f"{_listed(part)} {name}" for part, name in parts if len(part))
+        labels_by_text.setdefault(text, []).append(label)
+    return "; ".join(f"{', '.join(labels)}: {text}" for text, labels in labels_by_text.items())
 
 
 def _listed(values: Iterable[Any]) -> str:

@@ -15,7 +15,7 @@ from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.light import SIGMA
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
-from analysis.runs import ReportError, asked, noise_sources
+from analysis.runs import ReportError, noise_sources, part_property
 from analysis.statistics import SUMMARY
 from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
 from pipeline.accounting.label import RELATION
@@ -47,14 +47,15 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
         ReportError: if an effective sigma of light is no sigma of Gaussian noise, or as `Metric.of` and
             `envelope.best`.
     """
-    shown = runs[asked(runs, "mechanism", "optical") & runs["projector"].isin(LABELS)]
+    shown = runs[part_property(runs, "mechanism", "optical") & runs["projector"].isin(LABELS)]
     sigmas = sorted(shown.loc[shown["projector"] == GAUSSIAN, "sigma"].unique())
-    own = shown["sigma"].where(shown["projector"] == GAUSSIAN, shown.get(SIGMA, math.nan)).astype(float)
-    columns = own.map(lambda sigma: column_of(sigma, sigmas))
+    tracked = shown["sigma"].where(shown["projector"] == GAUSSIAN, shown.get(SIGMA, math.nan)).astype(float)
+    columns = tracked.map(lambda sigma: column_of(sigma, sigmas))
     if shown.empty or columns.isna().any():
+        values = ", ".join(f"{sigma:.4g}" for sigma in sorted(set(tracked)))
         raise ReportError("table1_light: needs light whose effective sigma is, to 1%, a sigma of projector "
-                          f"'opu_simulated', got {', '.join(f'{s:.4g}' for s in sorted(set(own)))}")
-    shown = best(shown.assign(sigma=columns, tracked=own), ["projector", "sigma", "photons"])
+                          f"'opu_simulated', got {values}")
+    shown = best(shown.assign(sigma=columns, tracked=tracked), ["projector", "sigma", "photons"])
     shown = shown.assign(value=METRICS["accuracy"].of(shown), epsilon=tightest(shown, "label"))
     published = paper.is_setting(shown)
     rows = []
@@ -75,14 +76,14 @@ def texts(table: pd.DataFrame, runs: pd.DataFrame) -> Texts:
     rows = []
     if table["paper"].notna().any():
         rows.append([paper.SOURCE, *(_value(models.values(), sigma, "paper", ".2f") for sigma in sigmas)])
-    rows += [[f"{LABELS[projector]}, test %", *(_accuracy(rows_of, sigma) for sigma in sigmas)]
-             for projector, rows_of in models.items()]
+    for projector, model in models.items():
+        rows.append([f"{LABELS[projector]}, test %", *(_accuracy(model, sigma) for sigma in sigmas)])
     rows.append(["photons per pixel and exposure",
                  *(_value([models[PHYSICAL]], sigma, "photons", ".3g") for sigma in sigmas)])
-    rows += [[f"{LABELS[projector]}, label ε", *(_value([rows_of], sigma, "epsilon", ".4g") for sigma in sigmas)]
-             for projector, rows_of in models.items()]
-    found = Table.of(["PDFA", *(f"σ = {sigma:g}" for sigma in sigmas)], rows)
-    return Texts((caption(table), found), notes=tuple(_notes(table, runs)))
+    for projector, model in models.items():
+        rows.append([f"{LABELS[projector]}, label ε", *(_value([model], sigma, "epsilon", ".4g") for sigma in sigmas)])
+    comparison = Table.of(["PDFA", *(f"σ = {sigma:g}" for sigma in sigmas)], rows)
+    return Texts((caption(table), comparison), notes=tuple(_notes(table, runs)))
 
 
 def caption(table: pd.DataFrame) -> str:
@@ -93,21 +94,37 @@ def caption(table: pd.DataFrame) -> str:
 
 def _notes(table: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     """Return notes on light and epsilon."""
-    own = runs[tightest(runs, "label").notna()]
-    epsilon = epsilon_text("label", [RELATION], own["sampler"], own["delta"], standing(noise_sources(own)))
-    published = [f"{paper.SOURCE}, is of an optical processor with Gaussian noise of that σ."]
-    return ["Photons are per pixel and exposure, with reference and all mirrors on.",
-            "The Gaussian and light are released in the same way.",
-            "σ is a noise level and not a privacy level.", *(published if table["paper"].notna().any() else []),
-            *([f"Largest over seeds: {epsilon}."] if len(own) else []),
-            *([ENVELOPE] if table["choices"].max() > 1 else [])]
+    notes = ["Photons are per pixel and exposure, with reference and all mirrors on.",
+             "The Gaussian and light are released in the same way.",
+             "σ is a noise level and not a privacy level."]
+    if table["paper"].notna().any():
+        notes.append(f"{paper.SOURCE}, is of an optical processor with Gaussian noise of that σ.")
+    private = runs[tightest(runs, "label").notna()]
+    if len(private):
+        epsilon = epsilon_text("label", [RELATION], private["sampler"], private["delta"],
+                               standing(noise_sources(private)))
+        notes.append(f"Largest over seeds: {epsilon}.")
+    if table["choices"].max() > 1:
+        notes.append(ENVELOPE)
+    return notes
 
 
 def _accuracy(rows: pd.DataFrame, sigma: float) -> str:
-    return METRICS["accuracy"].text(*rows.loc[sigma, ["mean", "half_width"]]) if sigma in rows.index else NO_VALUE
+    """Return the mean accuracy at a sigma with its interval, as text; a dash if `rows`, by sigma, do not have it."""
+    if sigma not in rows.index:
+        return NO_VALUE
+    return METRICS["accuracy"].text(*rows.loc[sigma, ["mean", "half_width"]])
 
 
 def _value(models: Iterable[pd.DataFrame], sigma: float, column: str, form: str) -> str:
-    """Return the first known value of a column, as text."""
-    known = [rows.loc[sigma, column] for rows in models if sigma in rows.index and pd.notna(rows.loc[sigma, column])]
-    return format(known[0], form) if known else NO_VALUE
+    """Return the first known value of a column at a sigma, as text; a dash if there is none.
+
+    Args:
+        models: tables indexed by sigma.
+        sigma, column: place of the value.
+        form: format of the number, `.2f`.
+    """
+    for rows in models:
+        if sigma in rows.index and pd.notna(rows.loc[sigma, column]):
+            return format(rows.loc[sigma, column], form)
+    return NO_VALUE

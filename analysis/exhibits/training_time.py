@@ -80,11 +80,11 @@ def plot(table: pd.DataFrame) -> Figure:
 def panel(table: pd.DataFrame, ax: Axes) -> Axes:
     """Plot accuracy over seconds at one noise, a curve for each algorithm."""
     for algorithm in present(table):
-        own = table[table["algorithm"] == algorithm]
-        line, = ax.plot(own["seconds"], own["mean"], **look(algorithm))
-        if (own["n"] > 1).any():
-            ax.fill_between(own["seconds"], own["bootstrap_low"], own["bootstrap_high"], color=line.get_color(),
-                            alpha=0.12, linewidth=0)
+        points = table[table["algorithm"] == algorithm]
+        (line,) = ax.plot(points["seconds"], points["mean"], **look(algorithm))
+        if (points["n"] > 1).any():
+            ax.fill_between(points["seconds"], points["bootstrap_low"], points["bootstrap_high"],
+                            color=line.get_color(), alpha=0.12, linewidth=0)
     ax.set_xlim(left=0)
     sns.despine(ax=ax)
     return ax

@@ -85,7 +85,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     choice, certified = None, composable(experiment.trials)
     scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in certified)
     if certified and scored and not where and not progress:
-        choice = selection.choose(experiment, runs, search.paid(store) if experiment.budget else None)
+        choice = selection.choose(experiment, runs, search.budget_epsilon(store) if experiment.budget else None)
         store.log_sweep(choice.metrics, choice.tags)  # the epsilon of the choice
         exhibits.append(selection.draw(choice))
     if experiment.search and not where:
@@ -103,7 +103,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     if experiment.budget and choice:
         said = headline.published(choice, runs, experiment)
     elif experiment.candidates:
-        said = [selection.told(choice)] if choice else []
+        said = [selection.summary_sentence(choice)] if choice else []
     else:
         said = headline.compose(runs, experiment, choice)
     notice = progress.notice if progress else ""

@@ -15,7 +15,7 @@ from scipy.stats import ttest_ind, ttest_rel
 
 from analysis.comparison.match import PAIRED, WELCH, Side, accuracies, compare, headline, overlay, texts
 from analysis.comparison.report import _labels, draw, draw_overlay, plot, plot_overlay
-from analysis.exhibits.exhibit import MOST_WORDS
+from analysis.exhibits.exhibit import MAX_WORDS
 from analysis.runs import MixedTrials, ReportError, load_runs
 from analysis.statistics import welch_interval
 from pipeline.cli import main
@@ -167,7 +167,7 @@ def test_captions_of_a_comparison_have_at_most_forty_words(sides, only_svg):
     found = compare(sides["a"], sides["more"])
     for exhibit in (draw(found), draw_overlay(found, overlay(found))):
         captions = [part for part in exhibit.texts.body if isinstance(part, str)]
-        assert captions and max(len(caption.split()) for caption in captions) <= MOST_WORDS
+        assert captions and max(len(caption.split()) for caption in captions) <= MAX_WORDS
     assert check(draw(found).files["comparison.tex"].decode()) == 1
 
 

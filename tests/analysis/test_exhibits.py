@@ -100,7 +100,7 @@ def test_a_summary_has_both_intervals_and_repeats():
     assert summary["half_width"] == pytest.approx(summary["high"] - summary["mean"])
     assert plus_minus(85.689, half_width=0.301) == "85.69 ± 0.30"
     assert plus_minus(0.5, half_width=math.nan, digits=3) == "0.500"
-    assert plus_minus(86.67, half_width=38.82, least=0, most=100) == "86.67 [47.85, 100.00]"
+    assert plus_minus(86.67, half_width=38.82, minimum=0, maximum=100) == "86.67 [47.85, 100.00]"
 
 
 def test_an_interval_is_cut_to_what_can_be_and_its_half_width_is_not():

@@ -15,7 +15,7 @@ from latex_tools import check
 
 from analysis.exhibits import envelope, headline, main_effects, means, parallel_coordinates
 from analysis.exhibits.catalogue import draw, left_out, mismatch
-from analysis.exhibits.exhibit import ENVELOPE, MOST_WORDS
+from analysis.exhibits.exhibit import ENVELOPE, MAX_WORDS
 from analysis.exhibits.frontier import choice, exhibit, slices
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
@@ -295,7 +295,7 @@ def test_captions_of_frontiers_have_at_most_forty_words(metric, kind, formula):
     points = points.assign(selected_epsilon=12.3, choices=12, n=[1, *points["n"][1:]])
     found = captions(exhibit.texts([points], runs))
     assert len(found) == 3 and "best of up to 12 settings" in found[0] and "n = 1 to 2 seeds" in found[0]
-    assert max(len(caption.split()) for caption in found) <= MOST_WORDS, found
+    assert max(len(caption.split()) for caption in found) <= MAX_WORDS, found
 
 
 def test_captions_of_grids_have_at_most_forty_words(monkeypatch, only_svg):
@@ -306,7 +306,7 @@ def test_captions_of_grids_have_at_most_forty_words(monkeypatch, only_svg):
     drawn.append(draw("main_effects", None, certified, None))
     for found in drawn:
         said = captions(found.texts)
-        assert said and max(len(caption.split()) for caption in said) <= MOST_WORDS, said
+        assert said and max(len(caption.split()) for caption in said) <= MAX_WORDS, said
         check(found.files.get(f"{found.name}.tex", b"").decode())
     by_batch = drawn[4].texts
     assert "best of up to 2 settings by validation." in by_batch.body[0] and ENVELOPE in by_batch.notes

@@ -18,7 +18,7 @@ from latex_tools import check
 from matplotlib.figure import Figure
 from test_palette import contrast, luminance
 
-from analysis.exhibits.exhibit import MOST_WORDS, Exhibit, Texts
+from analysis.exhibits.exhibit import MAX_WORDS, Exhibit, Texts
 from analysis.exhibits.table import Table
 from analysis.report import page as pages
 from analysis.report.overview import trials
@@ -112,7 +112,7 @@ def test_every_exhibit_stands_on_the_page_with_its_caption_figure_and_data(exhib
     kinds = {"table1": ["csv", "tex"], "figure2": ["svg", "pdf", "csv"], "frontier": ["svg", "pdf", "csv", "tex"]}
     for exhibit in exhibits:
         captions = [part for part in exhibit.texts.body if isinstance(part, str)]
-        assert captions and all(8 < len(caption.split()) <= MOST_WORDS for caption in captions), exhibit.title
+        assert captions and all(8 < len(caption.split()) <= MAX_WORDS for caption in captions), exhibit.title
         assert [d.name for d in pages.downloads(exhibit)] == [f"{exhibit.name}.{kind}" for kind in kinds[exhibit.name]]
         assert f'id="exhibit-{exhibit.name}"' in html and f"<h2>{exhibit.title}</h2>" in html
         for name, content in exhibit.files.items():

@@ -16,7 +16,7 @@ import results_text
 import tuning
 from latex_tools import check
 
-from analysis.exhibits.exhibit import MOST_WORDS
+from analysis.exhibits.exhibit import MAX_WORDS
 from pipeline.experiment.experiment import load_experiment
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.promises import check_promises
@@ -101,7 +101,7 @@ def test_every_exhibit_has_the_captions_and_tables_that_the_code_writes_of_its_t
         assert written.files.get(file, b"") == (path.read_bytes() if path.exists() else b""), (
             f"{file}: `python tests/tools/results_text.py` writes it anew")
     captions = [part for part in (*written.texts.body, *written.texts.more) if isinstance(part, str)]
-    assert captions and all(len(caption.split()) <= MOST_WORDS for caption in captions), captions
+    assert captions and all(len(caption.split()) <= MAX_WORDS for caption in captions), captions
     check(written.files.get(f"{exhibit}.tex", b"").decode())
 
 

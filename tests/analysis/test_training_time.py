@@ -8,7 +8,7 @@ import pytest
 
 from analysis.exhibits import training_time
 from analysis.exhibits.catalogue import draw, fitting, mismatch
-from analysis.exhibits.exhibit import MOST_WORDS
+from analysis.exhibits.exhibit import MAX_WORDS
 from analysis.exhibits.figure2 import MissingSeries
 from analysis.runs import load_runs
 from pipeline.experiment.experiment import parse_experiment
@@ -60,7 +60,7 @@ def test_seconds_are_summed_over_epochs_and_averaged_over_seeds(tmp_path, key):
     assert rows.loc[("bp", "epsilon=1", 3), "mean"] == pytest.approx(50 * (0.81 + 0.73))
     caption = shown.texts.body[0]
     assert caption.startswith(key.partition("/")[0].capitalize()) and "n = 2" in caption
-    assert len(caption.split()) <= MOST_WORDS
+    assert len(caption.split()) <= MAX_WORDS
 
 
 def test_a_panel_for_each_noise_has_a_curve_for_each_algorithm(tmp_path):

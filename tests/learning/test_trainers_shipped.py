@@ -13,7 +13,7 @@ import pytest
 import torch
 from dp_accounting import PoissonSampledDpEvent
 
-from analysis.exhibits.selection import stands
+from analysis.exhibits.selection import standing_of
 from pipeline import TrialConfig, account, privacy_tags
 from pipeline import train as trained
 from pipeline.accounting.certified import with_noise
@@ -249,5 +249,5 @@ def test_a_sweep_tells_of_an_edited_trainer_where_its_runs_have_a_digest():
 
 def test_an_epsilon_that_covers_a_stated_trial_says_so():
     certified = TrialConfig(dataset="digits", mechanism="per_example", sampler="poisson", noise_multiplier=1.0)
-    assert stands([certified]) == "simulated"
-    assert stands([certified, trial_of("ghost", target_epsilon=2)]) == "stated, simulated"
+    assert standing_of([certified]) == "simulated"
+    assert standing_of([certified, trial_of("ghost", target_epsilon=2)]) == "stated, simulated"

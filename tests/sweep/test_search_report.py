@@ -11,7 +11,7 @@ from search_tools import rounds, score, train
 from test_budget import BUDGET, budgeted
 
 from analysis.api import load_runs
-from analysis.exhibits.exhibit import MOST_WORDS
+from analysis.exhibits.exhibit import MAX_WORDS
 from analysis.exhibits.frontier import exhibit as frontier
 from analysis.report.report import write
 from analysis.runs import MissingTrials
@@ -75,7 +75,7 @@ def test_the_report_draws_search_and_budget_and_publishes_the_best_at_the_budget
     assert (rows["status"] == "passed over").sum() == search.passed_over > 0
     text = (tmp_path / "search.md").read_text(encoding="utf-8")
     captions = [part for exhibit in report.exhibits for part in exhibit.texts.body if isinstance(part, str)]
-    assert len(captions) >= 2 and max(len(caption.split()) for caption in captions) <= MOST_WORDS
+    assert len(captions) >= 2 and max(len(caption.split()) for caption in captions) <= MAX_WORDS
     assert "4 at δ = 1e-05 (simulated)." in text and f"Renyi filter of order {search.filter.order}" in text
     assert "budget 4" in (tmp_path / "search.svg").read_text(encoding="utf-8")
     best = pd.read_csv(tmp_path / "selection.csv").iloc[0]

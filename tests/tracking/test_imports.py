@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis import api
-from analysis.exhibits.exhibit import MOST_WORDS
+from analysis.exhibits.exhibit import MAX_WORDS
 from analysis.exhibits.frontier import exhibit, imported
 from analysis.runs import ReportError, load_runs
 from pipeline.accounting.epsilon import GUARANTEES
@@ -296,7 +296,7 @@ def test_they_have_marks_and_a_legend_of_their_own(root):
     labels = [text.get_text() for text in drawn.figure.legends[0].get_texts()]
     assert labels[-1] == "imported: CNN \\$x_1\\$\n(n = 2 seeds or as published)"
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "3"]
-    assert all(len(part.split()) <= MOST_WORDS for part in drawn.texts.more if isinstance(part, str))
+    assert all(len(part.split()) <= MAX_WORDS for part in drawn.texts.more if isinstance(part, str))
     assert "CNN" in drawn.files["frontier.svg"].decode()
     bare = exhibit.draw(runs, name="frontier")
     assert "source" not in bare.rows and "black" not in [line.get_color() for line in bare.figure.axes[0].lines]

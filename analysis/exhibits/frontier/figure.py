@@ -50,7 +50,7 @@ def plot(points: Sequence[pd.DataFrame], references: Sequence[Reference] = (),
     certified = imported.certified_points(points)
     with style.theme():
         figure, axes = style.panels(len(points), 2, 4.2, 3.8, beside=(1.8, 0.0))
-        style.apart(figure)
+        style.widen_columns(figure)
         for frame, ax in zip(points, axes, strict=True):
             marks = _marks(frame, references)
             imported_points = others if frame is certified else imported.NONE
