@@ -62,7 +62,7 @@ class Choice:
     @property
     def metrics(self) -> dict[str, float]:
         """`epsilon/selected/<rule>`, if it is a finite number."""
-        return {self.selected.metric_name: self.selected.value} if self.selected and self.selected.is_metric else {}
+        return {self.selected.metric_name: self.selected.value} if self.selected and self.selected.is_finite else {}
 
     @property
     def tags(self) -> dict[str, str]:
@@ -71,7 +71,7 @@ class Choice:
             return {"privacy.notes": f"no epsilon covers the choice of the best trial: {self.reason}"}
         return {"privacy.relation": self.selected.relation, "privacy.sampler": self.selected.sampler,
                 "privacy.delta": f"{self.selected.delta:g}",
-                "privacy.notes": f"{self.selected.note}. {self.noise}" if self.selected.is_metric else
+                "privacy.notes": f"{self.selected.note}. {self.noise}" if self.selected.is_finite else
                                  "infinite: no guarantee"}
 
 

@@ -124,7 +124,7 @@ def as_json(experiment: Experiment, by_epoch: bool = False) -> str:
 
 
 def _plain(epsilon: Epsilon) -> Mapping[str, Any]:
-    return {**dataclasses.asdict(epsilon), "value": epsilon.value if epsilon.is_metric else None}
+    return {**dataclasses.asdict(epsilon), "value": epsilon.value if epsilon.is_finite else None}
 
 
 def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:

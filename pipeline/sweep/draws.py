@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from pipeline.accounting.budget import Filter, draws_of
+from pipeline.accounting.budget import Filter, epochs_by_draw
 from pipeline.sweep.checkpoints import PublishedState
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
@@ -42,7 +42,7 @@ class Draws:
         """
         released = self._store.released(trial.trial_key)
         lost = sum(release.lost for release in released if release.draw == draw.name)
-        others = draws_of(release for release in released if release.draw != draw.name)
+        others = epochs_by_draw(release for release in released if release.draw != draw.name)
         return [*(max(epochs, trial.epochs) for epochs in others), *([lost] if lost else [])]
 
     def is_live(self, trial: TrialConfig, draw: Draw) -> bool:
