@@ -22,7 +22,7 @@ from pipeline.terminal import INTERRUPTED, stopping
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.fields import UserError
 from pipeline.trials.naming import counted
-from pipeline.trials.part import having
+from pipeline.trials.part import owners_text
 from pipeline.trials.unused import check_used
 
 if TYPE_CHECKING:
@@ -402,7 +402,7 @@ def _fields(options: Namespace) -> int:
     for f in settings():
         default = list(f.default) if isinstance(f.default, tuple) else f.default
         print(f"{f.name} = {default!r}\n    {f.metadata['doc']}"
-              + (f" ({', '.join(f.metadata['choices'])})" if f.metadata["choices"] else "") + having(f.name))
+              + (f" ({', '.join(f.metadata['choices'])})" if f.metadata["choices"] else "") + owners_text(f.name))
     return 0
 
 

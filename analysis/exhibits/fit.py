@@ -193,7 +193,7 @@ def without_choice(shown: Sequence[TrialConfig], cell: Callable[[Mapping[str, An
 
 def without_alignment(shown: Sequence[TrialConfig]) -> str:
     """Return why the alignment of these trials cannot be shown; empty if all trials measure it."""
-    if trainers := sorted({c.trainer for c in shown if not c.parts.trainer.own}):
+    if trainers := sorted({c.trainer for c in shown if not c.parts.trainer.built_in}):
         return f"shows alignment, which is not measured for trainer {', '.join(trainers)}"
     return "" if all(c.alignment_batches for c in shown) else (
         "shows alignment, which trials with alignment_batches 0 do not measure")

@@ -192,7 +192,7 @@ def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 def stated_of(config: TrialConfig) -> str:
     """Describe the event that a trainer states for a trial with its noise."""
     trainer = config.parts.trainer
-    return f"of every {trainer.per} trainer '{trainer.name}' states {trainer.states(config)}"
+    return f"of every {trainer.per} trainer '{trainer.name}' states {trainer.stated_event(config)}"
 
 
 def _stated_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:

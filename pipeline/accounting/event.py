@@ -32,12 +32,12 @@ from pipeline.accounting.curves import (
     without_replacement_rdp,
 )
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.trials.mechanism import LEAST_DELTA_PER_STEP, LEAST_NOISE_OVER_C
+from pipeline.trials.mechanism import MIN_DELTA_PER_STEP, MIN_NOISE_OVER_C
 from pipeline.trials.part import PARTS, load, parts_of
 from pipeline.trials.sampler import RELATIONS, Sampler
 
 CONVERSIONS = {"pld": "pld", "rdp/improved": "improved", "rdp/classic": "classic", "gdp": "exact"}
-LEAST_NOISE_OVER_SENSITIVITY = LEAST_NOISE_OVER_C / 2  # the sensitivity is 2 C under replace-one
+LEAST_NOISE_OVER_SENSITIVITY = MIN_NOISE_OVER_C / 2  # the sensitivity is 2 C under replace-one
 LITTLE_NOISE = 0.4  # below it the loss of one step spreads over tens, so the grid is `COARSEST`
 
 
@@ -306,7 +306,7 @@ def pld_epsilon(losses: LossDistribution, delta: float, steps: int) -> float:
     Raises:
         UnsupportedAccounting: if rounding takes more than delta/10.
     """
-    if delta < (least := steps * LEAST_DELTA_PER_STEP):
+    if delta < (least := steps * MIN_DELTA_PER_STEP):
         raise UnsupportedAccounting(f"delta: must be at least {least:.3g} for a privacy-loss distribution of {steps} "
                                     f"steps, below which its rounding errors count, got {delta:.3g}; use a larger one, "
                                     "or an accountant other than pld")

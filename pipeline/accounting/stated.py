@@ -33,7 +33,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from pipeline.accounting.curves import ORDERS, improved_conversion
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.mechanism import LEAST_DELTA_PER_STEP
+from pipeline.trials.mechanism import MIN_DELTA_PER_STEP
 from pipeline.trials.trainer import STEP, Trainer
 
 
@@ -138,7 +138,7 @@ def _by_losses(made: PLDAccountant, steps: int, delta: float) -> float:
         made: the accountant, after composition.
         steps: composed mechanisms.
     """
-    least = steps * LEAST_DELTA_PER_STEP
+    least = steps * MIN_DELTA_PER_STEP
     return float(made.get_epsilon(delta - least / 10)) if delta >= least else math.inf
 
 
@@ -198,7 +198,7 @@ def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
         raise ConfigError(f"trainer_version: version {config.trainer_version} of trainer '{trainer.name}' states what "
                           f"its trials cost, and version {trainer.version} is loaded; load that file")
     try:
-        event = trainer.states(config)
+        event = trainer.stated_event(config)
     except Exception as error:
         line = next((f":{frame.lineno}" for frame in reversed(traceback.extract_tb(error.__traceback__))
                      if frame.filename == trainer.source), "")

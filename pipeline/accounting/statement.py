@@ -82,7 +82,7 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
         earlier: epochs that the trial released before with other secret noise; epsilon covers them too.
     """
     trainer = config.parts.trainer
-    if trainer.own:
+    if trainer.built_in:
         model = f"{config.network} {'-'.join(map(str, config.layer_sizes))}"
     else:
         model = f"trainer `{trainer.name}` (version {config.trainer_version})"
@@ -295,7 +295,7 @@ def _extension_notes(config: TrialConfig) -> list[str]:
     and an assumption on the device if one projects the errors.
     """
     parts = config.parts
-    signals = ("learning signals depend on one record each" if parts.trainer.own else
+    signals = ("learning signals depend on one record each" if parts.trainer.built_in else
                "rows depend on one record each, and models on what was released of them alone")
     statements = (("contributions are bounded", parts.mechanism.name, parts.mechanism.guarantee),
                   ("errors depend on one record each", config.loss, parts.loss.per_record),

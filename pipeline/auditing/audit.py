@@ -66,7 +66,7 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
     chosen = [(k, t) for k, t in enumerate(trials, start=1) if number in (None, k)]
     _check_steps(steps, [t for _, t in chosen])
     for k, trial in chosen:
-        if trial.parts.trainer.own and not trial.split_sizes[1]:
+        if trial.parts.trainer.built_in and not trial.split_sizes[1]:
             raise ConfigError(f"validation_fraction: must be > 0, as the row space attack needs records that were held "
                               f"out, got 0.0 (trial {k})")
     loaded: dict[str, Dataset] = {}
@@ -91,7 +91,7 @@ def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int 
 
 def _check_steps(steps: int, trials: Sequence[TrialConfig]) -> None:
     """Refuse more steps to attack than the shortest epoch of the trials has."""
-    fewest = min((t.steps_per_epoch for t in trials if t.parts.trainer.own), default=1)
+    fewest = min((t.steps_per_epoch for t in trials if t.parts.trainer.built_in), default=1)
     if not 1 <= steps <= fewest:
         raise ConfigError(f"--steps: must be at least 1 and at most the {fewest} of an epoch, got {steps}")
 
@@ -118,7 +118,7 @@ def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterat
     apply.
     """
     noisy = with_noise(trial)
-    found = _found(name, noisy, data, steps) if trial.parts.trainer.own else _of_trainer(name, noisy, data)
+    found = _found(name, noisy, data, steps) if trial.parts.trainer.built_in else _of_trainer(name, noisy, data)
     for finding in found:
         yield dataclasses.replace(finding, public=finding.public or trial.disclosure == "plain")
 

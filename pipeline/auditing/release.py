@@ -70,7 +70,7 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     """
     mu, cpu = step_mu(config), torch.device("cpu")
     config = with_noise(TrialConfig(config.given, delta=delta))
-    own = config.parts.trainer.own
+    own = config.parts.trainer.built_in
     net = make_network(config, [config.seed]) if own else Flat(config)
     matrices = make_feedback(Pack((config,)), net, cpu).matrices if config.denoise else None
     mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu, matrices)

@@ -13,7 +13,7 @@ import yaml
 
 from pipeline.experiment.preset import by_preset, filled
 from pipeline.trials.config import ConfigError, TrialConfig, settings
-from pipeline.trials.feature_file import located
+from pipeline.trials.feature_file import with_located_features
 from pipeline.trials.fields import SYNONYMS, accepted, known_fields, renamed
 
 PARTS = ("selection", "search", "stop", "budget")  # parts of a file with entries that --set can change
@@ -257,7 +257,8 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple
             assignments = ", ".join(f"{field}={value}" for field, value in values.items())
             place = f"{prefix}grid[{assignments}]" if values else f"{prefix}base"
             try:
-                config = TrialConfig.from_mapping(located(filled(preset, {**case_base, **values}), folder))
+                settings = with_located_features(filled(preset, {**case_base, **values}), folder)
+                config = TrialConfig.from_mapping(settings)
             except ConfigError as error:
                 raise ConfigError(_locate(str(error), prefix, case, top, indices)) from None
             yield place, config, places

@@ -230,7 +230,7 @@ def advice(version: str, trials: Sequence[tuple[TrialConfig, Mapping[str, Any]]]
     """
     groups: dict[tuple[str, str, str], list[tuple[TrialConfig, Mapping[str, Any], Recommendation]]] = {}
     for trial, written in trials:
-        if not trial.parts.trainer.own:
+        if not trial.parts.trainer.built_in:
             continue
         with contextlib.suppress(ConfigError):  # nothing is recommended for it
             recommendation = recommend(version or VERSIONS[-1], {name: getattr(trial, name) for name in written})

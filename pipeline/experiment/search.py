@@ -31,7 +31,7 @@ from typing import Any
 from pipeline.experiment.grid import read_mapping
 from pipeline.experiment.preset import by_preset, filled
 from pipeline.trials.config import ConfigError, TrialConfig, settings
-from pipeline.trials.feature_file import located
+from pipeline.trials.feature_file import with_located_features
 from pipeline.trials.fields import check_whole, known_fields
 from pipeline.trials.records import ACCURACY
 
@@ -161,7 +161,7 @@ def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | N
                           f"got {given['metric']!r}")
     base = top.get("base") or {}
     space = _space(given["space"], base)
-    return Search(**{**given, "base": located(base, folder), "space": space, "preset": preset})
+    return Search(**{**given, "base": with_located_features(base, folder), "space": space, "preset": preset})
 
 
 def _space(given: Any, base: Mapping[str, Any]) -> dict[str, Domain]:

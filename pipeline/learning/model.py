@@ -23,7 +23,7 @@ def check_known_network(config: TrialConfig) -> None:
     Raises:
         ConfigError: if only the trial's trainer knows the network.
     """
-    if not config.parts.trainer.own:
+    if not config.parts.trainer.built_in:
         raise ConfigError(f"trainer: '{config.trainer}' alone knows its network, got trial {config.trial_key}; "
                           "`Reader.weights` has its weights by name, for `load_state_dict` of a module that it makes")
 

@@ -136,7 +136,7 @@ def as_lines(plan: DryRun) -> Iterator[str]:
     if maps := computed_features(experiment.trials):
         yield (f"features: {', '.join(maps)}, computed before training or read from the cache, once for each setting, "
                "and not in the estimate")
-    if trainers := sorted({trial.trainer for trial in experiment.trials if not trial.parts.trainer.own}):
+    if trainers := sorted({trial.trainer for trial in experiment.trials if not trial.parts.trainer.built_in}):
         yield f"trainers: {', '.join(trainers)}, whose time is not in the estimate"
     if experiment.ignored:
         yield f"ignored: {experiment.ignored}"

@@ -31,7 +31,7 @@ def estimate_seconds(packs: Sequence[Pack], workers: int, opus: int, threads: in
     torch.set_num_threads(threads)
     steps: dict[tuple[str, int], float] = {}  # (pack_key, trials) -> seconds of a step
     work = {False: 0.0, True: 0.0}  # whether a pack holds an OPU -> seconds
-    for pack in (pack for pack in packs if pack.shared.parts.trainer.own):  # the time of users' trainers is not known
+    for pack in (pack for pack in packs if pack.shared.parts.trainer.built_in):  # times of users' trainers are unknown
         kind = pack.shared.pack_key, len(pack.trials)
         if kind not in steps:
             steps[kind] = _step_seconds(pack, torch.device(device))

@@ -196,7 +196,7 @@ def check_trainers(store: Reader, trials: Sequence[TrialConfig]) -> list[str]:
     Raises:
         ConfigError: for a changed statement.
     """
-    by_key = {trial.trial_key: trial for trial in trials if not trial.parts.trainer.own}
+    by_key = {trial.trial_key: trial for trial in trials if not trial.parts.trainer.built_in}
     by_trainer = {trial.trainer: trial for trial in by_key.values()}
     if not by_key or not store.is_open:
         return []

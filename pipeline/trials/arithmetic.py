@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.trials import steps
 from pipeline.trials.fields import ConfigError, listed_or
-from pipeline.trials.part import PARTS, Part, part
+from pipeline.trials.part import PARTS, SLOTS, Part, part
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
@@ -52,7 +52,7 @@ class Integer(Arithmetic):
 
     def check(self, trial: TrialConfig) -> None:
         """Refuse parts without an integer version, and sizes with sums above 32 bits."""
-        if not trial.parts.trainer.own:
+        if not trial.parts.trainer.built_in:
             return
         self._check_parts(trial)
         self._check_inputs(trial)
@@ -60,14 +60,14 @@ class Integer(Arithmetic):
 
     def _check_parts(self, trial: TrialConfig) -> None:
         """Refuse integer arithmetic with a part that has no integer form, naming the parts that have one."""
-        for slot, attribute in (("mechanism", "mechanism"), ("network", "network"), ("algorithm", "feedback"),
-                                ("projector", "projector"), ("loss", "loss")):
-            chosen = getattr(trial.parts, attribute)
-            if chosen.not_integer:
-                others = [name for name, cls in PARTS[slot].items() if not cls.not_integer and name != "none"]
-                raise ConfigError(f"arithmetic: 'integer' does not go with {slot} '{chosen.name}': "
-                                  f"{chosen.not_integer}; use {slot} {listed_or(others)}, or arithmetic 'float32'"
-                                  + (" with noise 'research'" if trial.secure else ""))
+        for slot in ("mechanism", "network", "algorithm", "projector", "loss"):
+            chosen = getattr(trial.parts, SLOTS[slot])
+            reason = chosen.not_integer
+            if reason:
+                supported = [name for name, cls in PARTS[slot].items() if not cls.not_integer and name != "none"]
+                floating = "arithmetic 'float32'" + (" with noise 'research'" if trial.secure else "")
+                raise ConfigError(f"arithmetic: 'integer' does not go with {slot} '{chosen.name}': {reason}; use "
+                                  f"{slot} {listed_or(supported)}, or {floating}")
 
     def _check_inputs(self, trial: TrialConfig) -> None:
         """Refuse inputs of unknown or extreme norm: the step of the integers follows from it."""
@@ -80,13 +80,13 @@ class Integer(Arithmetic):
 
     def _check_sizes(self, trial: TrialConfig) -> None:
         """Refuse batches or layers whose sums exceed 32 bits, and noise whose grid is coarser than contributions."""
-        most = steps.most_terms()
-        if trial.batch_size > most // 2:
-            raise ConfigError(f"batch_size: must be at most {most // 2} with arithmetic 'integer', whose sums have 32 "
-                              f"bits, got {trial.batch_size}")
-        if max(trial.layer_sizes) > most:
-            raise ConfigError(f"hidden: layers must have at most {most} inputs with arithmetic 'integer', whose sums "
-                              f"have 32 bits, got {max(trial.layer_sizes)}")
+        max_terms = steps.max_terms()  # of a 32-bit sum
+        if trial.batch_size > max_terms // 2:
+            raise ConfigError(f"batch_size: must be at most {max_terms // 2} with arithmetic 'integer', whose sums "
+                              f"have 32 bits, got {trial.batch_size}")
+        if max(trial.layer_sizes) > max_terms:
+            raise ConfigError(f"hidden: layers must have at most {max_terms} inputs with arithmetic 'integer', whose "
+                              f"sums have 32 bits, got {max(trial.layer_sizes)}")
         largest = steps.largest_noise(trial)
         if trial.noise_multiplier / trial.parts.mechanism.excess(trial) > largest:
             raise ConfigError(f"noise_multiplier: must be at most {largest:.3g} with arithmetic 'integer', or the grid "

@@ -72,7 +72,7 @@ class Camera:
 
     @property
     def effective_sigma(self) -> float:
-        """Return the standard deviation of the camera's noise on one component of B e, in units of an entry of B.
+        """Return the standard deviation of the camera's noise on one component of B e, in units of the entries of B.
 
         B is the feedback matrix and e the error, here with one entry +1 and one -1. The average is over pixels.
         Saturation is ignored, and rounding counts as uniform noise. With unlimited light and a much brighter reference
@@ -87,30 +87,32 @@ class Camera:
         The difference of two exposures of one part of e has variance 2 phi (r^2 + |a.x|^2). With one mirror on, the
         mean of |a.x|^2 is 2 std^2.
         """
-        return math.sqrt(4 * self.photons_per_unit * self._bright) / (4 * self.photons_per_unit * self.reference)
+        phi = self.photons_per_unit
+        return math.sqrt(4 * phi * self._mean_intensity) / (4 * phi * self.reference)
 
     @property
     def floor_sigma(self) -> float:
         """Return the part of `effective_sigma` from dark counts, read noise and rounding: it falls as 1/photons."""
-        return math.sqrt(4 * self._electronic) / (4 * self.photons_per_unit * self.reference)
+        return math.sqrt(4 * self._dark_variance) / (4 * self.photons_per_unit * self.reference)
 
     def with_sigma(self, sigma: float) -> Camera:
-        """Return this camera with the light that gives `effective_sigma` = sigma > 0, in units of an entry of B.
+        """Return this camera with as much light as gives `effective_sigma` = sigma > 0, in units of an entry of B.
 
-        It solves the quadratic equation of phi, photo-electrons per unit of intensity.
+        With phi photo-electrons per unit of intensity, it solves a phi^2 - 4 I phi - 4 V = 0 for a = (4 r sigma)^2.
+        Here r is the reference, I the mean intensity, and V the variance without light.
         """
-        bright, scaled = self._bright, (4 * self.reference * sigma) ** 2
-        phi = (2 * bright + math.sqrt(4 * bright**2 + 4 * scaled * self._electronic)) / scaled
+        intensity, a = self._mean_intensity, (4 * self.reference * sigma) ** 2
+        phi = (2 * intensity + math.sqrt(4 * intensity**2 + 4 * a * self._dark_variance)) / a
         return replace(self, photons=phi * self.photons / self.photons_per_unit)
 
     @property
-    def _bright(self) -> float:
-        """Return the mean intensity of an exposure, one mirror on."""
+    def _mean_intensity(self) -> float:
+        """Return the mean intensity on a pixel in one exposure with one mirror on, in units of B squared."""
         return self.reference**2 + 2 * self.std**2
 
     @property
-    def _electronic(self) -> float:
-        """Return the variance of an exposure without light, in electrons^2."""
+    def _dark_variance(self) -> float:
+        """Return the variance of an exposure without light, in electrons^2: dark counts, read noise and rounding."""
         return self.dark_counts + self.read_noise**2 + self.adc_step**2 / 12
 
 

@@ -17,15 +17,16 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pipeline.trials.condition import chosen, positive, zero
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.mechanism import Gaussian
 from pipeline.trials.network import ACTIVATION_SLOPES, ACTIVATION_SUPREMA
-from pipeline.trials.part import again, chosen, part, positive, setting, zero
+from pipeline.trials.part import again, part, setting
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
-LONGEST_ERROR = math.sqrt(2)  # ||softmax(z) - onehot(y)||^2 = (1 - p_y)^2 + sum of the other p^2 <= 2
+MAX_ERROR_NORM = math.sqrt(2)  # ||softmax(z) - onehot(y)||^2 = (1 - p_y)^2 + sum of the other p^2 <= 2
 _CLIPS = chosen("bounding", "clip")
 
 
@@ -81,10 +82,10 @@ class Component(Gaussian):
         return excess(trial)
 
     def factor_bounds(self, trial: TrialConfig) -> list[tuple[float, float]]:
-        """Return (bound on ||delta^l||/C, bound on ||h^{l-1}||) for every layer l.
+        """Return (bound on ||delta^l||/C, bound on ||h^{l-1}||) for every layer l = 1..L.
 
         delta^l is a record's learning signal, h^{l-1} its activations, and C the bound on its whole contribution. With
-        `bounding: scale`, ||delta^l|| is at most C/sqrt(L) for L layers.
+        `bounding: scale`, ||delta^l|| is at most C/sqrt(L).
         """
         activations = activation_bounds(trial)
         deltas = delta_bounds(trial, error_bound(trial))
@@ -110,17 +111,17 @@ class Component(Gaussian):
                               "device's own, got projector 'opu_physical'; use 'per_example'")
 
     def _check_excess(self, trial: TrialConfig) -> None:
-        """Refuse noise too small for the accountants, where a record may contribute more than the norm C of the noise.
+        """Refuse noise too small for the accountants if a record may contribute more than C, the norm of the noise.
 
-        Accountants divide the noise multiplier by the excess, largest contribution over C, and need a least value after
-        that. Zero noise is accepted: such a trial has no epsilon.
+        Accountants divide the noise multiplier by the excess ratio, the largest contribution over C. The result must
+        reach the sampler's minimum. Zero noise is accepted: such a trial has no epsilon.
         """
-        ratio = excess(trial)
-        least = trial.parts.sampler.least_noise * ratio
-        if ratio > 1 and 0 < self.noise_multiplier < least:
-            raise ConfigError(f"noise_multiplier: must be at least {least:.3g} with sampler '{trial.sampler}' where a "
-                              f"record contributes up to {ratio:.4g} times the norm that noise is measured by "
-                              "(error_clip, tau_h_rule), or nothing is accounted for, got "
+        excess_ratio = excess(trial)
+        min_multiplier = trial.parts.sampler.min_noise * excess_ratio
+        if excess_ratio > 1 and 0 < self.noise_multiplier < min_multiplier:
+            raise ConfigError(f"noise_multiplier: must be at least {min_multiplier:.3g} with sampler '{trial.sampler}' "
+                              f"where a record contributes up to {excess_ratio:.4g} times the norm that noise is "
+                              "measured by (error_clip, tau_h_rule), or nothing is accounted for, got "
                               f"{self.noise_multiplier}")
 
     def _check_target_norm(self, trial: TrialConfig) -> None:
@@ -130,94 +131,112 @@ class Component(Gaussian):
                 raise ConfigError("target_norm: must be > 0 with mechanism 'component' and network 'convnet', as the "
                                   "part of a record in a convolution is clipped to target_norm/sqrt(L), got 0.0")
             return
-        least = least_target_norm(trial)
-        if self.target_norm <= least:
-            layers = len(trial.layers)
-            raise ConfigError(f"target_norm: must be > {least:.4g}, which ||delta|| <= {least / layers**0.5:.4g} in "
-                              f"each of {layers} layers takes without any activation (lower tau_e or feedback_norm to "
+        infimum = min_target_norm(trial)
+        if self.target_norm <= infimum:
+            n_layers = len(trial.layers)
+            raise ConfigError(f"target_norm: must be > {infimum:.4g}, which ||delta|| <= "
+                              f"{infimum / n_layers**0.5:.4g} in each of {n_layers} layers takes without any "
+                              "activation (lower tau_e or feedback_norm to "
                               f"lower it), got {self.target_norm}")
 
 
-def delta_bounds(c: TrialConfig, error: float) -> tuple[float, ...]:
+def delta_bounds(trial: TrialConfig, error: float) -> tuple[float, ...]:
     """Return the bound on the learning signal's norm ||delta^l|| in each fully connected layer, if ||e|| <= `error`.
 
     e is the error at the output. In hidden layers the bound is beta error sup|phi'|, with beta the spectral norm of the
     feedback matrix and phi' the slope of the activation. In the output layer it is `error` itself.
     """
-    hidden = c.feedback_norm * error * ACTIVATION_SLOPES[c.activation]
-    return (*[hidden] * len(c.hidden), error)
+    hidden = trial.feedback_norm * error * ACTIVATION_SLOPES[trial.activation]
+    return (*[hidden] * len(trial.hidden), error)
 
 
-def error_bound(c: TrialConfig) -> float:
+def error_bound(trial: TrialConfig) -> float:
     """Return the bound on ||e||: tau_e, or max(tau_e, sqrt 2) if e is not clipped."""
-    return c.tau_e if c.error_clip else max(c.tau_e, LONGEST_ERROR)
+    return trial.tau_e if trial.error_clip else max(trial.tau_e, MAX_ERROR_NORM)
 
 
-def layer_bound(c: TrialConfig) -> float:
+def layer_bound(trial: TrialConfig) -> float:
     """Return C/sqrt(L), each layer's share of a target C."""
-    return c.target_norm / math.sqrt(len(c.layers))
+    return trial.target_norm / math.sqrt(len(trial.layers))
 
 
-def conv_bounds(c: TrialConfig) -> tuple[float, ...]:
-    """Return the bound on a record's part in each convolution, weights and bias together: C/sqrt(L)."""
-    return (layer_bound(c),) * (len(c.layers) - len(c.hidden) - 1)
+def conv_bounds(trial: TrialConfig) -> tuple[float, ...]:
+    """Return the bound C/sqrt(L) on a record's part in each convolution, weights and bias together."""
+    n_dense = len(trial.hidden) + 1  # fully connected layers: hidden ones and the output layer
+    return (layer_bound(trial),) * (len(trial.layers) - n_dense)
 
 
-def activation_bounds(c: TrialConfig) -> tuple[float, ...]:
+def activation_bounds(trial: TrialConfig) -> tuple[float, ...]:
     """Return the bound tau_h on the norm of the activations that enter each fully connected layer.
 
     Without a target norm it is the setting `tau_h`. With a target norm C for L layers, it solves ||delta^l|| sqrt(1 +
     tau_h^2) = C/sqrt(L), with delta^l the learning signal at ||e|| = tau_e. `per_layer` solves it for every layer.
     `published` solves it for the first and takes it for all; the output layer's inputs may be shorter by nature.
     """
-    bounds_on_delta = delta_bounds(c, c.tau_e)
-    if not c.target_norm:
-        return (c.tau_h,) * len(bounds_on_delta)
-    if c.tau_h_rule == "per_layer":
-        return tuple(_longest_activation(c, bound) for bound in bounds_on_delta)
-    tau_h = _longest_activation(c, bounds_on_delta[0])
-    largest_norm = ACTIVATION_SUPREMA[c.activation] * math.sqrt(c.hidden[-1]) if c.hidden else math.inf
-    return (*[tau_h] * len(c.hidden), min(tau_h, largest_norm))
+    bounds_on_delta = delta_bounds(trial, trial.tau_e)
+    if not trial.target_norm:
+        return (trial.tau_h,) * len(bounds_on_delta)
+    if trial.tau_h_rule == "per_layer":
+        return tuple(_max_activation_norm(trial, bound) for bound in bounds_on_delta)
+    tau_h = _max_activation_norm(trial, bounds_on_delta[0])
+    largest_norm = ACTIVATION_SUPREMA[trial.activation] * math.sqrt(trial.hidden[-1]) if trial.hidden else math.inf
+    return (*[tau_h] * len(trial.hidden), min(tau_h, largest_norm))
 
 
-def _longest_activation(c: TrialConfig, of_delta: float) -> float:
-    """Return the tau_h with which a layer's part has the norm C/sqrt(L), its share of the target norm C.
+def _max_activation_norm(trial: TrialConfig, delta_bound: float) -> float:
+    """Return the bound tau_h on a layer's inputs that solves delta sqrt(1 + tau_h^2) = C/sqrt(L).
+
+    C/sqrt(L) is the layer's share of the target norm C.
 
     Args:
-        of_delta: bound on the layer's learning signal.
+        delta_bound: delta, the bound on the norm of the layer's learning signal.
     """
-    return math.sqrt((layer_bound(c) / of_delta) ** 2 - 1)
+    return math.sqrt((layer_bound(trial) / delta_bound) ** 2 - 1)
 
 
-def least_target_norm(c: TrialConfig) -> float:
-    """Return the infimum of the target norms C that leave every layer a tau_h > 0."""
-    of_delta = delta_bounds(c, c.tau_e)
-    return (max(of_delta) if c.tau_h_rule == "per_layer" else of_delta[0]) * math.sqrt(len(c.layers))
+def min_target_norm(trial: TrialConfig) -> float:
+    """Return the norm that a target norm C must exceed, so that activations of every layer may have a norm tau_h > 0.
+
+    The tau_h of a layer solves delta sqrt(1 + tau_h^2) = C/sqrt(L), so C must exceed delta sqrt(L), with delta the
+    bound on the layer's learning signal and L the number of layers.
+    """
+    bounds_on_delta = delta_bounds(trial, trial.tau_e)
+    deciding = max(bounds_on_delta) if trial.tau_h_rule == "per_layer" else bounds_on_delta[0]
+    return deciding * math.sqrt(len(trial.layers))
 
 
-def scales_to_bound(c: TrialConfig) -> bool:
+def scales_to_bound(trial: TrialConfig) -> bool:
     """Whether a record's part in each layer is scaled to exactly C/sqrt(L) (`bounding: scale`)."""
-    return c.bounding == "scale" and c.target_norm > 0
+    return trial.bounding == "scale" and trial.target_norm > 0
 
 
-def stated_norm(c: TrialConfig) -> float:
-    """Return the target C, or sqrt(sum_l ||delta^l||^2 (1 + tau_h^2)) at ||e|| = tau_e."""
-    return c.target_norm or math.sqrt(sum(bound**2 for bound in delta_bounds(c, c.tau_e)) * (1 + c.tau_h**2))
+def stated_norm(trial: TrialConfig) -> float:
+    """Return the norm to which noise is scaled: the target C, or sqrt(sum_l ||delta^l||^2 (1 + tau_h^2)) without one.
 
-
-def contribution_norm(c: TrialConfig) -> float:
-    """Return the largest norm of a record's contribution: the root of the summed squared bounds on its parts.
-
-    The squared bound is C^2/L for a convolution, with C the target norm and L the layers. It is ||delta^l||^2 (1 +
-    tau_h^2) for a fully connected layer, the 1 for the bias.
+    ||delta^l|| is the bound on the learning signal of layer l if the error e is clipped to ||e|| <= tau_e.
     """
-    equals_stated = c.error_clip and (c.tau_h_rule == "per_layer" or not c.target_norm)
-    if equals_stated or scales_to_bound(c):
-        return stated_norm(c)
-    dense = zip(delta_bounds(c, error_bound(c)), activation_bounds(c), strict=True)
-    return math.sqrt(sum(part**2 for part in conv_bounds(c)) + sum(d**2 * (1 + h**2) for d, h in dense))
+    if trial.target_norm:
+        return trial.target_norm
+    sum_of_squares = sum(bound**2 for bound in delta_bounds(trial, trial.tau_e))
+    return math.sqrt(sum_of_squares * (1 + trial.tau_h**2))
 
 
-def excess(c: TrialConfig) -> float:
+def contribution_norm(trial: TrialConfig) -> float:
+    """Return the bound on the norm of a record's contribution: the root of the summed squared bounds on its layers.
+
+    The squared bound is C^2/L for each convolution, with C the target norm and L the number of layers. It is
+    ||delta^l||^2 (1 + tau_h^2) for a fully connected layer, with delta^l its learning signal, tau_h the bound on its
+    inputs, and 1 for its bias.
+    """
+    equals_stated = trial.error_clip and (trial.tau_h_rule == "per_layer" or not trial.target_norm)
+    if equals_stated or scales_to_bound(trial):
+        return stated_norm(trial)
+    of_convolutions = sum(bound**2 for bound in conv_bounds(trial))
+    bounds = zip(delta_bounds(trial, error_bound(trial)), activation_bounds(trial), strict=True)
+    of_dense_layers = sum(delta**2 * (1 + tau_h**2) for delta, tau_h in bounds)
+    return math.sqrt(of_convolutions + of_dense_layers)
+
+
+def excess(trial: TrialConfig) -> float:
     """Return the largest contribution of a record over the norm to which its noise is scaled."""
-    return contribution_norm(c) / stated_norm(c)
+    return contribution_norm(trial) / stated_norm(trial)

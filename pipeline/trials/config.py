@@ -91,48 +91,56 @@ class TrialConfig:
             if value != SETTINGS[name].default:
                 check(SETTINGS[name], value)
         self._compose(values)
-        if settled := {name: value for part in self.parts for name, value in part.settled(self).items()}:
-            values |= settled
-            self._compose(values)
+        settled: dict[str, Any] = {}  # settings that follow from others, such as the digest of a file
+        for part in self.parts:
+            settled |= part.settled(self)
+        if settled:
+            self._compose({**values, **settled})
         for part in (self.parts.trainer, *self.parts):  # the trainer's own slots are checked first
             part.check(self)
 
     def _compose(self, values: Mapping[str, Any]) -> None:
-        """Set the trial's parts, its unused settings and `_flat`, the value of every setting of its parts.
+        """Set the trial's attributes from its settings: `given`, `parts`, `unused`, and `_flat`, the value by setting.
 
-        A trainer may bring parts of its own for some slots. The projector depends on the algorithm if it is left open.
+        A part answers the question of a slot, such as which mechanism. A trainer may bring its own parts for some
+        slots. If no projector is given, the algorithm's first one is taken.
 
         Args:
             values: settings by name, with their final types.
         """
-        chosen: dict[str, Any] = {}  # each a subclass of its slot's base class
         names: dict[str, Any] = {slot: values.get(slot) or SETTINGS[slot].default for slot in SLOTS}
-        brings = parts_of("trainer", Trainer)[names["trainer"]].brings
+        own_parts = parts_of("trainer", Trainer)[names["trainer"]].brings
+        chosen: dict[str, Any] = {}  # each a subclass of its slot's base class
         for slot, attribute in SLOTS.items():
-            name = names[slot]
-            cls = brings.get(slot) or PARTS[slot][name or chosen["feedback"].projectors[0]]
+            name = names[slot] or chosen["feedback"].projectors[0]  # only the projector's default is empty
+            cls = own_parts.get(slot) or PARTS[slot][name]
             chosen[attribute] = cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
-        flat = {f.name: getattr(part, f.name) for part in chosen.values() for f in fields(part)}
+        flat: dict[str, Any] = {}
+        for part in chosen.values():
+            flat |= {f.name: getattr(part, f.name) for f in fields(part)}
         unused = {name: value for name, value in values.items()
                   if name not in flat and name not in SLOTS and value != SETTINGS[name].default}
-        flat |= unused | {slot: chosen[attribute].name for slot, attribute in SLOTS.items()}
+        flat |= unused
+        flat |= {slot: chosen[attribute].name for slot, attribute in SLOTS.items()}
         self.__dict__.update(given=tuple(sorted(values.items())), parts=Parts(**chosen),
                              unused=tuple(sorted(unused.items())), _flat=flat)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the value of a setting: the trial's, or the default if no part has it.
+        """Return the value of a setting: the trial's, or the default if no part of the trial has the setting.
 
-        After unpickling in another process, the parts are composed first.
+        Python calls this for a name that is no attribute. A pickled trial has only `given`, so in another process the
+        first access to its parts composes them.
         """
-        if name in ("parts", "unused", "_flat") and "given" in self.__dict__:  # unpickled in another process
+        if name in ("parts", "unused", "_flat") and "given" in self.__dict__:
             self._compose(dict(self.given))
             return self.__dict__[name]
         name = SYNONYMS.get(name, name)
-        if not name.startswith("_"):
-            if name in (flat := self._flat):
-                return flat[name]
-            if name in SETTINGS:
-                return SETTINGS[name].default
+        if name.startswith("_"):
+            raise AttributeError(f"'TrialConfig' object has no attribute '{name}'")
+        if name in self._flat:
+            return self._flat[name]
+        if name in SETTINGS:
+            return SETTINGS[name].default
         raise AttributeError(f"'TrialConfig' object has no attribute '{name}'")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -148,12 +156,15 @@ class TrialConfig:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return the full batches in one pass; a smaller last batch is left out, so every step has m records."""
+        """Return the number of steps in one pass over the training records, each of m = `batch_size` records.
+
+        A smaller last batch is left out.
+        """
         return self.split_sizes[0] // self.batch_size
 
     @property
     def sampling_rate(self) -> float:
-        """Return q = m/N, from public numbers."""
+        """Return q = m/N, with m the batch size and N the number of training records."""
         return self.batch_size / self.split_sizes[0]
 
     @property
@@ -163,7 +174,10 @@ class TrialConfig:
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
-        """Return (n_0, ..., n_L): input, outputs of hidden layers (pooled for convolutions), classes."""
+        """Return the widths (n_0, ..., n_L): the input, the output of each hidden layer, and the classes.
+
+        The output of a convolution is counted after pooling.
+        """
         layers = self.layers
         return (layers[0].n_in, *(layer.n_out for layer in layers))
 
@@ -185,12 +199,12 @@ class TrialConfig:
     @property
     def disclosure(self) -> str:
         """Return how private records are logged: one of `release.DISCLOSURES`."""
-        return self.private_metrics or self.parts.release.in_effect(self)
+        return self.private_metrics or self.parts.release.default_metrics(self)
 
     @property
     def hides_errors(self) -> bool:
         """Whether exception messages stay in the private folder, because they may contain private records."""
-        return self.secure or (not self.parts.trainer.own and self.disclosure != "plain")
+        return self.secure or (not self.parts.trainer.built_in and self.disclosure != "plain")
 
     @property
     def draws_fresh_noise(self) -> bool:
@@ -230,7 +244,7 @@ class TrialConfig:
     @functools.cached_property
     def _used(self) -> dict[str, Any]:
         """Return the settings that this trial uses, as JSON values, sorted by name."""
-        values = {slot: self._flat[slot] for slot in SLOTS if _names_itself(SETTINGS[slot], self)}
+        values = {slot: self._flat[slot] for slot in SLOTS if _is_in_identity(SETTINGS[slot], self)}
         for part in self.parts:
             values |= {f.name: plain(getattr(part, f.name)) for f in fields(part) if uses(part, f, self)}
         if "private_metrics" in values:
@@ -244,10 +258,16 @@ class TrialConfig:
 
     @property
     def pack_key(self) -> str:
-        """Return the key of packs: trials with equal keys may train together, but a user's trainer trains alone."""
-        if not self.parts.trainer.own:
+        """Return a key that is equal for trials that may train together, in one pack.
+
+        They differ only in settings that leave the shapes of tensors as they are (`per_trial`). A trial of a user's
+        trainer trains alone.
+        """
+        if not self.parts.trainer.built_in:
             return self.trial_key
-        return digest({k: v for k, v in self.canonical().items() if not SETTINGS[k].metadata["per_trial"]})
+        shared = {name: value for name, value in self.canonical().items()
+                  if not SETTINGS[name].metadata["per_trial"]}
+        return digest(shared)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> TrialConfig:
@@ -259,10 +279,12 @@ class TrialConfig:
         return cls(**values)
 
 
-def _names_itself(f: dataclasses.Field[Any], trial: TrialConfig) -> bool:
-    """Whether the name of a slot's part belongs to a trial's identity."""
-    left_out = f.metadata["elide"] and getattr(trial, f.name) == f.default
-    return not left_out and all(need.holds(trial) for need in f.metadata["needs"])
+def _is_in_identity(slot: dataclasses.Field[Any], trial: TrialConfig) -> bool:
+    """Whether a trial's choice for a slot, such as its mechanism, belongs to the trial's identity."""
+    conditions = slot.metadata
+    if conditions["elide"] and getattr(trial, slot.name) == slot.default:
+        return False
+    return all(need.holds(trial) for need in conditions["needs"])
 
 
 RESERVED |= {name for name in (*vars(TrialConfig), "given", "parts", "unused") if not name.startswith("_")}

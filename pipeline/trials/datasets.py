@@ -5,6 +5,7 @@ This module imports no torch, so configurations are validated and sweeps planned
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -48,10 +49,8 @@ class DatasetSpec:
 
     @property
     def n_features(self) -> int:
-        n = 1
-        for size in self.shape:
-            n *= size
-        return n
+        """Return how many numbers a record has."""
+        return math.prod(self.shape)
 
     def split_sizes(self, validation_fraction: float, records: int = 0) -> tuple[int, int]:
         """Return sizes (train, validation) after `round(n * validation_fraction)` of n records are held out.
@@ -85,8 +84,8 @@ class Data(Part):
 
     def check(self, trial: TrialConfig) -> None:
         """Refuse more records than there are, and an empty validation set."""
-        if self.train_records > (there_are := self.spec.n_train):
-            raise ConfigError(f"train_records: must be at most the {there_are} of {self.name}, "
+        if self.train_records > self.spec.n_train:
+            raise ConfigError(f"train_records: must be at most the {self.spec.n_train} of {self.name}, "
                               f"got {self.train_records}")
         if self.validation_fraction and self.split_sizes[1] < 1:
             raise ConfigError(f"validation_fraction: leaves no validation record, got {self.validation_fraction}; "

@@ -42,12 +42,12 @@ def check_metrics(names: Iterable[str], known: Collection[str] = METRICS) -> Non
 
     Args:
         names: of the metrics.
-        known: beginnings of allowed names; `SWEEP_METRICS` has those of a whole sweep.
+        known: prefixes of allowed names; `SWEEP_METRICS` has those of a whole sweep.
 
     Raises:
         ValueError: naming the first metric that is not allowed.
     """
     for name in names:
-        if not any(name.startswith(beginning) for beginning in known):
+        if not name.startswith(tuple(known)):
             who = "a sweep may log" if known is SWEEP_METRICS else "a trial may log whose private_metrics are not plain"
             raise ValueError(f"{name}: is no metric that {who} (nothing covers it); those are {', '.join(known)}")

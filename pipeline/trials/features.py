@@ -5,20 +5,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from pipeline.trials.feature_file import check_feature_file, known_of_file
+from pipeline.trials.condition import chosen
+from pipeline.trials.feature_file import check_feature_file, file_settings
+from pipeline.trials.feature_part import Features as Features
 from pipeline.trials.fields import ConfigError
-from pipeline.trials.part import Part, again, chosen, declares, fields, part, setting, uses
+from pipeline.trials.part import again, part, setting
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
 CROPPED = 2  # rows and columns of scattering coefficients that stand for the padding, and are left out
-MOST_FEATURES = 100_000  # of a record: 14 GB of 70,000
-FEATURE_SIZE = 8.0  # standard deviations of normalised features
+MAX_FEATURES = 100_000  # of a record: 14 GB of 70,000
 ENCODER_CHANNELS = 288  # of the two layers whose activations are features
-MOST_CORRELATED = 4096  # channels that are decorrelated: some minutes of a core for their eigenvectors
 OF_ONE_RECORD = "a map of each record alone that no private record had a part in, which costs nothing"
 
 
@@ -36,118 +36,6 @@ def coefficients(scales: int, angles: int) -> int:
     return 1 + scales * angles + angles**2 * scales * (scales - 1) // 2
 
 
-class Features(Part):
-    """What a record becomes before a network takes it in.
-
-    Attributes:
-        raw: whether they are the records themselves.
-        of_file: whether they are read from a file.
-        groups: in which the features are normalised where `feature_groups` does not say.
-    """
-
-    raw: ClassVar[bool] = False
-    of_file: ClassVar[bool] = False
-    groups: ClassVar[int] = 0
-
-    @property
-    def hardware(self) -> bool:
-        """Whether computing the features takes a real OPU."""
-        return False
-
-    def shape(self, trial: TrialConfig) -> tuple[int, ...]:
-        """Return the shape of one record's features, channels first."""
-        raise NotImplementedError
-
-    def public_because(self, trial: TrialConfig) -> str:
-        """Return what the features are and why they need no privacy budget; for `privacy.notes`."""
-        raise NotImplementedError
-
-    def scale(self, trial: TrialConfig) -> float:
-        """Return the size that integer arithmetic clamps a feature to; 0 if nothing is known of the features' size."""
-        return FEATURE_SIZE if getattr(self, "feature_groups", 0) or self.standardised else 0.0
-
-    def room(self, trial: TrialConfig) -> None:
-        """Refuse settings or a data set for which the features cannot be computed.
-
-        Raises:
-            ConfigError: naming the setting.
-        """
-
-    def check(self, trial: TrialConfig) -> None:
-        """Refuse features that the data set has no room for, and groups or decorrelation that do not fit the channels.
-
-        Raises:
-            ConfigError: naming the setting.
-        """
-        self.room(trial)
-        shape, groups = self.shape(trial), getattr(self, "feature_groups", 0)
-        if groups and shape[0] % groups:
-            raise ConfigError(f"feature_groups: must divide the {shape[0]} channels of the features, got {groups}; 0 "
-                              "normalises nothing")
-        if groups and math.prod(shape) == groups:
-            raise ConfigError(f"feature_groups: leaves groups of one value, which normalised are all 0, got {groups}; "
-                              "0 normalises nothing")
-        if not self.decorrelation:
-            return
-        if not self.standardised:
-            raise ConfigError("feature_decorrelation: takes channels that are standardised over synthetic images, got "
-                              f"{self.decorrelation:g} with feature_reference 'none'; use 'dead_leaves', or 0")
-        if shape[0] > MOST_CORRELATED:
-            raise ConfigError(f"feature_decorrelation: takes at most {MOST_CORRELATED:,} channels, got "
-                              f"{self.decorrelation:g} with {shape[0]:,}; take fewer channels, or 0")
-
-    def settled(self, trial: TrialConfig) -> dict[str, Any]:
-        """Return `feature_groups` if its -1 leaves the number of groups to the features, else nothing."""
-        if getattr(self, "feature_groups", 0) >= 0:
-            return {}
-        return {"feature_groups": 1 if self.standardised else self.groups}
-
-    def key(self, trial: TrialConfig) -> tuple[Any, ...]:
-        """Return a key that differs for different features of the same records: the name, and the settings in use."""
-        found: list[Any] = [self.name]
-        for f in fields(self):
-            if f.metadata["identity"] and uses(self, f, trial):
-                value = getattr(self, f.name)
-                # An optional number comes with its name, or it could be taken for another optional number.
-                is_optional_number = f.metadata["elide"] and isinstance(value, float)
-                found.append((f.name, value) if is_optional_number else value)
-        return tuple(found)
-
-    @property
-    def standardised(self) -> bool:
-        """Whether channels of the features are standardised over synthetic images."""
-        return getattr(self, "feature_reference", "none") != "none"
-
-    @property
-    def mirrored(self) -> bool:
-        """Whether features are averaged over a record and its mirror image."""
-        return getattr(self, "feature_mirrored", False)
-
-    @property
-    def power(self) -> float:
-        """Return the power to which features are raised."""
-        return getattr(self, "feature_power", 1.0)
-
-    @property
-    def decorrelation(self) -> float:
-        """Return the degree, from 0 to 1, to which channels are decorrelated over synthetic images."""
-        return getattr(self, "feature_decorrelation", 0.0)
-
-    @property
-    def treatment(self) -> str:
-        """Return a clause for notes: the steps that follow every map (power, mirror image, standardisation)."""
-        raised = f" (to the power {self.power:g})" if self.power != 1 else ""
-        both = " of a record and its mirror image" if self.mirrored else ""
-        if not self.standardised or not declares(self, "feature_reference"):
-            return raised + both
-        return f"{raised}{both}, standardised over synthetic images of dead leaves{self.decorrelating}"
-
-    @property
-    def decorrelating(self) -> str:
-        """Return a clause for notes on decorrelated channels, after a mention of synthetic images; may be empty."""
-        return f", channels decorrelated over these to the degree {self.decorrelation:g}" if self.decorrelation else ""
-
-
 @part("features", "pixels")
 class Pixels(Features):
     """The records themselves."""
@@ -162,18 +50,19 @@ class Pixels(Features):
         return trial.parts.data.spec.shape
 
     def scale(self, trial: TrialConfig) -> float:
-        """Return the largest size of a pixel after `inputs` shifted and scaled it."""
+        """Return the largest absolute value of a pixel on [0, 1] after it was shifted and scaled as `inputs` says."""
         if self.inputs != "standardized":
             return 1.0
         spec = trial.parts.data.spec
+        # (x - mean)/std is largest in size at x = 0 or x = 1
         return max(max(mean, 1 - mean) / std for mean, std in zip(spec.mean, spec.std, strict=True))
 
     def public_because(self, trial: TrialConfig) -> str:
-        """Return that they are the records themselves, which no map has changed."""
+        """Return what these features are, for `privacy.notes`: the records, which no map has changed."""
         return "the records themselves"
 
 
-class OfSquares(Features):
+class SquareImages(Features):
     """A map of square images."""
 
     def size(self, trial: TrialConfig) -> int:
@@ -188,28 +77,29 @@ class OfSquares(Features):
                               f"'{self.name}'; use 'pixels'")
         return shape[1]
 
-    def room_of_encoder(self, trial: TrialConfig, name: str, pools: int) -> None:
-        """Refuse images or pools that do not fit the encoder.
+    def check_encoder_size(self, trial: TrialConfig, name: str, pools: int) -> None:
+        """Refuse a data set or a number of pools that the encoder (convolutions for images) cannot take.
 
         Args:
-            name: of the setting with the pools, for messages.
+            name: name of the setting for the pools, for messages.
             pools: averages in a row (column) of a channel.
 
         Raises:
-            ConfigError: for images of other than one or three colours, or more pools than the encoder's third layer has
-                places in a row, a quarter of the image's rows.
+            ConfigError: for images without one or three colours, or for more pools than positions to average. The third
+                layer has a quarter of the image's rows.
         """
-        size, colours = self.size(trial), trial.parts.data.spec.shape[0]
+        colours = trial.parts.data.spec.shape[0]
         if colours not in (1, 3):
             raise ConfigError(f"dataset: an encoder takes images of 1 or 3 colours, and {trial.dataset} has {colours}, "
                               f"got '{trial.dataset}'; use 'patches' alone")
-        if pools > (places := size // 4):
-            raise ConfigError(f"{name}: must be at most the {places} places in a row of the encoder's third layer for "
-                              f"images of {trial.dataset}, got {pools}")
+        positions = self.size(trial) // 4
+        if pools > positions:
+            raise ConfigError(f"{name}: must be at most the {positions} places in a row of the encoder's third layer "
+                              f"for images of {trial.dataset}, got {pools}")
 
 
 @part("features", "scattering")
-class Scattering(OfSquares):
+class Scattering(SquareImages):
     """Scattering coefficients (Tramer & Boneh 2021, section 3.1)."""
 
     groups = 27
@@ -235,27 +125,31 @@ class Scattering(OfSquares):
 
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
         """Return (channels of all colours, rows, columns) of the scattering coefficients, without the padding."""
-        channels, *sizes = trial.parts.data.spec.shape
-        rows, columns = (padded_size(size, self.scattering_scales) // 2**self.scattering_scales - CROPPED
-                         for size in sizes)
-        return channels * coefficients(self.scattering_scales, self.scattering_angles), rows, columns
+        colours, *sizes = trial.parts.data.spec.shape
+        scales = self.scattering_scales
+        rows, columns = (padded_size(size, scales) // 2**scales - CROPPED for size in sizes)
+        return colours * coefficients(scales, self.scattering_angles), rows, columns
 
     def public_because(self, trial: TrialConfig) -> str:
         """Return why these features need no privacy budget: the wavelets are fixed."""
         return f"scattering coefficients{self.treatment}, {OF_ONE_RECORD}"
 
-    def room(self, trial: TrialConfig) -> None:
-        """Refuse scales J that average over more pixels than an image has, or pad more than can be reflected."""
+    def check_size(self, trial: TrialConfig) -> None:
+        """Refuse a number of scales J for which images are too small.
+
+        Scattering averages over 2^J pixels. It pads an image on both sides by reflection, with fewer pixels than the
+        image has.
+        """
         size, scales = self.size(trial), self.scattering_scales
         padding = padded_size(size, scales) - size
-        larger_side = (padding + 1) // 2  # both sides reflect pixels of the image
-        if 2**scales > size or larger_side >= size:
+        padding_of_larger_side = (padding + 1) // 2
+        if 2**scales > size or padding_of_larger_side >= size:
             raise ConfigError(f"scattering_scales: averages over 2^J pixels, of which images of {trial.dataset} have "
                               f"{size} in a row, got {scales}")
 
 
 @part("features", "patches")
-class Patches(OfSquares):
+class Patches(SquareImages):
     """Responses to patches of synthetic images (Coates & Ng 2011)."""
 
     groups = 1
@@ -277,41 +171,45 @@ class Patches(OfSquares):
     feature_decorrelation: float = again("feature_decorrelation", elide=True)
 
     @property
-    def beside(self) -> bool:
-        """Whether channels of the encoder stand beside those of patches."""
+    def with_encoder(self) -> bool:
+        """Whether the features also have the encoder's channels, after those of the patches."""
         return self.patch_beside == "encoder"
 
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
         """Return (two channels of each filter and those of the encoder, rows of pools, columns of pools)."""
-        beside = ENCODER_CHANNELS if self.beside else 0
-        return 2 * self.patch_filters + beside, self.patch_pools, self.patch_pools
+        encoder_channels = ENCODER_CHANNELS if self.with_encoder else 0
+        return 2 * self.patch_filters + encoder_channels, self.patch_pools, self.patch_pools
 
     def public_because(self, trial: TrialConfig) -> str:
         """Return why these features need no privacy budget: the filters come from synthetic images."""
-        beside = ", beside activations of convolutions trained to tell synthetic objects apart" if self.beside else ""
+        encoder = ""
+        if self.with_encoder:
+            encoder = ", beside activations of convolutions trained to tell synthetic objects apart"
         return (f"responses{self.treatment} to patches of synthetic images of dead leaves, whitened and standardised "
-                f"over these{self.decorrelating}{beside}, {OF_ONE_RECORD}")
+                f"over these{self.decorrelating}{encoder}, {OF_ONE_RECORD}")
 
-    def room(self, trial: TrialConfig) -> None:
-        """Refuse patches or pools that do not fit an image, and more features than `MOST_FEATURES`."""
+    def check_size(self, trial: TrialConfig) -> None:
+        """Refuse patches or pools that do not fit an image, and more features than `MAX_FEATURES`."""
         size = self.size(trial)
         if self.patch_size > size:
             raise ConfigError(f"patch_size: must be at most the {size} rows of images of {trial.dataset}, got "
                               f"{self.patch_size}")
-        if self.patch_pools > (places := size - self.patch_size + 1):
-            raise ConfigError(f"patch_pools: must be at most the {places} places in a row of patches of size "
+        positions = size - self.patch_size + 1
+        if self.patch_pools > positions:
+            raise ConfigError(f"patch_pools: must be at most the {positions} places in a row of patches of size "
                               f"{self.patch_size} in images of {trial.dataset}, got {self.patch_pools}; smaller "
                               "patches (patch_size) have more places")
-        if self.beside:
-            self.room_of_encoder(trial, "patch_pools", self.patch_pools)
-        if (found := math.prod(self.shape(trial))) > MOST_FEATURES:
+        if self.with_encoder:
+            self.check_encoder_size(trial, "patch_pools", self.patch_pools)
+        n_features = math.prod(self.shape(trial))
+        if n_features > MAX_FEATURES:
             raise ConfigError(f"patch_filters: with {self.patch_pools} x {self.patch_pools} pools (patch_pools) must "
-                              f"give at most {MOST_FEATURES:,} features of a record, got {self.patch_filters:,}, which "
-                              f"give {found:,}")
+                              f"give at most {MAX_FEATURES:,} features of a record, got {self.patch_filters:,}, which "
+                              f"give {n_features:,}")
 
 
 @part("features", "encoder")
-class Encoder(OfSquares):
+class Encoder(SquareImages):
     """Activations of convolutions that were trained to tell synthetic objects apart."""
 
     groups = 1
@@ -332,9 +230,9 @@ class Encoder(OfSquares):
         return (f"activations{self.treatment} of convolutions trained to tell synthetic objects apart, standardised "
                 f"over synthetic images of dead leaves{self.decorrelating}, {OF_ONE_RECORD}")
 
-    def room(self, trial: TrialConfig) -> None:
+    def check_size(self, trial: TrialConfig) -> None:
         """Refuse images or pools that do not fit the encoder."""
-        self.room_of_encoder(trial, "encoder_pools", self.encoder_pools)
+        self.check_encoder_size(trial, "encoder_pools", self.encoder_pools)
 
 
 @part("features", "optical")
@@ -347,7 +245,7 @@ class Optical(Features):
         "simulated", "who computes |R x|^2: lightonml's simulated device, or an OPU, whose matrix is its own",
         choices=("simulated", "hardware"))
     optical_width: int = setting(
-        4096, "intensities |R x|^2 of a record x, R complex Gaussian", low=1, high=MOST_FEATURES)
+        4096, "intensities |R x|^2 of a record x, R complex Gaussian", low=1, high=MAX_FEATURES)
     optical_thresholds: int = setting(
         4, "an OPU takes bits: a pixel becomes so many, each whether it is above a threshold; these are at equal "
         "distances", low=1)
@@ -365,21 +263,19 @@ class Optical(Features):
         return (self.optical_width,)
 
     def public_because(self, trial: TrialConfig) -> str:
-        """Return why these features need no privacy budget: the matrix R is random, independent of the data.
-
-        The base class takes `trial`; this answer does not depend on it.
-        """
+        """Return why these features need no privacy budget: the matrix R is random, independent of the data."""
         note = (f"optical random features |R x|^2 of pixels compared with {self.optical_thresholds} thresholds, "
                 f"{OF_ONE_RECORD}")
         if self.hardware:
             note += "; presupposes that the device maps every record without crosstalk from others"
         return note
 
-    def room(self, trial: TrialConfig) -> None:
-        """Refuse more thresholds than a pixel has steps."""
-        if self.optical_thresholds > (most := trial.parts.data.spec.scale):
-            raise ConfigError(f"optical_thresholds: must be at most the {most:g} steps of a pixel of {trial.dataset}, "
-                              f"got {self.optical_thresholds}")
+    def check_size(self, trial: TrialConfig) -> None:
+        """Refuse more thresholds than a pixel has gray levels above 0."""
+        levels = trial.parts.data.spec.scale
+        if self.optical_thresholds > levels:
+            raise ConfigError(f"optical_thresholds: must be at most the {levels:g} steps of a pixel of "
+                              f"{trial.dataset}, got {self.optical_thresholds}")
 
 
 @part("features", "file")
@@ -405,22 +301,22 @@ class File(Features):
         return (self.feature_width,)
 
     def public_because(self, trial: TrialConfig) -> str:
-        """Return why these features need no privacy budget, as `feature_source` says, unchecked."""
-        said = f"called {self.feature_name}" if self.feature_name else f"SHA-256 {self.feature_sha256}"
-        return (f"features from a file ({said}), row by row those of one record, which costs nothing if their encoder "
+        """Return why these features need no privacy budget: the user's statement `feature_source`, unchecked."""
+        file = f"called {self.feature_name}" if self.feature_name else f"SHA-256 {self.feature_sha256}"
+        return (f"features from a file ({file}), row by row those of one record, which costs nothing if their encoder "
                 f"is public; whoever runs the trial states of it: {self.feature_source}")
 
-    def room(self, trial: TrialConfig) -> None:
+    def check_size(self, trial: TrialConfig) -> None:
         """Refuse a file without a statement on its encoder, or without its digest."""
         check_feature_file(trial)
 
     def settled(self, trial: TrialConfig) -> dict[str, Any]:
-        """Return the file's name, digest and width as far as they are not given, and the base class's settings."""
-        return {**known_of_file(trial), **super().settled(trial)}
+        """Return the settings that follow from the file (path, digest, width), and those of the base class."""
+        return {**file_settings(trial), **super().settled(trial)}
 
 
 def stated(shape: Callable[[TrialConfig], tuple[int, ...]] | tuple[int, ...], public_because: str) -> type[Features]:
-    """Return a class of features that an extension describes.
+    """Return a subclass of `Features` that gives the shape and the statement of an extension.
 
     Args:
         shape: of one record's features, channels first; or a function from the trial to it.

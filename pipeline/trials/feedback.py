@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
+from pipeline.trials.condition import Need, positive
 from pipeline.trials.fields import ConfigError, listed_or
-from pipeline.trials.part import Need, Part, View, again, part, positive, setting
+from pipeline.trials.part import Part, View, again, part, setting
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
@@ -83,7 +84,7 @@ class Tdfa(_Direct):
         0.15, "t: an error beyond +-t becomes +-1, others 0", low=0, high=1, open_high=True, per_trial=True)
 
 
-_IN_SUM = Need("mechanism with a certified epsilon", lambda c: f"mechanism '{c.mechanism}'",
+_NEEDS_SUM = Need("mechanism with a certified epsilon", lambda c: f"mechanism '{c.mechanism}'",
                lambda c: c.parts.mechanism.certified)
 _NO_CAMERA = Need("projector 'opu_simulated' or 'opu_hardware'", lambda c: f"projector '{c.projector}'",
                   lambda c: not c.physical)
@@ -98,10 +99,10 @@ class Pdfa(_Direct):
     threshold: float = again("threshold")
     sigma: float = setting(
         0.0, "standard deviation of the optical noise g, per component (Eq. 10)", low=0, per_trial=True,
-        needs=[_IN_SUM, _NO_CAMERA])
+        needs=[_NEEDS_SUM, _NO_CAMERA])
     tau_f: float = setting(
         1.0, "s = tau_f: bound on ||B e||, and on ||e|| in the output layer (Eq. 9, tau_B)", low=0, open_low=True,
-        per_trial=True, needs=[_IN_SUM, _NO_CAMERA, positive("sigma")])
+        per_trial=True, needs=[_NEEDS_SUM, _NO_CAMERA, positive("sigma")])
 
 
 @part("algorithm", "hybrid")

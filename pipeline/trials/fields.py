@@ -51,10 +51,10 @@ def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: for a setting given under both names.
     """
-    for name, known in SYNONYMS.items():
-        if name in values and known in values:
-            raise ConfigError(f"{name}: is another name of {known}; give it once, got {values[name]!r} and "
-                              f"{values[known]!r}")
+    for name, name_in_keys in SYNONYMS.items():
+        if name in values and name_in_keys in values:
+            raise ConfigError(f"{name}: is another name of {name_in_keys}; give it once, got {values[name]!r} and "
+                              f"{values[name_in_keys]!r}")
     return {SYNONYMS.get(name, name): value for name, value in values.items()}
 
 
@@ -65,9 +65,12 @@ def suggestion(name: Any, names: Collection[str]) -> str:
     """
     by_letters = {re.sub("[^a-z0-9]", "", known.lower()): known for known in names}
     letters = re.sub("[^a-z0-9]", "", str(name).lower())
-    similar = difflib.get_close_matches(letters, by_letters, 1)
-    likely = [by_letters.get(letters), ELSEWHERE.get(letters), *(by_letters[key] for key in similar)]
-    return next((f"did you mean '{known}'? " for known in likely if known in names), "")
+    candidates = [by_letters.get(letters), ELSEWHERE.get(letters)]
+    candidates += [by_letters[similar] for similar in difflib.get_close_matches(letters, by_letters, 1)]
+    for candidate in candidates:  # most likely first
+        if candidate in names:
+            return f"did you mean '{candidate}'? "
+    return ""
 
 
 def known_fields(name: str, names: Collection[str]) -> str:
@@ -118,7 +121,7 @@ def setting(
         per_trial: trials that differ only in such settings share tensor shapes and train in one pack.
         applies: whether a trial with the part uses the setting; an unused setting does not belong to the trial's
             identity.
-        needs: the same, as conditions (`part.Need`) that a message can name.
+        needs: the same, as conditions (`condition.Need`) that a message can name.
         elide: at its default the setting does not belong to the identity; for settings younger than stored trials.
         identity: False for a path: it says where a file is, and another setting identifies the content.
         called: its name in messages, if different from its name in keys.
@@ -127,10 +130,10 @@ def setting(
         >>> setting(0.5, "share of the records", low=0, high=1).default
         0.5
     """
-    meta = dict(doc=doc, choices=choices, low=low, high=high, open_low=open_low, open_high=open_high,
-                per_trial=per_trial, applies=applies, needs=tuple(needs), elide=elide, identity=identity,
-                called=called)
-    return dataclasses.field(default=default, metadata=meta)
+    metadata = dict(doc=doc, choices=choices, low=low, high=high, open_low=open_low, open_high=open_high,
+                    per_trial=per_trial, applies=applies, needs=tuple(needs), elide=elide, identity=identity,
+                    called=called)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def check_whole(place: str, value: Any, low: int, below: float = math.inf) -> None:
@@ -165,26 +168,24 @@ def coerce(f: dataclasses.Field[Any], value: Any) -> Any:
     Raises:
         ConfigError: for a value of another type.
     """
-    kind, name = type(f.default), f.metadata["called"] or f.name
-    if kind is bool and isinstance(value, bool):
+    type_, name = type(f.default), f.metadata["called"] or f.name
+    if type_ in (bool, str) and isinstance(value, type_):
         return value
-    if kind is str and isinstance(value, str):
-        return value
-    if not isinstance(value, bool):
-        if kind is int and isinstance(value, int):
+    if not isinstance(value, bool):  # in Python, a bool is also an int
+        if type_ is int and isinstance(value, int):
             return value
-        if kind is float and isinstance(value, int | float) and math.isfinite(value):
+        if type_ is float and isinstance(value, int | float) and math.isfinite(value):
             return float(value) + 0.0  # -0.0 becomes 0.0
-        if kind is float and isinstance(value, str):
+        if type_ is float and isinstance(value, str):
             raise ConfigError(f"{name}: must be a number, got the text {value!r}")
-        if kind is tuple and isinstance(value, list | tuple):
+        if type_ is tuple and isinstance(value, list | tuple):
             return tuple(value)
-    wanted = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text",
-              tuple: "a list of whole numbers"}[kind]
+    expected = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text",
+                tuple: "a list of whole numbers"}[type_]
     hint = "; several values go to grid" if isinstance(value, list) else ""
     if f.name == "noise" and not hint:
         hint = "; how much noise there is, noise_multiplier says, or sigma of the photonic mechanism"
-    raise ConfigError(f"{name}: must be {wanted}, got {value!r}{hint}")
+    raise ConfigError(f"{name}: must be {expected}, got {value!r}{hint}")
 
 
 def check(f: dataclasses.Field[Any], value: Any) -> None:
@@ -193,20 +194,23 @@ def check(f: dataclasses.Field[Any], value: Any) -> None:
     Raises:
         ConfigError: naming the field, the value and what would be accepted.
     """
-    meta, name = f.metadata, f.metadata["called"] or f.name
-    if meta["choices"] and value not in meta["choices"]:
-        hint = suggestion(value, meta["choices"]).strip()
+    rules, name = f.metadata, f.metadata["called"] or f.name
+    if rules["choices"] and value not in rules["choices"]:
+        hint = suggestion(value, rules["choices"]).strip()
         if not hint and f.name == "algorithm" and re.sub("[^a-z]", "", value.lower()) == "dpsgd":
             hint = "DP-SGD is algorithm 'bp' with mechanism 'per_example'"
-        raise ConfigError(f"{name}: must be one of {', '.join(meta['choices'])}, got {value!r}"
+        raise ConfigError(f"{name}: must be one of {', '.join(rules['choices'])}, got {value!r}"
                           + (f"; {hint}" if hint else ""))
     if isinstance(value, tuple):
-        widths = all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in value)
-        if not widths or (not value and f.name != "hidden"):  # without hidden layers: softmax regression
+        are_widths = all(isinstance(width, int) and not isinstance(width, bool) and width >= 1 for width in value)
+        may_be_empty = f.name == "hidden"  # without hidden layers: softmax regression
+        if not are_widths or (not value and not may_be_empty):
             raise ConfigError(f"{name}: must be a list of at least one positive width, got {list(value)!r}")
         return
-    low, high = meta["low"], meta["high"]
-    if low is not None and (value < low or (meta["open_low"] and value == low)):
-        raise ConfigError(f"{name}: must be {'>' if meta['open_low'] else '>='} {low:g}, got {value}")
-    if high is not None and (value > high or (meta["open_high"] and value == high)):
-        raise ConfigError(f"{name}: must be {'<' if meta['open_high'] else '<='} {high:g}, got {value}")
+    low, high, open_low, open_high = rules["low"], rules["high"], rules["open_low"], rules["open_high"]
+    if low is not None and (value < low or (open_low and value == low)):
+        relation = ">" if open_low else ">="
+        raise ConfigError(f"{name}: must be {relation} {low:g}, got {value}")
+    if high is not None and (value > high or (open_high and value == high)):
+        relation = "<" if open_high else "<="
+        raise ConfigError(f"{name}: must be {relation} {high:g}, got {value}")

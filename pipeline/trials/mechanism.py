@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipeline.trials.condition import not_chosen, positive
 from pipeline.trials.feedback import Feedback
 from pipeline.trials.feedback import Projector as Projector  # its settings must be declared first
 from pipeline.trials.fields import ConfigError, listed_or
-from pipeline.trials.part import Part, again, not_chosen, part, parts_of, positive, setting
+from pipeline.trials.part import Part, again, part, parts_of, setting
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
-LEAST_NOISE_OVER_C = 0.2  # least noise_multiplier above 0
+MIN_NOISE_OVER_C = 0.2  # least noise_multiplier above 0
 # Least delta per composed step of a privacy-loss distribution: ten times the possible rounding error.
-LEAST_DELTA_PER_STEP = 1e-14
-LEAST_LABEL_EPSILON = 1e-3  # least target_label_epsilon above 0
+MIN_DELTA_PER_STEP = 1e-14
+MIN_LABEL_EPSILON = 1e-3  # least target_label_epsilon above 0
 
 
 class Mechanism(Part):
@@ -43,7 +44,7 @@ class Mechanism(Part):
     feedback_norm = 0.0  # spectral norm to which feedback matrices are scaled; 0 does not scale
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse a target epsilon without a stated guarantee, because nothing can be accounted for."""
+        """Refuse a target epsilon if the mechanism states no guarantee: no epsilon can be computed then."""
         if self.private and not self.composed and trial.target_epsilon:
             raise ConfigError(f"target_epsilon: mechanism '{self.name}' states no guarantee (guarantee of "
                               f"register_mechanism), so nothing can be accounted for, got {trial.target_epsilon}")
@@ -69,9 +70,9 @@ class Mechanism(Part):
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
-        """Return a trial's noise, from its canonical settings: `<mechanism>=<noise>` without a guarantee."""
-        levels = [fields.get(name) or 0.0 for name in ("sigma", "noise_multiplier")]
-        return f"{fields['mechanism']}={max(0.0, *levels):g}"
+        """Return a trial's noise in words, from its settings: here `<mechanism>=<noise>`, for names of runs."""
+        noise = max(fields.get("sigma") or 0.0, fields.get("noise_multiplier") or 0.0)
+        return f"{fields['mechanism']}={noise:g}"
 
     @classmethod
     def update_norm(cls, fields: Mapping[str, Any]) -> float:
@@ -85,15 +86,15 @@ def certified_mechanisms() -> list[str]:
 
 
 def check_denoise(trial: TrialConfig) -> None:
-    """Refuse `denoise` for trials whose signals are not on the column space of a known feedback matrix B.
+    """Refuse `denoise` for trials whose learning signals are not in the column space of a known feedback matrix B.
 
     Raises:
         ConfigError: naming the setting.
     """
     feedback, network = trial.parts.feedback, trial.parts.network
     if not (feedback.exact or feedback.matrix):
-        direct = [name for name, cls in parts_of("algorithm", Feedback).items() if cls.matrix]
-        raise ConfigError(f"denoise: needs the feedback matrix B of {listed_or(direct)}, got true with algorithm "
+        with_matrix = [name for name, cls in parts_of("algorithm", Feedback).items() if cls.matrix]
+        raise ConfigError(f"denoise: needs the feedback matrix B of {listed_or(with_matrix)}, got true with algorithm "
                           f"'{trial.algorithm}'")
     if network.convolutional and not feedback.convolutional:
         raise ConfigError("denoise: puts signals of fully connected layers on the column space of B; a filter sums "
@@ -169,22 +170,23 @@ class Photonic(Mechanism):
         low=0, high=1e6, per_trial=True, elide=True)
 
     def kind(self, trial: TrialConfig) -> str:
-        """Return `label` if every layer's error gets noise, so that its label epsilon is finite; else empty."""
-        if trial.physical:
+        """Return `label` if every layer's error gets noise, so that the label epsilon is finite; else an empty text."""
+        if trial.physical:  # the device's noise is on projections; the output layer's error is one only if joint
             return "label" if self.joint_release else ""
-        noisy = self.target_label_epsilon or self.sigma
-        return "label" if noisy and (self.output_noise or trial.parts.feedback.exact) else ""
+        has_noise = self.target_label_epsilon or self.sigma
+        on_every_layer = self.output_noise or trial.parts.feedback.exact
+        return "label" if has_noise and on_every_layer else ""
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
-        """Return `photons=100`, `label_epsilon=3` or `sigma=0.1`."""
+        """Return a trial's noise in words, from its settings: `photons=100`, `label_epsilon=3` or `sigma=0.1`."""
         if parts_of("projector", Projector)[fields.get("projector") or "none"].physical:
             return f"photons={fields['photons']:g}"
         target = fields.get("target_label_epsilon") or 0.0  # absent unless it sets the noise
         return f"label_epsilon={target:g}" if target > 0 else f"sigma={fields['sigma']:g}"
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse trials that the paper does not describe, and targets that cannot be met.
+        """Refuse trials that Ohana et al. 2021 do not describe, and targets that cannot be met.
 
         Raises:
             ConfigError: naming the setting.
@@ -225,15 +227,16 @@ class Photonic(Mechanism):
         if not self.output_noise:
             raise ConfigError("output_noise: must be true with joint_release, which decodes the output layer's error "
                               "from the noisy projection, got false")
-        if sum(trial.hidden) < (classes := trial.layer_sizes[-1]):
-            raise ConfigError(f"hidden: must sum to at least the {classes} classes with joint_release, or their error "
-                              f"cannot be decoded from the projection, got {list(trial.hidden)}")
+        n_classes = trial.layer_sizes[-1]
+        if sum(trial.hidden) < n_classes:
+            raise ConfigError(f"hidden: must sum to at least the {n_classes} classes with joint_release, or their "
+                              f"error cannot be decoded from the projection, got {list(trial.hidden)}")
 
     def _check_target(self, trial: TrialConfig) -> None:
-        """Refuse a target label epsilon that is too small, stands beside sigma, or cannot be met."""
+        """Refuse a target label epsilon that is too small, is given together with sigma, or cannot be met."""
         target = self.target_label_epsilon
-        if target < LEAST_LABEL_EPSILON:
-            raise ConfigError(f"target_label_epsilon: must be 0 (sigma is given) or at least {LEAST_LABEL_EPSILON}, "
+        if target < MIN_LABEL_EPSILON:
+            raise ConfigError(f"target_label_epsilon: must be 0 (sigma is given) or at least {MIN_LABEL_EPSILON}, "
                               f"below which nothing can be learnt, got {target}")
         if self.sigma:
             raise ConfigError("target_label_epsilon: sets sigma; give one of the two, got target_label_epsilon "
@@ -258,12 +261,12 @@ class Gaussian(Mechanism):
     denoise: bool = again("denoise", elide=True)
 
     def kind(self, trial: TrialConfig) -> str:
-        """Return `certified` with noise."""
+        """Return `certified` for a trial with noise, else an empty text."""
         return "certified" if self.target_epsilon or self.noise_multiplier else ""
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
-        """Return `epsilon=3` or `z=1.1`."""
+        """Return a trial's noise in words, from its settings: `epsilon=3` or `z=1.1`."""
         if fields["target_epsilon"]:
             return f"epsilon={fields['target_epsilon']:g}"
         return f"z={fields['noise_multiplier']:g}"
@@ -297,25 +300,27 @@ class Gaussian(Mechanism):
             check_denoise(trial)
 
     def _check_noise(self, trial: TrialConfig) -> None:
-        """Refuse a target epsilon beside a noise multiplier, and noise too small to account for."""
+        """Refuse a target epsilon together with a noise multiplier, and noise too small to account for."""
         z = self.noise_multiplier
         if self.target_epsilon and z:
             raise ConfigError("target_epsilon: sets the noise multiplier; give one of the two, got target_epsilon "
                               f"{self.target_epsilon} and noise_multiplier {z}")
-        if 0 < max(z, z / self.excess(trial)) < LEAST_NOISE_OVER_C:
-            raise ConfigError(f"noise_multiplier: must be 0 (no noise, no guarantee) or at least {LEAST_NOISE_OVER_C}, "
+        noise_over_contribution = z / self.excess(trial)
+        if 0 < max(z, noise_over_contribution) < MIN_NOISE_OVER_C:
+            raise ConfigError(f"noise_multiplier: must be 0 (no noise, no guarantee) or at least {MIN_NOISE_OVER_C}, "
                               f"below which nothing useful can be accounted for, got {z}")
 
     def _check_delta(self, trial: TrialConfig) -> None:
-        """Refuse a delta too small for privacy-loss distributions, and rounded products.
+        """Refuse a delta too small for privacy-loss distributions, and products of rounded factors.
 
-        A privacy-loss distribution has a rounding error for every step, which delta must exceed. The bound on
+        A privacy-loss distribution has a rounding error for every step, so delta must exceed their sum. The bound on
         contributions does not cover the rounding of factors to bfloat16.
         """
         if trial.parts.sampler.amplified and (self.noise_multiplier or self.target_epsilon):
             steps = trial.epochs * trial.steps_per_epoch
-            if trial.delta < (least := steps * LEAST_DELTA_PER_STEP):
-                raise ConfigError(f"delta: must be at least {least:.3g} with sampler '{trial.sampler}' and {steps} "
+            min_delta = steps * MIN_DELTA_PER_STEP
+            if trial.delta < min_delta:
+                raise ConfigError(f"delta: must be at least {min_delta:.3g} with sampler '{trial.sampler}' and {steps} "
                                   "steps, below which rounding errors of the privacy-loss distribution count, got "
                                   f"{trial.delta:g}; use a larger one, or sampler 'shuffled', whose epsilon is exact")
         if trial.parts.arithmetic.factors != "float32":

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds for people: `24 s`, `3 min`, `2 h 05 min`."""
+    """Return a duration as text, in seconds or minutes up to 99: `24 s`, `3 min`, `2 h 05 min`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
+    if minutes < 100:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def counted(number: object, noun: str) -> str:
@@ -44,7 +46,8 @@ def noise_setting(fields: Mapping[str, Any]) -> str:
 
     Other forms are `photons=100`, `label_epsilon=3` and `z=1.1`, and `<mechanism>=<noise>` without a guarantee.
     """
-    return PARTS["mechanism"].get(fields["mechanism"], Mechanism).noise_setting(fields)  # may not be loaded
+    mechanism = PARTS["mechanism"].get(fields["mechanism"], Mechanism)  # an extension's may not be loaded
+    return mechanism.noise_setting(fields)
 
 
 def epsilon_kind(trial: TrialConfig) -> str:
@@ -74,13 +77,16 @@ def method(fields: Mapping[str, Any]) -> str:
         fields: canonical fields of the trial.
     """
     network = parts_of("network", Network)[fields["network"]]
-    return fields["algorithm"] if network.held or fields["hidden"] or network.convolutional else "softmax"
+    if network.trainer_only or network.convolutional or fields["hidden"]:
+        return fields["algorithm"]
+    return "softmax"
 
 
 def computed_features(trials: Iterable[TrialConfig]) -> list[str]:
-    """Return the features that are computed from records: `optical of fashion_mnist`."""
-    return list(dict.fromkeys(f"{trial.features} of {trial.dataset}" for trial in trials
-                              if not (trial.parts.features.raw or trial.parts.features.of_file)))
+    """Return the distinct features that are computed from records, `optical of fashion_mnist`, in order of trials."""
+    names = [f"{trial.features} of {trial.dataset}" for trial in trials
+             if not trial.parts.features.raw and not trial.parts.features.of_file]
+    return list(dict.fromkeys(names))
 
 
 def run_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
@@ -96,12 +102,15 @@ def run_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
 
 def short_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
     """Return a `run_name` for narrow columns: `pdfa sigma0.1 s0`, `dfa eps3 C0.5 m128 s1`, `bp non-private s0`."""
-    split = (part.partition("=") for part in _parts(config, also))
-    return " ".join(SYMBOLS.get(name, name + sign) + value for name, sign, value in split)
+    words = []
+    for part in _parts(config, also):
+        name, sign, value = part.partition("=")
+        words.append(SYMBOLS.get(name, name + sign) + value)
+    return " ".join(words)
 
 
 def _parts(config: TrialConfig, also: Sequence[str]) -> list[str]:
     """Return the parts of a trial's name: algorithm, noise, the fields in `also`, and seed."""
-    own = config.canonical()
-    return [config.algorithm, noise_setting(own), *(f"{name}={own[name]}" for name in also if name in own),
-            f"seed={config.seed}"]
+    settings = config.canonical()
+    further = [f"{name}={settings[name]}" for name in also if name in settings]
+    return [config.algorithm, noise_setting(settings), *further, f"seed={config.seed}"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar
 
+from pipeline.trials.condition import chosen
 from pipeline.trials.fields import ConfigError
-from pipeline.trials.part import Part, chosen, part, setting
+from pipeline.trials.part import Part, part, setting
 from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ class Network(Part):
             raise ConfigError("output_init: 'feedback' needs a feedback matrix B that is known, got it with algorithm "
                               f"'{trial.algorithm}' and projector '{trial.projector}'; use 'uniform' or 'zero'")
 
-    def _check_hidden(self, trial: TrialConfig) -> None:
-        """Refuse a network without hidden layers, for algorithms that need them."""
+    def _refuse_no_hidden(self, trial: TrialConfig) -> None:
+        """Raise the error for a network without hidden layers whose algorithm needs them."""
         raise ConfigError("hidden: without hidden layers there is nothing to project an error to, and all algorithms "
                           "are the softmax regression that 'bp' with network 'mlp' trains, got [] with algorithm "
                           f"'{trial.algorithm}' and network '{trial.network}'")
@@ -73,7 +74,7 @@ class Mlp(Network):
     def check(self, trial: TrialConfig) -> None:
         """Refuse feedback without hidden layers."""
         if not self.hidden and not trial.parts.feedback.exact:
-            self._check_hidden(trial)
+            self._refuse_no_hidden(trial)
         super().check(trial)
         if trial.parts.feedback.convolutional:
             raise ConfigError("algorithm: hybrid back-propagates through convolutions, of which network 'mlp' has "
@@ -104,7 +105,7 @@ class Convnet(Network):
             raise ConfigError(f"network: convolutions take images (channels, rows, columns), and records of {what} "
                               f"have the shape {shape}, got 'convnet'; use 'mlp'")
         if not self.hidden:
-            self._check_hidden(trial)
+            self._refuse_no_hidden(trial)
         super().check(trial)
         if self.kernel % 2 == 0:
             raise ConfigError(f"kernel: must be odd, so that padding keeps the size of an image, got {self.kernel}")

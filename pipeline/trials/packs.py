@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 CPU_PARAMETER_BYTES = 6 * 2**20
 # For a convolution's largest map, summed over a pack's trials; a step holds several maps of this size.
 GPU_MAP_BYTES = 2**31
+MAX_PACK_SIZE = 32
+FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -92,35 +94,38 @@ def plan(trials: Sequence[TrialConfig], resources: Resources, workers: int, kept
         workers: packs that can train at the same time.
         kept: packs that stay unchanged because they have a checkpoint; their trials are in no other pack.
     """
-    groups: dict[str, list[TrialConfig]] = {}
-    together = {trial.trial_key for pack in kept for trial in pack.trials}
-    for trial in (trial for trial in trials if trial.trial_key not in together):
-        groups.setdefault(trial.pack_key, []).append(trial)
+    packed = {trial.trial_key for pack in kept for trial in pack.trials}
+    groups: dict[str, list[TrialConfig]] = {}  # by pack_key
+    for trial in trials:
+        if trial.trial_key not in packed:
+            groups.setdefault(trial.pack_key, []).append(trial)
     packs = list(kept)
     for group in groups.values():
         limit = resources.pack_size or default_pack_size(group[0], len(trials), workers, resources.gpu > 0)
-        count = math.ceil(len(group) / limit)
-        bounds = [round(i * len(group) / count) for i in range(count + 1)]
-        packs += [Pack(tuple(group[a:b])) for a, b in itertools.pairwise(bounds)]
+        n_packs = math.ceil(len(group) / limit)
+        bounds = [round(i * len(group) / n_packs) for i in range(n_packs + 1)]
+        packs += [Pack(tuple(group[start:end])) for start, end in itertools.pairwise(bounds)]
     return sorted(packs, key=lambda pack: (not pack.needs_opu, -cost(pack)))
 
 
 def default_pack_size(trial: TrialConfig, n_trials: int, workers: int, on_gpu: bool) -> int:
-    """Return a pack size that gives every worker about four packs, so that they end together; at most 32.
+    """Return the number of trials in a pack, at most `MAX_PACK_SIZE`; a pack's trials train together.
 
-    On a CPU the pack's parameters must fit into `CPU_PARAMETER_BYTES`, on a GPU the maps of convolutions into
-    `GPU_MAP_BYTES`.
+    Every worker gets about four packs, so that workers end at about the same time. On a CPU the pack's parameters must
+    fit into `CPU_PARAMETER_BYTES`, on a GPU the maps of convolutions into `GPU_MAP_BYTES`.
     """
-    if on_gpu:
-        maps = [s.out_channels * s.height * s.width for s in trial.layers if isinstance(s, ConvShape)]
-        limit = GPU_MAP_BYTES // (4 * trial.batch_size * max(maps)) if maps else 32
-    else:
-        limit = CPU_PARAMETER_BYTES // (4 * n_parameters(trial.layers))
-    return max(1, min(32, limit, math.ceil(n_trials / (4 * workers))))
+    limit = MAX_PACK_SIZE
+    if not on_gpu:
+        limit = CPU_PARAMETER_BYTES // (FLOAT_BYTES * n_parameters(trial.layers))
+    elif maps := [layer.out_channels * layer.height * layer.width for layer in trial.layers
+                  if isinstance(layer, ConvShape)]:  # numbers of a record in each convolution's output, before pooling
+        limit = GPU_MAP_BYTES // (FLOAT_BYTES * trial.batch_size * max(maps))
+    return max(1, min(MAX_PACK_SIZE, limit, math.ceil(n_trials / (4 * workers))))
 
 
 def cost(pack: Pack) -> float:
-    """Return the multiplications of the pack's training, to order packs and to estimate the remaining time."""
-    c = pack.shared
-    per_record = sum(layer.multiplications for layer in c.layers)
-    return 2.0 * per_record * c.batch_size * c.steps_per_epoch * c.epochs * len(pack.trials)
+    """Return the approximate multiplications of a pack's training, to order packs and to estimate remaining time."""
+    trial = pack.shared
+    forward = sum(layer.multiplications for layer in trial.layers)  # of one record
+    records = trial.batch_size * trial.steps_per_epoch * trial.epochs
+    return 2.0 * forward * records * len(pack.trials)  # 2: the update takes about as many as the forward pass

@@ -17,8 +17,9 @@ import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform
 
+from pipeline.trials.condition import Need, built_in_trainer, private
 from pipeline.trials.fields import ConfigError, always, check, coerce, listed_or
 from pipeline.trials.fields import setting as setting
 
@@ -29,77 +30,40 @@ SETTINGS: dict[str, Field[Any]] = {}  # by name, for all slots and parts
 RESERVED: set[str] = set()  # attributes of trials, so no setting may have these names
 
 
-class OfSlot(dict[str, "type[Part]"]):
+class SlotParts(dict[str, "type[Part]"]):
     """The parts of a slot, by name. Parts that only a trainer brings are found by name but not listed."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.held: dict[str, type[Part]] = {}
+        self.unlisted: dict[str, type[Part]] = {}
 
     def __missing__(self, name: str) -> type[Part]:
-        return self.held[name]
+        return self.unlisted[name]
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or name in self.held
+        return super().__contains__(name) or name in self.unlisted
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a part, as `dict.get`."""
         return self[name] if name in self else default  # noqa: SIM401  (its rewrite would call this method)
 
 
-PARTS: dict[str, OfSlot] = {}  # by slot; a slot has the name of the setting that chooses its part
-
-
-class Need(NamedTuple):
-    """A condition under which a part uses a setting, in the words of a message: `tau_h_min > 0`."""
-
-    wanted: str
-    now: Callable[[TrialConfig], str]  # the trial's actual value, for messages
-    holds: Callable[[TrialConfig], bool]
-
-    @property
-    def slot(self) -> bool:
-        """Whether the condition asks for another part."""
-        return self.wanted.partition(" ")[0] in PARTS
-
-
-def positive(name: str) -> Need:
-    """Return the condition that a number is > 0."""
-    return Need(f"{name} > 0", lambda c: f"{name} {getattr(c, name):g}", lambda c: getattr(c, name) > 0)
-
-
-def zero(name: str) -> Need:
-    """Return the condition that a number is 0."""
-    return Need(f"{name} 0", lambda c: f"{name} {getattr(c, name):g}", lambda c: not getattr(c, name))
-
-
-def chosen(name: str, *values: Any) -> Need:
-    """Return the condition that a setting has one of these values."""
-    words = listed_or([_word(value) for value in values])
-    return Need(f"{name} {words}", lambda c: f"{name} '{_word(getattr(c, name))}'",
-                lambda c: getattr(c, name) in values)
-
-
-def not_chosen(name: str, *values: Any) -> Need:
-    """Return the condition that a setting has none of these values."""
-    return Need(f"{name} other than {listed_or(values)}", lambda c: f"{name} '{getattr(c, name)}'",
-                lambda c: getattr(c, name) not in values)
-
-
-def _word(value: Any) -> str:
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+PARTS: dict[str, SlotParts] = {}  # by slot; a slot has the name of the setting that chooses its part
 
 
 def again(name: str, *needs: Need, elide: bool = False) -> Any:
-    """Return a field for a setting that another part has declared, with conditions of its own.
+    """Return a dataclass field for a setting that another part has already declared.
+
+    Default, text and range are the same. The conditions of the other part do not apply.
 
     Args:
+        name: of the setting.
         needs: conditions under which this part uses the setting.
         elide: whether the setting is left out of a trial's identity at its default.
     """
-    f = SETTINGS[name]
-    return dataclasses.field(default=f.default, metadata={
-        **f.metadata, "applies": always, "needs": needs, "elide": elide})
+    declared = SETTINGS[name]
+    metadata = {**declared.metadata, "applies": always, "needs": needs, "elide": elide}
+    return dataclasses.field(default=declared.default, metadata=metadata)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(setting, again))
@@ -110,7 +74,7 @@ class Part:
         slot: name of the setting that chooses the part.
         name: value of this setting.
         label: in tables and figures.
-        held: whether only a trainer brings it.
+        trainer_only: whether only a trainer brings it.
         works: the object that does the work, or its `module:attribute`.
         instead: this part's replacements for settings of other parts, for messages.
         not_integer: why it cannot be used with integer arithmetic; empty if it can.
@@ -119,7 +83,7 @@ class Part:
     slot: ClassVar[str] = ""
     name: ClassVar[str] = ""
     label: ClassVar[str] = ""
-    held: ClassVar[bool] = False
+    trainer_only: ClassVar[bool] = False
     works: ClassVar[Any] = None
     instead: ClassVar[Mapping[str, str]] = {}
     not_integer: ClassVar[str] = ""
@@ -176,43 +140,51 @@ def declares(part: Part | type[Part], name: str) -> bool:
 
 
 def uses(part: Part, f: Field[Any], trial: TrialConfig) -> bool:
-    """Whether a setting of a part affects the result of a trial that has the part.
+    """Whether the field `f`, a setting of a part, affects the result of a trial that has the part.
 
-    It does if all its conditions hold, except at the default of a setting that is left out of the identity there.
+    It does if all its conditions hold. A setting marked `elide` is left out of a trial's identity at its default, so
+    there it counts as unused.
     """
-    meta = f.metadata
-    if meta["elide"] and getattr(part, f.name) == f.default:
+    conditions = f.metadata
+    if conditions["elide"] and getattr(part, f.name) == f.default:
         return False
-    return bool(meta["applies"](trial)) and all(need.holds(trial) for need in meta["needs"])
+    return bool(conditions["applies"](trial)) and all(need.holds(trial) for need in conditions["needs"])
 
 
-def part(slot: str, name: str, held: bool = False) -> Callable[[type[Part]], type[Part]]:
-    """Register a class as a part: `<slot>: <name>` is accepted from then on.
+def part(slot: str, name: str, trainer_only: bool = False) -> Callable[[type[Part]], type[Part]]:
+    """Return a class decorator that registers a part: an answer to the question `slot`, such as which mechanism.
 
-    The same class may be registered again, as a notebook cell does that runs twice.
+    From then on, experiment files accept `<slot>: <name>`. The same class may be registered again, because a notebook
+    cell may run twice.
 
     Args:
-        held: only a trainer brings the part, so messages do not offer it.
+        slot: name of the setting that chooses the part.
+        name: value of this setting.
+        trainer_only: only a trainer brings the part, so messages do not offer it.
 
     Raises:
         ConfigError: for an unknown slot, or a name that another class has or that is not made of small letters, digits
             and '_'; for a setting that another part declares with a different default, text or range.
     """
-    def enter(cls: type[Part]) -> type[Part]:
+    def register(cls: type[Part]) -> type[Part]:
         """Register the class `cls` under `name`, and forget settings that no part has any more."""
         if slot not in PARTS:
             raise ConfigError(f"slot: must be one of {', '.join(PARTS)}, got {slot!r}")
         if not re.fullmatch("[a-z][a-z0-9_]*", name):
             raise ConfigError(f"{slot}: must be small letters, digits and '_', and begin with a letter, got {name!r}")
-        if name in PARTS[slot] and (taken_by := origin(PARTS[slot][name])) != origin(cls):
-            raise ConfigError(f"{slot}: '{name}' is taken by {taken_by}, got {origin(cls)}; choose another name")
-        _enter_settings(cls, [other for other in all_parts() if (other.slot, other.name) != (slot, name)])
-        cls.slot, cls.name, cls.label, cls.held = slot, name, cls.label or name, held
-        (PARTS[slot].held if held else PARTS[slot])[name] = cls
-        for unowned in [known for known in SETTINGS if known not in PARTS and not owners(known)]:
-            del SETTINGS[unowned]
+        registered = PARTS[slot].get(name)
+        if registered and origin(registered) != origin(cls):
+            raise ConfigError(f"{slot}: '{name}' is taken by {origin(registered)}, got {origin(cls)}; choose another "
+                              "name")
+        _register_settings(cls, [other for other in all_parts() if (other.slot, other.name) != (slot, name)])
+        cls.slot, cls.name, cls.label, cls.trainer_only = slot, name, cls.label or name, trainer_only
+        slot_parts = PARTS[slot].unlisted if trainer_only else PARTS[slot]
+        slot_parts[name] = cls
+        for setting_name in list(SETTINGS):
+            if setting_name not in PARTS and not owners(setting_name):
+                del SETTINGS[setting_name]
         return cls
-    return enter
+    return register
 
 
 def extension(slot: str, name: str, base: type[Part], settings: Sequence[str] | Mapping[str, Field[Any] | None],
@@ -228,25 +200,30 @@ def extension(slot: str, name: str, base: type[Part], settings: Sequence[str] | 
     Raises:
         ConfigError: as `part`, and for an unknown setting.
     """
-    entries = dict(settings if isinstance(settings, Mapping) else dict.fromkeys(settings))
-    for known, entry in entries.items():
-        if entry is None and (known not in SETTINGS or known in PARTS):
-            raise ConfigError(f"settings: must be fields of a trial, got {known!r}; they are {', '.join(SETTINGS)}; of "
-                              "a new one say what it is: settings={'" + str(known) + "': setting(...)}")
-        if entry is not None and not (isinstance(entry, Field) and "doc" in entry.metadata):
-            raise ConfigError(f"settings: '{known}' must be what `pipeline.trials.fields.setting` makes, got {entry!r}")
-    declared = {known: again(known) if entry is None else entry for known, entry in entries.items()}
-    annotations = {known: type(entry.default) for known, entry in declared.items()}
-    return part(slot, name)(type(name, (base,), {**attributes, **declared, "__annotations__": annotations}))
+    given: Mapping[str, Any] = settings if isinstance(settings, Mapping) else dict.fromkeys(settings)
+    declared: dict[str, Field[Any]] = {}
+    for setting_name, field in given.items():
+        is_existing = setting_name in SETTINGS and setting_name not in PARTS
+        if field is None and not is_existing:
+            raise ConfigError(f"settings: must be fields of a trial, got {setting_name!r}; they are "
+                              f"{', '.join(SETTINGS)}; of a new one say what it is: "
+                              f"settings={{'{setting_name}': setting(...)}}")
+        if field is not None and not (isinstance(field, Field) and "doc" in field.metadata):
+            raise ConfigError(f"settings: '{setting_name}' must be what `pipeline.trials.fields.setting` makes, got "
+                              f"{field!r}")
+        declared[setting_name] = again(setting_name) if field is None else field
+    annotations = {setting_name: type(field.default) for setting_name, field in declared.items()}
+    cls = type(name, (base,), {**attributes, **declared, "__annotations__": annotations})
+    return part(slot, name)(cls)
 
 
 def origin(cls: type[Part]) -> str:
-    """Return the qualified name of the code that does a part's work, or of the part without such code."""
-    if isinstance(cls.works, str):
+    """Return the qualified name of the code that does a part's work; of the part's class, if it has no such code."""
+    if isinstance(cls.works, str):  # `module:attribute`
         return cls.works.replace(":", ".")
-    entry = getattr(cls.works, "function", cls.works) or cls
-    entry = getattr(entry, "func", entry)  # the function that a `partial` calls
-    return f"{entry.__module__}.{entry.__qualname__}"
+    code = getattr(cls.works, "function", cls.works) or cls
+    code = getattr(code, "func", code)  # the function that a `partial` calls
+    return f"{code.__module__}.{code.__qualname__}"
 
 
 class View(Mapping[str, Any]):
@@ -267,80 +244,87 @@ class View(Mapping[str, Any]):
 
 def all_parts() -> Iterator[type[Part]]:
     """Return all registered parts, slot by slot."""
-    return (cls for of_slot in PARTS.values() for cls in of_slot.values())
+    return (cls for slot_parts in PARTS.values() for cls in slot_parts.values())
 
 
-def _enter_settings(cls: type[Part], others: Sequence[type[Part]]) -> None:
-    """Register the settings of a part.
+def _register_settings(cls: type[Part], others: Sequence[type[Part]]) -> None:
+    """Check all settings that the class of a part declares, then register them in `SETTINGS`.
 
     Args:
-        cls: the part.
-        others: all other parts. A setting that another part has too must be declared alike.
+        cls: the part's class.
+        others: the classes of all other parts.
+
+    Raises:
+        ConfigError: as `_check_declaration`.
+    """
+    for field in fields(cls):
+        _check_declaration(field, others)
+    for field in fields(cls):
+        SETTINGS[field.name] = field
+
+
+def _check_declaration(field: Field[Any], others: Sequence[type[Part]]) -> None:
+    """Refuse a faulty declaration of a setting, or one that contradicts another part's declaration of it.
 
     Raises:
         ConfigError: for a field that is no setting, a name that is taken or malformed, or a default out of range.
     """
-    for f in fields(cls):
-        if "doc" not in f.metadata:
-            raise ConfigError(f"settings: '{f.name}' must be what `pipeline.trials.fields.setting` makes, got "
-                              f"{f.default!r}")
-        if f.name in PARTS or f.name in RESERVED or not re.fullmatch("[a-z][a-z0-9_]*", f.name):
-            raise ConfigError("settings: a new one must be small letters, digits and '_', and no name that a trial "
-                              f"has, got '{f.name}'")
-        for other in (other for other in others if declares(other, f.name)):
-            if _said(other.__dataclass_fields__[f.name]) != _said(f):
-                raise ConfigError(f"settings: '{f.name}' is another part's, with another default, text or range; "
-                                  "choose another name, or make them equal")
-        if f.default != "":  # an empty text leaves the choice open
-            check(f, coerce(f, f.default))
-    for f in fields(cls):
-        SETTINGS[f.name] = f
+    name = field.name
+    if "doc" not in field.metadata:
+        raise ConfigError(f"settings: '{name}' must be what `pipeline.trials.fields.setting` makes, got "
+                          f"{field.default!r}")
+    if name in PARTS or name in RESERVED or not re.fullmatch("[a-z][a-z0-9_]*", name):
+        raise ConfigError("settings: a new one must be small letters, digits and '_', and no name that a trial "
+                          f"has, got '{name}'")
+    for other in others:
+        if declares(other, name) and _declaration(other.__dataclass_fields__[name]) != _declaration(field):
+            raise ConfigError(f"settings: '{name}' is another part's, with another default, text or range; "
+                              "choose another name, or make them equal")
+    if field.default != "":  # an empty text leaves the choice open
+        check(field, coerce(field, field.default))
 
 
-def _said(f: Field[Any]) -> tuple[Any, ...]:
-    """Return everything declared about a setting, except when it is used."""
-    when = ("applies", "needs", "elide")
-    return f.default, *(value for name, value in f.metadata.items() if name not in when)
+def _declaration(field: Field[Any]) -> tuple[Any, ...]:
+    """Return all values declared for a setting that several parts must declare equally: default, text and range.
+
+    Each part may state for itself when it uses the setting (`applies`, `needs`, `elide`).
+    """
+    own_to_part = ("applies", "needs", "elide")
+    return field.default, *(value for key, value in field.metadata.items() if key not in own_to_part)
 
 
 def owners(name: str) -> dict[str, list[str]]:
-    """Return the parts that have a setting, by slot."""
-    found = {slot: [part for part, cls in of_slot.items() if declares(cls, name)] for slot, of_slot in PARTS.items()}
-    return {slot: names for slot, names in found.items() if names}
+    """Return the names of the parts that have a setting, by slot; slots without such parts are left out."""
+    found = {}
+    for slot_name, slot_parts in PARTS.items():
+        names = [part_name for part_name, cls in slot_parts.items() if declares(cls, name)]
+        if names:
+            found[slot_name] = names
+    return found
 
 
-def having(name: str) -> str:
+def owners_text(name: str) -> str:
     """Return `; of mechanism 'photonic'`: the parts that have a setting; empty if all parts of a slot have it."""
-    found = owners(name)
-    if not found or any(len(names) == len(PARTS[slot]) for slot, names in found.items()):
+    names_by_slot = owners(name)
+    has_whole_slot = any(len(names) == len(PARTS[slot]) for slot, names in names_by_slot.items())
+    if not names_by_slot or has_whole_slot:
         return ""
-    return "; of " + ", ".join(f"{slot} {listed_or(names)}" for slot, names in found.items())
-
-
-def private() -> Need:
-    """Return the condition that a trial has a mechanism."""
-    return Need("mechanism other than 'none'", lambda c: f"mechanism '{c.mechanism}'",
-                lambda c: c.parts.mechanism.private)
-
-
-def own() -> Need:
-    """Return the condition that a trial trains this package's networks."""
-    return Need("trainer 'built_in'", lambda c: f"trainer '{c.trainer}'", lambda c: c.parts.trainer.own)
+    return "; of " + ", ".join(f"{slot} {listed_or(names)}" for slot, names in names_by_slot.items())
 
 
 def slot(name: str, attribute: str, default: str, doc: str, **rules: Any) -> str:
-    """Create a slot with the setting that chooses its part, and return `attribute`.
+    """Create a slot (a question, such as which mechanism), and the setting that chooses its part; return `attribute`.
 
     Args:
-        name: of the setting.
+        name: of the slot and of the setting.
         attribute: the slot's name in `config.Parts`.
         default, doc: of the setting.
         rules: further arguments of `setting`.
     """
-    PARTS[name] = OfSlot()
-    f = setting(default, doc, choices=PARTS[name], **rules)
-    f.name = name
-    SETTINGS[name] = f
+    PARTS[name] = SlotParts()
+    field = setting(default, doc, choices=PARTS[name], **rules)
+    field.name = name
+    SETTINGS[name] = field
     return attribute
 
 
@@ -372,7 +356,7 @@ _SLOTS: Sequence[tuple[str, str, str, str, dict[str, Any]]] = (
      "numbers that a trial is computed in, called `arithmetic` in files: `float32`; products of factors rounded to "
      "`bfloat16`, fast where the processor has it (AVX512-BF16, AMX, GPUs) and slow elsewhere; or `integer`, for "
      "Gaussian mechanisms, whose sums are exact, with weights of the same bits on every processor",
-     {"needs": [own()], "called": "arithmetic"}),
+     {"needs": [built_in_trainer()], "called": "arithmetic"}),
     ("trainer", "trainer", "built_in",
      "who trains: this package's own networks, or a trainer of a plugin, which brings along all but data, features and "
      "what is released", {"elide": True}),
@@ -384,9 +368,9 @@ SLOTS: Mapping[str, str] = {name: slot(name, attribute, default, doc, **rules)
 def settings() -> tuple[Field[Any], ...]:
     """Return all settings that a trial may have: for each slot the choice of its part, then the parts' settings."""
     found: dict[str, Field[Any]] = {}
-    for slot_name, of_slot in PARTS.items():
+    for slot_name, slot_parts in PARTS.items():
         found.setdefault(slot_name, SETTINGS[slot_name])
-        for cls in of_slot.values():
-            for f in fields(cls):
-                found.setdefault(f.name, f)
+        for cls in slot_parts.values():
+            for field in fields(cls):
+                found.setdefault(field.name, field)
     return tuple(found.values())

@@ -26,42 +26,44 @@ def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | N
     Raises:
         ConfigError: naming the field and value of the first refused trial, and what would be accepted.
     """
-    for c in trials:
-        check_noise(c)
-        unnamed = c.parts.features.of_file and c.disclosure != "plain" and not c.feature_name
-        if unnamed and published is not None and c.feature_sha256 not in published:
-            raise ConfigError(f"feature_name: must be given with features 'file' and private_metrics '{c.disclosure}', "
-                              "got ''; it stands for the file in the tracking store, where a digest of private records "
-                              "lets anyone with a candidate file check whether it is that one")
-        if c.secure:
-            _check_secure(c)
+    for trial in trials:
+        check_noise(trial)
+        unnamed = trial.parts.features.of_file and trial.disclosure != "plain" and not trial.feature_name
+        if unnamed and published is not None and trial.feature_sha256 not in published:
+            raise ConfigError("feature_name: must be given with features 'file' and private_metrics "
+                              f"'{trial.disclosure}', got ''; it stands for the file in the tracking store, where a "
+                              "digest of private records lets anyone with a candidate file check whether it is "
+                              "that one")
+        if trial.secure:
+            _check_secure(trial)
 
 
-def check_noise(c: TrialConfig, place: str = "") -> None:
+def check_noise(trial: TrialConfig, place: str = "") -> None:
     """Refuse a mechanism that bounds contributions unless its noise is given; an explicit 0 is accepted.
 
-    A user's trainer is also refused in another version than the trial's.
+    A user's trainer is also refused if its loaded version is not the trial's.
 
     Args:
-        c: a `TrialConfig`; a trial from a store always gives its noise, because its params name every setting.
-        place: of the mechanism in a file.
+        trial: a trial; one from a store always gives its noise, because its params name every setting.
+        place: of the mechanism in a file, for messages.
 
     Raises:
         ConfigError: for such a mechanism with neither a target nor a noise multiplier, and for another version.
     """
-    mechanism, trainer = c.parts.mechanism, c.parts.trainer
-    if not trainer.own and c.trainer_version != trainer.version:
+    mechanism, trainer = trial.parts.mechanism, trial.parts.trainer
+    if not trainer.built_in and trial.trainer_version != trainer.version:
         raise ConfigError(f"trainer_version: must be {trainer.version}, that of trainer '{trainer.name}' as it is "
-                          f"loaded, got {c.trainer_version}")
-    name = "noise_multiplier" if mechanism.certified else trainer.calibrates
-    if name and not mechanism.kind(c) and name not in dict(c.given):
-        whose = f"trainer '{c.trainer}'" if mechanism.held else f"mechanism '{c.mechanism}'"
-        raise ConfigError(f"{name}: must be given with {whose}, got neither that nor "
+                          f"loaded, got {trial.trainer_version}")
+    noise = "noise_multiplier" if mechanism.certified else trainer.calibrates  # name of the setting; may be empty
+    if noise and not mechanism.kind(trial) and noise not in dict(trial.given):
+        part = f"trainer '{trial.trainer}'" if mechanism.trainer_only else f"mechanism '{trial.mechanism}'"
+        at_place = f", at {place}" if place else ""
+        raise ConfigError(f"{noise}: must be given with {part}, got neither that nor "
                           "target_epsilon, which leaves epsilon infinite; give one of them, or write 0 for no noise "
-                          f"and no guarantee{place and f', at {place}'}")
+                          f"and no guarantee{at_place}")
 
 
-def _check_secure(c: TrialConfig) -> None:
+def _check_secure(trial: TrialConfig) -> None:
     """Refuse secret noise for a trial whose guarantee would have a gap.
 
     Gaps are statistics of the training records in the inputs, and sums that are rounded.
@@ -69,33 +71,34 @@ def _check_secure(c: TrialConfig) -> None:
     Raises:
         ConfigError: naming the setting.
     """
-    if c.inputs == "standardized" and not c.parts.data.spec.published:
-        raise ConfigError(f"inputs: 'standardized' takes means and deviations of the training records of {c.dataset}, "
-                          "which no epsilon covers, got it with noise 'secure'; use 'centered'")
-    if c.parts.network.convolutional:
+    if trial.inputs == "standardized" and not trial.parts.data.spec.published:
+        raise ConfigError("inputs: 'standardized' takes means and deviations of the training records of "
+                          f"{trial.dataset}, which no epsilon covers, got it with noise 'secure'; use 'centered'")
+    if trial.parts.network.convolutional:
         raise ConfigError("network: the proof of noise 'secure' is of integers, which convolutions are not "
                           "computed in, got 'convnet'; use 'mlp', or noise 'research'")
-    check_exact(c)
+    check_exact(trial)
 
 
-def check_exact(c: TrialConfig) -> None:
-    """Refuse secret noise with a Gaussian mechanism unless contributions are integers.
+def check_exact(trial: TrialConfig) -> None:
+    """Refuse secret noise with a Gaussian mechanism if contributions are summed in floating point.
+
+    The proof of the guarantee is for sums of integers. Stores of earlier versions have trials in floating point.
 
     Raises:
-        ConfigError: for a trial of this package's networks in floating point. Stores of earlier versions have such
-            trials.
+        ConfigError: for a trial of this package's networks in floating point.
     """
-    if sums_in_floating_point(c):
-        why_not = c.parts.mechanism.not_integer
+    if sums_in_floating_point(trial):
+        why_not = trial.parts.mechanism.not_integer
         instead = f" with mechanism 'per_example' ({why_not})" if why_not else ""
-        raise ConfigError(f"arithmetic: must be 'integer' with noise 'secure' and mechanism '{c.mechanism}', whose "
-                          f"guarantee is of sums without rounding, got '{c.matmul_precision}'; use that{instead}, or "
-                          "noise 'research' (a sweep that was begun so trains no more: copy it under another name)")
+        raise ConfigError(f"arithmetic: must be 'integer' with noise 'secure' and mechanism '{trial.mechanism}', whose "
+                          f"guarantee is of sums without rounding, got '{trial.matmul_precision}'; use that{instead}, "
+                          "or noise 'research' (a sweep that was begun so trains no more: copy it under another name)")
 
 
-def sums_in_floating_point(c: TrialConfig) -> bool:
+def sums_in_floating_point(trial: TrialConfig) -> bool:
     """Whether contributions to a release with secret noise would be summed in floating point.
 
     Earlier versions did this: such trials are read and reported, but not trained any more.
     """
-    return c.secure and c.parts.mechanism.certified and c.parts.trainer.own and not c.exact
+    return trial.secure and trial.parts.mechanism.certified and trial.parts.trainer.built_in and not trial.exact

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipeline.trials.condition import Need, built_in_trainer, private
 from pipeline.trials.fields import ConfigError, listed_or
 from pipeline.trials.mechanism import certified_mechanisms
-from pipeline.trials.part import Need, Part, own, part, private, setting
+from pipeline.trials.part import Part, part, setting
 from pipeline.trials.shapes import n_parameters
 
 if TYPE_CHECKING:
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 
 DISCLOSURES = ("plain", "noisy", "withheld")  # how private records are logged
 LARGEST_BOUND = 1e15  # largest norm and noise in secure trials; the least is 1/LARGEST_BOUND
-LEAST_CANARIES = 30  # fewer give fewer than 6 guesses, and even 5 right guesses give no bound
+MIN_CANARIES = 30  # fewer give fewer than 6 guesses, and even 5 right guesses give no bound
 
 
 def _needs_delta() -> Need:
-    of_mechanism = private()
-    return Need(f"{of_mechanism.wanted}, or canaries > 0", of_mechanism.now,
-                lambda c: of_mechanism.holds(c) or c.canaries > 0)
-
+    """Return the condition under which a trial uses delta: it has a mechanism or canaries."""
+    has_mechanism = private()
+    return Need(f"{has_mechanism.text}, or canaries > 0", has_mechanism.actual,
+                lambda c: has_mechanism.holds(c) or c.canaries > 0)
 
 
 class Release(Part):
@@ -48,16 +49,16 @@ class Release(Part):
         "nothing", low=0, elide=True)
     alignment_batches: int = setting(
         4, "batches per epoch on which the update is compared with the true gradient; 0 measures none", low=0,
-        needs=[own()])
+        needs=[built_in_trainer()])
     seed: int = setting(0, "seed of split, initialisation and feedback and, in research, of sampling and noise",
                         low=0, high=2**63 - 1, per_trial=True)
 
     def settled(self, trial: TrialConfig) -> dict[str, Any]:
-        """Leave `private_metrics` open if it has its default, so that it follows the source of the noise."""
-        return {"private_metrics": ""} if self.private_metrics == self.in_effect(trial) else {}
+        """Return an empty `private_metrics` if it has its default, so that it still follows the source of the noise."""
+        return {"private_metrics": ""} if self.private_metrics == self.default_metrics(trial) else {}
 
-    def in_effect(self, trial: TrialConfig) -> str:
-        """Return the default of `private_metrics` for a trial."""
+    def default_metrics(self, trial: TrialConfig) -> str:
+        """Return the default of `private_metrics` for a trial: how private records are logged."""
         return self.default_disclosure if trial.parts.mechanism.private else "plain"
 
     def check(self, trial: TrialConfig) -> None:
@@ -68,8 +69,8 @@ class Release(Part):
         """
         guaranteed = bool(trial.parts.mechanism.kind(trial))
         n_train = trial.split_sizes[0]
-        if 0 < self.canaries < LEAST_CANARIES or self.canaries > n_train:
-            raise ConfigError(f"canaries: must be 0, or at least {LEAST_CANARIES} (fewer bound nothing) and "
+        if 0 < self.canaries < MIN_CANARIES or self.canaries > n_train:
+            raise ConfigError(f"canaries: must be 0, or at least {MIN_CANARIES} (fewer bound nothing) and "
                               f"at most the {n_train} training records, got {self.canaries}")
         if self.canaries and not trial.parts.sampler.independent:
             if trial.parts.mechanism.composed and not trial.parts.mechanism.certified:
@@ -106,11 +107,11 @@ class Release(Part):
             raise ConfigError("optical_device: nobody has shown that a real OPU maps a record without a trace of "
                               "others, on which a guarantee to the last bit rests, got 'hardware' with noise 'secure'; "
                               "use 'simulated'")
-        weights = n_parameters(trial.layers)
-        largest_noise = 2.0**30 / math.sqrt(weights)  # over C, with rounding below C/1024
+        n_weights = n_parameters(trial.layers)
+        largest_noise = 2.0**30 / math.sqrt(n_weights)  # over C; its grid then rounds a sum by less than C/1024
         if trial.noise_multiplier / trial.parts.mechanism.excess(trial) > largest_noise:
             raise ConfigError(f"noise_multiplier: must be at most {largest_noise:.3g} with noise 'secure', whose grid "
-                              f"would be too coarse for {weights} weights, got {trial.noise_multiplier}")
+                              f"would be too coarse for {n_weights} weights, got {trial.noise_multiplier}")
 
 
 @part("noise", "research")

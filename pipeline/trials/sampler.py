@@ -31,7 +31,7 @@ class Sampler(Part):
         full: whether every place of a batch has a record.
         independent: whether a record is drawn independently of all other records.
         amplified: whether sampling amplifies privacy, so that losses of steps are composed.
-        least_noise: least noise over a record's largest contribution, if the noise is scaled to a smaller norm.
+        min_noise: least noise over a record's largest contribution, if the noise is scaled to a smaller norm.
         part_in_step: a record's participation in words, for notes.
         rate_names: the numbers of a privacy event that determine the participations.
         accountants: proved for its batches under this relation, the tightest first.
@@ -44,7 +44,7 @@ class Sampler(Part):
     full: ClassVar[bool] = False
     independent: ClassVar[bool] = False
     amplified: ClassVar[bool] = True
-    least_noise: ClassVar[float] = 0.01
+    min_noise: ClassVar[float] = 0.01
     part_in_step: ClassVar[str] = ""
     rate_names: ClassVar[tuple[str, ...]] = ()
     accountants: ClassVar[tuple[str, ...]] = ()
@@ -59,7 +59,7 @@ class Sampler(Part):
         raise NotImplementedError
 
     def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
-        """Return (draws, q, words for notes): a record participates Bin(draws, q) times in so many epochs.
+        """Return (n, q, words for notes): in these epochs, a record participates a Binomial(n, q) number of times.
 
         Raises:
             ValueError: for a sampler whose participations are not known.
@@ -90,7 +90,7 @@ class Shuffled(Sampler):
         return {}
 
     def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
-        """Return one participation per epoch."""
+        """Return (epochs, 1, words): a record participates exactly once in every epoch."""
         return epochs, 1.0, "a record takes part once per epoch"
 
 
@@ -111,7 +111,7 @@ class WithoutReplacement(Sampler):
         return {"N": n, "m": self.batch_size}
 
     def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
-        """Return a binomial number of participations."""
+        """Return (draws, q, words): every step draws the record with probability q."""
         draws, q = epochs * trial.steps_per_epoch, self.batch_size / trial.split_sizes[0]
         return draws, q, f"participations are binomial ({draws} draws, q = {q:.4g})"
 
@@ -121,7 +121,7 @@ class Poisson(Sampler):
     """Every step takes every record with probability q = m/N, independently: batches vary in size."""
 
     relation, independent = "add/remove", True
-    least_noise = 0.1  # least noise of a privacy-loss distribution
+    min_noise = 0.1  # least noise of a privacy-loss distribution
     works = "pipeline.learning.data.sampling:POISSON"
     accountants = ("pld",)
     losses = "pipeline.accounting.curves:poisson_losses"
@@ -130,7 +130,7 @@ class Poisson(Sampler):
     part_in_step = "a record takes part in a step with probability q"
 
     def rates(self, n: int) -> Rates:
-        """Return q."""
+        """Return the sampling rate q = m/N."""
         return {"sampling_rate": self.batch_size / n}
 
 

@@ -38,12 +38,13 @@ class Steps(NamedTuple):
 
 
 def power_of_two(x: float) -> float:
-    """Return the least power of two >= x > 0."""
-    mantissa, exponent = math.frexp(x)
-    return math.ldexp(1.0, exponent - (mantissa == 0.5))
+    """Return the smallest power of two >= x > 0."""
+    mantissa, exponent = math.frexp(x)  # x = mantissa 2^exponent, 0.5 <= mantissa < 1
+    is_power = mantissa == 0.5
+    return math.ldexp(1.0, exponent - 1 if is_power else exponent)
 
 
-def most_terms() -> int:
+def max_terms() -> int:
     """Return how many products of two 8-bit factors fit into a 32-bit sum."""
     return (2**31 - 1) // (LARGEST_FIRST * LARGEST_SECOND)
 
@@ -64,13 +65,14 @@ def signal_steps(trial: TrialConfig) -> tuple[float, ...]:
     output_step = 2.0 ** -(ERROR_BITS + 1)
     if trial.parts.feedback.exact:
         return (*[BACK_STEP] * len(trial.hidden), output_step)
-    found = []
+    hidden_steps = []
     for width in trial.hidden:
+        # typical size of one component of B e, with B the feedback matrix and e the error at the output
         size = trial.parts.mechanism.feedback_norm / math.sqrt(width) or trial.feedback_std
-        if trial.sigma:
+        if trial.sigma:  # B e is clipped to norm tau_f over all hidden layers, then gets noise
             size = min(size, trial.tau_f / math.sqrt(sum(trial.hidden))) + trial.sigma
-        found.append(power_of_two(PEAK * size / LARGEST_SIGNAL))
-    return (*found, output_step)
+        hidden_steps.append(power_of_two(PEAK * size / LARGEST_SIGNAL))
+    return (*hidden_steps, output_step)
 
 
 def steps(trial: TrialConfig, bound: float, deviation: float) -> list[Steps]:
@@ -81,22 +83,23 @@ def steps(trial: TrialConfig, bound: float, deviation: float) -> list[Steps]:
         bound: C, the largest norm of a record's contribution.
         deviation: standard deviation of the noise on the sum; 0 without noise.
     """
-    sizes, unit = trial.layer_sizes, deviation or bound
+    sizes = trial.layer_sizes
+    unit = deviation or bound  # steps of contributions are this times powers of two
     input_steps = (input_step(trial), *[HIDDEN_STEPS[trial.activation]] * (len(sizes) - 2))
-    typical_norms = (trial.input_norm or trial.parts.features.scale(trial) / 2 * math.sqrt(sizes[0]),
-                     *(TYPICAL * math.sqrt(n) for n in sizes[1:-1]))
+    input_norm = trial.input_norm or trial.parts.features.scale(trial) / 2 * math.sqrt(sizes[0])
+    typical_norms = (input_norm, *(TYPICAL * math.sqrt(n) for n in sizes[1:-1]))  # of the inputs h of every layer
     bounds = trial.parts.mechanism.factor_bounds(trial)
-    found = []
+    steps_by_layer = []
     for layer, (b, s, norm) in enumerate(zip(input_steps, signal_steps(trial), typical_norms, strict=True), start=1):
         width, is_hidden = sizes[layer], layer < len(sizes) - 1
-        if trial.denoise and is_hidden:
+        if trial.denoise and is_hidden:  # the signal is in coordinates of the feedback space, one for each class
             s *= power_of_two(math.sqrt(width / sizes[-1]))
             width = sizes[-1]
         # A bounded signal has norm at most C/||(h, 1)||, or delta tau_h/||h||; see PEAK for its components.
-        of_delta, tau_h = bounds[layer - 1] if bounds else (1 / math.hypot(norm, 1), math.inf)
-        largest = bound * of_delta * min(1.0, tau_h / norm) * min(1.0, PEAK / math.sqrt(width))
-        found.append(Steps(b, s, unit * power_of_two(largest / (LARGEST * unit))))
-    return found
+        delta, tau_h = bounds[layer - 1] if bounds else (1 / math.hypot(norm, 1), math.inf)  # delta over C
+        largest = bound * delta * min(1.0, tau_h / norm) * min(1.0, PEAK / math.sqrt(width))
+        steps_by_layer.append(Steps(b, s, unit * power_of_two(largest / (LARGEST * unit))))
+    return steps_by_layer
 
 
 def grid_exponent(step: Steps, deviation: float) -> int:
@@ -112,6 +115,14 @@ def grid_exponent(step: Steps, deviation: float) -> int:
 
 
 def largest_noise(trial: TrialConfig) -> float:
-    """Return the largest noise, over the bound C on contributions, whose grid divides a b and a in every layer."""
-    return 2.0 ** min(grid_exponent(step, 1.0) - max(0, round(math.log2(step.input)))
-                      for step in steps(trial, 1.0, 1.0))
+    """Return the largest noise, over the bound C on contributions, whose grid is fine enough in every layer.
+
+    The grid must divide the steps of a layer's contributions: a b for weights and a for biases. a and b are the real
+    values of an integer 1 in the layer's bounded signals and in its inputs.
+    """
+    exponents = []
+    for step in steps(trial, 1.0, 1.0):
+        of_weights = grid_exponent(step, 1.0)  # a b is 2^this steps of the grid
+        of_biases = of_weights - round(math.log2(step.input))
+        exponents.append(min(of_weights, of_biases))
+    return 2.0 ** min(exponents)

@@ -38,7 +38,7 @@ class Trainer(Part):
 
     Attributes:
         runs: `module:attribute` of the `pipeline.learning.run.Run` that trains a pack; `run` may choose by trial.
-        own: whether it trains this package's networks, many trials at once.
+        built_in: whether it trains this package's networks, many trials at once.
         brings: by slot, the part that its trials always have.
         version: of its results.
         calibrates: the setting that a target epsilon sets; a larger value is more noise. Empty for none.
@@ -54,7 +54,7 @@ class Trainer(Part):
     """
 
     runs: ClassVar[str] = ""
-    own: ClassVar[bool] = False
+    built_in: ClassVar[bool] = False
     brings: ClassVar[Mapping[str, type[Part]]] = {}
     version: ClassVar[int] = 0
     calibrates: ClassVar[str] = ""
@@ -68,8 +68,8 @@ class Trainer(Part):
     parameters: ClassVar[staticmethod[[Any], int] | None] = None
     step: ClassVar[staticmethod[..., Any] | None] = None
 
-    def states(self, trial: TrialConfig) -> Any:
-        """Return the event that the trainer states for a trial with its noise.
+    def stated_event(self, trial: TrialConfig) -> Any:
+        """Return the privacy event (`dp_accounting.DpEvent`) that the trainer states for a trial with its noise.
 
         Raises:
             ConfigError: if the trainer states no event.
@@ -91,7 +91,7 @@ class Trainer(Part):
 class BuiltIn(Trainer):
     """This package's networks, with a part in every other slot."""
 
-    own = True
+    built_in = True
 
     def run(self, trial: TrialConfig) -> str:
         """Return the training code of the trial's arithmetic."""
@@ -102,60 +102,62 @@ class BuiltIn(Trainer):
         return trial.parts.network.layers(trial.parts.features.shape(trial), trial.parts.data.spec.n_classes)
 
 
-class _OfTrainer(Part):
+class _TrainerPart(Part):
     """A part that only trials of a user's trainer can have."""
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse the part without its trainer."""
-        if trial.parts.trainer.own:
-            wanted = self.name if self.slot == "algorithm" else "NAME"
+        """Refuse the part in a trial without its trainer."""
+        if trial.parts.trainer.built_in:
+            trainer_name = self.name if self.slot == "algorithm" else "NAME"
             raise ConfigError(f"{self.slot}: '{self.name}' is what trials of a trainer have, got it without one; write "
-                              f"`trainer: {wanted}` and leave {self.slot} out")
+                              f"`trainer: {trainer_name}` and leave {self.slot} out")
         super().check(trial)
 
 
-@part("network", "by_trainer", held=True)
-class _Network(_OfTrainer):
+@part("network", "by_trainer", trainer_only=True)
+class _Network(_TrainerPart):
     """A placeholder for the trainer's own network."""
 
     convolutional = False
 
 
-@part("loss", "by_trainer", held=True)
-class _Loss(_OfTrainer, loss.Loss):
+@part("loss", "by_trainer", trainer_only=True)
+class _Loss(_TrainerPart, loss.Loss):
     """A placeholder for the trainer's own loss; `per_record` of its algorithm states the assumption."""
 
     per_record = ""
 
 
-@part("optimizer", "by_trainer", held=True)
-class _Optimizer(_OfTrainer):
+@part("optimizer", "by_trainer", trainer_only=True)
+class _Optimizer(_TrainerPart):
     """A placeholder for the trainer's own optimizer."""
 
 
-class _Stated(_OfTrainer, mechanism.Mechanism):
+class _Stated(_TrainerPart, mechanism.Mechanism):
     """A privacy event that the trainer states."""
 
     composed = True
 
     def kind(self, trial: TrialConfig) -> str:
-        """Return `stated` if there are an event and noise."""
+        """Return `stated` if the trainer states a privacy event and the trial has noise; else an empty text."""
         trainer = trial.parts.trainer
-        noisy = not trainer.calibrates or trial.target_epsilon or getattr(trial, trainer.calibrates)
-        return "stated" if trainer.event and noisy else ""
+        noise_is_off = trainer.calibrates and not trial.target_epsilon and not getattr(trial, trainer.calibrates)
+        return "stated" if trainer.event and not noise_is_off else ""
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
-        """Return `epsilon=3`, or the value of the setting for the noise, `z=1.1`; `stated` without such a setting."""
+        """Return a trial's noise in words, from its settings: `epsilon=3`, `z=1.1`, `stated` or `non-private`."""
         if target := fields.get("target_epsilon"):
             return f"epsilon={target:g}"
         trainer = PARTS["trainer"].get(fields["trainer"], Trainer)  # the default is for a trainer that is not loaded
-        if not (calibrates := trainer.calibrates):
-            return "stated" if getattr(trainer, "event", True) else "non-private"
-        return f"{'z' if calibrates == 'noise_multiplier' else calibrates}={fields.get(calibrates) or 0:g}"
+        setting_name = trainer.calibrates  # of the setting for the noise
+        if not setting_name:
+            return "stated" if trainer.event else "non-private"
+        symbol = "z" if setting_name == "noise_multiplier" else setting_name
+        return f"{symbol}={fields.get(setting_name) or 0:g}"
 
 
-@part("mechanism", "by_trainer", held=True)
+@part("mechanism", "by_trainer", trainer_only=True)
 class Stated(_Stated):
     """A stated event with a setting that a target epsilon calibrates."""
 
@@ -163,16 +165,17 @@ class Stated(_Stated):
     target_epsilon: float = again("target_epsilon")
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse a target together with a given noise."""
+        """Refuse a target epsilon together with a given noise, because the target determines the noise."""
         super().check(trial)
-        name = trial.parts.trainer.calibrates
-        if self.target_epsilon and name in dict(trial.given) and getattr(trial, name) != SETTINGS[name].default:
+        name = trial.parts.trainer.calibrates  # of the setting for the noise
+        noise_is_given = name in dict(trial.given) and getattr(trial, name) != SETTINGS[name].default
+        if self.target_epsilon and noise_is_given:
             raise ConfigError(f"target_epsilon: sets {name}; give one of the two, got target_epsilon "
                               f"{self.target_epsilon} and {name} {getattr(trial, name)}")
 
 
-@part("sampler", "by_trainer", held=True)
-class _Sampler(_OfTrainer, sampler.Sampler):
+@part("sampler", "by_trainer", trainer_only=True)
+class _Sampler(_TrainerPart, sampler.Sampler):
     """A placeholder for the trainer's own batches; its event states the neighbouring relation."""
 
     part_in_step = "as its trainer states"
@@ -182,11 +185,11 @@ class External(Trainer):
     """A user's trainer.
 
     Attributes:
-        also: the trainer's own check, which refuses incompatible settings.
+        user_check: the user's function that refuses incompatible settings.
     """
 
     runs: ClassVar[str] = "pipeline.learning.harness:Harness"
-    also: ClassVar[staticmethod[[Any], None] | None] = None
+    user_check: ClassVar[staticmethod[[Any], None] | None] = None
 
     trainer_version: int = setting(0, "version of a user's trainer; by default that which is loaded", low=0)
 
@@ -201,24 +204,36 @@ class External(Trainer):
         trainer counts as softmax regression, which only affects the order in which trials start.
         """
         if self.parameters:
-            return dense_shapes((0, _whole(self.name, self.parameters, trial)))
-        return dense_shapes((math.prod(trial.parts.features.shape(trial)), trial.parts.data.spec.n_classes))
+            return dense_shapes((0, _contribution_length(self.name, self.parameters, trial)))
+        n_inputs, n_classes = math.prod(trial.parts.features.shape(trial)), trial.parts.data.spec.n_classes
+        return dense_shapes((n_inputs, n_classes))
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse parts that the trainer decides itself, and secure noise for an unchecked statement."""
-        for slot, cls in self.brings.items():
-            if (given := dict(trial.given).get(slot, cls.name)) != cls.name:
-                raise ConfigError(f"{slot}: is the affair of trainer '{self.name}', got '{given}'; leave it out or, of "
-                                  "trials with another trainer, give it in `cases`")
-        if trial.parts.release.secret and not self.parameters:
+        """Refuse settings that do not go with this user's trainer.
+
+        The trainer decides some slots itself, for example the network, and nothing else may be given for these. Secure
+        noise needs a trainer that returns each record's contribution. A mechanism must bound such contributions as flat
+        vectors, because they have no layers.
+
+        Raises:
+            ConfigError: naming the setting.
+        """
+        is_certified = self.parameters is not None  # it returns contributions, and does not state an event
+        given = dict(trial.given)
+        for slot, own_part in self.brings.items():
+            given_name = given.get(slot, own_part.name)
+            if given_name != own_part.name:
+                raise ConfigError(f"{slot}: is the affair of trainer '{self.name}', got '{given_name}'; leave it out "
+                                  "or, of trials with another trainer, give it in `cases`")
+        if trial.parts.release.secret and not is_certified:
             raise ConfigError(f"noise: nobody checked what trainer '{self.name}' states, got 'secure'; use 'research', "
                               "or a trainer that hands in contributions (per_record)")
-        if self.parameters and not trial.parts.mechanism.flat:
+        if is_certified and not trial.parts.mechanism.flat:
             flat = [name for name, cls in parts_of("mechanism", mechanism.Mechanism).items() if cls.flat]
             raise ConfigError(f"mechanism: must be one of {', '.join(flat)} with trainer '{self.name}', whose "
                               f"contributions have no layers, got '{trial.mechanism}'")
-        if self.also:
-            self.also(trial)
+        if self.user_check:
+            self.user_check(trial)
 
 
 def check_packages(trial: TrialConfig) -> None:
@@ -236,7 +251,7 @@ def check_packages(trial: TrialConfig) -> None:
 def is_stated(algorithm: str) -> bool:
     """Whether an algorithm is a trainer with a stated epsilon."""
     cls = PARTS["trainer"].get(algorithm)
-    return cls is not None and not cls.own and cls.parameters is None
+    return cls is not None and not cls.built_in and cls.parameters is None
 
 
 def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = None, per: str = STEP,
@@ -286,75 +301,99 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
     """
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise ConfigError(f"version: must be a whole number >= 1, got {version!r}")
-    for given, value, accepted in (("per", per, (STEP, EPOCH)), ("relation", relation, sampler.RELATIONS),
-                                   ("randomness", randomness, (SEED, OWN))):
-        if value not in accepted:
-            raise ConfigError(f"{given}: must be one of {', '.join(accepted)}, got {value!r}")
-    if per_record and (event or calibrates or not parameters):
-        raise ConfigError(f"per_record: needs `parameters`, and neither `event` nor `calibrates`, which follow from "
-                          f"mechanism and sampler, got it for trainer '{name}'")
-    if parameters and not per_record:
-        raise ConfigError(f"per_record: must say why row i is computed from record i alone, got nothing for trainer "
-                          f"'{name}' with `parameters`")
-    if step and (not event or per != STEP):
-        fault = "whose event is of an epoch" if event else "without event"
-        if per_record and not event:
-            fault += ", whose releases are audited without it"
-        raise ConfigError(f"step: is audited against the event of a step, got it for trainer '{name}' {fault}")
-    if calibrates and not event:
-        raise ConfigError(f"event: must be given with calibrates, got only that, '{calibrates}'")
-    entries = dict(settings or {})
-    if calibrates:
-        entries.setdefault(calibrates, None)
-        kind = entries[calibrates] or SETTINGS.get(calibrates)
-        if kind is not None and not isinstance(kind.default, float):
-            raise ConfigError(f"calibrates: must be a setting with a number that is no whole one, got '{calibrates}'")
+    for argument, value, choices in (("per", per, (STEP, EPOCH)), ("relation", relation, sampler.RELATIONS),
+                                     ("randomness", randomness, (SEED, OWN))):
+        if value not in choices:
+            raise ConfigError(f"{argument}: must be one of {', '.join(choices)}, got {value!r}")
+    _check_certified(name, event, calibrates, per_record, parameters)
+    if step:
+        _check_step(name, event, per, per_record)
+    own_settings = _own_settings(settings, event, calibrates)
 
-    def enter(function: Train) -> Train:
-        """Register a generator function as a trainer, with the parts that it brings, and return it unchanged.
+    def register(function: Train) -> Train:
+        """Register a generator function as a trainer, with the parts that it decides itself, and return it unchanged.
 
         A trainer that states its own event also brings a mechanism and a sampler. The others use this package's.
 
         Raises:
             ConfigError: for a function that yields nothing.
         """
-        entered: object = function
-        if not inspect.isgeneratorfunction(entered):
+        yields = inspect.isgeneratorfunction(function)
+        if not yields:
             raise ConfigError(f"trainer: '{name}' must be a generator function, which yields after each epoch, got "
                               f"{function!r}")
-        shown = (label or name) + ("" if per_record else " (stated)")  # shown next to certified results
-        algorithm = part("algorithm", name)(type(name, (_OfTrainer, Feedback), dict(
-            works=staticmethod(function), label=shown, per_record=per_record or None)))
-        brings: dict[str, type[Part]] = {"algorithm": algorithm, **{
-            slot: PARTS[slot]["by_trainer"] for slot in ("network", "loss", "optimizer")}}
+        shown_label = (label or name) + ("" if per_record else " (stated)")  # shown next to certified results
+        algorithm = part("algorithm", name)(type(name, (_TrainerPart, Feedback), dict(
+            works=staticmethod(function), label=shown_label, per_record=per_record or None)))
+        brings: dict[str, type[Part]] = {"algorithm": algorithm}
+        for slot in ("network", "loss", "optimizer"):
+            brings[slot] = PARTS[slot]["by_trainer"]
         if not per_record:
-            of_kind = Stated if calibrates else _named(_Stated, Stated)
-            of_relation = type("Sampler", (_Sampler,), dict(relation=relation, independent=relation == "add/remove"))
-            brings |= {"mechanism": of_kind, "sampler": _named(of_relation, _Sampler)}
-        extension("trainer", name, External, entries, works=staticmethod(function), label=shown, brings=brings,
-                  version=version, event=event and staticmethod(event), per=per, relation=relation,
+            brings["mechanism"] = Stated if calibrates else _with_name_of(Stated, _Stated)
+            own_sampler = type("Sampler", (_Sampler,), dict(relation=relation, independent=relation == "add/remove"))
+            brings["sampler"] = _with_name_of(_Sampler, own_sampler)
+        extension("trainer", name, External, own_settings, works=staticmethod(function), label=shown_label,
+                  brings=brings, version=version, event=event and staticmethod(event), per=per, relation=relation,
                   calibrates=calibrates, requires=tuple(requires), redraws=randomness == OWN, public=dict(public or {}),
                   parameters=parameters and staticmethod(parameters), step=step and staticmethod(step),
-                  also=check and staticmethod(check),
-                  source=inspect.getsourcefile(function) or "")
+                  user_check=check and staticmethod(check), source=inspect.getsourcefile(function) or "")
         return function
-    return enter
+    return register
 
 
-def _named(cls: type[Part], entered: type[Part]) -> type[Part]:
-    """Give a class the slot, name and label of a registered one."""
-    cls.slot, cls.name, cls.label = entered.slot, entered.name, entered.label
+def _check_certified(name: str, event: Callable[[Any], Any] | None, calibrates: str, per_record: str,
+                     parameters: Callable[[TrialConfig], int] | None) -> None:
+    """Refuse a trainer `name` that mixes two kinds: certified (`per_record`, `parameters`) and stated (`event`)."""
+    if per_record and (event or calibrates or not parameters):
+        raise ConfigError(f"per_record: needs `parameters`, and neither `event` nor `calibrates`, which follow from "
+                          f"mechanism and sampler, got it for trainer '{name}'")
+    if parameters and not per_record:
+        raise ConfigError(f"per_record: must say why row i is computed from record i alone, got nothing for trainer "
+                          f"'{name}' with `parameters`")
+
+
+def _check_step(name: str, event: Callable[[Any], Any] | None, per: str, per_record: str) -> None:
+    """Refuse the argument `step` of a trainer `name` without a privacy event of one step, which its audit needs."""
+    if event and per == STEP:
+        return
+    fault = "whose event is of an epoch" if event else "without event"
+    if per_record and not event:
+        fault += ", whose releases are audited without it"
+    raise ConfigError(f"step: is audited against the event of a step, got it for trainer '{name}' {fault}")
+
+
+def _own_settings(settings: Mapping[str, Field[Any] | None] | None, event: Callable[[Any], Any] | None,
+                  calibrates: str) -> dict[str, Field[Any] | None]:
+    """Return a trainer's settings by name, with `calibrates`, the setting for its noise; None for existing settings.
+
+    Raises:
+        ConfigError: for such a setting without an event, or without a floating-point number.
+    """
+    if calibrates and not event:
+        raise ConfigError(f"event: must be given with calibrates, got only that, '{calibrates}'")
+    own_settings = dict(settings or {})
+    if calibrates:
+        own_settings.setdefault(calibrates, None)
+        noise = own_settings[calibrates] or SETTINGS.get(calibrates)
+        if noise is not None and not isinstance(noise.default, float):
+            raise ConfigError(f"calibrates: must be a setting with a number that is no whole one, got '{calibrates}'")
+    return own_settings
+
+
+def _with_name_of(registered: type[Part], cls: type[Part]) -> type[Part]:
+    """Give a class the slot, name and label of a registered class, and return it."""
+    cls.slot, cls.name, cls.label = registered.slot, registered.name, registered.label
     return cls
 
 
 @lru_cache(maxsize=1024)
-def _whole(name: str, parameters: Callable[[TrialConfig], int], trial: TrialConfig) -> int:
-    """Return the length of a record's contribution, by the trainer's function `parameters`.
+def _contribution_length(name: str, parameters: Callable[[TrialConfig], int], trial: TrialConfig) -> int:
+    """Return the length of the vector that each record contributes, from the trainer's function `parameters`.
 
     Raises:
-        ConfigError: unless the trainer gives a whole number >= 1.
+        ConfigError: unless the function returns a whole number >= 1.
     """
-    number = parameters(trial)
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ConfigError(f"parameters: must give a whole number >= 1, got {number!r} of trainer '{name}'")
-    return number
+    length = parameters(trial)
+    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+        raise ConfigError(f"parameters: must give a whole number >= 1, got {length!r} of trainer '{name}'")
+    return length

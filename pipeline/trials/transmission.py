@@ -10,7 +10,9 @@ import numpy as np
 
 @lru_cache(maxsize=4)
 def transmission(seed: int, n_inputs: int, n_pixels: int) -> np.ndarray:
-    """Return the complex matrix of a device with parts N(0, 1): the rescaled matrix of lightonml's simulated device.
+    """Return the complex matrix of a simulated optical device; real and imaginary parts are drawn from N(0, 1).
+
+    It is the matrix of lightonml's simulated device, multiplied by sqrt(n_inputs).
 
     Args:
         seed: of the matrix, 32 bits: `streams.integer_seed(trial.seed, "feedback")`.

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pipeline.trials.condition import Need
 from pipeline.trials.feedback import Feedback
 from pipeline.trials.fields import ConfigError, listed_or, plain
 from pipeline.trials.naming import counted
-from pipeline.trials.part import PARTS, SETTINGS, SLOTS, Need, Part, declares, owners, parts_of, settings
+from pipeline.trials.part import PARTS, SETTINGS, SLOTS, Part, declares, owners, parts_of, settings
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
@@ -43,65 +44,73 @@ def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None
     Raises:
         ConfigError: as `check_used`, and with the place.
     """
-    reached: dict[str, list[TrialConfig]] = {place: [] for place in entries}
-    fine = set()
+    trials_by_place: dict[str, list[TrialConfig]] = {place: [] for place in entries}
+    accepted = set()  # places whose entry has an effect, or may be written without one
     for trial, places in trials:
-        uses_them = trial.used()
+        used = trial.used()
         for field, place in places.items():
-            reached[place].append(trial)
-            if field in uses_them or (not place.startswith("search.") and _neutral(trial, field)):
-                fine.add(place)
+            trials_by_place[place].append(trial)
+            if field in used or (not place.startswith("search.") and _has_no_effect(trial, field)):
+                accepted.add(place)
     for place, value in entries.items():
         field = place.rpartition(".")[2]
-        if not reached[place]:
+        if not trials_by_place[place]:
             raise ConfigError(f"{field}: is overridden by every case, got {value!r}; leave it out, at {place}")
-        if place not in fine:
-            raise ConfigError(f"{why_unused(field, reached[place])}, at {place}")
+        if place not in accepted:
+            raise ConfigError(f"{why_unused(field, trials_by_place[place])}, at {place}")
 
 
 def ignored(trials: Sequence[Written]) -> str:
-    """Return which trials do not use which written fields, for example `sigma, tau_h by 3 trials of mechanism none`.
+    """Return which trials ignore which written fields, for example `sigma, tau_h by 3 trials of mechanism none`.
 
-    It is empty if all written fields are used, or have no effect anyway.
+    The text is empty if no field that would have an effect is ignored.
     """
-    who: dict[str, list[int]] = {}
-    for number, (trial, places) in enumerate(trials):
-        uses_them = trial.used()
+    indices_by_field: dict[str, list[int]] = {}  # field -> the trials that ignore it, by index
+    for index, (trial, places) in enumerate(trials):
+        used = trial.used()
         for field in places:
-            if field not in uses_them and not _neutral(trial, field):
-                who.setdefault(field, []).append(number)
-    groups: dict[tuple[int, ...], list[str]] = {}
-    for field, numbers in who.items():
-        groups.setdefault(tuple(numbers), []).append(field)
-    everyone = [trial for trial, _ in trials]
-    return "; ".join(f"{', '.join(sorted(fields))} by {counted(len(numbers), 'trial')} of "
-                     f"{_called([everyone[number] for number in numbers], everyone)}"
-                     for numbers, fields in groups.items())
+            if field not in used and not _has_no_effect(trial, field):
+                indices_by_field.setdefault(field, []).append(index)
+    fields_by_indices: dict[tuple[int, ...], list[str]] = {}
+    for field, indices in indices_by_field.items():
+        fields_by_indices.setdefault(tuple(indices), []).append(field)
+    all_trials = [trial for trial, _ in trials]
+    clauses = []
+    for group, fields in fields_by_indices.items():
+        description = _described([all_trials[index] for index in group], all_trials)
+        clauses.append(f"{', '.join(sorted(fields))} by {counted(len(group), 'trial')} of {description}")
+    return "; ".join(clauses)
 
 
-def _called(some: Sequence[TrialConfig], everyone: Sequence[TrialConfig]) -> str:
-    """Return what distinguishes some trials from the others: their mechanisms, their algorithms, or both."""
-    names = {field: list(dict.fromkeys(getattr(trial, field) for trial in some))
+def _described(group: Sequence[TrialConfig], all_trials: Sequence[TrialConfig]) -> str:
+    """Return what distinguishes a group from the other trials: its mechanisms, its algorithms, or both."""
+    names = {field: list(dict.fromkeys(getattr(trial, field) for trial in group))
              for field in ("mechanism", "algorithm")}
     texts = {field: f"{field} {', '.join(values)}" for field, values in names.items()}
     for field, values in names.items():
-        if len(some) == sum(getattr(trial, field) in values for trial in everyone):
+        n_matching = sum(getattr(trial, field) in values for trial in all_trials)
+        if n_matching == len(group):
             return texts[field]
     return " with ".join(texts.values())
 
 
-def _neutral(trial: TrialConfig, field: str) -> bool:
-    """Whether the trial would be the same without the field."""
+def _has_no_effect(trial: TrialConfig, field: str) -> bool:
+    """Whether a written field leaves the trial as it is: a default of 0 or false, or the default of the trial's part.
+
+    So `sigma: 0` may be written anywhere, and `schedule: constant` for trials whose optimizer has a schedule.
+    """
     value = getattr(trial, field)
-    return value == SETTINGS[field].default and (not value or any(declares(part, field) for part in trial.parts))
+    if value != SETTINGS[field].default:
+        return False
+    return not value or any(declares(part, field) for part in trial.parts)
 
 
 def why_unused(field: str, trials: Sequence[TrialConfig]) -> str:
     """Return `field: is not used with ..., got ...; use ...`, for trials that all ignore the field."""
     trial = trials[0]
     missing = _missing(field, trial)
-    reasons = [need.now(trial) for need in missing]
-    remedies = [" with ".join(need.wanted for need in missing)] if missing else []
+    reasons = [need.actual(trial) for need in missing]
+    remedies = [" with ".join(need.text for need in missing)] if missing else []
     for slot, names, condition in _elsewhere(field, trial):
         current = f"{slot} {listed_or(dict.fromkeys(getattr(t, slot) for t in trials))}"
         if not missing:
@@ -119,30 +128,39 @@ def _missing(field: str, trial: TrialConfig) -> list[Need]:
     """Return the unmet conditions that keep a trial from using a setting of its own parts or slots."""
     if field in SLOTS:
         return [need for need in SETTINGS[field].metadata["needs"] if not need.holds(trial)]
-    has_it = next((part for part in trial.parts if declares(part, field)), None)
-    return _needs(field, type(has_it), trial) if has_it else []
+    for part in trial.parts:
+        if declares(part, field):
+            return _unmet(field, type(part), trial)
+    return []
 
 
-def _needs(field: str, cls: type[Part], trial: TrialConfig) -> list[Need]:
-    """Return the unmet conditions under which a part uses a setting."""
+def _unmet(field: str, cls: type[Part], trial: TrialConfig) -> list[Need]:
+    """Return the conditions for the use of a setting in a part that the trial does not meet."""
     return [need for need in cls.__dataclass_fields__[field].metadata["needs"] if not need.holds(trial)]
 
 
 def _elsewhere(field: str, trial: TrialConfig) -> Iterator[tuple[str, list[str], str]]:
-    """Yield (slot, parts in it, condition) for parts that have the setting and could replace the trial's own parts.
+    """Yield (slot, names of parts, condition) for parts that use the setting `field` and could replace the trial's own.
 
-    Mechanisms come first. If the algorithm does not take a projector, algorithms that take it are offered instead.
+    The condition is a text such as ` with sigma > 0`, or empty. Mechanisms come first. If the trial's algorithm takes
+    none of the projectors with the setting, algorithms that take one are yielded instead.
     """
-    for slot, having in sorted(owners(field).items(), key=lambda item: item[0] != "mechanism"):
-        names = [name for name in having if name != getattr(trial, slot)]
+    for slot, owners_text in sorted(owners(field).items(), key=lambda item: item[0] != "mechanism"):
+        names = [name for name in owners_text if name != getattr(trial, slot)]
         compatible = [name for name in names if name in trial.parts.feedback.projectors]
         if slot == "projector" and names and not compatible:
-            # algorithms that accept such a projector, and whether it is their default
-            is_default = {name: cls.projectors[0] in names for name, cls in parts_of("algorithm", Feedback).items()
+            algorithms = {name: cls for name, cls in parts_of("algorithm", Feedback).items()
                           if set(cls.projectors) & set(names)}
-            condition = "" if any(is_default.values()) else f" with projector {listed_or(names)}"
-            yield "algorithm", list(is_default), condition
+            is_default = any(cls.projectors[0] in names for cls in algorithms.values())
+            condition = "" if is_default else f" with projector {listed_or(names)}"
+            yield "algorithm", list(algorithms), condition
         elif names:
-            conditions = _needs(field, PARTS[slot][names[0]], trial)
-            if not any(need.slot for need in conditions):
-                yield slot, names, "".join(f" with {need.wanted}" for need in conditions)
+            conditions = _unmet(field, PARTS[slot][names[0]], trial)
+            if not any(_is_on_slot(need) for need in conditions):
+                yield slot, names, "".join(f" with {need.text}" for need in conditions)
+
+
+def _is_on_slot(need: Need) -> bool:
+    """Whether a condition is on the choice of a part (`algorithm 'dfa'`), not on a number (`sigma > 0`)."""
+    setting_name = need.text.partition(" ")[0]
+    return setting_name in PARTS

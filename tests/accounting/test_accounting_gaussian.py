@@ -17,7 +17,7 @@ from pipeline.accounting import curves, leekifer, selected
 from pipeline.accounting import event as ga
 from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting, epsilon
 from pipeline.accounting.selected import selected_by_composition
-from pipeline.trials.mechanism import LEAST_DELTA_PER_STEP, LEAST_NOISE_OVER_C
+from pipeline.trials.mechanism import MIN_DELTA_PER_STEP, MIN_NOISE_OVER_C
 from pipeline.trials.part import PARTS
 from pipeline.trials.sampler import RELATIONS, relation_of
 
@@ -278,7 +278,7 @@ def test_rounding_of_the_fft_is_paid_for(sampler, steps, z, delta, monkeypatch):
         monkeypatch.setattr(module, "loss_distribution", losses)
     assert exact <= epsilon(event, delta, "pld").value <= exact * 1.003
     assert exact <= selected_by_composition([event], delta).value <= exact * 1.003
-    least = steps * LEAST_DELTA_PER_STEP
+    least = steps * MIN_DELTA_PER_STEP
     for refused in (least * 0.99, 1e-13 if least > 1e-13 else 1e-15):
         for account in (lambda at: epsilon(event, at, "pld"), lambda at: selected_by_composition([event], at)):
             with pytest.raises(UnsupportedAccounting, match=f"delta: must be at least {least:.3g} for a privacy-loss "
@@ -295,7 +295,7 @@ def test_every_sampler_has_one_relation_and_accountants_for_it():
 
 
 def test_the_least_noise_over_c_is_the_least_over_every_sensitivity():
-    assert min(LEAST_NOISE_OVER_C / ga.sensitivity(1.0, relation) for relation in RELATIONS) == (
+    assert min(MIN_NOISE_OVER_C / ga.sensitivity(1.0, relation) for relation in RELATIONS) == (
         ga.LEAST_NOISE_OVER_SENSITIVITY) == 0.1
 
 

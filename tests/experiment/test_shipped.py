@@ -82,7 +82,7 @@ def calibrations(trials):
     found = {"noise_multiplier": {}, "evaluation_noise": {}, "sigma": {}, "component": {}, "stated": {}}
     for t in trials:
         target = t.canonical().get("target_epsilon")
-        if target and not t.parts.trainer.own:
+        if target and not t.parts.trainer.built_in:
             name = said(trainer=t.trainer, version=t.trainer_version, N=t.split_sizes[0], m=t.batch_size,
                         epochs=t.epochs, target=target, delta=t.delta)
             found["stated"][name] = lambda t=t: getattr(with_noise(t), t.parts.trainer.calibrates)

@@ -250,11 +250,11 @@ def test_a_file_is_known_by_its_content_and_not_by_its_place(file, tmp_path, cac
 
 def test_a_file_is_read_again_where_it_may_have_changed(file, monkeypatch):
     read = []
-    monkeypatch.setattr(feature_file, "_described", lambda path: read.append(path) or path.stat().st_mtime_ns)
+    monkeypatch.setattr(feature_file, "_read_description", lambda path: read.append(path) or path.stat().st_mtime_ns)
     now = time.time()
     for age in (-60, -60, 60, 60, 50, 50):  # seconds since it was written; in the future, it may be written once more
         os.utime(file, (now - age, now - age))
-        feature_file.described(file)
+        feature_file.describe(file)
     assert len(read) == 4
 
 

@@ -9,7 +9,7 @@ from pipeline.learning.feedback.algorithms import BackPropagation, DirectFeedbac
 from pipeline.learning.feedback.losses import CrossEntropy, make_loss
 from pipeline.learning.mechanisms.base import mean_outer_products
 from pipeline.learning.network.network import Mlp, Parameters
-from pipeline.trials.component import LONGEST_ERROR
+from pipeline.trials.component import MAX_ERROR_NORM
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.part import PARTS
 
@@ -89,7 +89,7 @@ def test_no_error_is_longer_than_the_bound_on_it():
     logits, labels = torch.tensor([[[-1e4, 1e4, -1e4], [0.0, 0.0, 0.0]]]), torch.tensor([[0, 1]])
     for smoothing in (0.0, 0.3, 0.9):
         error, _ = make_loss(TrialConfig(loss="label_smoothing", smoothing=smoothing))(logits, labels)
-        assert error.norm(dim=-1).max() <= LONGEST_ERROR
+        assert error.norm(dim=-1).max() <= MAX_ERROR_NORM
         torch.testing.assert_close(error.sum(-1), torch.zeros(1, 2))
 
 

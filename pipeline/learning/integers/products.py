@@ -26,7 +26,7 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return a b, int32 [m, n], exact.
 
     Args:
-        a: int8 [m, k] in [-127, 127]; k is at most `steps.most_terms()`.
+        a: int8 [m, k] in [-127, 127]; k is at most `steps.max_terms()`.
         b: int8 [k, n] in [-64, 64].
     """
     int8 = by_int8(a.device, a.shape[0], a.shape[1], b.shape[1], a.is_contiguous(), b.is_contiguous())
