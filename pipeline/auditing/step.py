@@ -82,7 +82,7 @@ def audit_step(config: TrialConfig, data: Dataset, runs: int, conf: float = 0.95
     seen: tuple[list[float], list[float]] = ([], [])
 
     def step(j: int) -> float:
-        seen[j].append(float(harness.released(*neighbours[j]).double() @ direction))
+        seen[j].append(float(harness.release_step(*neighbours[j]).double() @ direction))
         return seen[j][-1]
 
     found = two_point_step_audit(step, config.delta, runs, conf, "epsilon" if mu is None else "mu")
@@ -135,7 +135,7 @@ def _direction(harness: Harness, neighbours: tuple[Batch, Batch]) -> torch.Tenso
 
 def _together(harness: Harness, batches: Sequence[Batch]) -> list[torch.Tensor]:
     """Return a release of each batch, all with the same draws of the trial's and the global generators."""
-    generators, everybody = harness.handed.generators, harness.randomness.state
+    generators, everybody = harness.context.generators, harness.randomness.state
     before = {key: own.get_state() for key, own in generators.items()}
     released = []
     for batch in batches:
@@ -145,5 +145,5 @@ def _together(harness: Harness, batches: Sequence[Batch]) -> list[torch.Tensor]:
                 generators[key].set_state(before[key])
             else:
                 del generators[key]  # created since: it restarts from the trial's seed
-        released.append(harness.released(*batch))
+        released.append(harness.release_step(*batch))
     return released

@@ -92,7 +92,7 @@ class Evaluation:
             indices = torch.arange(len(labels), device=labels.device).expand(replicas, -1)
         for chunk in indices.split(EVALUATION_BATCH, dim=1):
             inputs = self._inputs[part]
-            _, logits = net.forward(inputs.batch(chunk, passing=True))
+            _, logits = net.forward(inputs.batch(chunk, reuse_buffer=True))
             y = labels[chunk]
             right = (logits.argmax(dim=-1) == y) & torch.isfinite(logits).all(dim=-1)
             if inputs.usable is not None:

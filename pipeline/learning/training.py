@@ -138,7 +138,7 @@ class Training(Run):
         on_test_records = measure_alignment and self.pack.shared.disclosure != "plain"
         if on_test_records:  # before the private batch's forward pass: convolutions keep the state of the last one
             self._gradient_on_test_records()
-        activations, logits = self.net.forward(self.train_inputs.batch(indices, passing=True))
+        activations, logits = self.net.forward(self.train_inputs.batch(indices, reuse_buffer=True))
         labels = self.canaries.labels_of(indices) if self.canaries else self.data.train_y[indices]
         error, loss = self.loss(logits, labels, present)
         if measure_alignment and not on_test_records:
@@ -155,7 +155,7 @@ class Training(Run):
         places = torch.arange(self._measured * m, (self._measured + 1) * m, device=self.device)
         places = (places % len(self.data.test_y)).expand(len(self.pack.trials), -1)
         self._measured += 1
-        activations, logits = self.net.forward(self.test_inputs.batch(places, passing=True))
+        activations, logits = self.net.forward(self.test_inputs.batch(places, reuse_buffer=True))
         error, _ = self.loss(logits, self.data.test_y[places])
         true_gradient(self.net, error, activations, self.gradient)
 
