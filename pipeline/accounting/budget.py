@@ -208,7 +208,8 @@ def renyi(event: PrivacyEvent | StatedEvent) -> np.ndarray:
     """Return the Renyi divergence of an event at all orders of `ORDERS`, [len(ORDERS)], read-only."""
     if isinstance(event, StatedEvent):
         curve = event.renyi()
-    elif event.drawn.amplified and event.drawn.full:  # batches without replacement; `dp_accounting` takes seconds
+    elif event.sampler_class.amplified and event.sampler_class.full:
+        # batches without replacement, for which `dp_accounting` takes seconds
         curve = event.steps * without_replacement_rdp(event.q, event.z)
     else:
         curve = np.array(RdpAccountant(ORDERS, RELATIONS[event.relation]).compose(dp_event(event)).rdp)

@@ -62,7 +62,7 @@ def selected_by_composition(events: Sequence[Event], delta: float, scores: Seque
             f"{_COVERED if scores else _SCORES}")
     gaussian = [event for event in events if isinstance(event, PrivacyEvent)]
     any_stated = len(gaussian) < len(events)
-    exact = not any_stated and not any(event.drawn.amplified for event in gaussian)
+    exact = not any_stated and not any(event.sampler_class.amplified for event in gaussian)
     scores_mu = math.hypot(*scores)  # Gaussian mechanisms compose to the root of the summed squares
     also_charged = 0.0 if one_split else scores_mu  # to a record that also pays for training
     if any(event.z == 0 for event in gaussian):
@@ -83,7 +83,7 @@ def selected_by_composition(events: Sequence[Event], delta: float, scores: Seque
             total = total.compose(losses)
         if also_charged:
             total = total.compose(gaussian_losses(1 / also_charged, interval))
-        steps = sum(run.steps if run.drawn.amplified else 1 for run in runs) + bool(also_charged)
+        steps = sum(run.steps if run.sampler_class.amplified else 1 for run in runs) + bool(also_charged)
         value = pld_epsilon(total, delta, steps)
     value = max(value, gdp_eps(scores_mu, delta))
     return Epsilon(value, "selected", "composition", relation, ", ".join(samplers), delta, "exact" if exact else "pld",
@@ -161,7 +161,7 @@ def _interval(runs: Sequence[PrivacyEvent]) -> float:
     """
     if len(runs) == 1:
         return interval_of(runs[0])
-    shares = [(e.steps, e.steps * e.q**2 * math.expm1(1 / e.z ** 2)) if e.drawn.amplified else
+    shares = [(e.steps, e.steps * e.q**2 * math.expm1(1 / e.z ** 2)) if e.sampler_class.amplified else
               (1, e.epochs / e.z ** 2) for e in runs]
     steps, variance = (sum(column) for column in zip(*shares, strict=True))
     return min(max(math.sqrt(0.008 * variance / steps), DISCRETIZATION), COARSEST)
@@ -170,9 +170,9 @@ def _interval(runs: Sequence[PrivacyEvent]) -> float:
 def dp_event(event: PrivacyEvent) -> SelfComposedDpEvent:
     """Return a run as an event of `dp_accounting`."""
     gaussian = GaussianDpEvent(event.noise_multiplier)
-    if not event.drawn.amplified:
+    if not event.sampler_class.amplified:
         return SelfComposedDpEvent(gaussian, event.epochs)
-    sampled = (SampledWithoutReplacementDpEvent(event.N, event.m, gaussian) if event.drawn.full else
+    sampled = (SampledWithoutReplacementDpEvent(event.N, event.m, gaussian) if event.sampler_class.full else
                PoissonSampledDpEvent(event.q, gaussian))
     return SelfComposedDpEvent(sampled, event.steps)
 
