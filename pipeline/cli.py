@@ -138,7 +138,7 @@ def _experiment(target: str, options: Namespace, store: Reader | None = None) ->
     changes = _assignments("--set", options.set)
     if Path(target).exists() or Path(target).suffix in (".yaml", ".yml"):
         return load_experiment(target, changes)
-    from pipeline.tracking.backend import NoStore, shown
+    from pipeline.tracking.backend import NoStore, redacted
     from pipeline.tracking.reader import Reader
 
     try:
@@ -146,8 +146,8 @@ def _experiment(target: str, options: Namespace, store: Reader | None = None) ->
     except NoStore as error:
         raise ConfigError(f"{target}: must be an experiment file or the name of a sweep; {error}") from None
     if not store.find(target):
-        raise ConfigError(f"{target}: must be an experiment file or the name of a sweep in {shown(store.uri)}, which "
-                          f"has {', '.join(store.sweeps()) or 'none'}")
+        raise ConfigError(f"{target}: must be an experiment file or the name of a sweep in "
+                          f"{redacted(store.uri)}, which has {', '.join(store.sweeps()) or 'none'}")
     experiment = parse_experiment(store.experiment(), Path(f"{target}.yaml"), stored=True, changes=changes)
     if "name" not in changes:  # the sweep may have been renamed since
         experiment = dataclasses.replace(experiment, name=target)

@@ -126,7 +126,7 @@ class Draws:
 def known(store: Reader, done: Collection[str] = ()) -> dict[str, PublishedState]:
     """Return the store's state of each secure trial with releases that is not done; older checkpoints are refused."""
     found: dict[str, list[Release]] = {}
-    for release in store.released(but=done) if store.began else ():
+    for release in store.released(exclude=done) if store.has_begun else ():
         if release.trial.draws_fresh_noise:
             found.setdefault(release.trial.trial_key, []).append(release)
     return {key: PublishedState(latest(releases).draw, published(releases)) for key, releases in found.items()}

@@ -124,7 +124,7 @@ class Lease:
     def done(self) -> dict[str, str]:
         """Return trial_key -> status of trials that need no more training; empty if the sweep never began."""
         self._store.find(self._name)
-        return self._store.done() if self._store.began else {}
+        return self._store.done() if self._store.has_begun else {}
 
     def require_as_found(self, done: Mapping[str, str]) -> None:
         """Check that the sweep is still free, just before it is opened: starting Ray takes time.

@@ -125,7 +125,7 @@ class Rounds:
 
     def _runs(self) -> dict[str, TrackedRun]:
         """Return the sweep's runs by trial_key; empty before the first trial."""
-        return {run.trial_key: run for run in self._store.runs()} if self._store.began else {}
+        return {run.trial_key: run for run in self._store.runs()} if self._store.has_begun else {}
 
     def scores(self, stop: Halving) -> Iterator[tuple[str, int, float]]:
         """Yield (trial_key, epoch, score) for every past decision at a rung, in the order of the suggestions.
@@ -231,13 +231,13 @@ class Odometer:
 
 def published_digests(store: Reader) -> set[str]:
     """Return digests of feature files in the sweep's runs: an earlier version stored digests instead of names."""
-    runs = store.runs() if store.began else ()
+    runs = store.runs() if store.has_begun else ()
     return {run.params["feature_sha256"] for run in runs if "feature_sha256" in run.params}
 
 
 def released_by(store: Reader) -> list[Release]:
     """Return the releases of the store's current sweep; empty if it never began."""
-    return store.released() if store.began else []
+    return store.released() if store.has_begun else []
 
 
 def filter_of(experiment: Experiment, store: Reader) -> Filter | None:
@@ -247,7 +247,7 @@ def filter_of(experiment: Experiment, store: Reader) -> Filter | None:
         ConfigError: as `make_filter`; also if the budget has changed, if it cannot cover trials in the store, or if it
             is overspent.
     """
-    stored_budget = store.budget() if store.began else None
+    stored_budget = store.budget() if store.has_begun else None
     if stored_budget:
         require_unchanged(experiment.budget, stored_budget)
     if not experiment.budget:

@@ -25,7 +25,7 @@ WEIGHTS = "weights.safetensors"  # artifact of a trial
 CONFIG = "config.json"  # artifact of a trial: its canonical configuration
 SUGGESTIONS = "search.json"  # artifact of a sweep's parent run: the suggestions of its search
 CALIBRATED = "calibrated."  # prefix of tags and params with calibrated noise: `noise_multiplier` or `sigma`
-MOST_DIGITS = 1e15  # below this, an integer in a float is exact without a decimal point
+MAX_EXACT_INTEGER = 1e15  # below this, an integer in a float is exact without a decimal point
 # Tags of a trial with secret noise: every draw is a release of its own.
 DRAW = "draw"  # random name of the draw of a run's epochs
 DRAWS = "privacy.draws"  # number of draws up to this one, including deleted runs
@@ -81,9 +81,10 @@ class Suggestion:
 
 
 def suggestions_text(suggestions: Sequence[Suggestion]) -> str:
-    """Return suggestions as JSON, in order."""
-    return json.dumps([{"trial_key": s.trial.trial_key, "started": s.started, "settings": s.trial.used()}
-                       for s in suggestions], indent=1) + "\n"
+    """Return the suggestions of a search as JSON, in order."""
+    entries = [{"trial_key": suggestion.trial.trial_key, "started": suggestion.started,
+                "settings": suggestion.trial.used()} for suggestion in suggestions]
+    return json.dumps(entries, indent=1) + "\n"
 
 
 def decisions_of(text: str) -> list[tuple[str, bool]]:
@@ -116,7 +117,7 @@ def param_text(value: Any) -> str:
 
     Earlier versions wrote `3.0`; their runs keep it.
     """
-    if isinstance(value, float) and value.is_integer() and abs(value) < MOST_DIGITS:
+    if isinstance(value, float) and value.is_integer() and abs(value) < MAX_EXACT_INTEGER:
         value = int(value)
     return value if isinstance(value, str) else json.dumps(value)
 
@@ -138,12 +139,13 @@ def config_of(run: TrackedRun) -> TrialConfig:
     Raises:
         ConfigError: if the params do not, or no longer, fit its trial_key, or its trainer is not registered.
     """
-    if (trainer := run.params.get("trainer", "built_in")) not in PARTS["trainer"]:
+    trainer = run.params.get("trainer", "built_in")
+    if trainer not in PARTS["trainer"]:
         raise ConfigError(f"run {run.run_id}: must be of a trainer that is entered, got '{trainer}'; a plugin of its "
                           "experiment file enters it")
     try:
-        config = TrialConfig.from_mapping({name: param_value(name, text) for name, text in run.params.items()
-                                           if is_setting(name)})
+        values = {name: param_value(name, text) for name, text in run.params.items() if is_setting(name)}
+        config = TrialConfig.from_mapping(values)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"run {run.run_id}: its params cannot be read ({error})") from None
     if config.trial_key != run.trial_key:
@@ -152,20 +154,20 @@ def config_of(run: TrackedRun) -> TrialConfig:
     return config
 
 
-def added_up(runs: Iterable[TrackedRun]) -> tuple[float, float]:
-    """Return the sums of epsilon and delta over certified runs.
+def total_costs(runs: Iterable[TrackedRun]) -> tuple[float, float]:
+    """Return (sum of epsilons, sum of deltas) over runs with a certified or stated epsilon.
 
-    A run counts with its least logged epsilon. Runs of one trial with recorded noise are one release: the largest
-    counts.
+    A run counts with its least logged epsilon. Runs of one trial draw the same noise if it comes from a recorded seed.
+    They are one release then, which counts with its largest cost. With other noise, every run is a release.
     """
     costs: dict[str, tuple[float, float]] = {}
     for run in runs:
-        logged = [value for metric, value in run.metrics.items()
-                  if metric.startswith(("epsilon/certified/", "epsilon/stated/"))]
-        if logged:
+        epsilons = [value for metric, value in run.metrics.items()
+                    if metric.startswith(("epsilon/certified/", "epsilon/stated/"))]
+        if epsilons:
             redrawn = run.params.get("noise") == "secure" or "trainer" in run.params
             release = run.run_id if redrawn else run.trial_key
-            cost = min(logged), float(run.tags["privacy.delta"])
+            cost = min(epsilons), float(run.tags["privacy.delta"])
             costs[release] = max(costs.get(release, cost), cost)
     return sum(epsilon for epsilon, _ in costs.values()), sum(delta for _, delta in costs.values())
 

@@ -16,7 +16,7 @@ import secrets
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -24,9 +24,9 @@ from urllib.request import url2pathname
 
 from filelock import FileLock
 
-from pipeline.tracking.artifacts import IMPORTED, TrackedRun
+from pipeline.tracking.artifacts import DONE, IMPORTED, TrackedRun
 from pipeline.trials.fields import UserError
-from pipeline.trials.records import CLOCK
+from pipeline.trials.records import CLOCK, EpochRecord
 
 PAGE_SIZE = 500  # runs per page of a search
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 800, 100, 100  # per log_batch call: MLflow takes 1000 entries together
@@ -70,15 +70,15 @@ def reports_errors(method: Callable[Concatenate[S, P], R]) -> Callable[Concatena
             return method(self, *args, **kwargs)
         except _errors() as error:
             lines = [line for line in str(error).strip().splitlines() if not line.startswith("(raised as a result of")]
-            message = f"tracking store {self.uri}: {lines[0] if lines else type(error).__name__}"
+            reason = lines[0] if lines else type(error).__name__
             hint = "is it there, and reachable? MLFLOW_TRACKING_URI selects another"
-            raise TrackingError(f"{shown(message)} ({hint})") from error
+            raise TrackingError(f"{redacted(f'tracking store {self.uri}: {reason}')} ({hint})") from error
 
     functools.update_wrapper(wrapper, method)
     return wrapper
 
 
-def shown(text: str) -> str:
+def redacted(text: str) -> str:
     """Return a URI, or a text with URIs, without user, password and tokens, for messages and logs."""
     text = re.sub(r"://[^/@\s:]*(:\S*)?@", "://***@", text)  # up to the last @: passwords may contain @ and slashes
     return re.sub(r"(?i)([?&][^=&\s]*(?:password|passwd|token|secret)[^=&\s]*=)[^&\s]*", r"\1***", text)
@@ -98,7 +98,7 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 @contextlib.contextmanager
-def passing(error_code: str) -> Iterator[None]:
+def ignoring_error(error_code: str) -> Iterator[None]:
     """Ignore MLflow's exceptions with this code: the requested state exists already."""
     try:
         yield
@@ -216,26 +216,26 @@ def find_trial(client: Any, uri: str, name: str) -> Any:
     Raises:
         TrackingError: if there is none, or several with one trial_key.
     """
-    key = {16: "tags.trial_key", 32: "attributes.run_id"}.get(len(name)) if name.isalnum() else None
-    if key is None:
+    field = {16: "tags.trial_key", 32: "attributes.run_id"}.get(len(name))  # by the number of hexadecimal digits
+    if field is None or not name.isalnum():
         raise TrackingError(f"'{name}': must be a trial_key or a run id, 16 or 32 hexadecimal digits")
-    everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
-    found = [run for run in search(client, everywhere, f"{key} = '{name}'") if "trial_key" in run.data.tags]
-    if not found:
-        raise TrackingError(f"tracking store {shown(uri)}: no trial has the trial_key or run id '{name}'")
-    if len(found) > 1:
-        raise TrackingError(f"trial {name} has {len(found)} runs: {', '.join(r.info.run_id for r in found)}; name "
-                            "one of them")
-    return found[0]
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    runs = [run for run in search(client, experiments, f"{field} = '{name}'") if "trial_key" in run.data.tags]
+    if not runs:
+        raise TrackingError(f"tracking store {redacted(uri)}: no trial has the trial_key or run id '{name}'")
+    if len(runs) > 1:
+        run_ids = [run.info.run_id for run in runs]
+        raise TrackingError(f"trial {name} has {len(runs)} runs: {', '.join(run_ids)}; name one of them")
+    return runs[0]
 
 
 def tracked(run: Any) -> TrackedRun:
-    """Return MLflow's run as plain data."""
+    """Return MLflow's run of a trial as plain data."""
     tags = dict(run.data.tags)
-    # MLflow keeps each metric's point of the latest step, and has the step only here.
-    epoch = next((metric.step for metric in run.data._metric_objs if metric.key == CLOCK), 0)
+    # A run has the latest point of each metric. Every epoch logs CLOCK; the public API does not have its step.
+    last_epoch = next((metric.step for metric in run.data._metric_objs if metric.key == CLOCK), 0)
     return TrackedRun(run.info.run_id, tags["trial_key"], dict(run.data.params), dict(run.data.metrics), tags,
-                      tags.get("status", "running"), run.info.start_time, run.info.end_time, epoch)
+                      tags.get("status", "running"), run.info.start_time, run.info.end_time, last_epoch)
 
 
 class Listing:
@@ -259,8 +259,8 @@ class Listing:
             experiment: MLflow's id of the sweep's experiment.
             list_all: returns all runs of the sweep.
         """
-        marked = self._marked(experiment)
-        if not marked.exists() or marked.read_text() != self._mark:
+        mark = self._mark_file(experiment)
+        if not mark.exists() or mark.read_text() != self._mark:
             self.read(experiment, list_all)
         return self._runs.setdefault(key, [])
 
@@ -275,15 +275,50 @@ class Listing:
         for run in runs:
             self._runs.setdefault(run.trial_key, []).append(run.run_id)
         self._mark = secrets.token_hex()
-        self._marked(experiment).write_text(self._mark)
+        self._mark_file(experiment).write_text(self._mark)
         return runs
 
-    def _marked(self, experiment: str) -> Path:
+    def _mark_file(self, experiment: str) -> Path:
         return self._folder / f".runs-{experiment}.mark"
 
     def forget(self, key: str) -> None:
         """Remove the trial's runs from the listing."""
         self._runs.pop(key, None)
+
+
+def resume(client: Any, trial_key: str, run_id: str) -> Any:
+    """Mark a trial's unfinished run as running again, and return MLflow's run as it was before.
+
+    Raises:
+        TrackingError: for a run that is finished.
+    """
+    run = client.get_run(run_id)
+    if run.data.tags.get("status") in DONE:
+        raise TrackingError(f"trial {trial_key} is {run.data.tags['status']} already, run {run_id}")
+    if "failure" in run.data.tags:
+        with ignoring_error("RESOURCE_DOES_NOT_EXIST"):  # deleted by a call with a lost answer
+            client.delete_tag(run_id, "failure")
+    client.update_run(run_id, status="RUNNING")
+    return run
+
+
+def new_points(records: Iterable[EpochRecord], logged: Mapping[tuple[str, int], float]) -> dict[tuple[str, int], float]:
+    """Return the metrics in records of one trial that its run does not have yet: (name, epoch) -> value.
+
+    Times always differ; the first value is kept.
+
+    Args:
+        records: records of the trial.
+        logged: the run's metrics, in the same form.
+    """
+    new: dict[tuple[str, int], float] = {}
+    for record in records:
+        for name, value in record.metrics.items():
+            point, value = (name, record.epoch), float(value)
+            known = new.get(point, logged.get(point))
+            if known is None or (known != value and not name.startswith("time/")):
+                new[point] = value
+    return new
 
 
 def write(client: Any, run_id: str, points: Sequence[tuple[str, float, int]] = (),
@@ -298,13 +333,13 @@ def write(client: Any, run_id: str, points: Sequence[tuple[str, float, int]] = (
     """
     from mlflow.entities import Metric, Param, RunTag
 
-    now = int(time.time() * 1000)
+    now = int(time.time() * 1000)  # milliseconds
     metrics = [Metric(name, value, now, step) for name, value, step in points]
-    entries = [Param(k, v) for k, v in (params or {}).items()]
-    labels = [RunTag(k, v) for k, v in (tags or {}).items()]
-    while metrics or entries or labels:
-        client.log_batch(run_id, metrics[:MAX_METRICS], entries[:MAX_PARAMS], labels[:MAX_TAGS])
-        metrics, entries, labels = metrics[MAX_METRICS:], entries[MAX_PARAMS:], labels[MAX_TAGS:]
+    run_params = [Param(name, text) for name, text in (params or {}).items()]
+    run_tags = [RunTag(name, text) for name, text in (tags or {}).items()]
+    while metrics or run_params or run_tags:
+        client.log_batch(run_id, metrics[:MAX_METRICS], run_params[:MAX_PARAMS], run_tags[:MAX_TAGS])
+        metrics, run_params, run_tags = metrics[MAX_METRICS:], run_params[MAX_PARAMS:], run_tags[MAX_TAGS:]
 
 
 def log_files(client: Any, info: Any, write_to: Callable[[Path], None]) -> None:

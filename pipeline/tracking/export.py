@@ -34,17 +34,18 @@ def export(store: Reader, name: str, folder: Path | None = None) -> list[Path]:
     folder = folder or Path("exports", run.trial_key)
     if folder.exists():
         raise UserError(f"--out: must be a folder that does not exist yet, got {folder}; nothing is overwritten")
-    metrics = [(key, *point) for key in sorted(run.metrics) for point in store.history(run.run_id, key)]
+    metrics = [(metric, epoch, value) for metric in sorted(run.metrics)
+               for epoch, value in store.history(run.run_id, metric)]
     contents = {file: store.artifact(run, file) for file in (WEIGHTS, CONFIG)}
     privacy = {tag: text for tag, text in sorted(run.tags.items()) if tag.startswith("privacy.")}
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".exporting-", dir=folder.parent) as scratch:
-        whole = Path(scratch, "whole")
-        whole.mkdir()
+        complete = Path(scratch, "complete")  # moved to `folder` once all files are written
+        complete.mkdir()
         for file, content in contents.items():
-            (whole / file).write_bytes(content)
-        with open(whole / "metrics.csv", "w", newline="") as table:
+            (complete / file).write_bytes(content)
+        with open(complete / "metrics.csv", "w", newline="") as table:
             csv.writer(table, lineterminator="\n").writerows([("metric", "epoch", "value"), *metrics])
-        (whole / "privacy.json").write_text(json.dumps(privacy, indent=2) + "\n", encoding="utf-8")
-        whole.rename(folder)
+        (complete / "privacy.json").write_text(json.dumps(privacy, indent=2) + "\n", encoding="utf-8")
+        complete.rename(folder)
     return sorted(folder.iterdir())

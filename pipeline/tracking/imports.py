@@ -10,21 +10,21 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.tracking.artifacts import IMPORTED, param_text
-from pipeline.tracking.backend import TrackingError, find_experiment, search, shown, write
+from pipeline.tracking.backend import TrackingError, find_experiment, redacted, search, write
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.fields import UserError, accepted, digest
 from pipeline.trials.sampler import RELATIONS
 
 ACCURACY, EPSILON = "test/accuracy", "epsilon/imported"  # metrics of a result
-SAID = "imported: said by its source; nothing was trained or accounted for here"
-MOST_CHARACTERS = 500  # longest text: every MLflow server accepts a param of this length
-MOST_NAME = 250  # longest name of a run in a database
+NOTE_TEXT = "imported: said by its source; nothing was trained or accounted for here"
+MAX_TEXT_LENGTH = 500  # longest text: every MLflow server accepts a param of this length
+MAX_NAME_LENGTH = 250  # longest name of a run in a database
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
@@ -67,63 +67,73 @@ def read_results(path: Path) -> tuple[list[Result], str]:
     try:
         text = path.read_bytes().decode("utf-8-sig")
         lines = csv.reader(io.StringIO(text, newline=""), strict=True)
-        rows = [(place, row) for place, row in enumerate(lines, start=1) if any(row)]
+        rows = [(number, row) for number, row in enumerate(lines, start=1) if any(row)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read as CSV ({error})") from None
     if len(rows) < 2:
         raise UserError(f"{path}: must have a row with the names of its columns and one for each result, has "
                         f"{'one row' if rows else 'nothing'}")
-    (first, header), *rows = rows
+    (header_number, header), *rows = rows
     names = [name.strip() for name in header]
     for name in names:
         if name not in CELLS:
-            raise UserError(f"{path}, row {first}: unknown column {name!r}; {accepted(name, CELLS, 'columns')}")
+            raise UserError(f"{path}, row {header_number}: unknown column {name!r}; "
+                            f"{accepted(name, CELLS, 'columns')}")
     if wrong := [name for name in CELLS if names.count(name) != 1]:
-        raise UserError(f"{path}, row {first}: must have every column once, but not so {', '.join(wrong)}")
-    seen: dict[tuple[object, ...], dict[int | None, int]] = {}
-    return [_result(f"{path}, row {place}", place, names, row, seen) for place, row in rows], text
+        raise UserError(f"{path}, row {header_number}: must have every column once, but not so {', '.join(wrong)}")
+    results = []
+    row_by_seed: dict[tuple[object, ...], dict[int | None, int]] = {}  # of earlier rows, by point
+    for number, row in rows:
+        place = f"{path}, row {number}"
+        result = _result(place, names, row)
+        _check_seed(place, result.seed, row_by_seed.setdefault(result.point, {}))
+        row_by_seed[result.point][result.seed] = number
+        results.append(result)
+    return results, text
 
 
-def _result(where: str, place: int, names: Sequence[str], row: Sequence[str],
-            seen: dict[tuple[object, ...], dict[int | None, int]]) -> Result:
-    """Return the result of a row, and note it in `seen`: point -> seed -> row.
+def _result(place: str, names: Sequence[str], row: Sequence[str]) -> Result:
+    """Return the result in one row of a CSV file.
 
     Args:
-        where: place of the row in the file, for messages.
-        place: number of the row.
+        place: file and row, for messages.
         names: names of the columns.
         row: cells of the row.
-        seen: seeds of earlier rows.
     """
     if len(row) != len(names):
-        raise UserError(f"{where}: must have {len(names)} cells, one for each column, has {len(row)}")
+        raise UserError(f"{place}: must have {len(names)} cells, one for each column, has {len(row)}")
     values = {}
     for name, cell in zip(names, row, strict=True):
         text = " ".join(cell.split())
         try:
             values[name] = CELLS[name](text)
         except ValueError as error:
-            raise UserError(f"{where}, column {name}: {error}, got {text!r}") from None
-    result = Result(**values)
-    rows = seen.setdefault(result.point, {})
-    if result.seed in rows:
-        raise UserError(f"{where}, column seed: must differ from that of row {rows[result.seed]}, as data set, method, "
-                        f"epsilon, delta and relation are the same, got {_shown(result.seed)} twice")
-    if rows and None in (result.seed, *rows):
-        raise UserError(f"{where}, column seed: must be there for all rows of one data set, method, epsilon, delta and "
-                        f"relation or for a single one without, got {_shown(result.seed)} beside row "
-                        f"{next(iter(rows.values()))}")
-    rows[result.seed] = place
-    return result
+            raise UserError(f"{place}, column {name}: {error}, got {text!r}") from None
+    return Result(**values)
 
 
-def _shown(seed: int | None) -> str:
-    return "none" if seed is None else str(seed)
+def _check_seed(place: str, seed: int | None, row_by_seed: Mapping[int | None, int]) -> None:
+    """Refuse a seed that an earlier row of the same point has, and a row without a seed beside other rows.
+
+    Args:
+        place: file and row, for messages.
+        seed: seed of the row; None without one.
+        row_by_seed: number of each earlier row with the same data set, method, epsilon, delta and relation, by seed.
+    """
+    text = "none" if seed is None else str(seed)
+    if seed in row_by_seed:
+        raise UserError(f"{place}, column seed: must differ from that of row {row_by_seed[seed]}, as data set, method, "
+                        f"epsilon, delta and relation are the same, got {text} twice")
+    if row_by_seed and None in (seed, *row_by_seed):
+        first_row = next(iter(row_by_seed.values()))
+        raise UserError(f"{place}, column seed: must be there for all rows of one data set, method, epsilon, delta and "
+                        f"relation or for a single one without, got {text} beside row {first_row}")
 
 
 def _text(text: str) -> str:
-    if not 1 <= len(text) <= MOST_CHARACTERS:
-        raise ValueError(f"must be a text of at most {MOST_CHARACTERS} characters")
+    """Return a text cell unchanged; refuse an empty one and a long one."""
+    if not 1 <= len(text) <= MAX_TEXT_LENGTH:
+        raise ValueError(f"must be a text of at most {MAX_TEXT_LENGTH} characters")
     return text
 
 
@@ -159,6 +169,7 @@ def _number(what: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
 
 
 def _seed(text: str) -> int | None:
+    """Return the seed in a cell; None if the cell is empty."""
     if text and not re.fullmatch("[0-9]{1,18}", text):
         raise ValueError("must be a whole number >= 0, or empty for a single published figure")
     return int(text) if text else None
@@ -177,7 +188,7 @@ CELLS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def tag_of(results: Sequence[Result]) -> str:
+def import_tag(results: Sequence[Result]) -> str:
     """Return the tag `imported` of an experiment: a digest of its results, in any order, and their number."""
     return f"{digest({'results': sorted(map(repr, results))})} {len(results)}"
 
@@ -197,7 +208,7 @@ def save(client: Any, number: str, results: Sequence[Result], text: str, replace
     Raises:
         TrackingError: if the experiment is no import or, without `replace`, has other results.
     """
-    experiment, tag = client.get_experiment(number), tag_of(results)
+    experiment, tag = client.get_experiment(number), import_tag(results)
     if IMPORTED not in experiment.tags:
         raise TrackingError(f"--as: must be a name that no sweep has, got '{experiment.name}'")
     if experiment.tags[IMPORTED] != tag:
@@ -205,25 +216,28 @@ def save(client: Any, number: str, results: Sequence[Result], text: str, replace
             raise TrackingError(f"--as: must be a new name or that of the same results, got '{experiment.name}', which "
                                 "has others; --replace puts these in their place")
         client.set_experiment_tag(number, IMPORTED, tag)
-    parents, there, gone, wanted = [], set(), [], set(results)
+    expected = set(results)
+    parents, present, surplus = [], set(), []
     for run in search(client, [number]):
+        result = _stored(run) if PARENT in run.data.tags else None
         if PARENT not in run.data.tags:
             parents.append(run.info.run_id)
-        elif (result := _stored(run)) in wanted and result not in there:
-            there.add(result)
+        elif result in expected and result not in present:
+            present.add(result)
         else:
-            gone.append(run.info.run_id)
-    if len(there) < len(results) or gone or not parents:
-        parent = next(iter(parents), "") or client.create_run(
-            number, run_name=experiment.name, tags={IMPORTED: experiment.name, NOTE: f"{SAID}."}).info.run_id
-        client.log_text(parent, text, "results.csv")
-        for run_id in gone:
+            surplus.append(run.info.run_id)
+    if len(present) < len(results) or surplus or not parents:
+        if not parents:
+            tags = {IMPORTED: experiment.name, NOTE: f"{NOTE_TEXT}."}
+            parents = [client.create_run(number, run_name=experiment.name, tags=tags).info.run_id]
+        client.log_text(parents[0], text, "results.csv")
+        for run_id in surplus:
             client.delete_run(run_id)
         for result in results:
-            if result not in there:
-                _write(client, number, parent, experiment.name, result)
-        client.set_terminated(parent, "FINISHED")
-    return len(results) - len(there), len(gone)
+            if result not in present:
+                _write(client, number, parents[0], experiment.name, result)
+        client.set_terminated(parents[0], "FINISHED")
+    return len(results) - len(present), len(surplus)
 
 
 def _write(client: Any, number: str, parent: str, name: str, result: Result) -> None:
@@ -240,8 +254,9 @@ def _write(client: Any, number: str, parent: str, name: str, result: Result) -> 
     metrics = [(ACCURACY, params.pop("accuracy"), 0), (EPSILON, params.pop("epsilon"), 0)]
     seed = "" if result.seed is None else f" s{result.seed}"
     tags = {IMPORTED: name, PARENT: parent, "privacy.certified": "false", "privacy.relation": result.relation,
-            "privacy.delta": f"{result.delta:g}", "privacy.notes": f"{SAID} ({result.source})"}
-    run = client.create_run(number, run_name=f"{result.method[:MOST_NAME - 50]} eps{result.epsilon:g}{seed}", tags=tags)
+            "privacy.delta": f"{result.delta:g}", "privacy.notes": f"{NOTE_TEXT} ({result.source})"}
+    run_name = f"{result.method[:MAX_NAME_LENGTH - 50]} eps{result.epsilon:g}{seed}"  # the end takes less than 50
+    run = client.create_run(number, run_name=run_name, tags=tags)
     write(client, run.info.run_id, metrics,
           params={key: param_text(value) for key, value in params.items() if value is not None})
     client.set_terminated(run.info.run_id, "FINISHED")
@@ -257,7 +272,7 @@ def _stored(run: Any) -> Result | None:
                   seed, metrics[ACCURACY], params["source"])
 
 
-def stored(client: Any, uri: str, name: str) -> list[Result]:
+def results_of(client: Any, uri: str, name: str) -> list[Result]:
     """Return the results imported under a name, oldest first.
 
     Raises:
@@ -267,10 +282,12 @@ def stored(client: Any, uri: str, name: str) -> list[Result]:
     tags = client.get_experiment(number).tags if number else {}
     if number is None or IMPORTED not in tags:
         names = ", ".join(e.name for e in client.search_experiments() if IMPORTED in e.tags)
-        raise TrackingError(f"tracking store {shown(uri)}: no imported results named '{name}' (`photonic import FILE "
-                            f"--as {name}`); it has {names or 'none'}")
-    found = [result for run in search(client, [number]) if PARENT in run.data.tags and (result := _stored(run))]
-    if len(found) != (planned := int(tags[IMPORTED].split()[1])):
-        raise TrackingError(f"tracking store {shown(uri)}: '{name}' has {len(found)} of the {planned} results of its "
-                            "file; import it again")
-    return found
+        raise TrackingError(f"tracking store {redacted(uri)}: no imported results named '{name}' (`photonic import "
+                            f"FILE --as {name}`); it has {names or 'none'}")
+    stored = [_stored(run) for run in search(client, [number]) if PARENT in run.data.tags]
+    results = [result for result in stored if result]  # without runs that were not closed
+    planned = int(tags[IMPORTED].split()[1])  # as `import_tag` wrote it
+    if len(results) != planned:
+        raise TrackingError(f"tracking store {redacted(uri)}: '{name}' has {len(results)} of the {planned} results of "
+                            "its file; import it again")
+    return results

@@ -10,8 +10,8 @@ from typing import Any
 import requests
 
 PAUSE_SECONDS = 1.0  # time between two tries
-TELL_SECONDS = 25.0  # time between two messages while waiting
-LOOK_SECONDS = 1.0  # time between two checks of a call's duration
+MESSAGE_SECONDS = 25.0  # time between two messages while waiting
+CHECK_SECONDS = 1.0  # time between two checks of a call's duration
 UNREACHABLE = (ConnectionError, TimeoutError, requests.ConnectionError, requests.Timeout,
                requests.exceptions.RetryError, requests.exceptions.ChunkedEncodingError)
 
@@ -33,7 +33,7 @@ class PatientClient:
     def __init__(self, client: Any, seconds: float, say: Callable[[str], None]) -> None:
         self._client, self._seconds, self._say = client, seconds, say
         self._lost_at: float | None = None  # time of the first failed call; None while the store answers
-        self._told_at = 0.0  # time of the last message
+        self._last_message = 0.0  # time of the last message
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._client, name)
@@ -56,13 +56,13 @@ class PatientClient:
             method: the call.
         """
         while True:
-            began = time.monotonic()
-            over = threading.Event()
-            threading.Thread(target=self._tell_while_late, args=(began, over), daemon=True).start()
+            start = time.monotonic()
+            is_over = threading.Event()
+            threading.Thread(target=self._report_delay, args=(start, is_over), daemon=True).start()
             try:
                 answer = method()
             except Exception as error:
-                if not is_temporary(error) or not self._waits(began):
+                if not is_temporary(error) or not self._pause_before_retry(start):
                     raise
             else:
                 if self._lost_at is not None and self._seconds:
@@ -71,36 +71,36 @@ class PatientClient:
                 self._lost_at = None
                 return answer
             finally:
-                over.set()
+                is_over.set()
 
-    def _tell_while_late(self, began: float, over: threading.Event) -> None:
-        """Repeat a message about a call that began at `began`, until the call is over."""
-        while not over.wait(LOOK_SECONDS):
-            if time.monotonic() - (self._lost_at or began) >= TELL_SECONDS:
-                self._tell(began)
+    def _report_delay(self, start: float, is_over: threading.Event) -> None:
+        """Repeat a message about a call that began at `start`, until the call is over; runs in a thread."""
+        while not is_over.wait(CHECK_SECONDS):
+            if time.monotonic() - (self._lost_at or start) >= MESSAGE_SECONDS:
+                self._say_waiting(start)
 
-    def _tell(self, since: float) -> None:
+    def _say_waiting(self, since: float) -> None:
         """Print a message about a wait since `since`, unless the last message is recent."""
         now = time.monotonic()
-        if self._seconds and now - self._told_at >= TELL_SECONDS:
-            self._told_at = now
+        if self._seconds and now - self._last_message >= MESSAGE_SECONDS:
+            self._last_message = now
             self._say(f"the tracking store has not answered for {now - (self._lost_at or since):.0f} s; trying again "
                       f"for up to {self._seconds:g} s")
 
-    def _waits(self, began: float) -> bool:
-        """Whether to repeat a failed call that began at `began`; if so, pause first."""
+    def _pause_before_retry(self, start: float) -> bool:
+        """Return whether to repeat a failed call that began at `start`; if so, sleep for `PAUSE_SECONDS` first."""
         if self._lost_at is None:
-            self._lost_at = began
+            self._lost_at = start
             if self._seconds:
-                self._told_at = time.monotonic()
+                self._last_message = time.monotonic()
                 self._say(f"the tracking store cannot be reached; trying again for up to {self._seconds:g} s")
-        self._tell(self._lost_at)
-        waits = time.monotonic() - self._lost_at + PAUSE_SECONDS <= self._seconds
-        if waits:
-            time.sleep(PAUSE_SECONDS)
-        else:
+        self._say_waiting(self._lost_at)
+        outage = time.monotonic() - self._lost_at
+        if outage + PAUSE_SECONDS > self._seconds:
             self._seconds = 0.0  # closing the sweep does not wait again
-        return waits
+            return False
+        time.sleep(PAUSE_SECONDS)
+        return True
 
 
 def is_temporary(error: BaseException) -> bool:

@@ -32,11 +32,11 @@ from pipeline.tracking.artifacts import (
     WEIGHTS,
     Suggestion,
     TrackedRun,
-    added_up,
     config_of,
     decisions_of,
     started,
     suggestions_of,
+    total_costs,
 )
 from pipeline.tracking.backend import (
     NoStore,
@@ -46,12 +46,12 @@ from pipeline.tracking.backend import (
     find_experiment,
     find_trial,
     is_set_up,
+    redacted,
     reports_errors,
     search,
-    shown,
     tracked,
 )
-from pipeline.tracking.imports import Result, stored
+from pipeline.tracking.imports import Result, results_of
 from pipeline.trials.records import Release
 
 
@@ -90,14 +90,15 @@ class Reader:
         """Return the reader of a store given by its URI, by the folder of a database, or by a reader."""
         if isinstance(store, Reader):
             return store
-        return cls(store) if isinstance(store, str) and "://" in store else cls(root=Path(store))
+        is_uri = isinstance(store, str) and "://" in store
+        return cls(str(store)) if is_uri else cls(root=Path(store))
 
     @reports_errors
     def _open(self) -> Any:
         """Return MLflow's client of an existing store; MLflow itself would set up a missing database."""
         if self._database is not None and not is_set_up(self._database):
             state = "is empty" if self._database.exists() else "does not exist"
-            raise NoStore(f"tracking store {shown(self.uri)}: {state} (run the sweep first)")
+            raise NoStore(f"tracking store {redacted(self.uri)}: {state} (run the sweep first)")
         return connect(self.uri, None)
 
     @reports_errors
@@ -114,8 +115,9 @@ class Reader:
     @reports_errors
     def sweeps(self) -> list[str]:
         """Return the names of all sweeps in the store, oldest first."""
-        return [e.name for e in sorted(self._client.search_experiments(), key=lambda e: e.creation_time)
-                if IMPORTED not in e.tags and self.find(e.name)]
+        experiments = sorted(self._client.search_experiments(), key=lambda experiment: experiment.creation_time)
+        return [experiment.name for experiment in experiments
+                if IMPORTED not in experiment.tags and self.find(experiment.name)]
 
     @reports_errors
     def find(self, name: str) -> bool:
@@ -136,27 +138,32 @@ class Reader:
             TrackingError: if the store has no such sweep.
         """
         if not self.find(name):
-            raise TrackingError(f"tracking store {shown(self.uri)}: no sweep named '{name}' (run the sweep first)")
+            raise TrackingError(f"tracking store {redacted(self.uri)}: no sweep named '{name}' (run the sweep first)")
 
     @reports_errors
     def planned(self) -> int | None:
         """Return the number of planned trials of the open sweep's last run; None if not known."""
-        data = self._client.get_run(self._parent()).data if self._parent_id else None
-        text = data and data.tags.get("latest.trials", data.params.get("trials"))
+        if not self._parent_id:
+            return None
+        data = self._client.get_run(self._parent()).data
+        text = data.tags.get("latest.trials", data.params.get("trials"))
         return int(text) if text else None
 
     @reports_errors
     def holder(self) -> tuple[str, str] | None:
         """Return (driver, its last heartbeat) of the open sweep; None if the sweep was closed."""
         run = self._client.get_run(self._parent())
-        running = run.info.status == "RUNNING" and "driver" in run.data.tags
-        return (run.data.tags["driver"], run.data.tags.get("driver.beat", "")) if running else None
+        tags = run.data.tags
+        if run.info.status != "RUNNING" or "driver" not in tags:
+            return None
+        return tags["driver"], tags.get("driver.beat", "")
 
     @reports_errors
     def nodes(self, driver: str) -> list[dict[str, Any]] | None:
-        """Return this driver's last view of the nodes; None if it has noted nothing."""
-        noted = json.loads(self._client.get_run(self._parent()).data.tags.get("driver.nodes", "{}"))
-        return noted["nodes"] if noted.get("driver") == driver else None
+        """Return a driver's last record of the cluster's nodes; None if it has written none."""
+        tags = self._client.get_run(self._parent()).data.tags
+        record = json.loads(tags.get("driver.nodes", "{}"))
+        return record["nodes"] if record.get("driver") == driver else None
 
     @reports_errors
     def experiment(self) -> str:
@@ -165,9 +172,10 @@ class Reader:
         Raises:
             TrackingError: if the store does not have it.
         """
-        if (text := self._text(EXPERIMENT)) is None:
-            raise TrackingError(f"tracking store {shown(self.uri)}: the sweep has no experiment file (random stopping "
-                                "keeps its seed secret, and older versions kept none); name the file itself")
+        text = self._text(EXPERIMENT)
+        if text is None:
+            raise TrackingError(f"tracking store {redacted(self.uri)}: the sweep has no experiment file (random "
+                                "stopping keeps its seed secret, and older versions kept none); name the file itself")
         return text
 
     @reports_errors
@@ -186,7 +194,7 @@ class Reader:
         return self._parent_id is not None
 
     @property
-    def began(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether the last sought sweep ever began; its parent run may have been deleted since."""
         return self._experiment_id is not None
 
@@ -208,51 +216,60 @@ class Reader:
         return json.loads(text) if text else None
 
     @reports_errors
-    def released(self, trial_key: str = "", but: Collection[str] = ()) -> list[Release]:
-        """Return the releases of every run of the open sweep, oldest first.
+    def released(self, trial_key: str = "", exclude: Collection[str] = ()) -> list[Release]:
+        """Return what every run of the open sweep has released, oldest first.
 
         Runs in MLflow's trash are included, and runs with a draw that has released nothing yet.
 
         Args:
             trial_key: one trial; by default all.
-            but: trial_keys to leave out.
+            exclude: trial_keys to leave out.
 
         Raises:
             ConfigError: as `config_of`.
         """
-        found, condition = [], f"tags.trial_key = '{trial_key}'" if trial_key else ""
-        for info in search(self._client, [self._experiment()], condition, deleted=True):
-            if "trial_key" in info.data.tags and info.data.tags["trial_key"] not in but:
-                run = tracked(info)
-                published = run.epoch
-                draw, lost, earlier = run.tags.get(DRAW, ""), *(int(run.tags.get(name, 0)) for name in (LOST, EARLIER))
-                if published or draw:
-                    deleted = info.info.lifecycle_stage == "deleted"
-                    found.append(Release(config_of(run), published + lost, deleted, draw, lost, earlier))
-        return found
+        condition = f"tags.trial_key = '{trial_key}'" if trial_key else ""
+        releases = []
+        for mlflow_run in search(self._client, [self._experiment()], condition, deleted=True):
+            key = mlflow_run.data.tags.get("trial_key")
+            if key is None or key in exclude:
+                continue
+            run = tracked(mlflow_run)
+            published, draw = run.epoch, run.tags.get(DRAW, "")
+            lost, earlier = int(run.tags.get(LOST, 0)), int(run.tags.get(EARLIER, 0))
+            if published or draw:
+                deleted = mlflow_run.info.lifecycle_stage == "deleted"
+                releases.append(Release(config_of(run), published + lost, deleted, draw, lost, earlier))
+        return releases
 
     @reports_errors
     def certified(self, dataset: str, relation: str) -> dict[str, tuple[float, float]]:
-        """Return (epsilon, delta) of every sweep in the store with certified trials on a data set under a relation.
+        """Return sweep -> (epsilon, delta), for sweeps of the store with certified trials on a data set.
 
-        It is the budget's, if the sweep has one; otherwise the sum over all these trials, with runs in MLflow's trash.
+        The budget's values are returned, if the sweep has a budget. Otherwise they are sums over all these trials, with
+        runs in MLflow's trash.
+
+        Args:
+            dataset: name of the data set.
+            relation: neighbouring relation of the trials.
         """
-        experiments = {found.experiment_id: found for found in self._client.search_experiments()}
-        runs: dict[str, list[TrackedRun]] = {}
+        experiments = {experiment.experiment_id: experiment for experiment in self._client.search_experiments()}
+        runs: dict[str, list[TrackedRun]] = {}  # by MLflow's id of their experiment
         for run in search(self._client, list(experiments), f"params.dataset = '{dataset}'", deleted=True):
-            if run.data.tags.get("privacy.certified", "false") != "false" and (
-                    run.data.tags.get("privacy.relation") == relation):
+            tags = run.data.tags
+            if tags.get("privacy.certified", "false") != "false" and tags.get("privacy.relation") == relation:
                 runs.setdefault(run.info.experiment_id, []).append(tracked(run))
         costs = {}
-        for number, own in runs.items():
-            kept = experiments[number].tags.get(BUDGET)
-            costs[experiments[number].name] = tuple(json.loads(kept)[:2]) if kept else added_up(own)
+        for experiment_id, sweep_runs in runs.items():
+            experiment = experiments[experiment_id]
+            budget = experiment.tags.get(BUDGET)  # JSON, which begins with epsilon and delta
+            costs[experiment.name] = tuple(json.loads(budget)[:2]) if budget else total_costs(sweep_runs)
         return costs
 
     @reports_errors
     def imported(self, name: str) -> list[Result]:
-        """Return the results imported under a name; errors as in `imports.stored`. No sweep need be open."""
-        return stored(self._client, self.uri, name)
+        """Return the results imported under a name; errors as in `imports.results_of`. No sweep need be open."""
+        return results_of(self._client, self.uri, name)
 
     def _text(self, name: str) -> str | None:
         """Return the text of an artifact of the parent run; None if it is missing."""
@@ -304,8 +321,9 @@ class Reader:
     @reports_errors
     def history(self, run_id: str, key: str) -> list[tuple[int, float]]:
         """Return (epoch, value) of one metric, by epoch; the later value if an epoch was trained twice."""
-        points = sorted(self._client.get_metric_history(run_id, key), key=lambda p: (p.step, p.timestamp))
-        return list({point.step: point.value for point in points}.items())
+        points = sorted(self._client.get_metric_history(run_id, key), key=lambda point: (point.step, point.timestamp))
+        latest = {point.step: point.value for point in points}
+        return list(latest.items())
 
     def _search(self, condition: str = "") -> Iterator[Any]:
         """Yield all matching runs of the open sweep, oldest first."""
@@ -325,5 +343,5 @@ class Reader:
     def _parent(self) -> str:
         self._experiment()
         if self._parent_id is None:
-            raise TrackingError(f"tracking store {shown(self.uri)}: the open sweep has no parent run any more")
+            raise TrackingError(f"tracking store {redacted(self.uri)}: the open sweep has no parent run any more")
         return self._parent_id

@@ -41,15 +41,17 @@ from pipeline.tracking.backend import (
     TrackingError,
     connect,
     find_experiment,
+    ignoring_error,
     log_files,
-    passing,
+    new_points,
+    redacted,
     reports_errors,
     require_finite,
-    shown,
+    resume,
     tracked,
     write,
 )
-from pipeline.tracking.imports import Result, save, tag_of
+from pipeline.tracking.imports import Result, import_tag, save
 from pipeline.tracking.patience import PatientClient
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig
@@ -145,11 +147,14 @@ class Store(Reader):
                     self._client.delete_run(run.info.run_id)
             self._parent_id = parent.info.run_id
         logged = parent.data.params
-        texts = {k: param_text(v) for k, v in (params or {}).items()}
-        changed = {f"latest.{k}": v for k, v in texts.items()
-                   if logged.get(k, v) != v or f"latest.{k}" in parent.data.tags}
-        write(self._client, self._parent_id, params={k: v for k, v in texts.items() if k not in logged},
-              tags={**(tags or {}), **changed, "driver": self.driver})
+        new, changed = {}, {}
+        for param, value in (params or {}).items():
+            text, tag = param_text(value), f"latest.{param}"
+            if param not in logged:
+                new[param] = text
+            if logged.get(param, text) != text or tag in parent.data.tags:
+                changed[tag] = text
+        write(self._client, self._parent_id, params=new, tags={**(tags or {}), **changed, "driver": self.driver})
         for key, text in {**_KIND, **(contents or {})}.items():
             self._client.set_experiment_tag(self._experiment_id, key, text)
         self.describe(description or f"Sweep `{name}`.")
@@ -167,11 +172,12 @@ class Store(Reader):
         """
         folder = self.root / "artifacts" / re.sub(r"[^\w.-]", "_", name)
         location = folder.as_uri() if self._database else None  # a server chooses its own
-        with passing("RESOURCE_ALREADY_EXISTS"):  # created by another host, or by a call with a lost answer
+        with ignoring_error("RESOURCE_ALREADY_EXISTS"):  # created by another host, or by a call with a lost answer
             self._client.create_experiment(name, artifact_location=location, tags=tags)
         created = find_experiment(self._client, name, imports=bool(tags))
         if created is None:
-            raise TrackingError(f"tracking store {shown(self.uri)}: experiment '{name}' was created and is not there")
+            raise TrackingError(f"tracking store {redacted(self.uri)}: experiment '{name}' was created and is not "
+                                "there")
         return created
 
     @reports_errors
@@ -182,16 +188,18 @@ class Store(Reader):
         """
         with self._lock:
             number = (find_experiment(self._client, name, imports=True)
-                      or self._create_experiment(name, {IMPORTED: tag_of(results)}))
+                      or self._create_experiment(name, {IMPORTED: import_tag(results)}))
             return save(self._client, number, results, text, replace)
 
     @reports_errors
     def describe(self, description: str, headline: str = "") -> None:
         """Set the sweep's description on MLflow's page, for parent run and experiment: Markdown, the headline first."""
-        notes = [f"{to_ascii(headline)}\n\n{to_ascii(text)}".strip()[:MAX_TAG_LENGTH]
-                 for text in (_PARENT_NOTE.format(description=description), description)]
-        self._client.set_tag(self._parent(), _NOTE, notes[0])
-        self._client.set_experiment_tag(self._experiment(), _NOTE, notes[1])
+
+        def note(text: str) -> str:
+            return f"{to_ascii(headline)}\n\n{to_ascii(text)}".strip()[:MAX_TAG_LENGTH]
+
+        self._client.set_tag(self._parent(), _NOTE, note(_PARENT_NOTE.format(description=description)))
+        self._client.set_experiment_tag(self._experiment(), _NOTE, note(description))
 
     @reports_errors
     def beat(self, count: int) -> None:
@@ -226,35 +234,30 @@ class Store(Reader):
         Raises:
             TrackingError: if the trial has a finished run already, or several runs.
         """
-        key, texts = config.trial_key, {**(tags or {}), "driver": self.driver, "status": "running"}
+        key, tags = config.trial_key, {**(tags or {}), "driver": self.driver, "status": "running"}
         with self._lock:
             if self._database is None:  # other hosts may have created runs
                 runs = self._without_echoes(list(self._search(f"tags.trial_key = '{key}'")))
-                found = [run.info.run_id for run in runs]
+                run_ids = [run.info.run_id for run in runs]
             else:
-                found = self._listing.runs_of(key, self._experiment(), self.runs)
-            if len(found) > 1:
-                raise TrackingError(f"trial {key} has {len(found)} runs: {', '.join(found)}; delete all but one")
-            if found:
-                run = self._client.get_run(found[0])
-                if run.data.tags.get("status") in DONE:
-                    raise TrackingError(f"trial {key} is {run.data.tags['status']} already, run {found[0]}")
-                if "failure" in run.data.tags:
-                    with passing("RESOURCE_DOES_NOT_EXIST"):  # deleted by a call with a lost answer
-                        self._client.delete_tag(found[0], "failure")
-                self._client.update_run(found[0], status="RUNNING")
+                run_ids = self._listing.runs_of(key, self._experiment(), self.runs)
+            if len(run_ids) > 1:
+                raise TrackingError(f"trial {key} has {len(run_ids)} runs: {', '.join(run_ids)}; delete all but one")
+            if run_ids:
+                run = resume(self._client, key, run_ids[0])
             else:
-                identity = {"trial_key": key, "mlflow.parentRunId": self._parent(), **texts}
+                identity = {"trial_key": key, "mlflow.parentRunId": self._parent(), **tags}
                 run = self._client.create_run(self._experiment(), run_name=name or short_name(config), tags=identity)
-                found.append(run.info.run_id)
+                run_ids.append(run.info.run_id)  # also in the listing, whose list this is
         run_id = run.info.run_id
-        self._logged[key] = {(name, epoch): value for name in run.data.metrics
-                             for epoch, value in self.history(run_id, name)}
+        self._logged[key] = {(metric, epoch): value for metric in run.data.metrics
+                             for epoch, value in self.history(run_id, metric)}
         # A resumed run may lack params: its process may have ended between creating the run and this line.
         # Existing params stay: earlier versions wrote numbers in another form, and MLflow changes no param.
         self._params[key] = set(run.data.params)
-        write(self._client, run_id, params=self._new(key, {k: param_text(v) for k, v in config.canonical().items()}),
-              tags={k: v for k, v in texts.items() if run.data.tags.get(k) != v})
+        params = {setting: param_text(value) for setting, value in config.canonical().items()}
+        write(self._client, run_id, params=self._new(key, params),
+              tags={tag: text for tag, text in tags.items() if run.data.tags.get(tag) != text})
         self._trials[key] = (config, run.info)
         return run_id
 
@@ -275,22 +278,18 @@ class Store(Reader):
             self.check(record)
             groups.setdefault(record.trial_key, []).append(record)
         for key, group in groups.items():
-            run_id, logged = self._trials[key][1].run_id, self._logged[key]
-            new: dict[tuple[str, int], float] = {}
-            for point, value in (((name, r.epoch), float(v)) for r in group for name, v in r.metrics.items()):
-                known = new.get(point, logged.get(point))
-                if known is None or (known != value and not point[0].startswith("time/")):
-                    new[point] = value
+            new = new_points(group, self._logged[key])
             # The clock is written first: if the call then fails, the epoch still counts as released.
-            points = sorted(new.items(), key=lambda point: point[0][0] != CLOCK)
-            calibrated = {name: f"{float(text):.6g}" for r in group for name, text in r.tags.items()
-                          if not is_setting(name)}
-            write(self._client, run_id, [(name, value, epoch) for (name, epoch), value in points],
-                  params=self._new(key, calibrated),
-                  tags={_NOTE if name == DESCRIPTION else name: text for r in group for name, text in r.tags.items()})
-            logged.update(new)
-            for outcome in (r.outcome for r in group if r.outcome):
-                self._finish(key, outcome)
+            points = sorted([(name, value, epoch) for (name, epoch), value in new.items()],
+                            key=lambda point: point[0] != CLOCK)
+            texts = [item for record in group for item in record.tags.items()]
+            calibrated = {name: f"{float(text):.6g}" for name, text in texts if not is_setting(name)}
+            write(self._client, self._trials[key][1].run_id, points, params=self._new(key, calibrated),
+                  tags={_NOTE if name == DESCRIPTION else name: text for name, text in texts})
+            self._logged[key].update(new)
+            for record in group:
+                if record.outcome:
+                    self._finish(key, record.outcome)
 
     def _new(self, key: str, params: Mapping[str, str]) -> dict[str, str]:
         """Return the params that a started trial's run does not have yet, and note that it has them."""
@@ -315,7 +314,8 @@ class Store(Reader):
         for name, value in record.metrics.items():
             require_finite(name, value, f"trial {key}, epoch {record.epoch}")
             known = logged.get((name, record.epoch), value)
-            if config.draws_fresh_noise and known != value and not name.startswith(WITHOUT_NOISE):  # without the values
+            if config.draws_fresh_noise and known != value and not name.startswith(WITHOUT_NOISE):
+                # The message has no values: they were computed from private records.
                 raise OtherNoise(f"{name}: trial {key}, epoch {record.epoch}, was published with other noise; what "
                                  "came now was thrown away")
         if record.outcome and record.outcome.status not in DONE:
@@ -371,11 +371,11 @@ class Store(Reader):
         """
         if status not in ("FINISHED", "FAILED", "KILLED"):
             raise ValueError(f"status: must be one of FINISHED, FAILED, KILLED, got '{status}'")
-        trials: dict[str, list[Any]] = {}
+        by_key: dict[str, list[Any]] = {}  # trial_key -> MLflow's runs
         for run in self._search():
             if "trial_key" in run.data.tags:
-                trials.setdefault(run.data.tags["trial_key"], []).append(run)
-        runs = [tracked(run) for of_trial in trials.values() for run in self._without_echoes(of_trial)]
+                by_key.setdefault(run.data.tags["trial_key"], []).append(run)
+        runs = [tracked(run) for group in by_key.values() for run in self._without_echoes(group)]
         for run in runs:
             if run.status == "running" and run.trial_key in self._trials:  # otherwise it would look alive forever
                 write(self._client, run.run_id, tags={"status": "interrupted"})
@@ -395,8 +395,9 @@ class Store(Reader):
     @reports_errors
     def log_report(self, files: Iterable[Path], part: str = "") -> None:
         """Write files as artifacts `report/`, or `report/<part>/`, of the parent run."""
+        folder = f"report/{part}" if part else "report"
         for path in files:
-            self._client.log_artifact(self._parent(), str(path), artifact_path="/".join(filter(None, ("report", part))))
+            self._client.log_artifact(self._parent(), str(path), artifact_path=folder)
 
     @reports_errors
     def log_experiment(self, text: str) -> None:
@@ -426,13 +427,15 @@ class Store(Reader):
             require_finite(name, value, "the sweep")
         write(self._client, self._parent(), [(name, float(value), step) for name, value in metrics.items()], tags=tags)
 
-    def _without_echoes(self, found: Sequence[Any]) -> list[Any]:
-        """Return the runs of one trial, and delete empty ones if another run has params.
+    def _without_echoes(self, runs: Sequence[Any]) -> list[Any]:
+        """Delete the empty runs of one trial, unless all are empty, and return the other runs.
 
-        An empty run exists if a call's answer was lost and the call was repeated.
+        If the answer of a call that creates a run is lost, the call is repeated, and an empty run is left.
         """
-        kept = [run for run in found if run.data.params] or list(found)
-        for run in found:
-            if run not in kept:
+        with_params = [run for run in runs if run.data.params]
+        if not with_params:
+            return list(runs)
+        for run in runs:
+            if not run.data.params:
                 self._client.delete_run(run.info.run_id)
-        return kept
+        return with_params

@@ -12,14 +12,14 @@ import sys
 from urllib.parse import urlsplit
 
 from pipeline.arguments import PORT
-from pipeline.tracking.backend import TrackingError, shown
+from pipeline.tracking.backend import TrackingError, redacted
 from pipeline.tracking.reader import Reader
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 END_SECONDS = 5.0  # the server's time to close open connections
-MOST_SWEEPS = 5  # sweeps with a line when the page is served
+MAX_SWEEPS = 5  # sweeps with a line when the page is served
 VIEW = "mlflow.sharedViewState.photonic"  # tag of an experiment with the view of its runs (`sweep.view`)
-UNSEEN = "orderByKey=metrics.%60test%2Faccuracy%60&orderByAsc=false"  # for sweeps from an earlier version, without VIEW
+DEFAULT_VIEW = "orderByKey=metrics.%60test%2Faccuracy%60&orderByAsc=false"  # of earlier versions' sweeps, without VIEW
 TRAINING = "workflowType=machine_learning"  # selects this half of MLflow's page, whatever was chosen last
 
 
@@ -40,10 +40,12 @@ def runs_address(store: Reader, page: str = "", chart: bool = False) -> str:
         page: address of MLflow's page; by default as in `address`.
         chart: whether to show accuracy against epsilon instead of the table; for a sweep with a view.
     """
-    page, seen = page or _page(store), VIEW in store.tags()
-    shown = f"viewStateShareKey={VIEW.rpartition('.')[2]}" if seen else UNSEEN
-    mode = f"&compareRunsMode={'CHART' if chart else 'TABLE'}"
-    return page and f"{page}/#/experiments/{store.experiment_id}/runs?{TRAINING}{mode}&{shown}"
+    page = page or _page(store)
+    if not page:
+        return ""
+    view = f"viewStateShareKey={VIEW.rpartition('.')[2]}" if VIEW in store.tags() else DEFAULT_VIEW
+    mode = "CHART" if chart else "TABLE"
+    return f"{page}/#/experiments/{store.experiment_id}/runs?{TRAINING}&compareRunsMode={mode}&{view}"
 
 
 def _page(store: Reader) -> str:
@@ -52,13 +54,12 @@ def _page(store: Reader) -> str:
     A local database is served by `photonic ui` on this machine; a server has its own page.
     """
     if store.uri.startswith("sqlite:"):
-        page = f"http://{LOOPBACK[0]}:{PORT}"
-    elif store.uri.startswith(("http://", "https://")):
+        return f"http://{LOOPBACK[0]}:{PORT}"
+    if store.uri.startswith(("http://", "https://")):
         parts = urlsplit(store.uri)
-        page = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
-    else:
-        return ""
-    return page
+        host = parts.netloc.rpartition("@")[2]  # without user and password
+        return f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
+    return ""
 
 
 def runs_pages(store: Reader, page: str) -> list[str]:
@@ -67,7 +68,7 @@ def runs_pages(store: Reader, page: str) -> list[str]:
     MLflow's own list of experiments leads to pages for generative AI unless `Model training` is selected there.
     """
     lines = []
-    for name in reversed(store.sweeps()[-MOST_SWEEPS:]):
+    for name in reversed(store.sweeps()[-MAX_SWEEPS:]):
         store.attach(name)
         lines.append(f"  {runs_address(store, page)}  {name}")
         if "compareRunCharts" in store.tags().get(VIEW, ""):
@@ -82,7 +83,7 @@ def serve(store: Reader, port: int, host: str = LOOPBACK[0]) -> int:
         TrackingError: if the store is a server itself.
     """
     if not store.uri.startswith("sqlite:"):
-        raise TrackingError(f"tracking store {shown(store.uri)}: is a server of its own; open it in a browser")
+        raise TrackingError(f"tracking store {redacted(store.uri)}: is a server of its own; open it in a browser")
     if in_use(host, port):
         print(f"error: --port: must be a free port, got {port}, which another program holds", file=sys.stderr)
         return 1
@@ -92,7 +93,7 @@ def serve(store: Reader, port: int, host: str = LOOPBACK[0]) -> int:
         print(f"warning: whoever reaches {host}:{port} can read, change and delete these runs; put a proxy with "
               "authentication and TLS before it (docs/cluster.md)", file=sys.stderr, flush=True)
     page = f"http://{host}:{port}"
-    first = f"{page} shows {shown(store.uri)}; Ctrl-C ends it; runs, the best first:"
+    first = f"{page} shows {redacted(store.uri)}; Ctrl-C ends it; runs, the best first:"
     print("\n".join([first, *runs_pages(store, page)]), flush=True)
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", **os.environ}
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager's SIGTERM acts like Ctrl-C
@@ -108,11 +109,11 @@ def serve(store: Reader, port: int, host: str = LOOPBACK[0]) -> int:
 
 def in_use(host: str, port: int) -> bool:
     """Whether another program listens on a port of this machine."""
-    family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, kind, protocol) as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just released is free
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just released is free
         try:
-            listening.bind(where)
+            probe.bind(address)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise TrackingError(f"--host: must be one of this machine's, got {host} ({error.strerror})") from None
@@ -121,9 +122,9 @@ def in_use(host: str, port: int) -> bool:
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    """End the server and all its processes."""
-    for how in (signal.SIGTERM, signal.SIGKILL):
+    """End the server and all its processes: ask them to end, and kill what is left after `END_SECONDS`."""
+    for signal_ in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, how)
+            os.killpg(server.pid, signal_)
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(END_SECONDS)

@@ -116,7 +116,7 @@ def test_a_budget_outlives_the_parent_run_of_its_sweep(epsilon, tmp_path):
     end(search, store)
     store._client.delete_run(store._parent())
     store = Store(root=tmp_path)
-    assert not store.find("search") and store.began
+    assert not store.find("search") and store.has_begun
     if epsilon != 4:
         with pytest.raises(ConfigError, match="budget: must be the one that the sweep began with, epsilon 4"):
             filter_of(budgeted(*changes, ("epsilon: 4", "epsilon: 6")), store)

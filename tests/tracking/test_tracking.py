@@ -34,7 +34,7 @@ from pipeline.sweep.lock import Lease, SweepRunning
 from pipeline.tracking import backend, patience
 from pipeline.tracking import reader as reading
 from pipeline.tracking import store as tracking
-from pipeline.tracking.artifacts import TrackedRun, added_up, config_of
+from pipeline.tracking.artifacts import TrackedRun, config_of, total_costs
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store, TrackingError
 from pipeline.tracking.ui import VIEW, runs_pages
@@ -389,8 +389,8 @@ def test_a_database_that_stays_locked_ends_the_patience(store, root, monkeypatch
 
 
 def test_one_call_that_hangs_is_told_of_again_and_again(monkeypatch):
-    monkeypatch.setattr(patience, "TELL_SECONDS", 0.02)
-    monkeypatch.setattr(patience, "LOOK_SECONDS", 0.001, raising=False)
+    monkeypatch.setattr(patience, "MESSAGE_SECONDS", 0.02)
+    monkeypatch.setattr(patience, "CHECK_SECONDS", 0.001, raising=False)
     said, told_twice = [], threading.Event()
 
     def say(text):
@@ -614,7 +614,7 @@ def test_an_unreachable_server_is_named_without_its_password(tmp_path, monkeypat
     ("http://host:5000", "http://host:5000"), ("http://host/a@b", "http://host/a@b"),
     ("sqlite:////home/me@work/mlflow.db", "sqlite:////home/me@work/mlflow.db")])
 def test_a_uri_is_shown_without_user_and_password(text, expected):
-    assert backend.shown(text) == expected
+    assert backend.redacted(text) == expected
 
 
 @pytest.mark.parametrize("arguments", [
@@ -661,7 +661,7 @@ def test_runs_of_one_trial_are_one_release_with_recorded_noise_and_as_many_with_
         runs = [TrackedRun(f"{key} {epsilon}", key, params, {
             "epsilon/certified/pld": epsilon, "epsilon/certified/rdp": epsilon + 1, "epsilon/label/gdp": 0.1},
             {"privacy.delta": "1e-05"}, "finished", 0, None) for epsilon in epsilons]
-        return added_up(runs)
+        return total_costs(runs)
 
     assert costs(2.0, 3.0, 1.0) == (3.0, 1e-5)
     assert costs(2.0, 3.0, noise="secure") == costs(2.0, 3.0, trainer="mine") == (5.0, 2e-5)
