@@ -80,8 +80,8 @@ class Canaries:
         """
         trial, included = self.trials[r], self.included[r]
         scores = np.where(np.isnan(scores), -np.inf, scores)
-        found = one_run_audit(included, scores, guesses(trial.canaries), trial.delta)
-        epsilon = Epsilon(found.epsilon_lower, "audited", "one_run", trial.parts.sampler.relation, trial.sampler,
+        result = one_run_audit(included, scores, guesses(trial.canaries), trial.delta)
+        epsilon = Epsilon(result.epsilon_lower, "audited", "one_run", trial.parts.sampler.relation, trial.sampler,
                           trial.delta, "one run",
-                          f"lower bound with 95% confidence, {found.right} of {found.guesses} guesses right")
+                          f"lower bound with 95% confidence, {result.right} of {result.guesses} guesses right")
         return epsilon, auc(scores[included], scores[~included])

@@ -220,20 +220,24 @@ def _zeros(log_n: int) -> bytes:
 
 @functools.cache
 def _table() -> _Table:
-    """Make Walker's alias table of the cells' weights; only the weights are decimals, the rest are integers."""
-    cells, whole = 2**CELL_BITS, 2 ** (FRACTION_BITS + MORE_BITS)
-    weights = [_EXACT.exp(_EXACT.multiply(Decimal(-j * j), _HALF_H_SQUARED)) for j in range(cells)]
+    """Return Walker's alias table: cell j has the weight exp(-(j h)^2/2).
+
+    All entries are equally likely. Entry j gives its own cell with a probability of threshold/capacity, else its alias.
+    Weights are decimals; all other numbers are integers.
+    """
+    n_cells, capacity = 2**CELL_BITS, 2 ** (FRACTION_BITS + MORE_BITS)
+    weights = [_EXACT.exp(_EXACT.multiply(Decimal(-j * j), _HALF_H_SQUARED)) for j in range(n_cells)]
     total = functools.reduce(_EXACT.add, weights)
-    share = [int(_EXACT.divide(_EXACT.multiply(w, Decimal(cells * whole)), total)) for w in weights]
-    share[0] += cells * whole - sum(share)
-    keeps, alias = share.copy(), list(range(cells))
-    small, large = ([j for j in range(cells) if (share[j] < whole) == is_small] for is_small in (True, False))
-    while small:
+    shares = [int(_EXACT.divide(_EXACT.multiply(w, Decimal(n_cells * capacity)), total)) for w in weights]
+    shares[0] += n_cells * capacity - sum(shares)  # what rounding lost
+    thresholds, alias = shares.copy(), list(range(n_cells))
+    small = [j for j in range(n_cells) if shares[j] < capacity]
+    large = [j for j in range(n_cells) if shares[j] >= capacity]
+    while small:  # fill the rest of a small entry from a large one
         j, donor = small.pop(), large[-1]
         alias[j] = donor
-        keeps[donor] -= whole - keeps[j]
-        if keeps[donor] < whole:
+        thresholds[donor] -= capacity - thresholds[j]
+        if thresholds[donor] < capacity:
             small.append(large.pop())
-    high, low = zip(*(divmod(keep, 2**MORE_BITS) for keep in keeps), strict=True)
-    own = np.arange(cells)
-    return _Table(np.array(high), list(low), own ^ np.array(alias))
+    high, low = zip(*(divmod(threshold, 2**MORE_BITS) for threshold in thresholds), strict=True)
+    return _Table(np.array(high), list(low), np.arange(n_cells) ^ np.array(alias))
