@@ -108,12 +108,12 @@ class Evaluation:
 
         Shapes: R trials.
         """
-        right, records = counts[:, 1].sum(dim=1, keepdim=True), counts[:, 0].sum(dim=1, keepdim=True)
+        n_records, n_correct = (counts[:, k].sum(dim=1, keepdim=True) for k in (0, 1))
         if part == "validation" and self._release:
-            right = self._release(right.double())
+            n_correct = self._release(n_correct.double())
         elif part == "validation" and self.noise:
-            right = right + self.noise.next()
-        return (right / records).squeeze(1).tolist()
+            n_correct = n_correct + self.noise.next()
+        return (n_correct / n_records).squeeze(1).tolist()
 
 
 def worst_class(counts: torch.Tensor) -> float:

@@ -24,7 +24,7 @@ class Inputs:
     Attributes:
         usable: [N], false for records with features that are not finite: `batch` returns them as zeros, and they must
             contribute nothing. None if all can be used.
-        of_channels: for pixels, the means and deviations by which channels are shifted and scaled.
+        channel_scales: for pixels, the means and deviations by which channels are shifted and scaled.
     """
 
     def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
@@ -38,10 +38,10 @@ class Inputs:
             return
         scales = {"unit": ((0.0,), (1.0,)), "centered": ((0.5,), (0.5,)),
                   "standardized": (data.spec.mean, data.spec.std)}
-        self.of_channels = scales[config.inputs]
-        per_channel = data.spec.n_features // len(self.of_channels[0])
-        mean, std = (torch.tensor(values, device=records.device).repeat_interleave(per_channel)
-                     for values in self.of_channels)
+        self.channel_scales = scales[config.inputs]
+        per_channel = data.spec.n_features // len(self.channel_scales[0])
+        mean, std = (torch.tensor(values, device=records.device).repeat_interleave(per_channel)  # [n_features]
+                     for values in self.channel_scales)
         self.factor, self.shift = 1 / (data.spec.scale * std), -mean / std  # x -> (x/scale - mean)/std
 
     def batch(self, indices: torch.Tensor, reuse_buffer: bool = False) -> Activation:

@@ -132,7 +132,7 @@ class BatchSampler:
         batch_size: m, the size of a batch or, for poisson, its expectation.
         steps: steps per epoch.
         device: where the indices live.
-        secure: draw from the operating system; nothing is kept from which batches could be drawn again.
+        secure: draw from the operating system; nothing is stored that could reproduce the batches.
     """
 
     def __init__(self, name: str, records: Sequence[np.ndarray], seeds: Sequence[int], batch_size: int, steps: int,

@@ -78,7 +78,7 @@ class IntegerInputs(Inputs):
 
     def _pixel_table(self, scale: int) -> torch.Tensor:
         """Return the scaled pixels 0, ..., scale per channel in steps of `FINE` [channels, scale + 1], from Python."""
-        means, deviations = self.of_channels
+        means, deviations = self.channel_scales
         table = [[round((pixel / scale - mean) / deviation / FINE) for pixel in range(scale + 1)]
                  for mean, deviation in zip(means, deviations, strict=True)]
         return torch.tensor(table, dtype=torch.float32)
