@@ -537,7 +537,7 @@ def test_a_sweep_of_trainers_tracks_fails_alone_reports_and_tells_of_edits(tmp_p
     table = Path("reports/mine/frontier.csv").read_text()
     assert "mine," in table and "softmax," in table and "stated" not in {line.split(",")[9] for line in table.split()}
     from pipeline.experiment.plugins import LOADED
-    from pipeline.sweep.run import check_trainers
+    from pipeline.sweep.trainers import check_trainers
 
     assert check_trainers(reader, done.trials) == []
     with monkeypatch.context() as patch:
