@@ -92,6 +92,10 @@ def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -
         DataError: for features of a shape other than stated.
     """
     settings, feature_map = config.parts.features, config.parts.features.load()
+    if blocks := settings.blocks(config):
+        weights = [weight for weight, _ in blocks]
+        by_map = [compute(parts, data, block) for _, block in blocks]
+        return [_side_by_side(features, weights) for features in zip(*by_map, strict=True)]
     device = data.train_x.device
     with feature_map.open_map(data.spec, config, device) as apply:
         if settings.power != 1:
@@ -103,6 +107,23 @@ def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -
         if settings.decorrelation:
             apply = decorrelated(apply, data.spec, device, feature_map.chunk_size, settings.decorrelation)
         return [_mapped(records, apply, config) for records in parts]
+
+
+def _side_by_side(blocks: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
+    """Return the features of several maps side by side, weighted, bfloat16 [n, sum of widths].
+
+    Features of each map have variance 1 over a record, and so has the result.
+
+    Args:
+        blocks: features by map, each [n, width]; the features of an unusable record are NaN.
+        weights: norm of a record's features by map, in units that the maps share.
+    """
+    total = sum(block.shape[1] for block in blocks)
+    norm = math.hypot(*weights)
+    joined = torch.cat([block * (weight / norm * math.sqrt(total / block.shape[1]))
+                        for block, weight in zip(blocks, weights, strict=True)], dim=1)
+    joined[~joined.isfinite().all(1)] = math.nan  # marks the whole record as unusable
+    return joined
 
 
 def _with_power(apply: Apply, power: float) -> Apply:
